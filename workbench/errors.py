@@ -1,0 +1,42 @@
+"""Every error a user can meet, in one vocabulary.
+
+Each class also inherits the standard error it refines, so `except ValueError` keeps working. A message says three
+things: what was expected, what came, what to do. A failed *attempt* is not an error at all: it is a `Trajectory`
+with a named stop reason (law 10), counted and shown.
+"""
+
+
+class WorkbenchError(Exception):
+    """Base of all errors that this package raises on purpose."""
+
+
+class ConfigError(WorkbenchError, ValueError):
+    """A setting is unknown, contradictory or does nothing (law 11)."""
+
+
+class ChatFormatError(WorkbenchError, ValueError):
+    """A chat template or tokenizer cannot be used safely, or text became a control token (laws 2 and 9)."""
+
+
+class DataError(WorkbenchError, ValueError):
+    """Trajectories, groups or batches that break a law: misaligned, mixed tasks, missing facts."""
+
+
+class EnvError(WorkbenchError, RuntimeError):
+    """An environment or a task is wrong in a way that its author must mend."""
+
+
+class EngineError(WorkbenchError, RuntimeError):
+    """A sampler could not answer, or answered something that cannot be true."""
+
+
+class PolicyError(WorkbenchError, ValueError):
+    """A model or tokenizer could not be loaded, or the two do not fit each other."""
+
+
+class LearnerError(WorkbenchError, RuntimeError):
+    """Training cannot go on: wrong number of processes, nothing to train, non-finite numbers in a row."""
+
+
+class StoreError(WorkbenchError, OSError):
+    """A run folder or checkpoint is missing, damaged, of another format, or could not be written."""
