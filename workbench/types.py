@@ -17,14 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from workbench.errors import DataError
 
-EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 class Source(IntEnum):
@@ -73,7 +71,7 @@ class ToolCall:
     """A call as the policy wrote it: `arguments` is the parsed JSON object."""
 
     name: str
-    arguments: Mapping[str, Any] = EMPTY
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     call_id: str | None = None
 
 
@@ -118,10 +116,10 @@ class StepResult:
 
     observation: Observation
     reward: float | None
-    reward_parts: Mapping[str, float] = EMPTY
+    reward_parts: Mapping[str, float] = field(default_factory=dict)
     terminated: bool = False
     truncated: bool = False
-    info: Mapping[str, Any] = EMPTY
+    info: Mapping[str, Any] = field(default_factory=dict)
 
 
 # ------------------------------------------------------------------------------------------------ tasks
@@ -137,8 +135,8 @@ class Task:
     id: str
     env: str
     task_seed: int
-    payload: Mapping[str, Any] = EMPTY
-    metadata: Mapping[str, Any] = EMPTY
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 # ------------------------------------------------------------------------------------------------ tokens
@@ -281,9 +279,9 @@ class Turn:
     tool_calls: tuple[ToolCall, ...] = ()
     reply: tuple[Message, ...] = ()
     reward: float | None = None
-    reward_parts: Mapping[str, float] = EMPTY
+    reward_parts: Mapping[str, float] = field(default_factory=dict)
     state_key: str | None = None  # of the state the action was taken in, where the environment can name it
-    info: Mapping[str, Any] = EMPTY
+    info: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,7 +300,7 @@ class Trajectory:
     segments: tuple[Segment, ...]
     stop_reason: StopReason
     outcome: float | None = None
-    outcome_parts: Mapping[str, float] = EMPTY
+    outcome_parts: Mapping[str, float] = field(default_factory=dict)
     scored: bool = True
     success: bool | None = None
     error: str | None = None
