@@ -1,0 +1,213 @@
+"""From tasks to groups of finished trajectories: the one loop between policy and environments.
+
+There is no barrier between turns. Whatever an environment has answered goes to the engine at the next tick, whatever the
+engine has finished goes to its environment, and a slow, hung or finished attempt never holds up the others:
+
+    reset ──▶ prompt ──▶ engine ──▶ action ──▶ environment ──▶ observation ──▶ prompt ──▶ ...   until a named stop reason
+
+Every draw has an address (law 8), so the result does not depend on who finished first, and comes back in address order.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from workbench.chat import ChatFormat, Conversation
+from workbench.engines.base import Completion, Engine, Request
+from workbench.envs.base import EnvFamily
+from workbench.envs.runners import EnvAnswer, EnvRunner, InlineRunner, ThreadRunner
+from workbench.errors import ConfigError, EngineError
+from workbench.seeds import seed_of
+from workbench.types import Group, Observation, Sampling, StepResult, StopReason, Task, Trajectory, Turn
+
+HISTORIES = ("append", "template", "window", "fresh")
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """How attempts are sampled. Limits on moves belong to the environment, limits on tokens and exchanges live here."""
+
+    history: str = "append"         # what the policy sees of the past: append | template | window | fresh
+    window: int = 2                 # exchanges kept by history="window"
+    max_turn_tokens: int = 64       # tokens the policy may sample in one turn
+    max_context: int | None = None  # tokens of one sequence, prompt included; None: what the engine can hold
+    temperature: float = 1.0
+    top_p: float = 1.0
+    env_runner: str = "inline"      # "inline": deterministic, in the tick | "threads": slow environments, with a deadline
+    env_deadline_s: float = 30.0    # wall-clock limit of one reset or step (threads only)
+
+    def __post_init__(self) -> None:
+        if self.history not in HISTORIES:
+            raise ConfigError(f"collect.history is one of {', '.join(HISTORIES)}; got {self.history!r}")
+        if self.window < 1:
+            raise ConfigError(f"collect.window counts exchanges and is at least 1, got {self.window}; use history='fresh'")
+        if self.max_turn_tokens < 1:
+            raise ConfigError(f"collect.max_turn_tokens is at least 1, got {self.max_turn_tokens}")
+        if self.temperature < 0 or not 0 < self.top_p <= 1:
+            raise ConfigError(f"temperature >= 0 and 0 < top_p <= 1 expected, got {self.temperature} and {self.top_p}")
+        if self.env_runner not in ("inline", "threads"):
+            raise ConfigError(f"collect.env_runner is 'inline' or 'threads', got {self.env_runner!r}")
+
+    def runner(self) -> EnvRunner:
+        return InlineRunner() if self.env_runner == "inline" else ThreadRunner(self.env_deadline_s)
+
+
+@dataclass
+class _Attempt:
+    """One attempt in progress. Everything mutable about collecting lives here and is gone when `collect` returns."""
+
+    key: str
+    task: Task
+    number: int
+    dynamics_seed: int
+    first_observation: Observation = Observation(())
+    conversation: Conversation | None = None
+    turns: list[Turn] = field(default_factory=list)
+    pending: Turn | None = None  # an action that the environment has not answered yet
+    state_key: str | None = None
+    result: Trajectory | None = None
+
+    def finish(self, reason: StopReason, error: str | None = None) -> None:
+        if self.pending is not None:  # sampled, never answered: it is kept, and unscored (law 5)
+            self.turns.append(self.pending)
+            self.pending = None
+        last = self.turns[-1].info if self.turns else {}
+        self.result = Trajectory(
+            task=self.task, attempt=self.number, dynamics_seed=self.dynamics_seed,
+            first_observation=self.first_observation, turns=tuple(self.turns),
+            segments=self.conversation.segments if self.conversation is not None else (),
+            stop_reason=reason, scored=not reason.is_fault, error=error,
+            success=None if reason.is_fault else bool(last["success"]) if "success" in last else None,
+        )
+
+
+class _Collector:
+    def __init__(self, engine: Engine, chat: ChatFormat, family: EnvFamily, config: CollectConfig,
+                 address: tuple[int | str, ...], max_turns: int, runner: EnvRunner,
+                 on_done: Callable[[Trajectory], None] | None) -> None:
+        self.engine, self.chat, self.family, self.config = engine, chat, family, config
+        self.address, self.max_turns, self.runner, self.on_done = address, max_turns, runner, on_done
+        self.context = min(config.max_context or engine.context_length, engine.context_length)
+        self.attempts: dict[str, _Attempt] = {}
+        self.sampling: dict[int, _Attempt] = {}  # request id -> attempt
+        self.requests = 0
+        self.stepping = 0                        # calls that environments have not answered yet
+
+    # -- attempts come and go
+
+    def start(self, task: Task, number: int) -> _Attempt:
+        key = f"{task.id}#{number}"
+        if key in self.attempts:
+            raise ConfigError(f"task {task.id!r} stands twice in one collect; ask for a larger group instead")
+        attempt = _Attempt(key, task, number, seed_of(*self.address, "dynamics", task.id, number))
+        self.attempts[key] = attempt
+        self.stepping += 1
+        self.runner.reset(key, self.family, task, attempt.dynamics_seed)
+        return attempt
+
+    def end(self, attempt: _Attempt, reason: StopReason, error: str | None = None) -> None:
+        attempt.finish(reason, error)
+        self.runner.close(attempt.key)
+        if attempt.conversation is not None:
+            for index in range(attempt.conversation.segment_index + 1):
+                self.engine.release(f"{attempt.key}/{index}")
+        if self.on_done is not None:
+            self.on_done(attempt.result)
+
+    # -- policy side
+
+    def ask(self, attempt: _Attempt) -> None:
+        """Submit the next turn. The request's seed names the turn, so nothing else in the batch can change its noise."""
+        conversation, turn = attempt.conversation, len(attempt.turns)
+        prompt_ids = conversation.prompt_ids
+        room = self.context - len(prompt_ids)
+        if room < 1:
+            return self.end(attempt, StopReason.CONTEXT_FULL)
+        request = Request(
+            id=self.requests, session=f"{attempt.key}/{conversation.segment_index}", prompt_ids=prompt_ids,
+            seed=seed_of(*self.address, "engine", attempt.task.id, attempt.number, turn),
+            max_new_tokens=min(self.config.max_turn_tokens, room), stop_ids=self.chat.stop_ids,
+            temperature=self.config.temperature, top_p=self.config.top_p,
+        )
+        self.requests += 1
+        try:
+            self.engine.submit(request)
+        except EngineError as error:
+            return self.end(attempt, StopReason.ENGINE_ERROR, str(error))
+        self.sampling[request.id] = attempt
+
+    def on_completion(self, completion: Completion) -> None:
+        attempt = self.sampling.pop(completion.request_id)
+        if completion.finish == "error":
+            return self.end(attempt, StopReason.ENGINE_ERROR, completion.error)
+        text = attempt.conversation.add_action(
+            completion.token_ids, completion.logprobs, finish=completion.finish,
+            policy_version=completion.policy_version, sampling=completion.sampling,
+            plain_logprobs=completion.plain_logprobs,
+        )
+        attempt.pending = Turn(len(attempt.turns), text, completion.finish, state_key=attempt.state_key)
+        self.stepping += 1
+        self.runner.step(attempt.key, text)
+
+    # -- environment side
+
+    def on_answer(self, answer: EnvAnswer) -> None:
+        self.stepping -= 1
+        attempt = self.attempts[answer.key]
+        if answer.error is not None:
+            reason = StopReason.ENV_TIMEOUT if answer.timed_out else StopReason.ENV_ERROR
+            return self.end(attempt, reason, answer.error)
+        attempt.state_key = answer.state_key
+        if answer.observation is not None:
+            attempt.first_observation = answer.observation
+            attempt.conversation = Conversation(self.chat, answer.observation, history=self.config.history,
+                                                window=self.config.window)
+            return self.ask(attempt)
+        self.on_step(attempt, answer.result)
+
+    def on_step(self, attempt: _Attempt, result: StepResult) -> None:
+        action, attempt.pending = attempt.pending, None
+        attempt.turns.append(Turn(
+            action.index, action.text, action.finish, moves=tuple(result.info.get("moves", ())),
+            reply=result.observation.messages, reward=result.reward, reward_parts=result.reward_parts,
+            state_key=action.state_key, info=result.info,
+        ))
+        if result.terminated:
+            return self.end(attempt, StopReason.TERMINATED)
+        if result.truncated:
+            return self.end(attempt, StopReason.ENV_TRUNCATED)
+        if len(attempt.turns) >= self.max_turns:
+            return self.end(attempt, StopReason.MAX_TURNS)
+        # The whole observation or nothing: half of one would be text that no environment ever sent.
+        if attempt.conversation.peek_length_after(result.observation) >= self.context:
+            return self.end(attempt, StopReason.CONTEXT_FULL)
+        attempt.conversation.add_observation(result.observation)
+        self.ask(attempt)
+
+    def run(self) -> None:
+        while self.sampling or self.stepping:
+            # Wait for environments only when the engine has nothing to do.
+            for answer in self.runner.poll(0.0 if self.sampling else 0.05):
+                self.on_answer(answer)
+            for completion in self.engine.poll():
+                self.on_completion(completion)
+
+
+def collect(
+    tasks: Sequence[Task], *, family: EnvFamily, engine: Engine, chat: ChatFormat, config: CollectConfig,
+    group_size: int, address: tuple[int | str, ...], max_turns: int | None = None, runner: EnvRunner | None = None,
+    on_done: Callable[[Trajectory], None] | None = None,
+) -> list[Group]:
+    """Sample `group_size` attempts at each task; one group per task, in the order of `tasks`.
+
+    `address` is the beginning of every seed: (run seed, purpose, step). `on_done` sees each trajectory as it ends.
+    Faults (a raising environment, an engine without an answer) end *their* trajectory with a named stop reason and are
+    returned like any other (law 10). Raises ConfigError for a task that stands twice.
+    """
+    if group_size < 1:
+        raise ConfigError(f"group_size is at least 1, got {group_size}")
+    collector = _Collector(engine, chat, family, config, address, max_turns or family.max_turns,
+                           runner or config.runner(), on_done)
+    started = [[collector.start(task, number) for number in range(group_size)] for task in tasks]
+    collector.run()
+    return [Group(tuple(attempt.result for attempt in attempts)) for attempts in started]

@@ -1,0 +1,172 @@
+"""Who steps the environments: the seam between collecting and environments that may be slow, hung or in another process.
+
+Calls are data (which attempt, which action), never closures, so a runner may live in this thread, in threads of its own
+or in worker processes. Every call is answered exactly once by `poll`, by a value, an error or a missed deadline.
+
+    InlineRunner   steps in the caller's own thread, at once: deterministic, for pure and fast environments
+    ThreadRunner   one daemon thread per attempt: a slow environment holds nobody up, a hung one is given up at its deadline
+"""
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from workbench.envs.base import Env, EnvFamily
+from workbench.errors import EnvError
+from workbench.types import Observation, StepResult, Task
+
+
+@dataclass(frozen=True)
+class EnvAnswer:
+    """What came of one call. Exactly one of `observation` (reset), `result` (step) and `error` is set.
+
+    `state_key` names the state the environment is in now, where it can. `seconds` is wall-clock time: never hashed.
+    """
+
+    key: str
+    observation: Observation | None = None
+    result: StepResult | None = None
+    error: str | None = None
+    timed_out: bool = False
+    state_key: str | None = None
+    seconds: float = 0.0
+
+
+class EnvRunner(Protocol):
+    def reset(self, key: str, family: EnvFamily, task: Task, dynamics_seed: int) -> None:
+        """Make a fresh environment under the name `key` and start `task` in it."""
+
+    def step(self, key: str, action_text: str) -> None: ...
+
+    def poll(self, wait_s: float = 0.0) -> list[EnvAnswer]:
+        """Answers that are ready, oldest call first; waits up to `wait_s` for the first one."""
+
+    def close(self, key: str) -> None:
+        """The attempt is over. Unknown keys are ignored."""
+
+
+def _answer(key: str, call: Callable[[], Observation | StepResult], env: Env | None) -> EnvAnswer:
+    started = time.monotonic()
+    try:
+        value = call()
+        if not isinstance(value, (Observation, StepResult)):
+            raise EnvError(
+                f"an environment returns an Observation from reset and a StepResult from step, got {type(value).__name__}"
+            )
+        state_key = env.state_key() if env is not None and hasattr(env, "state_key") else None
+    except (Exception, SystemExit) as error:  # a third-party environment may raise anything (law 10)
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        try:
+            words = str(error)
+        except Exception:
+            words = "(an exception whose text cannot be read)"
+        text = f"{type(error).__name__}: {words} ({where.filename.rsplit('/', 1)[-1]}:{where.lineno})"
+        return EnvAnswer(key, error=text, seconds=time.monotonic() - started)
+    seconds = time.monotonic() - started
+    if isinstance(value, Observation):
+        return EnvAnswer(key, observation=value, state_key=state_key, seconds=seconds)
+    return EnvAnswer(key, result=value, state_key=state_key, seconds=seconds)
+
+
+class InlineRunner:
+    """Steps at once, in the caller's thread. Bit-exact (law 8); cannot cut off an environment that hangs."""
+
+    def __init__(self) -> None:
+        self._envs: dict[str, Env] = {}
+        self._ready: list[EnvAnswer] = []
+
+    def reset(self, key: str, family: EnvFamily, task: Task, dynamics_seed: int) -> None:
+        def start() -> Observation:
+            self._envs[key] = family.make()
+            return self._envs[key].reset(task, dynamics_seed)
+
+        answer = _answer(key, start, None)
+        env = self._envs.get(key)
+        if answer.error is None and hasattr(env, "state_key"):
+            answer = EnvAnswer(key, observation=answer.observation, state_key=env.state_key(), seconds=answer.seconds)
+        self._ready.append(answer)
+
+    def step(self, key: str, action_text: str) -> None:
+        env = self._envs[key]
+        self._ready.append(_answer(key, lambda: env.step(action_text), env))
+
+    def poll(self, wait_s: float = 0.0) -> list[EnvAnswer]:
+        ready, self._ready = self._ready, []
+        return ready
+
+    def close(self, key: str) -> None:
+        self._envs.pop(key, None)
+
+
+class ThreadRunner:
+    """One daemon thread per attempt. `deadline_s` bounds each call by the wall clock.
+
+    A thread cannot be killed: a hung call is answered with `timed_out=True` at its deadline and its thread abandoned
+    (it ends with the process). Code that may hang for ever belongs in worker processes, behind this same protocol.
+    """
+
+    def __init__(self, deadline_s: float = 30.0) -> None:
+        if deadline_s <= 0:
+            raise ValueError(f"deadline_s is a positive number of seconds, got {deadline_s}")
+        self.deadline_s = deadline_s
+        self._calls: dict[str, queue.SimpleQueue] = {}
+        self._answers: queue.SimpleQueue = queue.SimpleQueue()
+        self._waiting: dict[str, float] = {}  # key -> monotonic deadline, in call order
+
+    def reset(self, key: str, family: EnvFamily, task: Task, dynamics_seed: int) -> None:
+        calls: queue.SimpleQueue = queue.SimpleQueue()
+        answers = self._answers
+
+        def serve() -> None:
+            runner = InlineRunner()
+            runner.reset(key, family, task, dynamics_seed)
+            while True:
+                for answer in runner.poll():
+                    answers.put((calls, answer))
+                action_text = calls.get()
+                if action_text is None:
+                    return
+                runner.step(key, action_text)
+
+        self._calls[key] = calls
+        self._waiting[key] = time.monotonic() + self.deadline_s
+        threading.Thread(target=serve, daemon=True, name=f"env {key}").start()
+
+    def step(self, key: str, action_text: str) -> None:
+        self._waiting[key] = time.monotonic() + self.deadline_s
+        self._calls[key].put(action_text)
+
+    def poll(self, wait_s: float = 0.0) -> list[EnvAnswer]:
+        ready: list[EnvAnswer] = []
+        until = time.monotonic() + wait_s
+        while True:
+            now = time.monotonic()
+            nearest = min([until, *self._waiting.values()])
+            try:
+                calls, answer = self._answers.get(timeout=max(0.0, nearest - now)) if not ready and nearest > now \
+                    else self._answers.get_nowait()
+                # An answer that comes after its deadline belongs to nobody any more.
+                if self._calls.get(answer.key) is calls and answer.key in self._waiting:
+                    del self._waiting[answer.key]
+                    ready.append(answer)
+                continue
+            except queue.Empty:
+                pass
+            now = time.monotonic()
+            for key in [key for key, deadline in self._waiting.items() if deadline <= now]:
+                del self._waiting[key]
+                self.close(key)
+                ready.append(EnvAnswer(key, error=f"no answer within {self.deadline_s:g} s", timed_out=True,
+                                       seconds=self.deadline_s))
+            if ready or now >= until:
+                return ready
+
+    def close(self, key: str) -> None:
+        calls = self._calls.pop(key, None)
+        if calls is not None:
+            calls.put(None)
