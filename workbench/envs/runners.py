@@ -50,7 +50,7 @@ class EnvRunner(Protocol):
         """The attempt is over. Unknown keys are ignored."""
 
 
-def _answer(key: str, call: Callable[[], Observation | StepResult], env: Env | None) -> EnvAnswer:
+def _answer(key: str, call: Callable[[], Observation | StepResult], envs: dict[str, Env]) -> EnvAnswer:
     started = time.monotonic()
     try:
         value = call()
@@ -58,7 +58,7 @@ def _answer(key: str, call: Callable[[], Observation | StepResult], env: Env | N
             raise EnvError(
                 f"an environment returns an Observation from reset and a StepResult from step, got {type(value).__name__}"
             )
-        state_key = env.state_key() if env is not None and hasattr(env, "state_key") else None
+        state_key = envs[key].state_key() if hasattr(envs[key], "state_key") else None
     except (Exception, SystemExit) as error:  # a third-party environment may raise anything (law 10)
         where = traceback.extract_tb(error.__traceback__)[-1]
         try:
@@ -85,15 +85,11 @@ class InlineRunner:
             self._envs[key] = family.make()
             return self._envs[key].reset(task, dynamics_seed)
 
-        answer = _answer(key, start, None)
-        env = self._envs.get(key)
-        if answer.error is None and hasattr(env, "state_key"):
-            answer = EnvAnswer(key, observation=answer.observation, state_key=env.state_key(), seconds=answer.seconds)
-        self._ready.append(answer)
+        self._ready.append(_answer(key, start, self._envs))
 
     def step(self, key: str, action_text: str) -> None:
         env = self._envs[key]
-        self._ready.append(_answer(key, lambda: env.step(action_text), env))
+        self._ready.append(_answer(key, lambda: env.step(action_text), self._envs))
 
     def poll(self, wait_s: float = 0.0) -> list[EnvAnswer]:
         ready, self._ready = self._ready, []

@@ -1,0 +1,32 @@
+"""Cells that measure: policies and their neighbours on the same held-out tasks."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from workbench.cells.rollout import rollout
+from workbench.evaluate import MODES, Score, evaluate_baselines, evaluate_policy, report
+from workbench.session import Session
+from workbench.types import Trajectory
+
+
+def evaluate(session: Session, *, name: str = "policy", num_tasks: int | None = None, modes: Sequence[str] = MODES,
+             on_done: Callable[[Trajectory], None] | None = None) -> list[Score]:
+    """Scores of the session's policy on its held-out tasks, one per mode (sampled at temperature 1, greedy)."""
+
+    def play(tasks, config, address):
+        return rollout(session, tasks, group_size=1, config=config, address=address, on_done=on_done)
+
+    return evaluate_policy(name, session.held_out_tasks(num_tasks), play, config=session.config.collect,
+                           seed=session.config.evaluation.seed, modes=modes)
+
+
+def neighbours(session: Session, *, num_tasks: int | None = None) -> list[Score]:
+    """Random play and the best-known solver on the same tasks."""
+    return evaluate_baselines(session.held_out_tasks(num_tasks), family=session.family,
+                              seed=session.config.evaluation.seed)
+
+
+def evaluation_report(session: Session, scores: Sequence[Score], *, num_tasks: int | None = None) -> dict[str, Any]:
+    """The JSON-able table of `scores` with their neighbours and paired intervals (law 12)."""
+    return report([*neighbours(session, num_tasks=num_tasks), *scores])

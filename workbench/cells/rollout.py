@@ -1,0 +1,43 @@
+"""Cells that sample: from a session and tasks to groups of trajectories, in one process or many."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from workbench.collect import CollectConfig, collect
+from workbench.session import Session
+from workbench.types import Group, Task, Trajectory
+
+
+def rollout(
+    session: Session, tasks: Sequence[Task] | int = 4, *, group_size: int | None = None, step: int = 0,
+    purpose: str = "look", config: CollectConfig | None = None, address: tuple[int | str, ...] | None = None,
+    on_done: Callable[[Trajectory], None] | None = None,
+) -> list[Group]:
+    """Sample `group_size` attempts at each task with the session's engine; one group per task, in task order.
+
+    `tasks` may be a number: so many of the step's training tasks. With several processes each one samples its share of the
+    tasks and all of them return all groups. The same (seed, purpose, step) gives the same groups, bit for bit, for
+    environments that are stepped in the tick (law 8).
+    """
+    if isinstance(tasks, int):
+        tasks = session.train_tasks(step)[:tasks]
+    rank, world = _place()
+    groups = collect(
+        tasks[rank::world], family=session.family, engine=session.engine, chat=session.chat,
+        config=config or session.config.collect, group_size=group_size or session.config.train.group_size,
+        address=address or (session.config.seed, purpose, step), on_done=on_done,
+    )
+    if world == 1:
+        return groups
+    from accelerate.utils import gather_object
+
+    gathered = {group.task.id: group for group in gather_object(groups)}
+    return [gathered[task.id] for task in tasks]
+
+
+def _place() -> tuple[int, int]:
+    """(rank, number of processes): what `accelerate` or torchrun started, else (0, 1)."""
+    from accelerate import PartialState
+
+    state = PartialState()
+    return state.process_index, state.num_processes

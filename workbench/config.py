@@ -1,0 +1,296 @@
+"""One frozen tree that names everything a run depends on. Each part owns its fields; `Config` only composes them.
+
+    config = load_config("frozenlake", {"algorithm.normalize_std": False, "train.steps": 10})
+    config = load_config("experiments/mine.toml")        # a TOML file: `base = "frozenlake"` plus the keys that differ
+
+A knob that does nothing is an error (law 11): an unknown key names the nearest right one; a setting that *you* wrote and
+that cannot have an effect with the others is refused; the same setting coming from a preset is a warning.
+"""
+from __future__ import annotations
+
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.algorithms import ALGORITHMS, GRPO
+from workbench.collect import CollectConfig
+from workbench.engines import ENGINES, TransformersEngineConfig
+from workbench.envs import ENVS, PRESETS as ENV_PRESETS
+from workbench.envs.base import EnvFamily
+from workbench.errors import ConfigError
+from workbench.evaluate import EvaluationConfig
+from workbench.learner import LearnerConfig
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """Which weights to start from: a policy shipped in data/, or any Hugging Face causal LM by name or path."""
+
+    name: str = "frozenlake-tiny"
+    dtype: str = "float32"  # of the learner's weights
+    device: str = "auto"    # "auto": CUDA where there is one
+    template_flags: Mapping[str, Any] = field(default_factory=dict)  # handed to the chat template (enable_thinking ...)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The loop: each step collects `tasks_per_step` x `group_size` trajectories and makes the algorithm's updates."""
+
+    steps: int = 30
+    tasks_per_step: int = 16
+    group_size: int = 8
+    evaluate_every: int = 10     # steps between evaluations on the held-out tasks; 0: only before and after
+    checkpoint_every: int = 10   # steps between checkpoints; the last step always has one
+    keep_checkpoints: int = 2
+    max_empty_steps: int = 5     # steps in a row without a single trainable token before the run ends, with a reason
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "tasks_per_step", "group_size", "checkpoint_every", "max_empty_steps"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"train.{name} is at least 1, got {getattr(self, name)}")
+        if self.evaluate_every < 0:
+            raise ConfigError(f"train.evaluate_every is 0 (only before and after) or more, got {self.evaluate_every}")
+        if self.keep_checkpoints < 2:
+            raise ConfigError("train.keep_checkpoints is at least 2: if the newest is damaged, the one before it is used")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run depends on, apart from the machine. Stored whole in the run folder."""
+
+    env: EnvFamily
+    seed: int = 0
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    engine: Any = field(default_factory=TransformersEngineConfig)
+    collect: CollectConfig = field(default_factory=CollectConfig)
+    algorithm: Any = field(default_factory=GRPO)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+
+# Parts that come in kinds: key -> (kind -> class). Adding one is a line in its own room's table.
+KINDS: dict[str, dict[str, type]] = {"env": ENVS, "engine": ENGINES, "algorithm": ALGORITHMS}
+
+PRESETS: dict[str, Callable[[], Config]] = {
+    "frozenlake": lambda: Config(env=ENV_PRESETS["frozenlake-4x4"]),
+    "bandit": lambda: Config(
+        env=ENV_PRESETS["bandit-code"],
+        policy=PolicyConfig(name="bandit-tiny"),
+        collect=CollectConfig(max_turn_tokens=32),
+        algorithm=GRPO(normalize_std=False),
+        train=TrainConfig(steps=40, tasks_per_step=8, group_size=8),
+    ),
+}
+
+
+# ------------------------------------------------------------------------------------------------ to and from dicts
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """A JSON-able tree; parts that come in kinds carry a `kind`. `from_dict(to_dict(c)) == c`."""
+    tree = asdict(config)
+    for key, table in KINDS.items():
+        kind = next(name for name, cls in table.items() if type(getattr(config, key)) is cls)
+        tree[key] = {"kind": kind, **tree[key]}
+    return tree
+
+
+def from_dict(tree: Mapping[str, Any]) -> Config:
+    """Build and check a whole tree. ConfigError for an unknown key, a wrong type or a value that its part refuses."""
+    return _build(Config, dict(tree), "")
+
+
+def _nearest(word: str, known: typing.Iterable[str]) -> str:
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+
+
+def _build(cls: type, tree: Any, path: str) -> Any:
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{path or 'config'} holds settings by name, got {tree!r}")
+    hints = typing.get_type_hints(cls)
+    known = {f.name: f for f in fields(cls)}
+    values = {}
+    for key, value in tree.items():
+        where = f"{path}.{key}" if path else key
+        if key not in known:
+            raise ConfigError(f"no setting {where!r}; {_nearest(key, known)}")
+        values[key] = _value(hints[key], value, where, key)
+    missing = [n for n, f in known.items() if n not in values and f.default is MISSING and f.default_factory is MISSING]
+    if missing:
+        raise ConfigError(f"{path or 'config'} needs {', '.join(missing)}")
+    return cls(**values)
+
+
+def _value(hint: Any, value: Any, where: str, key: str) -> Any:
+    if where in KINDS:
+        if not isinstance(value, Mapping) or "kind" not in value:
+            raise ConfigError(f"{where} holds a 'kind' (one of {', '.join(sorted(KINDS[where]))}) and its settings, got {value!r}")
+        kind, rest = value["kind"], {k: v for k, v in value.items() if k != "kind"}
+        if kind not in KINDS[where]:
+            raise ConfigError(f"{where}.kind: no {where} {kind!r}; {_nearest(str(kind), KINDS[where])}")
+        return _build(KINDS[where][kind], rest, where)
+    if is_dataclass(hint):
+        return _build(hint, value, where)
+    return _coerce(hint, value, where)
+
+
+def _coerce(hint: Any, value: Any, where: str) -> Any:
+    """The value in its field's type. Strings (from a command line) are read as that type; nothing else is bent."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None or (isinstance(value, str) and value.lower() in ("none", "null") and type(None) in args):
+            return None
+        return _coerce(next(a for a in args if a is not type(None)), value, where)
+    if hint is Any:
+        return value
+    if origin is tuple or hint is tuple:
+        items = value.split(",") if isinstance(value, str) else value
+        if not isinstance(items, (list, tuple)):
+            raise ConfigError(f"{where} is a list, got {value!r}")
+        if args and args[-1] is not Ellipsis and len(args) != len(items):
+            raise ConfigError(f"{where} holds {len(args)} values, got {value!r}")
+        hints = [args[0]] * len(items) if len(args) == 2 and args[1] is Ellipsis else list(args) or [Any] * len(items)
+        return tuple(_coerce(h, item, f"{where}[{i}]") for i, (h, item) in enumerate(zip(hints, items)))
+    if hint is Mapping or origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{where} holds settings by name, got {value!r}")
+        return dict(value)
+    if hint is bool:
+        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in words:
+            return words[value.lower()]
+        raise ConfigError(f"{where} is true or false, got {value!r}")
+    if hint in (int, float):
+        if isinstance(value, str) or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+            try:
+                number = hint(value)
+            except ValueError:
+                number = None
+            if number is not None and (isinstance(value, str) or number == value):
+                return number
+        raise ConfigError(f"{where} is {'a whole' if hint is int else 'a'} number, got {value!r}")
+    if hint is str and not isinstance(value, str):
+        raise ConfigError(f"{where} is text, got {value!r}")
+    return value
+
+
+# ------------------------------------------------------------------------------------------------ loading
+
+
+def load_config(source: str | Path, overrides: Mapping[str, Any] = {}) -> Config:
+    """A preset's name or a TOML file, with dotted overrides on top. What you set yourself must have an effect (law 11)."""
+    config, warnings = load_config_with_warnings(source, overrides)
+    return config
+
+
+def load_config_with_warnings(source: str | Path, overrides: Mapping[str, Any] = {}) -> tuple[Config, list[str]]:
+    """Like `load_config`; also what a preset sets that has no effect here."""
+    written: dict[str, Any] = {}
+    if str(source) in PRESETS:
+        base = str(source)
+    elif str(source).endswith(".toml"):
+        base, written = _read_toml(Path(source))
+    else:
+        raise ConfigError(f"no preset {str(source)!r}; {_nearest(str(source), PRESETS)}; or name a .toml file")
+    written |= dict(overrides)
+    tree = to_dict(PRESETS[base]())
+    kinds_first = sorted(written.items(), key=lambda item: not item[0].endswith(".kind"))
+    for key, value in kinds_first:
+        _set(tree, key, value)
+    config = from_dict(tree)
+    return config, check_liveness(config, frozenset(written))
+
+
+def _read_toml(path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    base = tree.pop("base", None)
+    if base not in PRESETS:
+        raise ConfigError(f"{path} begins with base = \"<preset>\", got {base!r}; {_nearest(str(base), PRESETS)}")
+    return base, _flatten(tree)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = prefix + key
+        if isinstance(value, Mapping) and path != "policy.template_flags":
+            flat |= _flatten(value, path + ".")
+        else:
+            flat[path] = value
+    return flat
+
+
+def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    *parents, leaf = dotted.split(".")
+    node = tree
+    for depth, parent in enumerate(parents):
+        if not isinstance(node.get(parent), dict):
+            raise ConfigError(f"no setting {dotted!r}; {_nearest(parent, node)}" if parent not in node
+                              else f"{'.'.join(parents[:depth + 1])} holds no further settings")
+        node = node[parent]
+    if leaf == "kind" and dotted.split(".")[0] in KINDS and node.get("kind") != value:
+        node.clear()  # another kind has other settings: start from its own defaults
+    elif leaf not in node and leaf != "kind" and parents[:1] != ["policy"]:
+        known = _fields_of(tree, parents)
+        if leaf not in known:
+            raise ConfigError(f"no setting {dotted!r}; {_nearest(leaf, known)}")
+    node[leaf] = value
+
+
+def _fields_of(tree: Mapping[str, Any], parents: list[str]) -> list[str]:
+    if parents and parents[0] in KINDS and len(parents) == 1:
+        kind = tree[parents[0]].get("kind")
+        return [f.name for f in fields(KINDS[parents[0]][kind])] if kind in KINDS[parents[0]] else []
+    node: Any = tree
+    for parent in parents:
+        node = node[parent]
+    return list(node)
+
+
+# ------------------------------------------------------------------------------------------------ liveness
+
+
+def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
+    """Contradictions raise. Settings that cannot act raise if they were written by the user, else come back as warnings."""
+    c, train, alg = config, config.train, config.algorithm
+    if train.group_size < getattr(alg, "min_group_size", 1):
+        raise ConfigError(f"{type(alg).__name__} compares attempts within a group and needs train.group_size >= "
+                          f"{alg.min_group_size}, got {train.group_size}")
+    inert: list[tuple[str, bool, str]] = [
+        ("collect.window", c.collect.history != "window", f"collect.history is {c.collect.history!r}, not 'window'"),
+        ("collect.env_deadline_s", c.collect.env_runner == "inline",
+         "an inline environment cannot be cut off; set collect.env_runner='threads'"),
+    ]
+    if hasattr(alg, "clip_low"):
+        for key in ("algorithm.clip_low", "algorithm.clip_high"):
+            inert.append((key, alg.updates_per_step == 1,
+                          "with one update per step the ratio is 1 everywhere and clipping can never bind; "
+                          "raise algorithm.updates_per_step"))
+    wrong = [f"{key} has no effect: {why}" for key, dead, why in inert if dead and key in written]
+    if wrong:
+        raise ConfigError("; ".join(wrong) + ". Remove it, or change what makes it inert")
+    defaults = to_dict(Config(env=c.env, engine=type(c.engine)(), algorithm=type(alg)()))
+    tree = to_dict(config)
+
+    def at(node: Any, key: str) -> Any:
+        for part in key.split("."):
+            node = node[part]
+        return node
+
+    return [f"{key} = {at(tree, key)!r} has no effect here: {why}"
+            for key, dead, why in inert if dead and at(tree, key) != at(defaults, key)]

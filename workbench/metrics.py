@@ -1,0 +1,39 @@
+"""The numbers of a step that can be read off its trajectories alone; the learner adds its own."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from workbench.types import Group, StopReason, trajectories_of
+
+
+def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Rewards, success, spread within groups, lengths and stop reasons of one step; every key is a plain number.
+
+    `reward_std_within` is the mean over groups of the standard deviation inside a group (population form): the signal
+    that group baselines live on, and the first to fall in an echo trap (RAGEN, arXiv 2504.20073, section 4).
+    `flat_groups` is the share of groups in which all scored rewards are equal: they teach nothing.
+    """
+    trajectories = trajectories_of(groups)
+    rewards = np.array([t.reward for t in trajectories if t.reward is not None])
+    per_group = [np.array([t.reward for t in group if t.reward is not None]) for group in groups]
+    spreads = [float(rewards_G.std()) for rewards_G in per_group if len(rewards_G)]
+    stops = Counter(t.stop_reason for t in trajectories)
+    valid = [turn.info["valid_format"] for t in trajectories for turn in t.turns if "valid_format" in turn.info]
+    cut = [turn.finish == "length" for t in trajectories for turn in t.turns]
+    metrics = {
+        "reward_mean": float(rewards.mean()) if len(rewards) else float("nan"),
+        "reward_std": float(rewards.std()) if len(rewards) else float("nan"),
+        "reward_std_within": float(np.mean(spreads)) if spreads else float("nan"),
+        "flat_groups": float(np.mean([s == 0.0 for s in spreads])) if spreads else float("nan"),
+        "success": float(np.mean([bool(t.success) for t in trajectories])),
+        "turns": float(np.mean([len(t.turns) for t in trajectories])),
+        "sampled_tokens": float(np.mean([t.num_sampled for t in trajectories])),
+        "valid_format": float(np.mean(valid)) if valid else float("nan"),
+        "turns_cut": float(np.mean(cut)) if cut else 0.0,
+        "unscored": float(sum(t.reward is None for t in trajectories)),
+        "segments": float(np.mean([len(t.segments) for t in trajectories])),
+    }
+    return metrics | {f"stop_{reason.value}": stops[reason] / len(trajectories) for reason in StopReason}

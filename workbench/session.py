@@ -1,0 +1,100 @@
+"""Open everything that a config names: policy, chat format, engine, environment, learner. The doors all come through here.
+
+    session = open_session(load_config("frozenlake"))
+    session.policy, session.chat, session.engine, session.family
+"""
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from workbench.chat import ChatFormat
+from workbench.config import Config, from_dict
+from workbench.engines import open_engine
+from workbench.engines.base import Engine
+from workbench.envs import tasks as env_tasks
+from workbench.envs.base import EnvFamily
+from workbench.errors import StoreError
+from workbench.learner import Learner
+from workbench.policy import Policy, load_policy
+from workbench.types import Task
+
+_told: set[str] = set()  # differences that were already printed in this process
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a config names, opened. Frozen: the engine and the learner hold state of their own, nothing here is replaced."""
+
+    config: Config
+    policy: Policy
+    chat: ChatFormat
+    engine: Engine
+
+    @property
+    def family(self) -> EnvFamily:
+        return self.config.env
+
+    @cached_property
+    def learner(self) -> Learner:
+        """Made on first use: rolling out and looking need no optimizer."""
+        return Learner(self.policy.model, self.config.algorithm, self.config.learner)
+
+    def train_tasks(self, step: int) -> list[Task]:
+        """The tasks of a step: a function of (run seed, step), disjoint from the held-out ones by construction."""
+        count = self.config.train.tasks_per_step
+        return env_tasks(self.family, "train", count, seed=self.config.seed, step=step)
+
+    def held_out_tasks(self, count: int | None = None) -> list[Task]:
+        """The fixed tasks that every evaluation uses, whatever the run's seed."""
+        return env_tasks(self.family, "held-out", count or self.config.evaluation.num_tasks)
+
+    def sync(self) -> None:
+        """Hand the learner's weights to the engine, which then knows their version."""
+        self.engine.sync(self.learner.weights(), self.learner.version)
+
+
+def open_session(config: Config, *, quiet: bool = False) -> Session:
+    """Load the policy, prove its chat template, open the engine. Raises PolicyError, ChatFormatError, EngineError."""
+    device = _device(config.policy.device)
+    policy = load_policy(config.policy.name, dtype=config.policy.dtype, device=device)
+    chat = ChatFormat.from_tokenizer(policy.tokenizer, template_flags=dict(config.policy.template_flags))
+    for difference in chat.differences:
+        if not quiet and difference not in _told:
+            _told.add(difference)
+            print(f"note: {policy.name}: {difference}", file=sys.stderr)
+    return Session(config, policy, chat, open_engine(config.engine, policy.model))
+
+
+def reopen(run: Any, *, step: int | None = None, quiet: bool = False) -> Session:
+    """The session of a stored run with the weights of its newest checkpoint (or the one of `step`), synchronised.
+
+    `run`: what `store.open_run` returned. Raises StoreError where the run has no readable checkpoint.
+    """
+    from workbench import checkpoint
+
+    session = open_session(from_dict(run.config), quiet=quiet)
+    if step is None:
+        found = checkpoint.load_newest(run.path)
+        if found is None:
+            raise StoreError(f"{run.path} has no checkpoint yet; train at least one step, or evaluate the policy it started "
+                             f"from: {session.policy.name}")
+    else:
+        found = checkpoint.load(Path(run.path), step)
+    _, tensors, state = found
+    session.learner.load_state(tensors, state["learner"])
+    session.sync()
+    return session
+
+
+def _device(name: str) -> str:
+    if name != "auto":
+        return name
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
