@@ -1,0 +1,26 @@
+"""Environments: messages in and out, no token in sight; Python and numpy only.
+
+`PRESETS` are families under a name. A preset's name promises nothing that its `label` does not spell out.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from workbench.envs.bandit import CODE_NAMES, HELDOUT_NAMES, PAPER_HELDOUT_NAMES, PAPER_NAMES, Bandit
+from workbench.envs.base import Env, EnvFamily
+from workbench.envs.frozen_lake import FrozenLake
+
+PRESETS: Mapping[str, EnvFamily] = MappingProxyType({
+    "frozenlake-4x4": FrozenLake(),  # the demo's: slip 0, holes 0.2, 10 moves
+    "frozenlake-4x4-nothink": FrozenLake(think=False),
+    "frozenlake-4x4-slip": FrozenLake(slip=0.2),
+    "frozenlake-4x4-gymnasium": FrozenLake(slip=2 / 3),  # RAGEN's first versions: 1/3 intended, 1/3 to each side
+    "bandit": Bandit(),
+    "bandit-paper": Bandit(safe_payout=0.15, names=PAPER_NAMES, heldout_names=PAPER_HELDOUT_NAMES),
+    "bandit-code": Bandit(safe_payout=0.1, names=CODE_NAMES, heldout_names=CODE_NAMES),
+    "bandit-rev": Bandit(safe_payout=0.15, names=PAPER_NAMES, heldout_names=PAPER_HELDOUT_NAMES, reversed_names=True),
+    "bandit-test": Bandit(names=HELDOUT_NAMES, heldout_names=HELDOUT_NAMES),
+})
+
+__all__ = ["PRESETS", "Bandit", "Env", "EnvFamily", "FrozenLake"]

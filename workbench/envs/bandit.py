@@ -1,0 +1,216 @@
+"""The bi-arm bandit: one choice, a safe arm that pays little and a risky one that pays more on average, but rarely.
+
+    safe arm    pays `safe_payout` always (0.15 in the paper, 0.1 in the published code: both are presets)
+    risky arm   pays 1.0 with probability `risky_chance` (0.25), else 0.0
+
+Success means that the risky arm, whose mean is higher, was chosen, whatever it happened to pay. The arms' names hint at
+their nature; `reversed_names` swaps them, so that the hint misleads. The order of the names is drawn per task.
+
+Seeds (law 7): `task_seed` picks names and their order, hence the prompt; the payout is drawn from `dynamics_seed`, so
+attempts at one task share the prompt and differ in luck.
+
+Source: RAGEN (arXiv 2504.20073), whose paper and scripts disagree on the safe payout and on which name of a pair is the
+risky one; here a pair is always (safe, risky) by the meaning of the words.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from workbench.envs.format import format_action, parse_action
+from workbench.envs.tasks import check_split
+from workbench.errors import ConfigError, EnvError
+from workbench.seeds import rng_at, seed_of
+from workbench.types import Message, Observation, StepResult, Task, Text
+
+Pairs = tuple[tuple[str, str], ...]
+
+PAPER_NAMES: Pairs = (("Teacher", "Engineer"),)
+PAPER_HELDOUT_NAMES: Pairs = (("Librarian", "Trader"),)
+CODE_NAMES: Pairs = (("Phoenix", "Dragon"),)
+TRAIN_NAMES: Pairs = (
+    ("Teacher", "Engineer"), ("Clerk", "Gambler"), ("Baker", "Diver"), ("Nurse", "Pilot"),
+    ("Farmer", "Prospector"), ("Tailor", "Smuggler"), ("Gardener", "Racer"), ("Cook", "Explorer"),
+)
+HELDOUT_NAMES: Pairs = (("Librarian", "Trader"), ("Postman", "Inventor"), ("Shepherd", "Pirate"), ("Weaver", "Climber"))
+
+
+@dataclass(frozen=True)
+class Bandit:
+    """A family of two-armed bandits. The fields are its only configuration.
+
+    safe_payout     what the safe arm always pays
+    risky_chance    probability that the risky arm pays 1.0; must make the risky arm the better one
+    names           (safe, risky) pairs of the training tasks
+    heldout_names   pairs of the held-out tasks
+    reversed_names  swap the roles within every pair
+    max_turns       answers; 1 means that an unreadable answer ends the attempt without a pull
+    think, format_penalty, show_rewards: as in FrozenLake
+    """
+
+    safe_payout: float = 0.15
+    risky_chance: float = 0.25
+    names: Pairs = TRAIN_NAMES
+    heldout_names: Pairs = HELDOUT_NAMES
+    reversed_names: bool = False
+    max_turns: int = 1
+    think: bool = True
+    format_penalty: float = -0.1
+    show_rewards: bool = False
+
+    name: ClassVar[str] = "bandit"
+    solver_name: ClassVar[str] = "optimal"
+
+    def __post_init__(self) -> None:
+        for field in ("names", "heldout_names"):
+            pairs = tuple(tuple(pair) for pair in getattr(self, field))
+            if not pairs or any(len(pair) != 2 or pair[0].lower() == pair[1].lower() for pair in pairs):
+                raise ConfigError(f"Bandit.{field} holds pairs of two different names, got {getattr(self, field)!r}")
+            if any(not n.strip() or n != n.strip() or set(n) & set("<>|") for pair in pairs for n in pair):
+                raise ConfigError(f"Bandit.{field}: a name is a plain word without < > | or outer spaces, got {pairs!r}")
+            object.__setattr__(self, field, pairs)
+        if not 0 <= self.risky_chance <= 1:
+            raise ConfigError(f"Bandit.risky_chance is a probability from 0 to 1, got {self.risky_chance!r}")
+        if self.safe_payout >= self.risky_chance:
+            raise ConfigError(f"success means choosing the risky arm, so it must pay more on average: risky_chance "
+                              f"{self.risky_chance!r} must exceed safe_payout {self.safe_payout!r}")
+        if self.max_turns < 1:
+            raise ConfigError(f"Bandit.max_turns must be at least 1, got {self.max_turns!r}")
+        if self.format_penalty > 0:
+            raise ConfigError(f"Bandit.format_penalty {self.format_penalty!r} would pay for garbage; set 0 or less")
+
+    # -------------------------------------------------------------------------------------------- tasks
+
+    def task(self, task_seed: int) -> Task:
+        """A training task: a pair of `names`, in an order drawn from the seed."""
+        return self._task(task_seed, self.names)
+
+    def _task(self, task_seed: int, pairs: Pairs) -> Task:
+        rng = rng_at("bandit.task", task_seed)
+        safe, risky = pairs[rng.integers(len(pairs))]
+        if self.reversed_names:
+            safe, risky = risky, safe
+        arms = [safe, risky] if rng.random() < 0.5 else [risky, safe]
+        return Task(f"bandit/{task_seed}", self.name, int(task_seed), {"arms": arms, "risky": risky})
+
+    def tasks(self, split: str, count: int, seed: int = 0, start: int = 0) -> tuple[Task, ...]:
+        """Entries start, start + 1, ... of the split's stream: "train" uses `names`, "heldout" `heldout_names`.
+
+        There are only twice as many different prompts as pairs; what differs beyond that is luck.
+        """
+        pairs = self.names if check_split(split) == "train" else self.heldout_names
+        return tuple(self._task(seed_of("task", split, seed, start + i), pairs) for i in range(count))
+
+    def make(self) -> BanditEnv:
+        return BanditEnv(self)
+
+    # -------------------------------------------------------------------------------------------- yardsticks
+
+    def random_action(self, env: BanditEnv, rng: np.random.Generator) -> str:
+        return format_action([env.arms[rng.integers(2)]], think=self.think)
+
+    def solver_action(self, env: BanditEnv, rng: np.random.Generator) -> str:
+        """The risky arm: it knows the names' roles, which no prompt tells."""
+        return format_action([env.risky], think=self.think)
+
+    def solver_value(self, task: Task) -> float:
+        return 1.0
+
+    def random_value(self, task: Task) -> float:
+        return 0.5
+
+    # -------------------------------------------------------------------------------------------- words
+
+    @property
+    def label(self) -> str:
+        names = "reversed names, " if self.reversed_names else ""
+        return f"Bandit, {names}safe {self.safe_payout:.3g}, risky 1 with probability {self.risky_chance:.3g}"
+
+    @property
+    def instructions(self) -> str:
+        chances = "You have one answer." if self.max_turns == 1 else f"You have {self.max_turns} answers for one pull."
+        return ("Pull one of two arms. Each pays in the manner of its name. "
+                f"Choose the arm that pays more on average. {chances}\nAnswer like this: {self.example}\n\n")
+
+    @property
+    def example(self) -> str:
+        return format_action(["name"], think=self.think, thought="plan")
+
+
+class BanditEnv:
+    """One attempt. Picklable, and rebuilt by (family, task, dynamics_seed)."""
+
+    def __init__(self, family: Bandit) -> None:
+        self.family = family
+        self.arms: tuple[str, ...] = ()
+        self.risky = ""
+        self.finished = True
+        self.dynamics_seed = 0
+
+    def reset(self, task: Task, dynamics_seed: int) -> Observation:
+        self.arms, self.risky = tuple(task.payload["arms"]), task.payload["risky"]
+        if len(self.arms) != 2 or self.risky not in self.arms:
+            raise EnvError(f"a bandit task has two arms, one of them risky; task {task.id!r} has {dict(task.payload)}")
+        self.finished, self.dynamics_seed = False, int(dynamics_seed)
+        return _user(Text(self.family.instructions, trusted=True), Text(self._state_words()))
+
+    def step(self, action_text: str) -> StepResult:
+        if self.finished:
+            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
+        parsed = parse_action(action_text, self.arms, think=self.family.think)
+        complaint = parsed.complaint
+        if len(parsed.moves) > 1:
+            complaint = "The answer names more than one arm."
+        if complaint:
+            return self._refuse(complaint, parsed.quote)
+        self.finished = True
+        arm = parsed.moves[0]
+        payout = self._payout(arm)
+        words = [Text(f"You pulled {arm}.")]
+        if self.family.show_rewards:
+            words.append(Text(f"\nReward: {payout:g}"))
+        return StepResult(_user(*words), payout, {"payout": payout, "format": 0.0}, terminated=True,
+                          info=self._info([arm], ""))
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"arms": list(self.arms), "risky": self.risky, "finished": self.finished,
+                "dynamics_seed": self.dynamics_seed}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        self.arms, self.risky = tuple(snapshot["arms"]), snapshot["risky"]
+        self.finished, self.dynamics_seed = snapshot["finished"], snapshot["dynamics_seed"]
+
+    def state_key(self) -> str:
+        return f"{'/'.join(self.arms)} {'pulled' if self.finished else 'open'}"
+
+    def draw(self) -> str:
+        return f"Arms: {self.arms[0]}, {self.arms[1]}"
+
+    def _payout(self, arm: str) -> float:
+        if arm != self.risky:
+            return float(self.family.safe_payout)
+        return 1.0 if rng_at("bandit.payout", self.dynamics_seed).random() < self.family.risky_chance else 0.0
+
+    def _refuse(self, complaint: str, quote: str) -> StepResult:
+        penalty = float(self.family.format_penalty)
+        words = [Text(complaint, trusted=True)]
+        if quote:
+            words += [Text(" It says: ", trusted=True), Text(quote)]
+        words.append(Text(f"\nNothing was done. Answer like this: {self.family.example}\n", trusted=True))
+        if self.family.show_rewards:
+            words.append(Text(f"Reward: {penalty:g}\n"))
+        return StepResult(_user(*words, Text(self._state_words())), penalty, {"payout": 0.0, "format": penalty},
+                          info=self._info([], complaint))
+
+    def _info(self, moves: list[str], complaint: str) -> dict[str, Any]:
+        return {"success": moves == [self.risky], "moves": moves, "effective": bool(moves),
+                "valid_format": not complaint, "complaint": complaint, "state": self.draw()}
+
+    def _state_words(self) -> str:
+        return self.draw()
+
+
+def _user(*parts: Text) -> Observation:
+    return Observation((Message("user", parts),))

@@ -1,0 +1,322 @@
+"""FrozenLake: cross a slippery lake from P to G without falling into a hole. Text only; several moves in one answer.
+
+    P _ _ O        P you · _ ice · O hole · G goal · X you in a hole · √ you on the goal
+    _ O _ _
+    _ _ _ _        Moves: Left, Down, Right, Up. A move against the edge is used up and changes nothing.
+    O _ _ G
+
+Slip, exactly: with probability `slip` a move goes to one of the two directions perpendicular to the intended one (each
+half the time), otherwise as intended. Gymnasium's "slippery" lake, 1/3 each, is slip = 2/3.
+
+Seeds (laws 7, 8): `task_seed` makes the map; the slip of move number i is drawn at the address (dynamics_seed, i), so
+there is no generator state to save, and a snapshot is a few numbers.
+
+What a turn pays: +1 (`goal`) when G is reached, `format_penalty` (`format`) when the text cannot be read or names an
+unknown move; then nothing is done and the agent is told what was wrong. Moves beyond `max_moves_per_action` are not
+carried out, cost neither reward nor moves, and are told too. The lake ends the attempt in a hole or on the goal
+(terminated) or when the last of `max_moves` is used (truncated); `max_turns` counts answers and is kept by whoever
+runs the attempt.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from workbench.envs import lake_solver
+from workbench.envs.format import ParsedAction, format_action, parse_action
+from workbench.envs.tasks import check_split, content_split, distinct, split_task
+from workbench.errors import ConfigError, EnvError
+from workbench.seeds import rng_at
+from workbench.types import Message, Observation, StepResult, Task, Text
+
+MOVES = ("Left", "Down", "Right", "Up")  # neighbours in this ring are perpendicular
+PLAYER, ICE, HOLE, GOAL, PLAYER_IN_HOLE, PLAYER_ON_GOAL = "P", "_", "O", "G", "X", "√"
+
+
+@dataclass(frozen=True)
+class FrozenLake:
+    """A family of lakes. The fields are its only configuration.
+
+    size                  rows and columns
+    slip                  probability that a move goes sideways (see above); stated in the prompt unless 0
+    hole_density          probability that a cell other than start and goal is a hole (maps without a path are redrawn)
+    max_moves             moves in the whole attempt
+    max_moves_per_action  moves carried out of one answer
+    max_turns             answers in the whole attempt
+    think                 the format: thought and answer, or the answer alone
+    format_penalty        what an unreadable answer pays (0 or negative)
+    show_rewards          tell the agent what its answer paid; off, no reward is ever in a prompt
+    coordinates           also name the cells of player and goal in words
+    """
+
+    size: int = 4
+    slip: float = 0.0
+    hole_density: float = 0.2
+    max_moves: int = 10
+    max_moves_per_action: int = 5
+    max_turns: int = 10
+    think: bool = True
+    format_penalty: float = -0.1
+    show_rewards: bool = False
+    coordinates: bool = False
+
+    name: ClassVar[str] = "frozenlake"
+
+    def __post_init__(self) -> None:
+        for field, low in (("size", 2), ("max_moves", 1), ("max_moves_per_action", 1), ("max_turns", 1)):
+            if getattr(self, field) < low:
+                raise ConfigError(f"FrozenLake.{field} must be at least {low}, got {getattr(self, field)!r}")
+        if not 0 <= self.slip <= 1:
+            raise ConfigError(f"FrozenLake.slip is a probability from 0 to 1, got {self.slip!r}")
+        if not 0 <= self.hole_density <= 0.9:
+            raise ConfigError(f"FrozenLake.hole_density must lie in 0 to 0.9, got {self.hole_density!r}; with more holes "
+                              "hardly any map has a path")
+        if self.format_penalty > 0:
+            raise ConfigError(f"FrozenLake.format_penalty {self.format_penalty!r} would pay for garbage; set 0 or less")
+
+    # -------------------------------------------------------------------------------------------- tasks
+
+    def task(self, task_seed: int) -> Task:
+        """The map of this seed: start and goal anywhere, every other cell a hole with probability `hole_density`,
+        redrawn until a path exists. Depends on size, hole_density and the seed alone, so that families which differ
+        in slip or limits are compared on the same maps."""
+        rng = rng_at("frozen_lake.map", self.size, task_seed)
+        for _ in range(10_000):
+            start, goal = rng.choice(self.size * self.size, size=2, replace=False)
+            holes = rng.random(self.size * self.size) < self.hole_density
+            cells = [HOLE if hole else ICE for hole in holes]
+            cells[start], cells[goal] = PLAYER, GOAL
+            rows = tuple("".join(cells[i:i + self.size]) for i in range(0, len(cells), self.size))
+            distance = lake_solver.distance(rows)
+            if distance is not None:
+                return Task(f"frozenlake-{self.size}x{self.size}/{task_seed}", self.name, int(task_seed),
+                            {"grid": list(rows)}, {"distance": distance})
+        raise EnvError(f"no map with a path in 10000 draws (size {self.size}, hole_density {self.hole_density}); use fewer "
+                       "holes")
+
+    def split_of(self, task: Task) -> str:
+        """"train" or "heldout", by the map itself."""
+        return content_split("/".join(task.payload["grid"]))
+
+    def tasks(self, split: str, count: int, seed: int = 0, start: int = 0) -> tuple[Task, ...]:
+        """`count` tasks of a split. No map is in both splits, whatever the seeds.
+
+        "train": entries start, start + 1, ... of an endless stream. "heldout": the first `count` different maps.
+        """
+        def at(index: int) -> Task:
+            return split_task(self.task, self.split_of, split, seed, index)
+
+        if check_split(split) == "train":
+            return tuple(at(start + i) for i in range(count))
+        different = distinct((at(i) for i in itertools.count()), lambda task: "/".join(task.payload["grid"]), start + count)
+        return different[start:]
+
+    def make(self) -> FrozenLakeEnv:
+        return FrozenLakeEnv(self)
+
+    # -------------------------------------------------------------------------------------------- yardsticks
+
+    def random_action(self, env: FrozenLakeEnv, rng: np.random.Generator) -> str:
+        """One move, uniformly at random."""
+        return format_action([MOVES[rng.integers(4)]], think=self.think)
+
+    def solver_action(self, env: FrozenLakeEnv, rng: np.random.Generator) -> str:
+        """The best move for the moves that are left, exactly (dynamic programming over slips and limits).
+
+        Replanned after every move on slippery ice; without slips a whole answer is planned at once, as nothing can
+        come in between.
+        """
+        count = 1 if self.slip else self.max_moves_per_action
+        return format_action(self.solver_moves(env, count), think=self.think)
+
+    def solver_moves(self, env: FrozenLakeEnv, count: int) -> tuple[str, ...]:
+        """Up to `count` best moves from the current state, if all went as intended (at least one)."""
+        plan = lake_solver.plan(env.rows, env.position, env.horizon, self.slip, count)
+        return tuple(MOVES[move] for move in plan)
+
+    @property
+    def solver_name(self) -> str:
+        """What the solver may be called: "optimal" where provably nobody does better, else "best known"."""
+        return "optimal" if not self.slip or self.max_turns >= self.max_moves else "best known"
+
+    def solver_value(self, task: Task) -> float:
+        """Exact probability that the solver reaches the goal."""
+        return lake_solver.solve(tuple(task.payload["grid"]), self._horizon, self.slip).value
+
+    def random_value(self, task: Task) -> float:
+        """Exact probability that the random policy (one move per answer) reaches the goal."""
+        horizon = min(self.max_moves, self.max_turns)
+        return lake_solver.random_value(tuple(task.payload["grid"]), horizon, self.slip)
+
+    @property
+    def _horizon(self) -> int:
+        """Moves that the solver can make in the whole attempt, given both limits."""
+        per_answer = 1 if self.slip else self.max_moves_per_action
+        return min(self.max_moves, self.max_turns * per_answer)
+
+    # -------------------------------------------------------------------------------------------- words
+
+    @property
+    def label(self) -> str:
+        """The whole setting in one line, for tables and plots."""
+        return (f"FrozenLake {self.size}x{self.size}, slip {self.slip:.3g}, holes {self.hole_density:.3g}, "
+                f"{self.max_moves} moves, {self.max_moves_per_action} per answer, {self.max_turns} answers")
+
+    @property
+    def instructions(self) -> str:
+        """The trusted part of the first prompt. The limits in it are those that are enforced."""
+        per_answer = min(self.max_moves_per_action, self.max_moves)
+        slip = f"A move slips sideways with probability {self.slip:.3g}.\n" if self.slip else ""
+        return (f"Go from {PLAYER} to {GOAL} over the ice {ICE} and keep out of the holes {HOLE}.\n"
+                f"Moves: {', '.join(MOVES)}. Limits: {self.max_moves} moves in all, {per_answer} per answer, "
+                f"{self.max_turns} answers.\n{slip}Answer like this: {self.example}\n\n")
+
+    @property
+    def example(self) -> str:
+        moves = MOVES[2:3] if min(self.max_moves_per_action, self.max_moves) == 1 else (MOVES[2], MOVES[1])
+        return format_action(moves, think=self.think, thought="plan")
+
+
+class FrozenLakeEnv:
+    """One attempt. Holds nothing but numbers and strings: picklable, and rebuilt by (family, task, dynamics_seed)."""
+
+    def __init__(self, family: FrozenLake) -> None:
+        self.family = family
+        self.rows: tuple[str, ...] = ()
+        self.position = (0, 0)
+        self.moves_used = 0
+        self.turns = 0
+        self.finished = True
+        self.dynamics_seed = 0
+
+    def reset(self, task: Task, dynamics_seed: int) -> Observation:
+        rows = tuple(task.payload["grid"])
+        lake_solver.check_rows(rows, self.family.size)
+        self.rows = rows
+        self.position = lake_solver.find(rows, PLAYER)
+        self.moves_used, self.turns, self.finished, self.dynamics_seed = 0, 0, False, int(dynamics_seed)
+        return _user(Text(self.family.instructions, trusted=True), Text(self._state_words()))
+
+    def step(self, action_text: str) -> StepResult:
+        if self.finished:
+            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
+        self.turns += 1
+        parsed = parse_action(action_text, MOVES, think=self.family.think)
+        if not parsed.valid:
+            return self._refuse(parsed)
+        wanted = parsed.moves[: self.family.max_moves_per_action]
+        done = []
+        before = self.position
+        effective = False
+        for move in wanted:
+            effective |= self._move(MOVES.index(move))
+            done.append(move)
+            if self.finished:
+                break
+        goal = 1.0 if self._cell() == GOAL else 0.0
+        notices = []
+        # Moves left over because the attempt ended need no word; those beyond the limit do.
+        if len(parsed.moves) > len(wanted) and not self.finished:
+            notices.append(Text(f"Only {len(wanted)} of {len(parsed.moves)} moves were done; the limit is {len(wanted)} per "
+                                "answer.\n", trusted=True))
+        return self._result(notices, {"goal": goal, "format": 0.0}, done, effective, parsed, before)
+
+    # -------------------------------------------------------------------------------------------- optional parts
+
+    @property
+    def horizon(self) -> int:
+        """Moves that a solver can still make, given the limits on moves and on answers."""
+        per_answer = 1 if self.family.slip else self.family.max_moves_per_action
+        turns_left = max(self.family.max_turns - self.turns, 0)
+        return min(self.family.max_moves - self.moves_used, turns_left * per_answer)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that the future depends on, as JSON values."""
+        return {"grid": list(self.rows), "position": list(self.position), "moves_used": self.moves_used,
+                "turns": self.turns, "finished": self.finished, "dynamics_seed": self.dynamics_seed}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot of the same family, without a reset."""
+        lake_solver.check_rows(tuple(snapshot["grid"]), self.family.size)
+        self.rows, self.position = tuple(snapshot["grid"]), tuple(snapshot["position"])
+        self.moves_used, self.turns = snapshot["moves_used"], snapshot["turns"]
+        self.finished, self.dynamics_seed = snapshot["finished"], snapshot["dynamics_seed"]
+
+    def state_key(self) -> str:
+        """Names the state: two attempts with the same key face the same future chances."""
+        return f"{self.draw().replace(' ', '').replace(chr(10), '/')} {self.family.max_moves - self.moves_used}"
+
+    def draw(self) -> str:
+        """The grid as text: one character a cell, single spaces between, one line a row."""
+        return lake_solver.draw(self.rows, self.position)
+
+    # -------------------------------------------------------------------------------------------- inside
+
+    def _cell(self) -> str:
+        return self.rows[self.position[0]][self.position[1]]
+
+    def _move(self, intended: int) -> bool:
+        """Carry out one move, slip included. True if the player changed cells."""
+        row, column = self.position
+        direction = slipped(intended, self.family.slip, self.dynamics_seed, self.moves_used)
+        self.position = lake_solver.neighbour(self.family.size, row, column, direction)
+        self.moves_used += 1
+        self.finished = self._cell() in (HOLE, GOAL) or self.moves_used >= self.family.max_moves
+        return self.position != (row, column)
+
+    def _refuse(self, parsed: ParsedAction) -> StepResult:
+        notices = [Text(parsed.complaint, trusted=True)]
+        if parsed.quote:
+            notices += [Text(" It says: ", trusted=True), Text(parsed.quote)]
+        notices.append(Text(f"\nNothing was done. Answer like this: {self.family.example}\n", trusted=True))
+        return self._result(notices, {"goal": 0.0, "format": float(self.family.format_penalty)}, [], False, parsed,
+                            self.position)
+
+    def _result(self, notices: Sequence[Text], parts: dict[str, float], done: list[str], effective: bool,
+                parsed: ParsedAction, before: tuple[int, int]) -> StepResult:
+        reward = sum(parts.values())
+        terminated = self._cell() in (HOLE, GOAL)
+        texts = list(notices)
+        if self.family.show_rewards:
+            texts.append(Text(f"Reward: {reward:g}\n"))
+        info = {"success": self._cell() == GOAL, "moves": done, "effective": effective, "valid_format": parsed.valid,
+                "complaint": parsed.complaint, "asked_moves": len(parsed.moves), "state": self.draw(),
+                "position_before": list(before), "position": list(self.position),
+                "moves_left": self.family.max_moves - self.moves_used}
+        return StepResult(_user(*texts, Text(self._state_words())), reward, parts, terminated,
+                          self.finished and not terminated, info)
+
+    def _state_words(self) -> str:
+        left = self.family.max_moves - self.moves_used
+        end = {HOLE: "You fell into a hole.", GOAL: "You reached the goal."}.get(self._cell())
+        where = ""
+        if self.family.coordinates:
+            row, column = lake_solver.find(self.rows, GOAL)
+            where = (f"You are in row {self.position[0] + 1}, column {self.position[1] + 1}; "
+                     f"the goal is in row {row + 1}, column {column + 1}.\n")
+        return f"{self.draw()}\n{where}{end or f'Moves left: {left}'}"
+
+
+def slipped(intended: int, slip: float, dynamics_seed: int, move_index: int) -> int:
+    """The direction that move number `move_index` really takes: a function of its address alone."""
+    if not slip:
+        return intended
+    draw = rng_at("frozen_lake.slip", dynamics_seed, move_index).random()
+    if draw >= slip:
+        return intended
+    return (intended + (1 if draw < slip / 2 else 3)) % 4
+
+
+def task_from_grid(rows: Sequence[str], task_id: str = "frozenlake/drawn") -> Task:
+    """A task drawn by hand, one string a row: `task_from_grid(["P_", "OG"])`. Spaces between the cells may be left in."""
+    rows = tuple(row.replace(" ", "") for row in rows)
+    lake_solver.check_rows(rows, len(rows))
+    return Task(task_id, FrozenLake.name, 0, {"grid": list(rows)}, {"distance": lake_solver.distance(rows)})
+
+
+def _user(*parts: Text) -> Observation:
+    return Observation((Message("user", parts),))
