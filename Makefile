@@ -1,0 +1,74 @@
+# Two commands carry a stranger: `make demo` and `make test`. Each sets up what it needs in .venv, once.
+#
+# "Once" is a matter of content, not of file dates: a stamp holds a checksum of pyproject.toml, constraints.txt, the
+# Python used and this folder. While it agrees, no pip is called, so everything works without network.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
+VENV   := .venv
+SEEDS  ?= 0
+PYTEST_ARGS ?=
+
+# Two workers on two cores: more threads in each would only fight (seen as ten times slower, and as other roundings).
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+# Nothing here needs the model hub: the tiny policies are in data/.
+NO_HUB := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
+
+# Measured on two cores with the CPU build of torch; `make help` and the set-up say them before anything is fetched.
+BASE_COST := about 1.5 GB of disk and 2 minutes
+TEST_COST := about 2.0 GB of disk (the demo's share included) and 3 minutes
+LAB_COST  := about 1.8 GB of disk (the demo's share included) and 3 minutes
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lab mutants clean setup-demo setup-test setup-lab
+
+help:  ## this list
+	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
+	@printf '  make demo: %s\n  make test: %s\n  make lab:  %s\n\n' '$(BASE_COST)' '$(TEST_COST)' '$(LAB_COST)'
+	@sed -n 's/^\([a-z][a-z-]*\):[^#]*##  *\(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
+		| while IFS='|' read -r target text; do printf '  make %-11s %s\n' "$$target" "$$text"; done
+
+demo: setup-demo  ## train the tiny policy on FrozenLake and show what it learned; SEEDS="0 1 2" for three
+	@$(NO_HUB) $(VENV)/bin/workbench demo --seeds $(SEEDS)
+
+test: setup-test  ## the test suite, two workers, one thread each; PYTEST_ARGS="-k chat" to choose
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=15 $(PYTEST_ARGS)
+
+lab: setup-lab  ## JupyterLab on the notebooks
+	@$(VENV)/bin/jupyter lab --notebook-dir notebooks
+
+mutants: setup-test  ## break the code on purpose, one patch at a time: a test must notice each
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.mutants.run
+
+clean:  ## remove .venv and what tests leave; runs and data stay
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ------------------------------------------------------------------------------------------------ set-up
+
+# $(call set_up,stamp,extras,cost). Shell, because nothing but Python, make and git may be there yet.
+define set_up
+@set -eu; \
+fingerprint="$$(cat pyproject.toml constraints.txt | cksum) $(PYTHON) $(CURDIR)"; \
+if [ -f $(VENV)/$(1) ] && [ "$$(cat $(VENV)/$(1))" = "$$fingerprint" ] && $(VENV)/bin/python -c '' 2>/dev/null; then exit 0; fi; \
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	echo "Expected Python 3.11 or newer as '$(PYTHON)', found: $$($(PYTHON) --version 2>&1 || true). Say which one: make PYTHON=/path/to/python3.11" >&2; exit 1; }; \
+$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	echo "'$(PYTHON)' has no venv module. Debian and Ubuntu have it apart: apt-get install python3-venv (or python3.11-venv)." >&2; exit 1; }; \
+echo "Setting up $(VENV): $(3), with the CPU build of torch. Free here: $$(df -Pk . | awk 'NR==2 {printf "%.0f GB", $$4/1e6}')."; \
+if [ "$$(uname -s)" = Linux ]; then \
+	echo "(Where pip would take the CUDA build, several GB more: see 'Set-up' in README.md for choosing the CPU build.)"; fi; \
+[ -x $(VENV)/bin/python ] && $(VENV)/bin/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV); \
+rm -f $(VENV)/$(1); \
+$(VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.$(2)' || { \
+	echo "Set-up failed. Is there network (needed once), and enough disk? Run the same command again: it goes on where it stopped." >&2; exit 1; }; \
+echo "$$fingerprint" > $(VENV)/$(1)
+endef
+
+setup-demo:
+	$(call set_up,.ready-demo,,$(BASE_COST))
+
+setup-lab:
+	$(call set_up,.ready-lab,[lab],$(LAB_COST))
+
+setup-test:
+	$(call set_up,.ready-test,[test],$(TEST_COST))

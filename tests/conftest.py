@@ -1,0 +1,81 @@
+"""What every test can count on: one thread, no network to a model hub, repeatable properties, named skips.
+
+    @pytest.mark.debian("chromium")     skipped where the package is missing; under WORKBENCH_CI=1 that is a failure
+    @pytest.mark.gpu                    skipped where torch sees no CUDA device
+    @pytest.mark.full                   the fuller count; only with `-m full`
+    def test_page(chromium): ...        path of the browser, with the same rule as above
+"""
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+# Before anything imports torch or transformers: thread pools read these once.
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import hypothesis  # noqa: E402
+import pytest  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# A red suite must be red again when run again: properties are drawn from a fixed stream by default.
+# HYPOTHESIS_PROFILE=explore looks for new counter-examples. No deadline: two workers share the cores with others.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, print_blob=True)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+def find_browser() -> str | None:
+    """Path of a Chromium, under the names Debian and others give it."""
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def find_dejavu() -> str | None:
+    folder = Path("/usr/share/fonts/truetype/dejavu")
+    return str(folder) if folder.is_dir() else None
+
+
+# Debian package -> how to see that it is there. A test may name only these: .ci/run must install the same ones.
+DEBIAN: dict[str, Callable[[], str | None]] = {"chromium": find_browser, "fonts-dejavu-core": find_dejavu}
+
+
+def need_debian(*packages: str) -> None:
+    """Skip the running test, or fail it under WORKBENCH_CI=1, unless all `packages` are there."""
+    if unknown := [package for package in packages if package not in DEBIAN]:
+        raise ValueError(f"{unknown}: expected packages of tests/conftest.py DEBIAN ({', '.join(DEBIAN)}); add a line there "
+                         f"that finds it, and the package to .ci/run")
+    missing = [package for package in packages if not DEBIAN[package]()]
+    if not missing:
+        return
+    reason = f"needs Debian packages: apt-get install {' '.join(missing)}"
+    if os.environ.get("WORKBENCH_CI") == "1":
+        pytest.fail(f"{reason} (skipped elsewhere, a failure under WORKBENCH_CI=1)", pytrace=False)
+    pytest.skip(reason)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("debian"):
+        need_debian(*mark.args)
+    if item.get_closest_marker("gpu"):
+        import torch  # only where a test asks for it
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device; torch sees none")
+
+
+@pytest.fixture
+def chromium() -> str:
+    """Path of a browser for playwright's `executable_path`; fonts are there too."""
+    need_debian("chromium", "fonts-dejavu-core")
+    return find_browser()
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of this checkout."""
+    return ROOT
