@@ -1,0 +1,256 @@
+"""`workbench ...`: the terminal door. Every command is one call into the cells that notebooks use.
+
+Exit status: 0 done, 1 the answer is no (a replay differs, a demo did not learn, a check failed), 2 a usage or input error.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+# Tiny models lose most of their speed to thread barriers; more threads are a choice, not an accident.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def main(argv: list[str] | None = None) -> int:
+    from workbench.errors import WorkbenchError
+
+    args = _parser().parse_args(argv)
+    try:
+        return args.run(args)
+    except WorkbenchError as error:
+        print(f"workbench: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("workbench: interrupted; committed steps are kept", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `workbench show ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="workbench", description="Train LLM agents with reinforcement learning, and see what the training does.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run, words: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=words, description=words)
+        sub.set_defaults(run=run)
+        return sub
+
+    sub = command("train", _train, "train in this process; under torchrun, one rank per process")
+    sub.add_argument("config", help="a preset (frozenlake, bandit), a .toml file, or the config.json of a run")
+    sub.add_argument("--out", type=Path, help="run folder to make (default: runs/<config>-<seed>-<time>)")
+    _add_set(sub)
+
+    sub = command("evaluate", _evaluate, "success of a run's or preset's policy on the held-out tasks, beside its neighbours")
+    sub.add_argument("source", help="a run folder, or a preset (its untrained policy)")
+    sub.add_argument("--tasks", type=int, help="number of held-out tasks (default: the config's)")
+    sub.add_argument("--step", type=int, help="checkpoint to load (default: the newest)")
+    sub.add_argument("--json", action="store_true", help="print the table as JSON")
+    _add_set(sub)
+
+    sub = command("rollout", _rollout, "sample attempts at a few tasks and show them turn by turn")
+    sub.add_argument("source", help="a run folder, or a preset")
+    sub.add_argument("--tasks", type=int, default=1)
+    sub.add_argument("--group", type=int, default=2, help="attempts at each task")
+    sub.add_argument("--tokens", action="store_true", help="show tokens by author instead of turns")
+    _add_set(sub)
+
+    sub = command("replay", _replay, "recompute a step's credit from its stored ids and rewards; exit 1 if a number differs")
+    sub.add_argument("run_path", type=Path, metavar="RUN")
+    sub.add_argument("step", type=int, metavar="STEP")
+
+    sub = command("show", _show, "a run, or one step of it: curves, trajectories, tokens, credit")
+    sub.add_argument("run_path", type=Path, metavar="RUN")
+    sub.add_argument("step", type=int, nargs="?", metavar="STEP")
+    sub.add_argument("--task", type=int, default=0, help="which group of the step")
+    sub.add_argument("--attempt", type=int, help="which attempt of the group (default: the whole group)")
+    sub.add_argument("--tokens", action="store_true", help="tokens coloured by author and credit")
+    sub.add_argument("--html", type=Path, help="write the picture to this HTML file instead")
+
+    sub = command("play", _play, "play an environment yourself: you are the policy")
+    sub.add_argument("env", help="an environment preset, such as frozenlake-4x4 or bandit-code")
+    sub.add_argument("--seed", type=int, default=0, help="task seed")
+
+    sub = command("pretrain", _pretrain, "make a shipped tiny policy again, or check that the shipped one does what it says")
+    sub.add_argument("name")
+    sub.add_argument("--out", type=Path, help="folder to write (default: runs/policies/NAME)")
+    sub.add_argument("--seed", type=int, default=None)
+    sub.add_argument("--check", action="store_true", help="reproduce the shipped policy's success within its interval; exit 1 if not")
+    sub.add_argument("--quick", action="store_true", help="with --check: evaluate the shipped weights only, do not train anew")
+
+    sub = command("doctor", _doctor, "what is installed, what works here, and what to do about the rest")
+    sub.add_argument("--json", action="store_true")
+
+    sub = command("demo", _demo, "train the embedded agent and say whether it learned; exit 1 if a seed did not")
+    sub.add_argument("--task", default="frozenlake", help="a preset")
+    sub.add_argument("--seeds", type=int, nargs="+", default=[0])
+    sub.add_argument("--out", type=Path)
+    _add_set(sub)
+    return parser
+
+
+def _add_set(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE",
+                     help="change one setting, such as algorithm.normalize_std=false; may be repeated")
+
+
+def _overrides(settings: list[str]) -> dict[str, str]:
+    from workbench.errors import ConfigError
+
+    pairs = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes KEY=VALUE, got {setting!r}; for example --set train.steps=10")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def _config(source: str, settings: list[str]):
+    from workbench.config import from_dict, load_config_with_warnings
+    from workbench.errors import ConfigError
+
+    if source.endswith(".json"):
+        if settings:
+            raise ConfigError("a stored config is taken as it is; --set goes with a preset or a .toml file")
+        try:
+            return from_dict(json.loads(Path(source).read_text(encoding="utf-8")))
+        except (OSError, json.JSONDecodeError) as error:
+            raise ConfigError(f"cannot read {source}: {error}") from error
+    config, warnings = load_config_with_warnings(source, _overrides(settings))
+    for warning in warnings:
+        print(f"note: {warning}", file=sys.stderr)
+    return config
+
+
+def _session(source: str, settings: list[str], step: int | None = None):
+    """A run folder's policy, or a preset's untrained one."""
+    from workbench.session import open_session, reopen
+    from workbench.store import open_run
+
+    if Path(source).is_dir():
+        if settings:
+            from workbench.errors import ConfigError
+            raise ConfigError("a run's config is fixed; --set goes with a preset or a .toml file")
+        return reopen(open_run(source), step=step)
+    return open_session(_config(source, settings))
+
+
+# ------------------------------------------------------------------------------------------------ commands
+
+
+def _train(args: argparse.Namespace) -> int:
+    config = _config(args.config, args.settings)
+    out = args.out or Path("runs") / f"{Path(args.config).stem}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    run = _train_with_progress(config, out)
+    print(f"\n{run.path}: {len(run.steps())} steps committed. Look at it: workbench show {run.path}")
+    return 0
+
+
+def _train_with_progress(config, out: Path):
+    from workbench.cells.train import train_here
+    from workbench.cells.watch import watch
+
+    with watch(config.train.steps, label=out.name) as eyes:
+        return train_here(config, out, on_step=eyes.on_step, on_score=eyes.on_score)
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    from workbench.cells.evaluate import evaluate, evaluation_report
+    from workbench.views import show_evaluation
+
+    session = _session(args.source, args.settings, args.step)
+    name = "trained" if Path(args.source).is_dir() else "untrained"
+    report = evaluation_report(session, evaluate(session, name=name, num_tasks=args.tasks), num_tasks=args.tasks)
+    print(json.dumps(report, indent=1) if args.json else show_evaluation(report["rows"], report["paired"]).text)
+    return 0
+
+
+def _rollout(args: argparse.Namespace) -> int:
+    from workbench.cells.rollout import rollout
+    from workbench.views import show_group, show_tokens, show_trajectory
+
+    session = _session(args.source, args.settings)
+    for group in rollout(session, args.tasks, group_size=args.group):
+        print(show_group(group).text)
+        for trajectory in group:
+            print((show_tokens(trajectory, session.chat.token_texts) if args.tokens else show_trajectory(trajectory)).text)
+    return 0
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from workbench.config import from_dict
+    from workbench.replay import replay_step
+    from workbench.store import open_run
+
+    run = open_run(args.run_path)
+    report = replay_step(run, args.step, from_dict(run.config).algorithm)
+    print(report.text)
+    return 0 if report.equal else 1
+
+
+def _show(args: argparse.Namespace) -> int:
+    from workbench.cells.show import show_run, show_step
+    from workbench.store import open_run
+
+    run = open_run(args.run_path)
+    view = show_run(run) if args.step is None else show_step(
+        run, args.step, task=args.task, attempt=args.attempt, tokens=args.tokens)
+    if args.html is None:
+        print(view.text)
+        return 0
+    from workbench.writer import write_file
+
+    write_file(args.html, f'<!doctype html><meta charset="utf-8">{view.html}\n'.encode("utf-8", "replace"))
+    print(args.html)
+    return 0
+
+
+def _play(args: argparse.Namespace) -> int:
+    from workbench.cells.play import play
+
+    return play(args.env, args.seed)
+
+
+def _pretrain(args: argparse.Namespace) -> int:
+    from workbench import pretrain
+
+    if args.check:
+        report = pretrain.check(args.name, quick=args.quick)
+        print(report.text)
+        return 0 if report.passed else 1
+    out = args.out or Path("runs/policies") / args.name
+    pretrain.pretrain(args.name, out, seed=args.seed)
+    print(out)
+    return 0
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from workbench.doctor import doctor
+
+    report = doctor()
+    print(json.dumps(report.as_dict(), indent=1) if args.json else report.text)
+    return 0 if report.ok else 1
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from workbench.cells.demo import demo
+    from workbench.views import show_demo
+
+    config = _config(args.task, args.settings)
+    out = args.out or Path("runs") / f"demo-{args.task}-{time.strftime('%Y%m%d-%H%M%S')}"
+    table: dict[str, Any] = demo(config, args.seeds, out, _train_with_progress)
+    print(show_demo(table).text)
+    print(f"\ntable: {out / 'table.json'}\nlook at a run: workbench show {out}/seed-{args.seeds[0]}")
+    return 0 if table["learned"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
