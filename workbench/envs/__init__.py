@@ -1,6 +1,7 @@
 """Environments: messages in and out, no token in sight; Python and numpy only.
 
-`PRESETS` are families under a name. A preset's name promises nothing that its `label` does not spell out.
+`ENVS` are the kinds of families, `PRESETS` families under a name. A preset's name promises nothing that its `label`
+does not spell out.
 """
 from __future__ import annotations
 
@@ -10,6 +11,12 @@ from types import MappingProxyType
 from workbench.envs.bandit import CODE_NAMES, HELDOUT_NAMES, PAPER_HELDOUT_NAMES, PAPER_NAMES, Bandit
 from workbench.envs.base import Env, EnvFamily
 from workbench.envs.frozen_lake import FrozenLake
+from workbench.envs.splits import split_of, tasks
+
+ENVS: Mapping[str, type] = MappingProxyType({"frozenlake": FrozenLake, "bandit": Bandit})
+
+# Kinds of environment by the name that a config gives them; a new one is one more line here.
+ENVS: Mapping[str, type] = MappingProxyType({FrozenLake.name: FrozenLake, Bandit.name: Bandit})
 
 PRESETS: Mapping[str, EnvFamily] = MappingProxyType({
     "frozenlake-4x4": FrozenLake(),  # the demo's: slip 0, holes 0.2, 10 moves
@@ -18,9 +25,9 @@ PRESETS: Mapping[str, EnvFamily] = MappingProxyType({
     "frozenlake-4x4-gymnasium": FrozenLake(slip=2 / 3),  # RAGEN's first versions: 1/3 intended, 1/3 to each side
     "bandit": Bandit(),
     "bandit-paper": Bandit(safe_payout=0.15, names=PAPER_NAMES, heldout_names=PAPER_HELDOUT_NAMES),
-    "bandit-code": Bandit(safe_payout=0.1, names=CODE_NAMES, heldout_names=CODE_NAMES),
+    "bandit-code": Bandit(safe_payout=0.1, names=CODE_NAMES, heldout_names=()),
     "bandit-rev": Bandit(safe_payout=0.15, names=PAPER_NAMES, heldout_names=PAPER_HELDOUT_NAMES, reversed_names=True),
-    "bandit-test": Bandit(names=HELDOUT_NAMES, heldout_names=HELDOUT_NAMES),
+    "bandit-test": Bandit(names=HELDOUT_NAMES, heldout_names=()),
 })
 
-__all__ = ["PRESETS", "Bandit", "Env", "EnvFamily", "FrozenLake"]
+__all__ = ["ENVS", "PRESETS", "Bandit", "Env", "EnvFamily", "FrozenLake"]

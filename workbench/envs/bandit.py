@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from workbench.envs.format import format_action, parse_action
-from workbench.envs.tasks import check_split
+from workbench.envs.splits import content_split
 from workbench.errors import ConfigError, EnvError
-from workbench.seeds import rng_at, seed_of
+from workbench.seeds import rng_at
 from workbench.types import Message, Observation, StepResult, Task, Text
 
 Pairs = tuple[tuple[str, str], ...]
@@ -34,7 +34,9 @@ TRAIN_NAMES: Pairs = (
     ("Teacher", "Engineer"), ("Clerk", "Gambler"), ("Baker", "Diver"), ("Nurse", "Pilot"),
     ("Farmer", "Prospector"), ("Tailor", "Smuggler"), ("Gardener", "Racer"), ("Cook", "Explorer"),
 )
-HELDOUT_NAMES: Pairs = (("Librarian", "Trader"), ("Postman", "Inventor"), ("Shepherd", "Pirate"), ("Weaver", "Climber"))
+HELDOUT_NAMES: Pairs = (
+    ("Librarian", "Trader"), ("Postman", "Inventor"), ("Shepherd", "Pirate"), ("Weaver", "Climber"),
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Bandit:
     safe_payout     what the safe arm always pays
     risky_chance    probability that the risky arm pays 1.0; must make the risky arm the better one
     names           (safe, risky) pairs of the training tasks
-    heldout_names   pairs of the held-out tasks
+    heldout_names   pairs of the held-out tasks; none: they use `names` too
     reversed_names  swap the roles within every pair
     max_turns       answers; 1 means that an unreadable answer ends the attempt without a pull
     think, format_penalty, show_rewards: as in FrozenLake
@@ -66,11 +68,14 @@ class Bandit:
     def __post_init__(self) -> None:
         for field in ("names", "heldout_names"):
             pairs = tuple(tuple(pair) for pair in getattr(self, field))
-            if not pairs or any(len(pair) != 2 or pair[0].lower() == pair[1].lower() for pair in pairs):
+            if any(len(pair) != 2 or pair[0].lower() == pair[1].lower() for pair in pairs):
                 raise ConfigError(f"Bandit.{field} holds pairs of two different names, got {getattr(self, field)!r}")
             if any(not n.strip() or n != n.strip() or set(n) & set("<>|") for pair in pairs for n in pair):
-                raise ConfigError(f"Bandit.{field}: a name is a plain word without < > | or outer spaces, got {pairs!r}")
+                raise ConfigError(f"Bandit.{field}: a name is a word without < > | or outer spaces, got {pairs!r}")
             object.__setattr__(self, field, pairs)
+        if not self.names or set(self.names) & set(self.heldout_names):
+            raise ConfigError("Bandit.names holds at least one pair, and none that is held out too; for held-out tasks "
+                              f"with the same names leave heldout_names empty. Got {self.names!r}, {self.heldout_names!r}")
         if not 0 <= self.risky_chance <= 1:
             raise ConfigError(f"Bandit.risky_chance is a probability from 0 to 1, got {self.risky_chance!r}")
         if self.safe_payout >= self.risky_chance:
@@ -78,30 +83,26 @@ class Bandit:
                               f"{self.risky_chance!r} must exceed safe_payout {self.safe_payout!r}")
         if self.max_turns < 1:
             raise ConfigError(f"Bandit.max_turns must be at least 1, got {self.max_turns!r}")
-        if self.format_penalty > 0:
-            raise ConfigError(f"Bandit.format_penalty {self.format_penalty!r} would pay for garbage; set 0 or less")
+        if not float("-inf") < self.format_penalty <= 0:
+            raise ConfigError(f"Bandit.format_penalty is 0 or negative, got {self.format_penalty!r}; more would pay for garbage")
 
     # -------------------------------------------------------------------------------------------- tasks
 
     def task(self, task_seed: int) -> Task:
-        """A training task: a pair of `names`, in an order drawn from the seed."""
-        return self._task(task_seed, self.names)
-
-    def _task(self, task_seed: int, pairs: Pairs) -> Task:
+        """A pair of names, from all of them, and their order."""
+        pairs = self.names + self.heldout_names
         rng = rng_at("bandit.task", task_seed)
-        safe, risky = pairs[rng.integers(len(pairs))]
-        if self.reversed_names:
-            safe, risky = risky, safe
+        number = int(rng.integers(len(pairs)))
+        safe, risky = reversed(pairs[number]) if self.reversed_names else pairs[number]
         arms = [safe, risky] if rng.random() < 0.5 else [risky, safe]
-        return Task(f"bandit/{task_seed}", self.name, int(task_seed), {"arms": arms, "risky": risky})
+        split = "train" if number < len(self.names) else "held-out"
+        if not self.heldout_names:
+            split = content_split(f"bandit/{task_seed}")
+        return Task(f"bandit/{task_seed}", self.name, int(task_seed), {"arms": arms, "risky": risky}, {"split": split})
 
-    def tasks(self, split: str, count: int, seed: int = 0, start: int = 0) -> tuple[Task, ...]:
-        """Entries start, start + 1, ... of the split's stream: "train" uses `names`, "heldout" `heldout_names`.
-
-        There are only twice as many different prompts as pairs; what differs beyond that is luck.
-        """
-        pairs = self.names if check_split(split) == "train" else self.heldout_names
-        return tuple(self._task(seed_of("task", split, seed, start + i), pairs) for i in range(count))
+    def split_of(self, task: Task) -> str:
+        """By the names, where some are held out; else by the seed: then held-out tasks are new draws of known names."""
+        return task.metadata["split"]
 
     def make(self) -> BanditEnv:
         return BanditEnv(self)

@@ -19,7 +19,6 @@ runs the attempt.
 """
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -28,7 +27,7 @@ import numpy as np
 
 from workbench.envs import lake_solver
 from workbench.envs.format import ParsedAction, format_action, parse_action
-from workbench.envs.tasks import check_split, content_split, distinct, split_task
+from workbench.envs.splits import content_split
 from workbench.errors import ConfigError, EnvError
 from workbench.seeds import rng_at
 from workbench.types import Message, Observation, StepResult, Task, Text
@@ -73,10 +72,10 @@ class FrozenLake:
         if not 0 <= self.slip <= 1:
             raise ConfigError(f"FrozenLake.slip is a probability from 0 to 1, got {self.slip!r}")
         if not 0 <= self.hole_density <= 0.9:
-            raise ConfigError(f"FrozenLake.hole_density must lie in 0 to 0.9, got {self.hole_density!r}; with more holes "
-                              "hardly any map has a path")
-        if self.format_penalty > 0:
-            raise ConfigError(f"FrozenLake.format_penalty {self.format_penalty!r} would pay for garbage; set 0 or less")
+            raise ConfigError(f"FrozenLake.hole_density must lie in 0 to 0.9, got {self.hole_density!r}; with more "
+                              "holes hardly any map has a path")
+        if not float("-inf") < self.format_penalty <= 0:
+            raise ConfigError(f"FrozenLake.format_penalty is 0 or negative, got {self.format_penalty!r}; more would pay for garbage")
 
     # -------------------------------------------------------------------------------------------- tasks
 
@@ -95,25 +94,12 @@ class FrozenLake:
             if distance is not None:
                 return Task(f"frozenlake-{self.size}x{self.size}/{task_seed}", self.name, int(task_seed),
                             {"grid": list(rows)}, {"distance": distance})
-        raise EnvError(f"no map with a path in 10000 draws (size {self.size}, hole_density {self.hole_density}); use fewer "
-                       "holes")
+        raise EnvError(f"no map with a path in 10000 draws (size {self.size}, hole_density {self.hole_density}); "
+                       "use fewer holes")
 
     def split_of(self, task: Task) -> str:
-        """"train" or "heldout", by the map itself."""
+        """"train" or "held-out", by the map itself: no map is in both, whatever the seeds."""
         return content_split("/".join(task.payload["grid"]))
-
-    def tasks(self, split: str, count: int, seed: int = 0, start: int = 0) -> tuple[Task, ...]:
-        """`count` tasks of a split. No map is in both splits, whatever the seeds.
-
-        "train": entries start, start + 1, ... of an endless stream. "heldout": the first `count` different maps.
-        """
-        def at(index: int) -> Task:
-            return split_task(self.task, self.split_of, split, seed, index)
-
-        if check_split(split) == "train":
-            return tuple(at(start + i) for i in range(count))
-        different = distinct((at(i) for i in itertools.count()), lambda task: "/".join(task.payload["grid"]), start + count)
-        return different[start:]
 
     def make(self) -> FrozenLakeEnv:
         return FrozenLakeEnv(self)
@@ -221,8 +207,8 @@ class FrozenLakeEnv:
         notices = []
         # Moves left over because the attempt ended need no word; those beyond the limit do.
         if len(parsed.moves) > len(wanted) and not self.finished:
-            notices.append(Text(f"Only {len(wanted)} of {len(parsed.moves)} moves were done; the limit is {len(wanted)} per "
-                                "answer.\n", trusted=True))
+            notices.append(Text(f"Only {len(wanted)} of {len(parsed.moves)} moves were done; "
+                                f"the limit is {len(wanted)} per answer.\n", trusted=True))
         return self._result(notices, {"goal": goal, "format": 0.0}, done, effective, parsed, before)
 
     # -------------------------------------------------------------------------------------------- optional parts
@@ -312,7 +298,7 @@ def slipped(intended: int, slip: float, dynamics_seed: int, move_index: int) -> 
 
 
 def task_from_grid(rows: Sequence[str], task_id: str = "frozenlake/drawn") -> Task:
-    """A task drawn by hand, one string a row: `task_from_grid(["P_", "OG"])`. Spaces between the cells may be left in."""
+    """A task drawn by hand, one string a row: `task_from_grid(["P_", "OG"])`; spaces between the cells may stay."""
     rows = tuple(row.replace(" ", "") for row in rows)
     lake_solver.check_rows(rows, len(rows))
     return Task(task_id, FrozenLake.name, 0, {"grid": list(rows)}, {"distance": lake_solver.distance(rows)})

@@ -32,8 +32,8 @@ def check_rows(rows: tuple[str, ...], size: int) -> None:
     """EnvError unless the map is size x size, of known cells, with one start and one goal."""
     text = "".join(rows)
     if len(rows) != size or any(len(row) != size for row in rows) or set(text) - set("P_OG"):
-        raise EnvError(f"expected a map of {size} x {size} cells of P _ O G, got {list(rows)}; the task must come from a "
-                       "family of the same size")
+        raise EnvError(f"expected a map of {size} x {size} cells of P _ O G, got {list(rows)}; the task must come from "
+                       "a family of the same size")
     if text.count("P") != 1 or text.count("G") != 1:
         raise EnvError(f"a map has one P and one G, got {list(rows)}")
 
@@ -89,7 +89,7 @@ def _transitions(rows: tuple[str, ...], slip: float) -> tuple[np.ndarray, np.nda
     return (1 - slip) * lead_MCC + slip * sideways_MCC, goal_C, over_C
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def solve(rows: tuple[str, ...], horizon: int, slip: float) -> Solution:
     """The policy that is most likely to reach the goal within `horizon` moves, by backward induction; exact.
 

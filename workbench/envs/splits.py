@@ -1,0 +1,72 @@
+"""Which tasks are for training and which are held out: two streams that cannot meet.
+
+A task belongs to a split by what it *is* (`family.split_of`: the hash of a map, the pair of names), not by its seed, so
+a map that is held out can never turn up in training under another seed. Every task of a stream has an address
+(split, seed, step, index): nobody has to draw the tasks before it, and every process draws the same ones.
+"""
+from __future__ import annotations
+
+import json
+from itertools import count as integers
+
+from workbench.envs.base import EnvFamily
+from workbench.errors import ConfigError
+from workbench.seeds import seed_of
+from workbench.types import Task
+
+SPLITS = ("train", "held-out")
+_HELD_OUT_SHARE = 5     # one problem in five is held out
+_MOST_DRAWS = 10_000    # for one task of a split
+_PATIENCE = 100         # repeated problems in a row, after which a family is taken to have no more of them
+
+
+def content_split(content: str) -> str:
+    """The split that a problem belongs to, by its content (a map, a question): one in five is held out."""
+    return "held-out" if seed_of("split", content) % _HELD_OUT_SHARE == 0 else "train"
+
+
+def split_of(family: EnvFamily, task: Task) -> str:
+    """"train" or "held-out": as the family says, or by the hash of the payload if it does not say."""
+    if hasattr(family, "split_of"):
+        return family.split_of(task)
+    return content_split(_content(task))
+
+
+def tasks(family: EnvFamily, split: str, count: int, *, seed: int = 0, step: int = 0) -> list[Task]:
+    """`count` tasks of a split: the same ones in every process, for ever. Raises ConfigError for an unknown split.
+
+    "train": the tasks of one step (`seed` is the run's). "held-out": different problems as far as the family has
+    enough of them, so that no problem counts twice; a longer list begins with the shorter one.
+    """
+    if split not in SPLITS:
+        raise ConfigError(f"expected a split of {SPLITS}, got {split!r}; make any other set with family.task(seed)")
+    if split == "train":
+        return [_draw(family, split, seed, step, index) for index in range(count)]
+    found: list[Task] = []
+    seen: set[str] = set()
+    repeats = 0
+    for index in integers():
+        if len(found) == count:
+            return found
+        task = _draw(family, split, seed, step, index)
+        if _content(task) not in seen:
+            repeats = 0
+        elif repeats < _PATIENCE:
+            repeats += 1
+            continue
+        seen.add(_content(task))
+        found.append(task)
+    raise AssertionError("unreachable: the integers do not end")
+
+
+def _draw(family: EnvFamily, split: str, seed: int, step: int, index: int) -> Task:
+    """The first draw at this address that belongs to the split."""
+    for attempt in range(_MOST_DRAWS):
+        task = family.task(seed_of("task", split, seed, step, index, attempt))
+        if split_of(family, task) == split:
+            return task
+    raise ConfigError(f"{_MOST_DRAWS} draws brought no task of split {split!r}; the family has too few different tasks")
+
+
+def _content(task: Task) -> str:
+    return json.dumps(dict(task.payload), sort_keys=True)
