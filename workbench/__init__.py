@@ -1,7 +1,9 @@
 """Agent RL Workbench: a cell is a function from values to a value that can show itself; training is a loop over cells.
 
     import workbench as wb
-    run = wb.train("tiny")          # every name in PUBLIC below; nothing is imported before it is asked for
+    run = wb.train(wb.load_config("frozenlake"), "runs/first").wait()
+
+Every name in PUBLIC below is there; nothing is imported before it is asked for.
 
 `import workbench` itself costs milliseconds and needs only the standard library, so that a finished run opens on a
 laptop without torch and an environment's author needs only Python.
@@ -18,6 +20,29 @@ __version__ = "0.1.0"
 PUBLIC: dict[str, str] = {
     "types": "workbench.types",
     "errors": "workbench.errors",
+    # open things
+    "load_config": "workbench.config:load_config",
+    "open_session": "workbench.session:open_session",
+    "reopen": "workbench.session:reopen",
+    "open_run": "workbench.store:open_run",
+    # cells: each is one call with something to look at
+    "rollout": "workbench.cells.rollout:rollout",
+    "train": "workbench.cells.train:train",
+    "train_step": "workbench.cells.train:train_step",
+    "train_here": "workbench.cells.train:train_here",
+    "evaluate": "workbench.cells.evaluate:evaluate",
+    "neighbours": "workbench.cells.evaluate:neighbours",
+    "evaluation_report": "workbench.cells.evaluate:evaluation_report",
+    "play": "workbench.cells.play:play",
+    "show_run": "workbench.cells.show:show_run",
+    "show_step": "workbench.cells.show:show_step",
+    "show_evaluations": "workbench.cells.show:show_evaluations",
+    # views: value -> picture, without torch
+    "show_config": "workbench.views:show_config",
+    "show_trajectory": "workbench.views:show_trajectory",
+    "show_group": "workbench.views:show_group",
+    "show_tokens": "workbench.views:show_tokens",
+    "show_masks": "workbench.views:show_masks",
 }
 
 

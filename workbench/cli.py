@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("play", _play, "play an environment yourself: you are the policy")
     sub.add_argument("env", help="an environment preset, such as frozenlake-4x4 or bandit-code")
     sub.add_argument("--seed", type=int, default=0, help="task seed")
+    sub.add_argument("--tokenizer", default="frozenlake-tiny", help="policy whose tokens you type in")
 
     sub = command("pretrain", _pretrain, "make a shipped tiny policy again, or check that the shipped one does what it says")
     sub.add_argument("name")
@@ -215,8 +216,16 @@ def _show(args: argparse.Namespace) -> int:
 
 def _play(args: argparse.Namespace) -> int:
     from workbench.cells.play import play
+    from workbench.config import nearest
+    from workbench.envs import PRESETS
+    from workbench.errors import ConfigError
+    from workbench.policy import load_tokenizer
+    from workbench.views import show_trajectory
 
-    return play(args.env, args.seed)
+    if args.env not in PRESETS:
+        raise ConfigError(f"no environment {args.env!r}; {nearest(args.env, PRESETS)}")
+    print(show_trajectory(play(PRESETS[args.env], load_tokenizer(args.tokenizer), task_seed=args.seed)).text)
+    return 0
 
 
 def _pretrain(args: argparse.Namespace) -> int:

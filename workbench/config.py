@@ -23,7 +23,7 @@ from workbench.engines import ENGINES, TransformersEngineConfig
 from workbench.envs import ENVS, PRESETS as ENV_PRESETS
 from workbench.envs.base import EnvFamily
 from workbench.errors import ConfigError
-from workbench.evaluate import EvaluationConfig
+from workbench.evaluation import EvaluationConfig
 from workbench.learner import LearnerConfig
 
 
@@ -106,7 +106,7 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
     return _build(Config, dict(tree), "")
 
 
-def _nearest(word: str, known: typing.Iterable[str]) -> str:
+def nearest(word: str, known: typing.Iterable[str]) -> str:
     known = sorted(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
@@ -121,7 +121,7 @@ def _build(cls: type, tree: Any, path: str) -> Any:
     for key, value in tree.items():
         where = f"{path}.{key}" if path else key
         if key not in known:
-            raise ConfigError(f"no setting {where!r}; {_nearest(key, known)}")
+            raise ConfigError(f"no setting {where!r}; {nearest(key, known)}")
         values[key] = _value(hints[key], value, where, key)
     missing = [n for n, f in known.items() if n not in values and f.default is MISSING and f.default_factory is MISSING]
     if missing:
@@ -135,7 +135,7 @@ def _value(hint: Any, value: Any, where: str, key: str) -> Any:
             raise ConfigError(f"{where} holds a 'kind' (one of {', '.join(sorted(KINDS[where]))}) and its settings, got {value!r}")
         kind, rest = value["kind"], {k: v for k, v in value.items() if k != "kind"}
         if kind not in KINDS[where]:
-            raise ConfigError(f"{where}.kind: no {where} {kind!r}; {_nearest(str(kind), KINDS[where])}")
+            raise ConfigError(f"{where}.kind: no {where} {kind!r}; {nearest(str(kind), KINDS[where])}")
         return _build(KINDS[where][kind], rest, where)
     if is_dataclass(hint):
         return _build(hint, value, where)
@@ -201,7 +201,7 @@ def load_config_with_warnings(source: str | Path, overrides: Mapping[str, Any] =
     elif str(source).endswith(".toml"):
         base, written = _read_toml(Path(source))
     else:
-        raise ConfigError(f"no preset {str(source)!r}; {_nearest(str(source), PRESETS)}; or name a .toml file")
+        raise ConfigError(f"no preset {str(source)!r}; {nearest(str(source), PRESETS)}; or name a .toml file")
     written |= dict(overrides)
     tree = to_dict(PRESETS[base]())
     kinds_first = sorted(written.items(), key=lambda item: not item[0].endswith(".kind"))
@@ -220,7 +220,7 @@ def _read_toml(path: Path) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     base = tree.pop("base", None)
     if base not in PRESETS:
-        raise ConfigError(f"{path} begins with base = \"<preset>\", got {base!r}; {_nearest(str(base), PRESETS)}")
+        raise ConfigError(f"{path} begins with base = \"<preset>\", got {base!r}; {nearest(str(base), PRESETS)}")
     return base, _flatten(tree)
 
 
@@ -240,7 +240,7 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
     node = tree
     for depth, parent in enumerate(parents):
         if not isinstance(node.get(parent), dict):
-            raise ConfigError(f"no setting {dotted!r}; {_nearest(parent, node)}" if parent not in node
+            raise ConfigError(f"no setting {dotted!r}; {nearest(parent, node)}" if parent not in node
                               else f"{'.'.join(parents[:depth + 1])} holds no further settings")
         node = node[parent]
     if leaf == "kind" and dotted.split(".")[0] in KINDS and node.get("kind") != value:
@@ -248,7 +248,7 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
     elif leaf not in node and leaf != "kind" and parents[:1] != ["policy"]:
         known = _fields_of(tree, parents)
         if leaf not in known:
-            raise ConfigError(f"no setting {dotted!r}; {_nearest(leaf, known)}")
+            raise ConfigError(f"no setting {dotted!r}; {nearest(leaf, known)}")
     node[leaf] = value
 
 
@@ -278,9 +278,9 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
     ]
     if hasattr(alg, "clip_low"):
         for key in ("algorithm.clip_low", "algorithm.clip_high"):
-            inert.append((key, alg.updates_per_step == 1,
+            inert.append((key, alg.epochs * alg.minibatches == 1,
                           "with one update per step the ratio is 1 everywhere and clipping can never bind; "
-                          "raise algorithm.updates_per_step"))
+                          "raise algorithm.epochs or algorithm.minibatches"))
     wrong = [f"{key} has no effect: {why}" for key, dead, why in inert if dead and key in written]
     if wrong:
         raise ConfigError("; ".join(wrong) + ". Remove it, or change what makes it inert")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.cells.rollout import rollout
-from workbench.evaluate import MODES, Score, evaluate_baselines, evaluate_policy, report
+from workbench.evaluation import MODES, Score, evaluate_baselines, evaluate_policy, report
 from workbench.session import Session
 from workbench.types import Trajectory
 

@@ -24,7 +24,7 @@ from workbench.cells.evaluate import evaluate, neighbours
 from workbench.cells.rollout import rollout
 from workbench.config import Config, to_dict
 from workbench.errors import LearnerError, StoreError
-from workbench.evaluate import Score, report
+from workbench.evaluation import Score, report
 from workbench.metrics import rollout_metrics
 from workbench.session import Session, open_session
 from workbench.store import Run, RunWriter, create_run, open_run

@@ -1,0 +1,220 @@
+"""The loop between policy and environments: addresses, limits, faults, and no barrier between turns."""
+import threading
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from workbench.chat import ChatFormat
+from workbench.collect import CollectConfig, collect
+from workbench.engines import ScriptedEngine
+from workbench.envs import FrozenLake
+from workbench.envs.format import format_action
+from workbench.envs.frozen_lake import MOVES
+from workbench.errors import ConfigError, EngineError
+from workbench.seeds import rng_at
+from workbench.tiny_tokenizer import build_tokenizer
+from workbench.types import Message, Observation, Source, StepResult, StopReason, Task
+
+LAKE = FrozenLake(max_turns=6)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build_tokenizer([LAKE.instructions] * 3 + ["Moves left: 10 P _ O G"] * 3)
+
+
+@pytest.fixture(scope="module")
+def chat(tokenizer):
+    return ChatFormat.from_tokenizer(tokenizer)
+
+
+def wanderer(tokenizer, chat, seen=None):
+    """A policy that draws one random move from the noise of its request's address, and notes what it was shown."""
+    def script(request):
+        if seen is not None:
+            seen.append((request.session, request.prompt_ids.copy()))
+        move = MOVES[rng_at(request.seed).integers(4)]
+        return [*tokenizer.encode(format_action([move], think=True), add_special_tokens=False), min(chat.stop_ids)]
+    return script
+
+
+def gather(tokenizer, chat, *, tasks=LAKE.tasks("train", 3), family=LAKE, group_size=3, seen=None, engine=None, runner=None,
+           on_done=None, **settings):
+    return collect(tasks, family=family, engine=engine or ScriptedEngine(wanderer(tokenizer, chat, seen)), chat=chat,
+                   config=CollectConfig(**settings), group_size=group_size, address=(0, "test", 1), runner=runner,
+                   on_done=on_done)
+
+
+def plain(groups):
+    """Everything about groups that must not depend on who finished first."""
+    return [(t.task.id, t.attempt, t.dynamics_seed, t.stop_reason, t.reward, t.success,
+             [(turn.text, turn.reward, turn.moves, turn.state_key) for turn in t.turns],
+             [segment.token_ids.tolist() for segment in t.segments]) for group in groups for t in group]
+
+
+@pytest.mark.parametrize("history", ["append", "template", "window", "fresh"])
+def test_segments_are_exactly_what_the_engine_saw_and_sampled(tokenizer, chat, history):
+    seen = []
+    groups = gather(tokenizer, chat, history=history, window=1, seen=seen)
+    prompts = {}
+    for session, prompt_ids in seen:
+        prompts.setdefault(session, []).append(prompt_ids)
+    several = 0
+    for group in groups:
+        for trajectory in group:
+            several += len(trajectory.segments) > 1
+            assert trajectory.num_sampled > 0
+            for index, segment in enumerate(trajectory.segments):
+                for prompt_ids in prompts[f"{trajectory.task.id}#{trajectory.attempt}/{index}"]:
+                    np.testing.assert_array_equal(segment.token_ids[: len(prompt_ids)], prompt_ids)
+                for span in segment.spans:  # law 1: sampled here if and only if it carries logprobs
+                    assert not span.eligible or span.source is Source.POLICY
+    assert (several > 0) == (history in ("window", "fresh"))
+
+
+def test_the_result_does_not_depend_on_who_finishes_first(tokenizer, chat):
+    script = wanderer(tokenizer, chat)
+    in_step = gather(tokenizer, chat, engine=ScriptedEngine(script))
+    ragged = gather(tokenizer, chat, engine=ScriptedEngine(script, delay_ticks=lambda r: int(rng_at(r.seed, "delay").integers(5))))
+    assert plain(in_step) == plain(ragged)
+
+
+def test_another_step_is_another_draw(tokenizer, chat):
+    """Negative control of the test above: the address does reach the noise."""
+    engine = ScriptedEngine(wanderer(tokenizer, chat))
+    other = collect(LAKE.tasks("train", 3), family=LAKE, engine=engine, chat=chat, config=CollectConfig(), group_size=3,
+                    address=(0, "test", 2))
+    assert plain(other) != plain(gather(tokenizer, chat))
+
+
+def test_a_group_is_one_task_with_as_many_fates(tokenizer, chat):
+    for group in gather(tokenizer, chat):
+        assert len({t.dynamics_seed for t in group}) == len(group)
+        assert len({t.first_observation.messages[0].text for t in group}) == 1
+
+
+def test_limits_end_a_trajectory_by_name(tokenizer, chat):
+    def reasons(**settings):
+        return {t.stop_reason for g in gather(tokenizer, chat, **settings) for t in g}
+
+    stuck = FrozenLake(max_turns=2, hole_density=0.0)
+    assert StopReason.MAX_TURNS in reasons(family=stuck, tasks=stuck.tasks("train", 3))
+    few = FrozenLake(max_moves=2, max_turns=9)
+    assert reasons(family=few, tasks=few.tasks("train", 3)) <= {StopReason.ENV_TRUNCATED, StopReason.TERMINATED}
+
+
+def test_context_takes_a_whole_observation_or_none_at_every_limit(tokenizer, chat):
+    longest = max(len(s) for g in gather(tokenizer, chat) for t in g for s in t.segments)
+    full = 0
+    for limit in range(1, longest + 2, 7):
+        for group in gather(tokenizer, chat, max_context=limit):
+            for trajectory in group:
+                full += trajectory.stop_reason is StopReason.CONTEXT_FULL
+                assert all(len(segment) <= limit for segment in trajectory.segments)
+                assert all(segment.eligible.any() for segment in trajectory.segments)
+    assert full > 0
+
+
+def test_a_task_that_stands_twice_is_refused(tokenizer, chat):
+    with pytest.raises(ConfigError, match="stands twice"):
+        gather(tokenizer, chat, tasks=LAKE.tasks("train", 1) * 2)
+
+
+def test_an_engine_without_an_answer_ends_that_trajectory_alone(tokenizer, chat):
+    script = wanderer(tokenizer, chat)
+
+    def sometimes(request):
+        if "#1/" in request.session:
+            raise EngineError("no answer today")
+        return script(request)
+
+    for group in gather(tokenizer, chat, engine=ScriptedEngine(sometimes)):
+        assert [t.stop_reason is StopReason.ENGINE_ERROR for t in group] == [False, True, False]
+        assert group[1].reward is None and "no answer today" in group[1].error
+
+
+# ------------------------------------------------------------------------------------------------ faulty environments
+
+
+@dataclass(frozen=True)
+class Moody:
+    """Its attempts at task "raises" raise in the second turn; those at "blocks" wait until `release` is set."""
+
+    release: threading.Event = field(default_factory=threading.Event)
+    max_turns: int = 3
+    name: str = "moody"
+
+    def make(self):
+        return MoodyEnv(self)
+
+
+class MoodyEnv:
+    def __init__(self, family):
+        self.family, self.steps = family, 0
+
+    def reset(self, task, dynamics_seed):
+        self.task = task
+        return Observation((Message("user", f"task {task.id}"),))
+
+    def step(self, action_text):
+        self.steps += 1
+        if self.task.id == "raises" and self.steps == 2:
+            raise ValueError("broken inside")
+        if self.task.id == "blocks":
+            self.family.release.wait(timeout=30)
+        return StepResult(Observation((Message("user", "go on"),)), 0.5, {"step": 0.5}, info={"success": False})
+
+
+def moody_tasks(*names):
+    return [Task(name, "moody", 0) for name in names]
+
+
+def test_a_raising_environment_is_data_and_the_others_go_on(tokenizer, chat):
+    groups = gather(tokenizer, chat, family=Moody(), tasks=moody_tasks("fine", "raises"), group_size=2)
+    for trajectory in groups[0]:
+        assert trajectory.stop_reason is StopReason.MAX_TURNS and trajectory.reward == 1.5
+    for trajectory in groups[1]:
+        assert trajectory.stop_reason is StopReason.ENV_ERROR and "broken inside" in trajectory.error
+        assert trajectory.reward is None and trajectory.success is None  # unscored, not zero (law 5)
+        assert [turn.reward for turn in trajectory.turns] == [0.5, None]  # the unanswered action is kept
+        assert trajectory.num_sampled > 0
+
+
+def test_a_slow_environment_holds_nobody_up(tokenizer, chat):
+    """The quick attempts finish while the slow one is still blocked: it is released only when they are done."""
+    family, done = Moody(), []
+
+    def on_done(trajectory):
+        done.append(trajectory.task.id)
+        if len(done) == 4:
+            family.release.set()
+
+    groups = gather(tokenizer, chat, family=family, tasks=moody_tasks("blocks", "one", "two"), group_size=2,
+                    env_runner="threads", on_done=on_done)
+    assert set(done[:4]) == {"one", "two"} and done[4:] == ["blocks", "blocks"]
+    assert [group.task.id for group in groups] == ["blocks", "one", "two"]  # address order all the same
+
+
+def test_a_hung_environment_is_given_up_at_its_deadline(tokenizer, chat):
+    family = Moody()
+    groups = gather(tokenizer, chat, family=family, tasks=moody_tasks("blocks", "fine"), group_size=1,
+                    env_runner="threads", env_deadline_s=0.2)
+    assert groups[0][0].stop_reason is StopReason.ENV_TIMEOUT and groups[0][0].reward is None
+    assert groups[1][0].stop_reason is StopReason.MAX_TURNS
+    family.release.set()
+
+
+def test_sampling_settings_reach_the_engine_and_wrong_ones_are_refused(tokenizer, chat):
+    asked = []
+
+    def script(request):
+        asked.append((request.temperature, request.top_p, request.max_new_tokens))
+        return wanderer(tokenizer, chat)(request)
+
+    gather(tokenizer, chat, engine=ScriptedEngine(script), temperature=0.7, top_p=0.9, max_turn_tokens=40)
+    assert set(asked) == {(0.7, 0.9, 40)}
+    for wrong in ({"temperature": -1.0}, {"top_p": 0.0}, {"history": "all"}, {"window": 0}, {"max_turn_tokens": 0},
+                  {"env_runner": "fork"}):
+        with pytest.raises(ConfigError):
+            replace(CollectConfig(), **wrong)

@@ -1,0 +1,96 @@
+"""A knob that does nothing is an error (law 11); a config survives the way to a file and back."""
+import json
+
+import pytest
+
+from workbench.config import PRESETS, Config, from_dict, load_config, load_config_with_warnings, to_dict
+from workbench.envs import PRESETS as ENVS, Bandit, FrozenLake
+from workbench.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_every_preset_survives_json(name):
+    config = PRESETS[name]()
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+@pytest.mark.parametrize("env", sorted(ENVS))
+def test_every_environment_preset_survives_json(env):
+    config = Config(env=ENVS[env])
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_overrides_reach_their_field_in_its_type():
+    config = load_config("frozenlake", {"train.steps": "7", "algorithm.normalize_std": "false", "env.slip": 0.5,
+                                        "collect.max_context": "none", "learner.betas": "0.5,0.75"})
+    assert config.train.steps == 7 and config.algorithm.normalize_std is False and config.env.slip == 0.5
+    assert config.collect.max_context is None and config.learner.betas == (0.5, 0.75)
+
+
+@pytest.mark.parametrize("key, nearest", [
+    ("algoritm.clip_low", "algorithm"), ("algorithm.clip_hi", "clip_high"), ("train.step", "steps"), ("seeds", "seed"),
+    ("env.hole_densty", "hole_density")])
+def test_an_unknown_setting_names_the_nearest_right_one(key, nearest):
+    with pytest.raises(ConfigError, match=f"no setting '{key}'.*{nearest}"):
+        load_config("frozenlake", {key: 1})
+
+
+@pytest.mark.parametrize("key, value, words", [
+    ("train.steps", "many", "whole number"), ("train.steps", 2.5, "whole number"), ("train.steps", 0, "at least 1"),
+    ("algorithm.normalize_std", "maybe", "true or false"), ("policy.name", 3, "is text"), ("env.slip", 2.0, "probability"),
+    ("collect.history", "all", "append"), ("algorithm.kind", "grop", "grpo"), ("train.steps.more", 1, "no further")])
+def test_a_wrong_value_says_what_was_expected(key, value, words):
+    with pytest.raises(ConfigError, match=words):
+        load_config("frozenlake", {key: value})
+
+
+def test_an_unknown_preset_names_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'frozenlake'"):
+        load_config("frozenlak")
+
+
+@pytest.mark.parametrize("settings", [{"collect.window": 3}, {"collect.env_deadline_s": 5},
+                                      {"algorithm.clip_high": 0.28}])
+def test_a_setting_of_yours_that_cannot_act_is_refused_with_the_reason(settings):
+    (key,) = settings
+    with pytest.raises(ConfigError, match=f"{key} has no effect"):
+        load_config("frozenlake", settings)
+
+
+@pytest.mark.parametrize("settings", [{"collect.window": 3, "collect.history": "window"},
+                                      {"collect.env_deadline_s": 5, "collect.env_runner": "threads"},
+                                      {"algorithm.clip_high": 0.28, "algorithm.epochs": 2}])
+def test_the_same_setting_is_welcome_where_it_acts(settings):
+    assert load_config_with_warnings("frozenlake", settings)[1] == []
+
+
+def test_what_a_preset_sets_without_effect_is_a_warning(monkeypatch):
+    monkeypatch.setitem(PRESETS, "odd", lambda: Config(env=FrozenLake(), collect=type(PRESETS["frozenlake"]().collect)(window=5)))
+    _, warnings = load_config_with_warnings("odd")
+    assert len(warnings) == 1 and "collect.window = 5 has no effect" in warnings[0]
+
+
+def test_group_baselines_need_groups():
+    with pytest.raises(ConfigError, match="group_size >= 2"):
+        load_config("frozenlake", {"train.group_size": 1})
+
+
+def test_a_toml_file_names_its_base_and_what_differs(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "frozenlake"\nseed = 3\n[env]\nslip = 0.2\n[train]\nsteps = 4\n')
+    config = load_config(path, {"train.steps": 5})
+    assert (config.seed, config.env.slip, config.train.steps) == (3, 0.2, 5)
+
+
+@pytest.mark.parametrize("text, words", [("seed = 1", "begins with base"), ('base = "frozenlake"\n[trian]\nsteps = 1', "did you mean 'train'"),
+                                         ("base = ", "not valid TOML")])
+def test_a_wrong_toml_file_says_what_is_wrong(tmp_path, text, words):
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        load_config(path)
+
+
+def test_another_kind_starts_from_its_own_defaults():
+    config = load_config("frozenlake", {"env.kind": "bandit", "env.safe_payout": 0.1})
+    assert config.env == Bandit(safe_payout=0.1)
