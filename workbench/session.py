@@ -15,7 +15,6 @@ from workbench.chat import ChatFormat
 from workbench.config import Config, from_dict
 from workbench.engines import open_engine
 from workbench.engines.base import Engine
-from workbench.envs import tasks as env_tasks
 from workbench.envs.base import EnvFamily
 from workbench.errors import StoreError
 from workbench.learner import Learner
@@ -44,13 +43,13 @@ class Session:
         return Learner(self.policy.model, self.config.algorithm, self.config.learner)
 
     def train_tasks(self, step: int) -> list[Task]:
-        """The tasks of a step: a function of (run seed, step), disjoint from the held-out ones by construction."""
+        """The tasks of a step: a function of (run seed, step). No held-out problem is among them, whatever the seeds."""
         count = self.config.train.tasks_per_step
-        return env_tasks(self.family, "train", count, seed=self.config.seed, step=step)
+        return list(self.family.tasks("train", count, seed=self.config.seed, start=step * count))
 
     def held_out_tasks(self, count: int | None = None) -> list[Task]:
         """The fixed tasks that every evaluation uses, whatever the run's seed."""
-        return env_tasks(self.family, "held-out", count or self.config.evaluation.num_tasks)
+        return list(self.family.tasks("heldout", count or self.config.evaluation.num_tasks))
 
     def sync(self) -> None:
         """Hand the learner's weights to the engine, which then knows their version."""
