@@ -1,0 +1,9 @@
+"""How credit is given and what the loss is. One file per algorithm, one line here for each."""
+from workbench.algorithms.base import Algorithm, Credit, LossInputs, TokenLoss
+from workbench.algorithms.grpo import GRPO
+
+ALGORITHMS = {
+    "grpo": GRPO,
+}
+
+__all__ = ["ALGORITHMS", "Algorithm", "Credit", "GRPO", "LossInputs", "TokenLoss"]

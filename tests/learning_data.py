@@ -1,0 +1,66 @@
+"""Trajectories and tiny random models for the tests of batch, algorithms and learner. No environment, no tokenizer."""
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from workbench.types import Group, Message, Observation, Sampling, Segment, Source, Span, StopReason, Task, Trajectory, Turn
+
+VOCAB = 61
+FIRST = Observation((Message("user", "go"),))
+
+
+def span(source: Source, turn: int, ids, rng=None, *, sampled: bool = False, version: int = 0, sampling=None) -> Span:
+    logprobs = -rng.random(len(ids)).astype(np.float32) if sampled else None
+    return Span(source, turn, ids, logprobs, policy_version=version if sampled else None,
+                sampling=(sampling or Sampling()) if sampled else None)
+
+
+def segment(rng, turns: int, *, first_turn: int = 0, widest: int = 6) -> Segment:
+    """PROMPT, then per turn: POLICY sampled, SCAFFOLD, ENV, SCAFFOLD; ragged."""
+    def ids(low, high):
+        return rng.integers(0, VOCAB, rng.integers(low, high + 1))
+
+    spans = [span(Source.PROMPT, 0, ids(2, widest)), span(Source.SCAFFOLD, first_turn, ids(1, 2))]
+    for turn in range(first_turn, first_turn + turns):
+        spans.append(span(Source.POLICY, turn, ids(1, widest), rng, sampled=True))
+        spans += [span(Source.SCAFFOLD, turn, ids(1, 2)), span(Source.ENV, turn, ids(1, widest)),
+                  span(Source.SCAFFOLD, turn, ids(1, 2))]
+    return Segment(tuple(spans))
+
+
+def trajectory(rng, task: int, attempt: int, *, reward: float | None = None, turns: int = 2, fresh: bool = False,
+               widest: int = 6) -> Trajectory:
+    """`fresh`: a new segment per turn, as the step-level histories make; else one append-only segment."""
+    segments = ([segment(rng, 1, first_turn=k, widest=widest) for k in range(turns)] if fresh
+                else [segment(rng, turns, widest=widest)])
+    parts = [Turn(k, "", reward=0.0) for k in range(turns - 1)] + [Turn(turns - 1, "", reward=reward)]
+    return Trajectory(Task(f"task-{task}", "test", task), attempt, attempt, FIRST, tuple(parts), tuple(segments),
+                      StopReason.TERMINATED)
+
+
+def make_groups(seed: int = 0, *, tasks: int = 3, attempts: int = 4, turns: int = 2, fresh: bool = False, widest: int = 6,
+                rewards=None) -> list[Group]:
+    """Random groups; `rewards[task][attempt]` (None: unscored) or drawn."""
+    rng = np.random.default_rng(seed)
+    drawn = rng.normal(size=(tasks, attempts)).round(3).tolist() if rewards is None else rewards
+    return [Group(tuple(trajectory(rng, t, a, reward=drawn[t][a], turns=turns, fresh=fresh, widest=widest)
+                        for a in range(attempts))) for t in range(tasks)]
+
+
+def unscore(groups: list[Group], task: int, attempt: int) -> list[Group]:
+    """The same groups, with one attempt unscored."""
+    changed = [replace(t, scored=False) if t.attempt == attempt else t for t in groups[task]]
+    return [*groups[:task], Group(tuple(changed)), *groups[task + 1:]]
+
+
+def tiny_model(seed: int = 0, **changes) -> Qwen3ForCausalLM:
+    """A random Qwen3 of a few thousand parameters, in float32, on the CPU. Weights large enough to have opinions."""
+    torch.manual_seed(seed)
+    settings = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                    num_key_value_heads=2, head_dim=8, max_position_embeddings=512, tie_word_embeddings=True,
+                    initializer_range=0.3)
+    return Qwen3ForCausalLM(Qwen3Config(**(settings | changes))).eval()

@@ -1,0 +1,73 @@
+"""GRPO: an attempt is worth what it earned above its siblings, and every token of it gets that."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from workbench.algorithms.base import Credit, LossInputs, TokenLoss
+from workbench.batch import Batch
+from workbench.errors import ConfigError, DataError
+from workbench.ops.clip import clipped_surrogate
+from workbench.ops.group import group_advantage, group_statistics
+
+
+@dataclass(frozen=True)
+class GRPO:
+    """Group-relative policy optimisation, over whole trajectories of several turns and segments.
+
+    Source: Shao et al. 2024 (arXiv 2402.03300), with the token mean of DAPO (arXiv 2503.14476) instead of a mean per
+    answer. `normalize_std=False` is the baseline of Dr. GRPO (arXiv 2503.20783). No KL term: see `ref_logp`.
+    """
+
+    normalize_std: bool = True   # divide by the group's standard deviation
+    clip_low: float = 0.2        # the ratio is held above 1 - clip_low
+    clip_high: float = 0.2       # ... and below 1 + clip_high
+    entropy_coef: float = 0.0    # nats of entropy are worth this much loss
+    epochs: int = 1              # passes over a step's trajectories
+    minibatches: int = 1         # updates per pass
+
+    name: ClassVar[str] = "grpo"
+    min_group_size: ClassVar[int] = 2
+    requires: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.clip_low <= 1 or self.clip_high < 0:
+            raise ConfigError(f"clip_low lies in 0..1 and clip_high is not negative; got {self.clip_low}, {self.clip_high}")
+        if self.epochs < 1 or self.minibatches < 1:
+            raise ConfigError(f"epochs and minibatches are at least 1; got {self.epochs}, {self.minibatches}")
+
+    @property
+    def updates_per_step(self) -> int:
+        return self.epochs * self.minibatches
+
+    def credit(self, batch: Batch) -> Credit:
+        """The advantage of a trajectory, on all its sampled tokens in all its segments; unscored ones weigh nothing.
+
+        Raises DataError where no task was attempted twice, because then nothing could ever be learned.
+        """
+        group_N, scored_N = batch.group_of_trajectory_N, batch.scored_N
+        if int(group_N.bincount().max()) < self.min_group_size:
+            raise DataError("GRPO compares attempts at the same task, but every group of this batch has one attempt: "
+                            "collect at least 2 attempts per task, or use an algorithm without a group baseline")
+        advantage_N = group_advantage(batch.reward_N, group_N, scored_N, normalize_std=self.normalize_std)
+        row_T = batch.trajectory_of_token_T
+        weight_T = (batch.eligible_T & scored_N[row_T]).double()
+        statistics = group_statistics(batch.reward_N, group_N, scored_N)
+        spread = statistics.std[statistics.count > 1]
+        notes = {
+            "groups_flat": float(statistics.flat.sum()),
+            "groups_without_baseline": float((statistics.count < 2).sum()),
+            "trajectories_unscored": float((~scored_N).sum()),
+        }
+        if len(spread):
+            notes["reward_std_in_group"] = float(spread.mean())
+        return Credit(advantage_N[row_T] * weight_T, weight_T, notes)
+
+    def loss(self, inputs: LossInputs) -> TokenLoss:
+        """-min(r A, clip(r) A) - entropy_coef * H, per token."""
+        clipped = clipped_surrogate(inputs.logp_M, inputs.old_logp_M, inputs.advantage_M,
+                                    low=self.clip_low, high=self.clip_high)
+        loss_M = clipped.loss
+        if self.entropy_coef:
+            loss_M = loss_M - self.entropy_coef * inputs.entropy_M
+        return TokenLoss(loss_M, clipped.ratio.detach(), clipped.state)

@@ -1,0 +1,57 @@
+"""Baselines over a group of attempts at the same task.
+
+Axis letters: N trajectories. `group_N` numbers each trajectory's group from 0; `include_N` says which ones count (an
+unscored attempt does not: it leaves the baseline as well as the loss, law 5). All arithmetic in float64.
+"""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Added to the standard deviation, as in the published implementations of GRPO.
+STD_EPSILON = 1e-6
+
+
+class GroupStatistics(NamedTuple):
+    """Per *group*, over the included attempts only."""
+
+    count: Tensor  # int64
+    mean: Tensor   # float64; NaN where count is 0
+    std: Tensor    # float64, unbiased (n - 1); NaN where count is below 2
+    flat: Tensor   # bool: at least two attempts, all with the very same value
+
+
+def group_statistics(value_N: Tensor, group_N: Tensor, include_N: Tensor) -> GroupStatistics:
+    """Count, mean, unbiased standard deviation and flatness of each group."""
+    groups = int(group_N.max()) + 1
+    value_N, group_N = value_N[include_N].double(), group_N[include_N]
+    zeros = torch.zeros(groups, dtype=torch.float64)
+    count = torch.zeros(groups, dtype=torch.int64).index_add(0, group_N, torch.ones_like(group_N))
+    mean = zeros.index_add(0, group_N, value_N) / count
+    squares = zeros.index_add(0, group_N, (value_N - mean[group_N]) ** 2)
+    std = torch.where(count > 1, (squares / (count - 1)).sqrt(), torch.nan)
+    highest = torch.full_like(zeros, -torch.inf).scatter_reduce(0, group_N, value_N, "amax")
+    lowest = torch.full_like(zeros, torch.inf).scatter_reduce(0, group_N, value_N, "amin")
+    return GroupStatistics(count, mean, std, (count > 1) & (highest == lowest))
+
+
+def group_advantage(value_N: Tensor, group_N: Tensor, include_N: Tensor, *, normalize_std: bool) -> Tensor:
+    """How much better an attempt did than its siblings [N], float64, never NaN:
+
+        A_i = (R_i - mean R) / (std R + 1e-6)        normalize_std=True   (GRPO)
+        A_i =  R_i - mean R                          normalize_std=False  (Dr. GRPO)
+
+    with mean and unbiased std over the included attempts of the group. A flat group gives exact zeros (a mean of equal
+    floats may be off by one bit, which must not become credit). A group in which only one attempt is included has no
+    baseline, so that attempt gets zero: it says nothing about which of its tokens were good. Attempts left out get zero.
+    Source: Shao et al. 2024, "DeepSeekMath" (arXiv 2402.03300), section 4.1.2; without division: Liu et al. 2025,
+    "Understanding R1-Zero-Like Training" (arXiv 2503.20783).
+    """
+    statistics = group_statistics(value_N, group_N, include_N)
+    comparable_N = include_N & (statistics.count > 1)[group_N] & ~statistics.flat[group_N]
+    advantage_N = value_N.double() - statistics.mean[group_N]
+    if normalize_std:
+        advantage_N = advantage_N / (statistics.std[group_N] + STD_EPSILON)
+    return torch.where(comparable_N, advantage_N, 0.0)

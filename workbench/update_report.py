@@ -1,0 +1,134 @@
+"""What one update did: its per-token numbers, its credit table, its metrics, and what was wrong where it was skipped.
+
+Axis letters: T tokens of the whole batch (flat) · M trained tokens of a micro-batch.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workbench.algorithms.base import Credit
+from workbench.batch import Batch
+from workbench.types import CreditTable
+
+
+@dataclass(frozen=True, eq=False)
+class UpdateReport:
+    """`metrics`: finite numbers for the metrics line; a number that was not computed is absent.
+    `table`: exactly what the update used, also where it was skipped (that is what to keep).
+    `skipped`: None where the weights were moved, else why not, naming the first bad number and its trajectory.
+    """
+
+    metrics: Mapping[str, float]
+    table: CreditTable
+    skipped: str | None = None
+
+
+class UpdateNumbers:
+    """Notebook of one update in progress: per-token numbers [T], float32, written down as micro-batches pass.
+
+    Private to the update and mutable, unlike everything else here. Zero where nothing was written, only because the
+    processes' shares are put together by a sum; whatever leaves this file is NaN there.
+    """
+
+    def __init__(self, num_tokens: int) -> None:
+        self.logp_T, self.old_logp_T, self.entropy_T, self.loss_T, self.ratio_T, self.clip_state_T = (
+            torch.zeros(num_tokens) for _ in range(6))
+        self.figures: dict[str, Tensor] = {}
+
+    def record(self, at_M: Tensor, *, figures: Mapping[str, Tensor], **values: Tensor) -> None:
+        """Write down a micro-batch's numbers: `logp=...` goes to `logp_T` at the places `at_M`."""
+        for name, values_M in values.items():
+            getattr(self, f"{name}_T")[at_M] = values_M.detach().float().cpu()
+        for name, values_M in figures.items():
+            self.figures.setdefault(name, torch.zeros_like(self.logp_T))[at_M] = values_M.detach().float().cpu()
+
+    def share(self, summed: Callable[[Tensor], Tensor]) -> None:
+        """Replace every column by its sum over the processes."""
+        for name in ("logp_T", "old_logp_T", "entropy_T", "loss_T", "ratio_T", "clip_state_T"):
+            setattr(self, name, summed(getattr(self, name)))
+        self.figures = {name: summed(values_T) for name, values_T in self.figures.items()}
+
+
+def credit_table(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *, step: int, update: int) -> CreditTable:
+    """One row per token of the batch. `used` says which tokens this very update trained (a minibatch has a part of
+    them); advantage and weight are those of the whole step."""
+
+    def used_only(values_T: Tensor) -> np.ndarray:
+        return torch.where(used_T, values_T.float(), torch.nan).numpy()
+
+    columns = {
+        "trajectory": batch.trajectory_of_token_T.to(torch.int32).numpy(),
+        "segment": batch.segment_of_token_T.to(torch.int32).numpy(),
+        "turn": batch.turn_T.numpy(),
+        "position": batch.position_T.to(torch.int32).numpy(),
+        "token_id": batch.token_ids_T.to(torch.int32).numpy(),
+        "source": batch.source_T.numpy(),
+        "eligible": batch.eligible_T.numpy(),
+        "used": used_T.numpy(),
+        "advantage": credit.advantage_T.numpy(),
+        "weight": credit.weight_T.numpy(),
+        "rollout_logp": batch.rollout_logp_T.numpy(),
+        "old_logp": used_only(numbers.old_logp_T),
+        "new_logp": used_only(numbers.logp_T),
+        "entropy": used_only(numbers.entropy_T),
+        "ratio": used_only(numbers.ratio_T),
+        "clip_state": numbers.clip_state_T.to(torch.int8).numpy(),
+    }
+    for name, values_T in (("ref_logp", batch.ref_logp_T), ("value", batch.value_T)):
+        if values_T is not None:
+            columns[name] = values_T.numpy()
+    frozen = {name: np.array(column) for name, column in columns.items()}  # copies: the table outlives the batch
+    for column in frozen.values():
+        column.flags.writeable = False
+    return CreditTable(step, update, frozen)
+
+
+def figures(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *, first: bool) -> dict[str, float]:
+    """Means over the tokens this update trained. `approx_kl` estimates KL(old || new) in nats as r - 1 - log r
+    (Schulman, joschu.net/blog/kl-approx.html). The gap between sampler and trainer is taken at a step's first update,
+    where both have the same weights: later ones have moved."""
+    log_ratio = (numbers.logp_T - numbers.old_logp_T)[used_T].double()
+    state = numbers.clip_state_T[used_T]
+    result = {
+        "entropy": float(numbers.entropy_T[used_T].double().mean()),
+        "approx_kl": float((log_ratio.expm1() - log_ratio).mean()),
+        "clip_fraction": float((state != 0).double().mean()),
+        "clip_fraction_high": float((state > 0).double().mean()),
+        "ratio_max": float(numbers.ratio_T[used_T].max()),
+        "trained_tokens": int(used_T.sum()),
+        "trained_share": float(used_T.double().mean()),
+        "weight_mean": float(credit.weight_T[used_T].mean()),
+    }
+    result |= {name: float(values_T[used_T].double().mean()) for name, values_T in numbers.figures.items()}
+    return result | (_gap(batch, numbers, used_T) if first else {})
+
+
+def _gap(batch: Batch, numbers: UpdateNumbers, used_T: Tensor) -> dict[str, float]:
+    """|sampler's logprob - trainer's|, both of the model's own softmax, in nats; absent where no engine could say."""
+    comparable_T = used_T & ~batch.plain_logp_T.isnan()
+    gap = (batch.plain_logp_T - numbers.logp_T)[comparable_T].double().abs()
+    if not len(gap):
+        return {}
+    return {"logp_gap_mean": float(gap.mean()), "logp_gap_max": float(gap.max())}
+
+
+def first_bad(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, gradients: Mapping[str, Tensor]) -> str:
+    """Name the first number that is not finite, in the order in which numbers are made, and where it stands."""
+    chain = {
+        "advantage": credit.advantage_T, "weight": credit.weight_T, "old_logp": numbers.old_logp_T,
+        "new_logp": numbers.logp_T, "entropy": numbers.entropy_T, "ratio": numbers.ratio_T, "loss": numbers.loss_T,
+    }
+    for name, values_T in chain.items():
+        bad = (used_T & ~values_T.isfinite()).nonzero()[:, 0]
+        if len(bad):
+            index = int(bad[0])
+            return f"first bad number: {name} = {float(values_T[index])} at {batch.describe_token(index)} ({len(bad)} in all)"
+    for name, gradient in gradients.items():
+        if not bool(gradient.isfinite().all()):
+            return f"first bad number: gradient of {name}; every number per token is finite"
+    return "the gradient's norm overflows; every single number is finite"
