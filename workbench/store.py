@@ -7,7 +7,7 @@
       events.jsonl                 what was worth saying: skipped updates, warnings
       clock.jsonl                  wall-clock data, processes, machines: apart from what is hashed
       steps/step-00000001/         trajectories.parquet   durable before the step's first update
-                                   credit-0001.parquet    what update 1 used, per token; written after it. A skipped
+                                   credit-0000.parquet    what update 0 used, per token; written after it. A skipped
                                                           update keeps its table too, with the reason inside
       evaluations/NAME.json        one evaluation each
       checkpoints/step-00000010/   see `checkpoint`
@@ -56,8 +56,8 @@ def step_name(step: int) -> str:
 
 
 def _credit_name(update: int) -> str:
-    if isinstance(update, bool) or not isinstance(update, int) or not 1 <= update < 10**4:
-        raise StoreError(f"updates of a step are counted from 1 to 9999, got {update!r}")
+    if isinstance(update, bool) or not isinstance(update, int) or not 0 <= update < 10**4:
+        raise StoreError(f"updates of a step are counted from 0 to 9999, got {update!r}")
     return f"credit-{update:04d}.parquet"
 
 
@@ -296,7 +296,7 @@ class Run:
         """The updates of a committed step that left a credit table, skipped ones included."""
         return sorted(int(match[1]) for name in self._commit(step)["files"] if (match := _CREDIT.fullmatch(name)))
 
-    def credit(self, step: int, update: int = 1) -> CreditTable:
+    def credit(self, step: int, update: int = 0) -> CreditTable:
         """What an update used, token by token; columns that were not computed are absent."""
         return columns.decode_credit(*self._read(step, _credit_name(update)))[0]
 
