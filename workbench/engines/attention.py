@@ -1,0 +1,196 @@
+"""One forward pass over tokens of many sequences, packed end to end, through an unmodified Hugging Face model.
+
+Axis letters: T tokens of this pass (packed, batch size 1) · A sequences (slots 0 .. A-1) · H heads · D head size ·
+L key positions · B pieces of prompt handled together · n tokens of a piece.
+
+Everything in such a model treats tokens one by one, except attention. transformers lets a model's attention be
+replaced by name (its AttentionInterface), and builds no mask for a name it does not know; so `slot_attention` gets the
+new queries, keys and values of all T tokens, files keys and values in the slab, and lets every token see its own
+sequence and nothing else. The first A tokens are the newest token of each sequence, in slot order: they attend
+through a plain view of the slab. Tokens of prompts before the newest one follow, in pieces.
+"""
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+from transformers import AttentionInterface
+
+from workbench.engines.slots import SlotCache
+from workbench.errors import EngineError
+
+ATTENTION_NAME = "workbench_slots"
+# Tensors that models hand down to attention although they are spent before it (rotation was already applied).
+SPENT = frozenset({"position_ids", "cache_position", "input_ids", "attention_mask"})
+PIECE = 256             # tokens of one piece: what bounds the size of a mask
+PIECES_AREA = 4_000_000  # queries x keys handled in one call
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Tokens first .. first+count-1 of the packed pass: positions start .. of the sequence in `slot`."""
+
+    slot: int
+    start: int
+    count: int
+    first: int
+
+
+@dataclass
+class Step:
+    """What one forward pass needs to know; masks are made once and shared by all layers."""
+
+    cache: SlotCache
+    slot_T: torch.Tensor
+    position_T: torch.Tensor
+    active: int
+    key_length: int                        # of the longest active sequence, new token included
+    pieces: list[list[Piece]] = field(default_factory=list)
+    seen_windows: dict[int, int | None] = field(default_factory=dict)  # layer -> its sliding window, for the probe
+    _decode_masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
+    _bundles: list[_Bundle] | None = None
+
+    def decode_mask(self, window: int | None) -> torch.Tensor:
+        """[A, 1, 1, L] True where the newest token of a sequence may look: its own past, inside the window."""
+        mask = self._decode_masks.get(window)
+        if mask is None:
+            key_L = torch.arange(self.key_length, device=self.position_T.device)
+            position_A1 = self.position_T[: self.active, None]
+            mask = key_L <= position_A1
+            if window is not None:
+                mask &= key_L > position_A1 - window
+            mask = self._decode_masks[window] = mask[:, None, None, :]
+        return mask
+
+    def bundles(self) -> list["_Bundle"]:
+        if self._bundles is None:
+            self._bundles = [_Bundle(pieces, self.position_T.device) for pieces in self.pieces]
+        return self._bundles
+
+
+class _Bundle:
+    """Pieces that are padded to one shape and attended together."""
+
+    def __init__(self, pieces: list[Piece], device: torch.device):
+        self.longest = max(piece.count for piece in pieces)
+        self.key_length = max(piece.start + piece.count for piece in pieces)
+        self.first = pieces[0].first
+        self.total = sum(piece.count for piece in pieces)
+        self.slot_B = torch.tensor([piece.slot for piece in pieces], device=device)
+        offset_n = torch.arange(self.longest, device=device)
+        count_B1 = torch.tensor([[piece.count] for piece in pieces], device=device)
+        start_B1 = torch.tensor([[piece.start] for piece in pieces], device=device)
+        first_B1 = torch.tensor([[piece.first] for piece in pieces], device=device)
+        # Padding repeats the last token of its piece: a real query, so that no row of the softmax is empty.
+        inside_Bn = torch.minimum(offset_n, count_B1 - 1)
+        self.token_Bn = first_B1 + inside_Bn
+        self.position_Bn = start_B1 + inside_Bn
+        self.valid_flat = (offset_n < count_B1).flatten().nonzero()[:, 0]
+        self._masks: dict[int | None, torch.Tensor] = {}
+
+    def mask(self, window: int | None) -> torch.Tensor:
+        """[B, 1, n, L]"""
+        mask = self._masks.get(window)
+        if mask is None:
+            key_L = torch.arange(self.key_length, device=self.position_Bn.device)
+            position_Bn1 = self.position_Bn[:, :, None]
+            mask = key_L <= position_Bn1
+            if window is not None:
+                mask &= key_L > position_Bn1 - window
+            mask = self._masks[window] = mask[:, None]
+        return mask
+
+
+def bundle_pieces(pieces: list[Piece]) -> list[list[Piece]]:
+    """Group neighbouring pieces as long as padding them to one shape wastes less than it saves in calls."""
+    bundles: list[list[Piece]] = []
+    area, longest, reach = 0, 0, 0
+    for piece in pieces:
+        own = piece.count * (piece.start + piece.count)
+        new_longest, new_reach = max(longest, piece.count), max(reach, piece.start + piece.count)
+        padded = (len(bundles[-1]) + 1) * new_longest * new_reach if bundles else 0
+        if bundles and padded <= 2 * (area + own) + 4096 and padded <= PIECES_AREA:
+            bundles[-1].append(piece)
+            area, longest, reach = area + own, new_longest, new_reach
+        else:
+            bundles.append([piece])
+            area, longest, reach = own, piece.count, piece.start + piece.count
+    return bundles
+
+
+_STEP: ContextVar[Step] = ContextVar("workbench_step")
+
+
+@contextmanager
+def attending(step: Step):
+    """Within this block, models whose attention is `ATTENTION_NAME` work on this step."""
+    token = _STEP.set(step)
+    try:
+        yield
+    finally:
+        _STEP.reset(token)
+
+
+def slot_attention(
+    module, query, key, value, attention_mask, scaling=None, sliding_window=None, softcap=None, is_causal=None, **others
+):
+    """The attention that a model calls: query [1, H, T, D], key and value [1, kv heads, T, D] of the new tokens only.
+
+    Returns ([1, T, H, D], None). Raises EngineError where a model asks for something that it does not understand;
+    the probe turns that into the reason why such a model is served without a kept cache.
+    """
+    step = _STEP.get()
+    for name, other in others.items():
+        if isinstance(other, torch.Tensor) and name not in SPENT:
+            raise EngineError(f"its attention wants {name!r}, which the slot attention does not know")
+    if attention_mask is not None or is_causal is False:
+        raise EngineError("its attention brings a mask of its own")
+    layer = module.layer_idx
+    step.seen_windows[layer] = sliding_window
+    query_T, key_T, value_T = (states[0].transpose(0, 1) for states in (query, key, value))
+    keys, values = step.cache.write(layer, key_T, value_T, step.slot_T, step.position_T)
+    active, length = step.active, step.key_length
+    decoded_A = _attend(
+        query_T[:active, :, None], keys[:active, :, :length], values[:active, :, :length],
+        step.decode_mask(sliding_window), scaling, softcap,
+    )[:, 0]
+    if not step.pieces:
+        return decoded_A[None], None
+    parts = [decoded_A]
+    for bundle in step.bundles():
+        query_BHnD = query_T[bundle.token_Bn].transpose(1, 2)
+        attended = _attend(
+            query_BHnD,
+            keys[:, :, : bundle.key_length].index_select(0, bundle.slot_B),
+            values[:, :, : bundle.key_length].index_select(0, bundle.slot_B),
+            bundle.mask(sliding_window), scaling, softcap,
+        )
+        parts.append(attended.flatten(0, 1)[bundle.valid_flat])
+    return torch.cat(parts)[None], None
+
+
+def _attend(query, keys, values, mask, scaling, softcap):
+    """query [B, H, n, D] over keys and values [B, kv heads, L, D], mask [B, 1, n, L]; returns [B, n, H, D].
+
+    Grouped queries: the heads that share a key are laid out as further queries of it, so keys are never repeated.
+    """
+    batch, heads, count, size = query.shape
+    kv_heads = keys.shape[1]
+    shared = heads // kv_heads
+    grouped = query.reshape(batch, kv_heads, shared * count, size)
+    if shared > 1 and count > 1:
+        mask = mask.repeat(1, 1, shared, 1)
+    if softcap is None:
+        mask = mask.expand(batch, 1, grouped.shape[2], keys.shape[2])
+        out = torch.nn.functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scaling)
+    else:
+        scores = torch.matmul(grouped, keys.transpose(2, 3)) * (size**-0.5 if scaling is None else scaling)
+        scores = (torch.tanh(scores / softcap) * softcap).float().masked_fill(~mask, -torch.inf)
+        out = torch.matmul(torch.softmax(scores, dim=-1).to(values.dtype), values)
+    return out.reshape(batch, heads, count, -1).transpose(1, 2)
+
+
+# The name is global in transformers; a model uses it only if its own config names it, and only the engine's copy does.
+AttentionInterface.register(ATTENTION_NAME, slot_attention)

@@ -1,0 +1,101 @@
+"""What can never be served is refused at the door, with numbers; shared by all engines. No torch here.
+
+A request that passes is *in flight* until its completion is handed over or its session is released.
+"""
+from __future__ import annotations
+
+import numpy as np
+
+from workbench.engines.base import Request
+from workbench.errors import EngineError
+
+
+class Intake:
+    """Checks requests and remembers which ids and sessions are in flight."""
+
+    def __init__(self, context_length: int, vocab_size: int | None = None):
+        self.context_length = context_length
+        self.vocab_size = vocab_size
+        self._session_of_id: dict[int, str] = {}
+        self._id_of_session: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._session_of_id)
+
+    def accept(self, request: Request) -> np.ndarray:
+        """Check a request and note it as in flight. Returns its prompt as int64 [prompt]. Raises EngineError."""
+        prompt = check_request(request, self.context_length, self.vocab_size)
+        if request.id in self._session_of_id:
+            raise EngineError(f"request id {request.id} is already in flight; every request needs an id of its own")
+        other = self._id_of_session.get(request.session)
+        if other is not None:
+            raise EngineError(
+                f"request {request.id}: session {request.session!r} already has request {other} in flight; a session is "
+                "one sequence, so wait for its completion (or release the session) before its next turn"
+            )
+        self._session_of_id[request.id] = request.session
+        self._id_of_session[request.session] = request.id
+        return prompt
+
+    def finish(self, request_id: int) -> None:
+        del self._id_of_session[self._session_of_id.pop(request_id)]
+
+    def cancel(self, session: str) -> int | None:
+        """Forget what this session has in flight; returns the id of the request that will get no answer, if any."""
+        request_id = self._id_of_session.pop(session, None)
+        if request_id is not None:
+            del self._session_of_id[request_id]
+        return request_id
+
+    def check_sync(self, version: int, policy_version: int) -> None:
+        """Weights change only between requests, and a version names one set of weights for ever."""
+        if self._session_of_id:
+            ids = sorted(self._session_of_id)
+            raise EngineError(
+                f"sync to version {version} refused: {len(ids)} request(s) are in flight (ids {_some(ids)}); a turn is "
+                "sampled from one set of weights, so poll() until all are done, or release their sessions"
+            )
+        if version <= policy_version:
+            raise EngineError(
+                f"sync to version {version} refused: the engine already holds version {policy_version}; versions must "
+                "grow, so that a version names one set of weights"
+            )
+
+
+def new_token_limit(prompt_length: int, request: Request, context_length: int) -> int:
+    """How many tokens this turn may get: what was asked for, or what the context has room for."""
+    return min(request.max_new_tokens, context_length - prompt_length)
+
+
+def check_request(request: Request, context_length: int, vocab_size: int | None) -> np.ndarray:
+    """The prompt as int64 [prompt]; EngineError for what no engine could ever serve."""
+    name = f"request {request.id}"
+    prompt = np.asarray(request.prompt_ids)
+    if prompt.ndim != 1 or (len(prompt) and prompt.dtype.kind not in "iu"):
+        raise EngineError(f"{name}: prompt_ids must be a flat array of token ids, got {prompt.dtype} {prompt.shape}")
+    if len(prompt) == 0:
+        raise EngineError(f"{name}: the prompt is empty; a model needs at least one token to predict from")
+    if len(prompt) >= context_length:
+        raise EngineError(
+            f"{name}: the prompt has {len(prompt)} tokens, but the model has positions for {context_length} and at least "
+            "one must be left for an answer; end the trajectory (context_full) or shorten its history"
+        )
+    lowest, highest = int(prompt.min()), int(prompt.max())
+    if lowest < 0 or (vocab_size is not None and highest >= vocab_size):
+        bad = lowest if lowest < 0 else highest
+        size = "any vocabulary" if vocab_size is None else f"the vocabulary of {vocab_size}"
+        raise EngineError(f"{name}: token id {bad} is outside {size}; tokenizer and model do not fit each other")
+    if request.max_new_tokens < 1:
+        raise EngineError(f"{name}: max_new_tokens must be at least 1, got {request.max_new_tokens}")
+    if not 0.0 <= request.temperature < float("inf"):
+        raise EngineError(f"{name}: temperature must be finite and >= 0 (0 is greedy), got {request.temperature}")
+    if not 0.0 < request.top_p <= 1.0:
+        raise EngineError(f"{name}: top_p must be in (0, 1], got {request.top_p}")
+    if request.seed < 0:
+        raise EngineError(f"{name}: seed must be >= 0 (use workbench.seeds.seed_of), got {request.seed}")
+    return prompt.astype(np.int64)
+
+
+def _some(items: list) -> str:
+    shown = ", ".join(str(item) for item in items[:5])
+    return shown if len(items) <= 5 else f"{shown}, ..."

@@ -1,0 +1,96 @@
+"""Choosing tokens: one uniform number per (request, position), turned into a token by the inverse of the distribution.
+
+Axis letters: R rows of this step · V vocabulary · L new tokens of one turn.
+
+The noise belongs to the address (law 8), so a row's choice does not depend on who else is in the batch: the same
+uniform picks the same token as long as the logits agree (batched matrix products may differ in their last bits).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+
+def uniforms(seed: int, count: int) -> np.ndarray:
+    """float64 [count] in [0, 1): the first `count` draws of the address `seed`. Philox: the same on every platform."""
+    return np.random.Generator(np.random.Philox(key=seed)).random(count)
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """What was drawn for each row, on the host: numpy [R].
+
+    `logp` is of the distribution sampled from (greedy: of the model's own softmax), `plain_logp` of the unbent softmax.
+    `valid` is False where the logits are no distribution (NaN, +inf, all -inf): the other fields mean nothing there.
+    """
+
+    token: np.ndarray
+    logp: np.ndarray
+    plain_logp: np.ndarray
+    valid: np.ndarray
+
+
+def sample_rows(
+    logits_RV: torch.Tensor, temperature_R: np.ndarray, top_p_R: np.ndarray, uniform_R: np.ndarray
+) -> Sampled:
+    """Draw one token per row.
+
+    The token is the first v with cdf(v) > u * cdf(V), the cdf summed in float64 in the order of the vocabulary.
+    temperature 0 takes the most likely token (the lowest id of equals).
+    """
+    logits_RV = logits_RV.float()
+    norm_R = torch.logsumexp(logits_RV, dim=-1)
+    plain_RV = logits_RV - norm_R[:, None]
+    logp_RV = plain_RV
+    # Greedy ignores top-p: the most likely token is always inside the nucleus.
+    greedy_R = temperature_R == 0.0
+    hot_R = ~greedy_R & ((temperature_R != 1.0) | (top_p_R < 1.0))
+    if hot_R.any():
+        temperature = np.where(greedy_R, 1.0, temperature_R)
+        top_p = np.where(greedy_R, 1.0, top_p_R)
+        logp_RV = bend(logits_RV, temperature, top_p)
+    token_R = _inverse_cdf(logp_RV, torch.from_numpy(uniform_R).to(logits_RV.device))
+    if greedy_R.any():
+        token_R = torch.where(torch.from_numpy(greedy_R).to(token_R.device), logits_RV.argmax(dim=-1), token_R)
+    index_R1 = token_R[:, None]
+    plain_R = plain_RV.gather(1, index_R1)[:, 0]
+    logp_R = plain_R if logp_RV is plain_RV else logp_RV.gather(1, index_R1)[:, 0]
+    # One transfer for everything; token ids are exact in float64.
+    packed = torch.stack([token_R.double(), logp_R.double(), plain_R.double(), norm_R.double()]).cpu().numpy()
+    return Sampled(
+        token=packed[0].astype(np.int64),
+        logp=packed[1].astype(np.float32),
+        plain_logp=packed[2].astype(np.float32),
+        valid=np.isfinite(packed[3]),
+    )
+
+
+def bend(logits_RV: torch.Tensor, temperature_R: np.ndarray, top_p_R: np.ndarray) -> torch.Tensor:
+    """Log-probabilities [R, V] after temperature, then top-p (the smallest set of most likely tokens whose probability
+    reaches top_p, renormalised; what is cut has -inf). Source: Holtzman et al. 2020, arXiv 1904.09751."""
+    device = logits_RV.device
+    temperature = torch.from_numpy(temperature_R.astype(np.float32)).to(device)[:, None]
+    logp_RV = torch.log_softmax(logits_RV / temperature, dim=-1)
+    if (top_p_R >= 1.0).all():
+        return logp_RV
+    nucleus = torch.from_numpy(np.flatnonzero(top_p_R < 1.0)).to(device)  # rows without top-p keep their very bits
+    cut_RV = logp_RV[nucleus]
+    sorted_RV, order_RV = cut_RV.sort(dim=-1, descending=True, stable=True)
+    probability_RV = sorted_RV.double().exp()
+    before_RV = probability_RV.cumsum(dim=-1) - probability_RV
+    limit = torch.from_numpy(top_p_R[top_p_R < 1.0].astype(np.float64)).to(device)[:, None]
+    outside_RV = torch.zeros_like(cut_RV, dtype=torch.bool).scatter(1, order_RV, before_RV >= limit)
+    cut_RV = cut_RV.masked_fill(outside_RV, -torch.inf)
+    logp_RV[nucleus] = cut_RV - torch.logsumexp(cut_RV, dim=-1, keepdim=True)
+    return logp_RV
+
+
+def _inverse_cdf(logp_RV: torch.Tensor, uniform_R: torch.Tensor) -> torch.Tensor:
+    cdf_RV = logp_RV.double().exp().cumsum(dim=-1)
+    total_R = cdf_RV[:, -1]
+    # u * total may round up to total itself; one step below it the chosen token still has probability > 0.
+    target_R = torch.minimum(uniform_R * total_R, torch.nextafter(total_R, torch.zeros_like(total_R)))
+    token_R = torch.searchsorted(cdf_RV, target_R[:, None], right=True)[:, 0]
+    return token_R.clamp(max=logp_RV.shape[1] - 1)  # only rows of NaN reach the clamp

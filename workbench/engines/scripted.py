@@ -1,0 +1,133 @@
+"""An engine that follows a script: for tests, and for a human at the keyboard. No torch, no weights.
+
+    engine = ScriptedEngine(lambda request: [17, 4, END])
+
+The script sees the whole request and returns the token ids of the turn; everything around it (ticks, versions, limits,
+errors) behaves as in an engine with a model.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from workbench.engines.base import Completion, Request
+from workbench.engines.intake import Intake, new_token_limit
+from workbench.errors import EngineError
+from workbench.types import Sampling
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass
+class _Pending:
+    request: Request
+    ticks_left: int
+
+
+class ScriptedEngine:
+    """Deterministic engine: `script(request)` returns the ids of the turn.
+
+    The turn is cut after its first stop id (finish "stop") or at the request's limit (finish "length"); a script that
+    returns fewer ids without a stop id also ends in "length": the policy did not end its turn. A script that raises
+    EngineError, or returns nothing, makes an error completion; any other exception is a bug of the script and is raised.
+    `logprob` is given to every token. `delay_ticks` (a number, or a function of the request) is how many polls a
+    request waits before the one that hands it over.
+    """
+
+    name = "scripted"
+
+    def __init__(
+        self,
+        script: Callable[[Request], Sequence[int]],
+        *,
+        context_length: int = 4096,
+        logprob: float = -1.0,
+        vocab_size: int | None = None,
+        delay_ticks: int | Callable[[Request], int] = 0,
+    ):
+        self._script = script
+        self._logprob = logprob
+        self._delay_ticks = delay_ticks
+        self._intake = Intake(context_length, vocab_size)
+        self._pending: dict[int, _Pending] = {}
+        self._policy_version = 0
+        self._generated_tokens = 0
+        self._ticks = 0
+
+    @property
+    def policy_version(self) -> int:
+        return self._policy_version
+
+    @property
+    def context_length(self) -> int:
+        return self._intake.context_length
+
+    @property
+    def keeps_cache(self) -> bool:
+        return False
+
+    @property
+    def cache_reason(self) -> str:
+        return "a script has no key/value cache"
+
+    def submit(self, request: Request) -> None:
+        self._intake.accept(request)
+        delay = self._delay_ticks(request) if callable(self._delay_ticks) else self._delay_ticks
+        self._pending[request.id] = _Pending(request, delay)
+
+    def poll(self) -> list[Completion]:
+        if not self._pending:
+            return []
+        self._ticks += 1
+        due = [pending.request for pending in self._pending.values() if pending.ticks_left <= 0]
+        for pending in self._pending.values():
+            pending.ticks_left -= 1
+        completions = [self._answer(request) for request in sorted(due, key=lambda request: request.id)]
+        for request in due:
+            del self._pending[request.id]
+            self._intake.finish(request.id)
+        return completions
+
+    def release(self, session: str) -> None:
+        """Free the session; a request that it still has in flight is dropped and never answered."""
+        dropped = self._intake.cancel(session)
+        self._pending.pop(dropped, None)
+
+    def sync(self, weights: Mapping[str, "torch.Tensor"], version: int) -> None:
+        self._intake.check_sync(version, self._policy_version)
+        self._policy_version = version
+
+    def stats(self) -> dict[str, float]:
+        return {"ticks": self._ticks, "generated_tokens": self._generated_tokens}
+
+    def _answer(self, request: Request) -> Completion:
+        limit = new_token_limit(len(request.prompt_ids), request, self.context_length)
+        error = None
+        try:
+            ids = [int(token) for token in self._script(request)]
+            if not ids:
+                error = f"the script returned no token for request {request.id}; a turn has at least one"
+        except EngineError as raised:
+            ids, error = [], str(raised)
+        stop = next((index for index, token in enumerate(ids) if token in request.stop_ids), None)
+        if stop is not None and stop < limit:
+            ids, finish = ids[: stop + 1], "stop"
+        else:
+            ids, finish = ids[:limit], "length"
+        self._generated_tokens += len(ids)
+        sampling = Sampling(request.temperature, request.top_p, engine=self.name, dtype="float32")
+        logprobs = np.full(len(ids), self._logprob, np.float32)
+        return Completion(
+            request_id=request.id,
+            token_ids=np.array(ids, np.int32),
+            logprobs=logprobs,
+            finish="error" if error else finish,
+            policy_version=self._policy_version,
+            sampling=sampling,
+            plain_logprobs=logprobs.copy() if sampling.bends else None,
+            error=error,
+        )

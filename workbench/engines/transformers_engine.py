@@ -1,0 +1,199 @@
+"""The embedded engine: its own decode loop over an unmodified Hugging Face causal model, on CPU and GPU.
+
+Axis letters: R rows that sample in this tick · V vocabulary.
+
+What makes it fast: keys and values are kept from turn to turn, a prompt that several sessions share passes through the
+model once, all sequences are packed without padding, and no turn waits for another. What makes it right: a probe
+compares it with a plain forward pass before it is used (`probe`), and the choice of a token depends on nothing but its
+own logits and its own address (`sampling`).
+
+    submit ─▶ intake (refuses) ─▶ runner.tick() ─▶ logits ─▶ sample_rows ─▶ runner.advance / finish ─▶ completion
+"""
+from __future__ import annotations
+
+import copy
+import inspect
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import numpy as np
+import torch
+
+from workbench.engines.base import Completion, Request
+from workbench.engines.cohort_runner import CohortRunner
+from workbench.engines.config import TransformersEngineConfig
+from workbench.engines.intake import Intake, new_token_limit
+from workbench.engines.probe import Verdict, judge, slot_forward
+from workbench.engines.rows import Counters, Row
+from workbench.engines.sampling import Sampled, sample_rows, uniforms
+from workbench.engines.slot_runner import SlotRunner
+from workbench.engines.weights import copy_weights
+from workbench.errors import EngineError
+from workbench.types import Sampling
+
+UNLIMITED = 1 << 20  # context of models that have no positions to run out of
+
+
+class TransformersEngine:
+    """Samples turns from its own copy of `model`'s weights. Not thread-safe: one thread submits and polls.
+
+    Make it before the learner wraps the model (accelerate patches `forward`, DDP renames the weights). `model` itself is
+    left as it is. Raises EngineError for what is no causal language model.
+    """
+
+    name = "transformers"
+
+    def __init__(self, model: torch.nn.Module, config: TransformersEngineConfig = TransformersEngineConfig()):
+        if not hasattr(model, "config") or not hasattr(model, "get_output_embeddings"):
+            raise EngineError(
+                f"expected a Hugging Face causal language model, got {type(model).__name__}; if it is wrapped (DDP, "
+                "FSDP, accelerate), hand over the model inside"
+            )
+        self.config = config
+        self._device = torch.device(config.device)
+        self._model = copy.deepcopy(model).requires_grad_(False).eval()
+        self._model.to(device=self._device, dtype=getattr(torch, config.dtype))
+        self._policy_version = 0
+        self._counters = Counters()
+        self._intake = Intake(_context_length(self._model, config.max_context), _vocab_size(self._model))
+        self._verdict = self._choose()
+        self._runner = self._make_runner()
+
+    # ------------------------------------------------------------------------------------------ the contract
+
+    @property
+    def policy_version(self) -> int:
+        return self._policy_version
+
+    @property
+    def context_length(self) -> int:
+        return self._intake.context_length
+
+    @property
+    def keeps_cache(self) -> bool:
+        """True where keys and values are kept from turn to turn; `cache_reason` says why, or why not."""
+        return self._verdict.mode == "slots"
+
+    @property
+    def cache_reason(self) -> str:
+        return self._verdict.reason
+
+    def submit(self, request: Request) -> None:
+        """Queue a turn. Raises EngineError for a request that can never be served."""
+        limit = new_token_limit(len(request.prompt_ids), request, self.context_length)
+        if self.keeps_cache and len(request.prompt_ids) + limit > self.config.cache_tokens:
+            raise EngineError(
+                f"request {request.id}: {len(request.prompt_ids)} prompt and up to {limit} new tokens do not fit into "
+                f"a cache of {self.config.cache_tokens} tokens; raise engine.cache_tokens or lower max_new_tokens"
+            )
+        prompt = self._intake.accept(request)
+        self._runner.add(Row(request, prompt, limit, uniforms(request.seed, limit)))
+
+    def poll(self) -> list[Completion]:
+        """One tick: admit, one forward pass, sample, hand over what is done, in the order of request ids."""
+        if not len(self._intake):
+            return []
+        started = time.process_time()
+        self._counters.ticks += 1
+        with torch.inference_mode():
+            ticked = self._runner.tick()
+            done = self._sample(ticked.rows, ticked.logits) if ticked.rows else []
+        self._counters.cpu_seconds += time.process_time() - started
+        return sorted(done, key=lambda completion: completion.request_id)
+
+    def release(self, session: str) -> None:
+        """Free the session; a request that it still has in flight is dropped and never answered."""
+        self._intake.cancel(session)
+        self._runner.release(session)
+
+    def sync(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        """Copy new weights in, all or nothing, and drop every cache: it was made by the old ones."""
+        self._intake.check_sync(version, self._policy_version)
+        copy_weights(self._model, weights)
+        self._runner.drop()
+        self._policy_version = version
+
+    def stats(self) -> dict[str, float]:
+        """Counts since the engine was made (see `rows.Counters`), and what the cache takes up now."""
+        return {**asdict(self._counters), "cached_tokens": self._runner.cached_tokens}
+
+    # ------------------------------------------------------------------------------------------ inside
+
+    def _choose(self) -> Verdict:
+        if self.config.cache == "off":
+            return Verdict("turn", "switched off by engine.cache='off'")
+        with torch.inference_mode():
+            return judge(self._model, self._intake.vocab_size, self._device, _keeps_logits(self._model))
+
+    def _make_runner(self) -> SlotRunner | CohortRunner:
+        limits = dict(max_rows=self.config.max_rows, prefill_tokens=self.config.prefill_tokens, counters=self._counters)
+        if self.keeps_cache:
+            forward = slot_forward(self._model, _keeps_logits(self._model))
+            return SlotRunner(forward, self._device, cache_tokens=self.config.cache_tokens, **limits)
+        return CohortRunner(self._model, self._device, use_cache=self._verdict.mode == "turn", **limits)
+
+    def _sample(self, rows: list[Row], logits_RV: torch.Tensor) -> list[Completion]:
+        temperature = np.array([row.request.temperature for row in rows])
+        top_p = np.array([row.request.top_p for row in rows])
+        uniform = np.array([row.uniforms[len(row.tokens)] for row in rows])
+        sampled = sample_rows(logits_RV, temperature, top_p, uniform)
+        return [done for index, row in enumerate(rows) if (done := self._take(row, sampled, index)) is not None]
+
+    def _take(self, row: Row, sampled: Sampled, index: int) -> Completion | None:
+        """Note what was sampled for one row; its completion if that was the last token."""
+        if not sampled.valid[index]:
+            error = (
+                f"the logits of token {len(row.tokens)} are not finite (policy version {self._policy_version}); the "
+                "weights have diverged or overflow in " + self.config.dtype
+            )
+            return self._complete(row, "error", error)
+        token = int(sampled.token[index])
+        row.tokens.append(token)
+        row.logps.append(float(sampled.logp[index]))
+        row.plain_logps.append(float(sampled.plain_logp[index]))
+        self._counters.generated_tokens += 1
+        if token in row.request.stop_ids:
+            return self._complete(row, "stop")
+        if len(row.tokens) == row.limit:
+            return self._complete(row, "length")
+        self._runner.advance(row, token)
+        return None
+
+    def _complete(self, row: Row, finish: str, error: str | None = None) -> Completion:
+        request = row.request
+        self._runner.finish(row, keep=error is None)
+        self._intake.finish(request.id)
+        sampling = Sampling(request.temperature, request.top_p, engine=self.name, dtype=self.config.dtype)
+        count = 0 if error else len(row.tokens)  # of a turn that broke nothing is handed over
+        return Completion(
+            request_id=request.id,
+            token_ids=np.array(row.tokens[:count], np.int32),
+            logprobs=np.array(row.logps[:count], np.float32),
+            finish=finish,
+            policy_version=self._policy_version,
+            sampling=sampling,
+            plain_logprobs=np.array(row.plain_logps[:count], np.float32) if sampling.bends else None,
+            error=error,
+        )
+
+
+def _keeps_logits(model: torch.nn.Module) -> bool:
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
+
+
+def _vocab_size(model: torch.nn.Module) -> int:
+    return int(model.get_input_embeddings().weight.shape[0])
+
+
+def _context_length(model: torch.nn.Module, max_context: int | None) -> int:
+    """Tokens of one sequence: what the model has positions for, and no more than was asked for."""
+    text = model.config.get_text_config(decoder=True)
+    positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None) or UNLIMITED
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        # Beyond this length it rotates differently, which would make kept keys wrong.
+        positions = min(positions, rope.get("original_max_position_embeddings", positions))
+    if max_context is not None and max_context > positions:
+        raise EngineError(f"engine.max_context is {max_context}, but the model has positions for {positions} tokens only")
+    return int(max_context or positions)
