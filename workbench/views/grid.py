@@ -1,0 +1,91 @@
+"""Grids inside an environment's text: found, and drawn as real coloured cells.
+
+A grid is two or more lines in a row with the same number of single characters, spaces between them or not. Only what
+consists wholly of known tiles is drawn; any other text is shown as it stands.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from workbench.views.markup import INK, MONO, Html, tag
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How one character of a grid is drawn, and what it means."""
+
+    meaning: str
+    background: str
+    foreground: str = INK
+
+
+# FrozenLake's characters. The lines between cells and the letters carry the same facts without colour.
+LAKE_TILES: Mapping[str, Tile] = {
+    "P": Tile("you", "#0072b2", "#ffffff"),
+    "_": Tile("ice", "#e3f0fa", "#7d93a6"),
+    "O": Tile("hole", "#27323d", "#ffffff"),
+    "G": Tile("goal", "#f2c230"),
+    "X": Tile("you in a hole", "#b33c00", "#ffffff"),
+    "√": Tile("you on the goal", "#00734f", "#ffffff"),
+}
+
+
+@dataclass(frozen=True)
+class FoundGrid:
+    """The text before the grid, its cells row by row, the text after."""
+
+    before: str
+    cells: tuple[tuple[str, ...], ...]
+    after: str
+
+
+def find_grid(text: str, tiles: Mapping[str, Tile] = LAKE_TILES) -> FoundGrid | None:
+    """The first grid of known tiles in `text`, or None."""
+    lines = text.split("\n")
+    rows = [_row(line, tiles) for line in lines]
+    start = 0
+    while start < len(rows):
+        width, end = len(rows[start]), start + 1
+        while end < len(rows) and width and len(rows[end]) == width:
+            end += 1
+        if width >= 2 and end - start >= 2:
+            return FoundGrid("\n".join(lines[:start]), tuple(rows[start:end]), "\n".join(lines[end:]))
+        start = end
+    return None
+
+
+def _row(line: str, tiles: Mapping[str, Tile]) -> tuple[str, ...]:
+    """The cells of a line; empty where it holds anything but tiles."""
+    parts = line.split()
+    cells = tuple(parts) if all(len(part) == 1 for part in parts) else tuple("".join(parts))
+    if len(parts) > 1 and cells != tuple(parts):
+        return ()  # words that happen to use tile letters are no grid
+    return cells if all(cell in tiles for cell in cells) else ()
+
+
+def draw_grid(cells: tuple[tuple[str, ...], ...], tiles: Mapping[str, Tile] = LAKE_TILES, *, size: int = 24) -> Html:
+    """The cells as a small table of squares, `size` pixels wide, each with its letter."""
+    rows = []
+    for row in cells:
+        squares = []
+        for character in row:
+            tile = tiles[character]
+            squares.append(tag("td", character, title=tile.meaning, style=(
+                f"background-color:{tile.background};color:{tile.foreground};width:{size}px;height:{size}px;"
+                f"min-width:{size}px;padding:0;text-align:center;vertical-align:middle;border:1px solid #ffffff;"
+                f"font-family:{MONO};font-size:{size * 5 // 9}px;font-weight:600;line-height:1")))
+        rows.append(tag("tr", *squares, style="background-color:#ffffff"))
+    return tag("table", tag("tbody", *rows), style=(
+        "border-collapse:collapse;table-layout:auto;margin:0;background-color:#ffffff;border:1px solid #9fb0bf"))
+
+
+def legend(cells_seen: set[str], tiles: Mapping[str, Tile] = LAKE_TILES) -> Html:
+    """What the tiles mean, for those that occur."""
+    items = []
+    for character, tile in tiles.items():
+        if character in cells_seen:
+            items.append(tag("span", tag("span", character, style=(
+                f"background-color:{tile.background};color:{tile.foreground};font-family:{MONO};padding:0 5px;"
+                "border-radius:2px;border:1px solid #c9d2da")), " " + tile.meaning, style="margin:0 12px 0 0"))
+    return tag("span", *items)

@@ -1,0 +1,115 @@
+"""How numbers, outcomes and tables are put into words: the same in the text form and in the HTML form of a view."""
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+
+from workbench.types import StopReason, Trajectory
+
+SPARKS = "▁▂▃▄▅▆▇█"
+
+STOP_WORDS = {
+    StopReason.TERMINATED: "the task was over",
+    StopReason.ENV_TRUNCATED: "the environment's own limit ran out",
+    StopReason.MAX_TURNS: "the limit on turns ran out",
+    StopReason.CONTEXT_FULL: "the context was full",
+    StopReason.ENV_ERROR: "the environment raised an error",
+    StopReason.ENV_TIMEOUT: "the environment missed its deadline",
+    StopReason.ENGINE_ERROR: "the engine gave no answer",
+}
+
+
+def missing(value: object) -> bool:
+    """None or NaN: not computed, which is not zero (law 5)."""
+    return value is None or (isinstance(value, (float, np.floating)) and math.isnan(value))
+
+
+def signed(value: float | None, digits: int = 2) -> str:
+    """A reward or an advantage; a dash where it was not scored."""
+    return "—" if missing(value) else f"{value:+.{digits}f}"
+
+
+def number(value: object, digits: int = 4) -> str:
+    """A value of any size in few characters: 0.0132, 1.2e-05, 12,345, yes, —."""
+    if missing(value):
+        return "—"
+    if isinstance(value, (bool, np.bool_)):
+        return "yes" if value else "no"
+    if isinstance(value, (int, np.integer)):
+        return f"{value:,}"
+    if isinstance(value, (float, np.floating)):
+        whole = math.isfinite(value) and value == int(value) and abs(value) < 1e6
+        return f"{value:.1f}" if whole else f"{value:.{digits}g}"
+    return str(value)
+
+
+def percent(value: float | None) -> str:
+    return "—" if missing(value) else f"{100 * value:.1f} %"
+
+
+def count(amount: int, one: str, many: str | None = None) -> str:
+    """1 turn, 2 turns, 1,204 tokens."""
+    return f"{amount:,} {one if amount == 1 else many or one + 's'}"
+
+
+def success_mark(success: bool | None) -> str:
+    """A sign that needs no colour."""
+    return {True: "✓", False: "✗"}.get(success, "?")
+
+
+def success_words(trajectory: Trajectory) -> str:
+    if trajectory.stop_reason.is_fault:
+        return "! fault"
+    return {True: "✓ success", False: "✗ no success"}.get(trajectory.success, "? success not known")
+
+
+def reward_words(trajectory: Trajectory) -> str:
+    return "not scored" if trajectory.reward is None else signed(trajectory.reward)
+
+
+def parts_words(parts: object) -> str:
+    """`goal +1.00, format 0` for the named parts of a reward."""
+    return ", ".join(f"{name} {'0' if value == 0 else signed(value)}" for name, value in dict(parts).items())
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """The course of a series in `width` block characters; gaps where nothing was measured."""
+    array = np.asarray(values, float)
+    if not np.isfinite(array).any():
+        return ""
+    bins = np.array_split(array, min(width, len(array)))
+    means = np.array([np.nanmean(b) if np.isfinite(b).any() else np.nan for b in
+                      (np.where(np.isfinite(b), b, np.nan) for b in bins)])
+    low, high = np.nanmin(means), np.nanmax(means)
+    level = np.zeros(len(means)) if high == low else (means - low) / (high - low) * (len(SPARKS) - 1)
+    return "".join(" " if math.isnan(x) else SPARKS[int(round(x))] for x in level)
+
+
+def display_width(text: str) -> int:
+    """Columns that `text` takes in a terminal: wide characters take two, combining ones none."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def aligned(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> str:
+    """Columns of text, two spaces apart; those whose index is in `right` are flush right. Lines carry no trailing space."""
+    if not rows:
+        return ""
+    widths = [max(display_width(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
+    lines = []
+    for row in rows:
+        padded = []
+        for i, text in enumerate(row):
+            gap = " " * (widths[i] - display_width(text))
+            padded.append(gap + text if i in right else text + gap)
+        lines.append((indent + "  ".join(padded)).rstrip())
+    return "\n".join(lines)
+
+
+def quoted(text: str, first: str, rest: str | None = None) -> str:
+    """Every line of `text` behind a bar: `wrote  | ...`, later lines indented alike."""
+    rest = " " * len(first) if rest is None else rest
+    lines = text.split("\n")
+    return "\n".join(f"{first if i == 0 else rest}| {line}".rstrip() for i, line in enumerate(lines))
