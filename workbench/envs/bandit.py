@@ -75,16 +75,17 @@ class Bandit:
             object.__setattr__(self, field, pairs)
         if not self.names or set(self.names) & set(self.heldout_names):
             raise ConfigError("Bandit.names holds at least one pair, and none that is held out too; for held-out tasks "
-                              f"with the same names leave heldout_names empty. Got {self.names!r}, {self.heldout_names!r}")
+                              f"with the same names leave heldout_names empty; got {self.names}, {self.heldout_names}")
         if not 0 <= self.risky_chance <= 1:
             raise ConfigError(f"Bandit.risky_chance is a probability from 0 to 1, got {self.risky_chance!r}")
-        if self.safe_payout >= self.risky_chance:
+        if not self.safe_payout < self.risky_chance:
             raise ConfigError(f"success means choosing the risky arm, so it must pay more on average: risky_chance "
                               f"{self.risky_chance!r} must exceed safe_payout {self.safe_payout!r}")
         if self.max_turns < 1:
             raise ConfigError(f"Bandit.max_turns must be at least 1, got {self.max_turns!r}")
         if not float("-inf") < self.format_penalty <= 0:
-            raise ConfigError(f"Bandit.format_penalty is 0 or negative, got {self.format_penalty!r}; more would pay for garbage")
+            raise ConfigError(f"Bandit.format_penalty is 0 or negative, got {self.format_penalty!r}; more would pay "
+                              "for garbage")
 
     # -------------------------------------------------------------------------------------------- tasks
 

@@ -75,7 +75,8 @@ class FrozenLake:
             raise ConfigError(f"FrozenLake.hole_density must lie in 0 to 0.9, got {self.hole_density!r}; with more "
                               "holes hardly any map has a path")
         if not float("-inf") < self.format_penalty <= 0:
-            raise ConfigError(f"FrozenLake.format_penalty is 0 or negative, got {self.format_penalty!r}; more would pay for garbage")
+            raise ConfigError("FrozenLake.format_penalty is 0 or negative (more would pay for garbage), got "
+                              f"{self.format_penalty!r}")
 
     # -------------------------------------------------------------------------------------------- tasks
 

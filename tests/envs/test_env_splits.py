@@ -1,0 +1,117 @@
+"""Tasks are the same in every process, and what is held out is never trained."""
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from workbench.envs import ENVS, PRESETS, FrozenLake, split_of, tasks
+from workbench.errors import ConfigError
+from workbench.seeds import seed_of
+
+FINGERPRINT = """
+import hashlib, json
+from workbench.envs import PRESETS, tasks
+from workbench.envs.baselines import evaluate_baseline
+lines = []
+for name in ("frozenlake-4x4-slip", "bandit"):
+    family = PRESETS[name]
+    chosen = [*tasks(family, "train", 12, seed=3, step=2), *tasks(family, "held-out", 12)]
+    lines += [json.dumps([t.id, t.task_seed, dict(t.payload)]) for t in chosen]
+    lines += [repr(evaluate_baseline(family, chosen, p, 5, attempts=2).attempts) for p in ("random", "solver")]
+print(hashlib.sha256("\\n".join(lines).encode()).hexdigest())
+"""
+
+
+def in_process(code, hash_seed):
+    result = subprocess.run([sys.executable, "-c", code], env=dict(os.environ, PYTHONHASHSEED=hash_seed),
+                            capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_tasks_and_attempts_are_the_same_in_every_process():
+    assert in_process(FINGERPRINT, "1") == in_process(FINGERPRINT, "2")
+
+
+def test_control_a_salted_hash_would_be_noticed():
+    assert in_process("print(hash('level 7'))", "1") != in_process("print(hash('level 7'))", "2")
+
+
+def digest(chosen):
+    return hashlib.sha256(json.dumps([[t.task_seed, dict(t.payload)] for t in chosen]).encode()).hexdigest()[:16]
+
+
+def test_the_held_out_tasks_of_the_demo_never_change():
+    """Every published number rests on these 512 maps: whoever changes them must say so here."""
+    chosen = tasks(PRESETS["frozenlake-4x4"], "held-out", 512)
+    assert chosen[0].payload["grid"] == ["O_PO", "____", "OO__", "__G_"]
+    assert digest(chosen) == "263cf8a82b64f4de"
+    assert len({tuple(t.payload["grid"]) for t in chosen}) == 512
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_no_problem_is_in_both_splits(name):
+    family = PRESETS[name]
+    train = [t for step in range(8) for t in tasks(family, "train", 64, seed=1, step=step)]
+    held_out = tasks(family, "held-out", 128)
+    assert not {t.task_seed for t in train} & {t.task_seed for t in held_out}
+    assert {split_of(family, t) for t in train} == {"train"} and {split_of(family, t) for t in held_out} == {"held-out"}
+    if getattr(family, "heldout_names", True):  # a bandit without held-out names shows the same prompts again
+        assert not {json.dumps(dict(t.payload)) for t in train} & {json.dumps(dict(t.payload)) for t in held_out}
+
+
+def test_control_splitting_by_the_seed_alone_would_repeat_maps():
+    family = FrozenLake(size=2)
+    one = {tuple(family.task(seed_of("train", i)).payload["grid"]) for i in range(200)}
+    other = {tuple(family.task(seed_of("held-out", i)).payload["grid"]) for i in range(200)}
+    assert one & other
+    one = {tuple(t.payload["grid"]) for t in tasks(family, "train", 200)}
+    other = {tuple(t.payload["grid"]) for t in tasks(family, "held-out", 200)}
+    assert one and other and not one & other
+
+
+def test_steps_and_runs_draw_different_tasks_and_lists_are_prefixes():
+    family = PRESETS["frozenlake-4x4"]
+    streams = [tuple(t.task_seed for t in tasks(family, "train", 8, seed=seed, step=step))
+               for seed in (0, 1) for step in (0, 1)]
+    assert len({seed for stream in streams for seed in stream}) == 32
+    assert tasks(family, "train", 8)[:3] == tasks(family, "train", 3)
+    assert tasks(family, "held-out", 40)[:25] == tasks(family, "held-out", 25)
+    assert len({t.id for t in tasks(family, "train", 64)}) == 64
+
+
+def test_a_family_that_does_not_name_its_splits_gets_them_by_payload():
+    class Bare:
+        def task(self, task_seed):
+            return FrozenLake().task(task_seed)
+
+    assert {split_of(Bare(), t) for t in tasks(Bare(), "held-out", 5)} == {"held-out"}
+
+
+def test_unknown_splits_are_refused():
+    with pytest.raises(ConfigError, match="held-out"):
+        tasks(PRESETS["bandit"], "validation", 3)
+
+
+def test_presets_are_what_their_names_say():
+    assert set(ENVS) == {"frozenlake", "bandit"}
+    assert {family.name for family in PRESETS.values()} == set(ENVS)
+    demo = PRESETS["frozenlake-4x4"]
+    assert (demo.size, demo.slip, demo.hole_density, demo.max_moves, demo.think) == (4, 0.0, 0.2, 10, True)
+    assert demo.label == "FrozenLake 4x4, slip 0, holes 0.2, 10 moves, 5 per answer, 10 answers"
+    assert PRESETS["frozenlake-4x4-slip"].slip == 0.2 and PRESETS["frozenlake-4x4-gymnasium"].slip == 2 / 3
+    assert PRESETS["bandit-paper"].safe_payout == 0.15 and PRESETS["bandit-code"].safe_payout == 0.1
+
+
+def test_environments_and_stats_need_numpy_only():
+    code = """
+import sys
+before = {name.partition(".")[0] for name in sys.modules}
+import workbench.envs, workbench.envs.baselines, workbench.envs.runners, workbench.stats
+loaded = {name.partition(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names)
+print(sorted(name for name in loaded if not name.startswith("_")))
+"""
+    assert in_process(code, "0") == "['numpy', 'workbench']"

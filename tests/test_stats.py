@@ -1,0 +1,109 @@
+"""Intervals: numbers that can be checked by hand, and coverage as promised."""
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.errors import DataError
+from workbench.stats import cluster_mean, mean_interval, paired_difference, rate, t95, wilson_interval
+
+
+def test_wilson_by_hand():
+    # z^2 = 3.8415. 5 of 10: centre 0.5, half = 1.96 * sqrt(0.025 + 3.8415/400) / 1.38415 = 0.2634
+    assert wilson_interval(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+    # 0 of n: upper end is z^2 / (n + z^2) = 3.8415 / 13.8415
+    assert wilson_interval(0, 10) == (0.0, pytest.approx(3.8415 / 13.8415, abs=1e-4))
+    assert wilson_interval(10, 10) == (pytest.approx(10 / 13.8415, abs=1e-4), 1.0)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+    assert str(rate(266, 512)) == "0.52 [0.48, 0.56] n=512"
+
+
+@given(st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_holds_the_rate_stays_in_range_and_mirrors(case):
+    successes, n = case
+    low, high = wilson_interval(successes, n)
+    assert 0 <= low <= successes / n <= high <= 1 and low < high
+    assert wilson_interval(n - successes, n) == pytest.approx((1 - high, 1 - low))
+    assert high - low > wilson_interval(4 * successes, 4 * n)[1] - wilson_interval(4 * successes, 4 * n)[0]
+
+
+def test_wilson_covers_as_promised():
+    """Exactly, by summing the binomial distribution: on average over rates 95 %, and never far below."""
+    n = 40
+    intervals = [wilson_interval(k, n) for k in range(n + 1)]
+    choose = np.cumprod([1.0, *[(n - k) / (k + 1) for k in range(n)]])
+    coverage = []
+    for p in np.linspace(0.02, 0.98, 97):
+        chances = choose * p ** np.arange(n + 1) * (1 - p) ** (n - np.arange(n + 1))
+        coverage.append(sum(c for c, (low, high) in zip(chances, intervals) if low <= p <= high))
+    assert 0.945 < np.mean(coverage) < 0.96 and min(coverage) > 0.90
+
+
+def test_student_t_against_the_printed_tables():
+    for freedom, value in ((1, 12.706), (2, 4.303), (10, 2.228), (11, 2.201), (15, 2.131), (30, 2.042), (120, 1.980)):
+        assert t95(freedom) == pytest.approx(value, abs=6e-4)
+
+
+def test_mean_interval_by_hand():
+    # 1, 2, 3: mean 2, s = 1, half = 4.3027 / sqrt(3) = 2.4842
+    estimate = mean_interval([1, 2, 3])
+    assert (estimate.mean, estimate.low, estimate.high, estimate.n) == (2, pytest.approx(-0.4842, abs=1e-4),
+                                                                       pytest.approx(4.4842, abs=1e-4), 3)
+    alone = mean_interval([0.7])
+    assert (alone.mean, alone.low, alone.high) == (0.7, float("-inf"), float("inf"))
+
+
+def test_clusters_by_hand():
+    # Two tasks, two attempts each, attempts agree: deviations sum to -1 and +1, so SE = sqrt(2/1 * 2) / 4 = 0.5.
+    estimate = cluster_mean([0, 0, 1, 1], [7, 7, 9, 9])
+    assert (estimate.mean, estimate.n) == (0.5, 2) and estimate.high - 0.5 == pytest.approx(12.7062 * 0.5)
+    # Attempts at a task that agree carry no more than one of them does: the width is that of the tasks alone.
+    tasks_C = np.arange(30) % 3 == 0
+    repeated = cluster_mean(np.repeat(tasks_C, 8), np.repeat(np.arange(30), 8))
+    single = mean_interval(tasks_C.astype(float))
+    assert (repeated.low, repeated.high) == pytest.approx((single.low, single.high))
+    assert repeated.high - repeated.low > 2 * (wilson_interval(80, 240)[1] - wilson_interval(80, 240)[0])
+
+
+def test_paired_difference_by_hand():
+    # 100 tasks: b alone solves 12, a alone 4. p10 = 13/102, p01 = 5/102, d = 8/102 = 0.0784;
+    # half = 1.96 * sqrt((18/102 - 0.0784^2) / 102) = 0.0801
+    a = np.array([0] * 12 + [1] * 4 + [1] * 50 + [0] * 34)
+    b = np.array([1] * 12 + [0] * 4 + [1] * 50 + [0] * 34)
+    difference = paired_difference(a, b)
+    assert difference.mean == pytest.approx(0.08) and difference.n == 100
+    assert (difference.low, difference.high) == pytest.approx((0.0784 - 0.0801, 0.0784 + 0.0801), abs=1e-4)
+    assert not difference.is_clear and str(difference) == "+0.08 [-0.00, +0.16] n=100"
+    swapped = paired_difference(b, a)
+    assert (swapped.mean, swapped.low, swapped.high) == pytest.approx((-0.08, -difference.high, -difference.low))
+    assert paired_difference([0] * 300, [1] * 30 + [0] * 270).is_clear
+
+
+def test_pairing_is_what_narrows_the_interval():
+    """The same two rates with the tasks shuffled: the interval widens, so the order of tasks is really used."""
+    a = np.arange(400) < 200
+    b = np.arange(400) < 230
+    paired = paired_difference(a, b)
+    shuffled = paired_difference(a, np.random.default_rng(0).permutation(b))
+    assert paired.mean == pytest.approx(shuffled.mean) == pytest.approx(0.075)
+    assert paired.is_clear and (shuffled.high - shuffled.low) > 2 * (paired.high - paired.low)
+
+
+@pytest.mark.parametrize(("p10", "p01", "n"), [(0.1, 0.02, 512), (0.05, 0.05, 100), (0.3, 0.2, 60), (0.02, 0.0, 200)])
+def test_paired_difference_covers_as_promised(p10, p01, n):
+    rng = np.random.default_rng(1)
+    trials, covered = 2000, 0
+    for _ in range(trials):
+        u = rng.random(n)
+        a, b = (u < p01).astype(int), ((u >= p01) & (u < p01 + p10)).astype(int)
+        difference = paired_difference(a, b)
+        covered += difference.low <= p10 - p01 <= difference.high
+    assert covered / trials > 0.935
+
+
+def test_what_cannot_be_counted_is_refused():
+    for call in (lambda: wilson_interval(3, 2), lambda: rate(0, 0), lambda: mean_interval([]), lambda: t95(0),
+                 lambda: mean_interval([1.0, float("nan")]), lambda: paired_difference([1], [1, 0]),
+                 lambda: paired_difference([0.5], [1]), lambda: cluster_mean([1, 2], [1])):
+        with pytest.raises(DataError):
+            call()
