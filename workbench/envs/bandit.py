@@ -46,7 +46,7 @@ class Bandit:
     safe_payout     what the safe arm always pays
     risky_chance    probability that the risky arm pays 1.0; must make the risky arm the better one
     names           (safe, risky) pairs of the training tasks
-    heldout_names   pairs of the held-out tasks; none: they use `names` too
+    heldout_names   pairs of the held-out tasks; none, or the same ones: known names, drawn anew
     reversed_names  swap the roles within every pair
     max_turns       answers; 1 means that an unreadable answer ends the attempt without a pull
     think, format_penalty, show_rewards: as in FrozenLake
@@ -73,9 +73,9 @@ class Bandit:
             if any(not n.strip() or n != n.strip() or set(n) & set("<>|") for pair in pairs for n in pair):
                 raise ConfigError(f"Bandit.{field}: a name is a word without < > | or outer spaces, got {pairs!r}")
             object.__setattr__(self, field, pairs)
-        if not self.names or set(self.names) & set(self.heldout_names):
-            raise ConfigError("Bandit.names holds at least one pair, and none that is held out too; for held-out tasks "
-                              f"with the same names leave heldout_names empty; got {self.names}, {self.heldout_names}")
+        if not self.names or (self.names != self.heldout_names and set(self.names) & set(self.heldout_names)):
+            raise ConfigError("Bandit.names holds at least one pair, and heldout_names other pairs (or none, or all of "
+                              f"the same ones, on purpose); got {self.names}, {self.heldout_names}")
         if not 0 <= self.risky_chance <= 1:
             raise ConfigError(f"Bandit.risky_chance is a probability from 0 to 1, got {self.risky_chance!r}")
         if not self.safe_payout < self.risky_chance:
