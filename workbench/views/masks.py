@@ -1,0 +1,99 @@
+"""The masks of many trajectories at one glance: each row a sequence that the model saw, each pixel a token or more.
+
+Axes: S segments (rows), T tokens (columns).
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from workbench.types import Group, View, trajectories_of
+from workbench.views import markup as m
+from workbench.views import words
+from workbench.views.escape import visible
+from workbench.views.markup import tag
+from workbench.views.png import palette_png
+from workbench.views.tokens import AGAIN, ENV, KINDS, PROMPT, SCAFFOLD, TRAINED, kinds_of
+
+NOTHING, LINE = 6, 7
+PALETTE = ("#b9c6d4", "#e2e4e7", "#8fc3e8", "#f0a848", "#0b4f87", "#8a5fa8", "#ffffff", "#1b2733")
+CHARACTERS = {PROMPT: "p", SCAFFOLD: ".", AGAIN: "a", ENV: "e", TRAINED: "#", NOTHING: " "}
+# Where several tokens share a pixel, the first of these that occurs is drawn: trained tokens never vanish.
+PRECEDENCE = (TRAINED, AGAIN, ENV, PROMPT, SCAFFOLD)
+
+
+def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int = 1200) -> View:
+    """Who wrote which token, and which are trained, over whole groups.
+
+    You will see one row per segment (a dark line between groups), light for what stands in the context, dark blue for
+    what is trained. A batch that trains on prompts or replies, or a group whose attempts are all alike, catches the eye.
+    Long sequences are drawn several tokens to a pixel, and trained ones win; the caption says how many.
+    """
+    rows = [(number, t, kinds_of(segment)) for number, group in enumerate(groups) for t in group
+            for segment in t.segments]
+    shown, hidden = rows[:max_rows], max(0, len(rows) - max_rows)
+    longest = max((len(kind_T) for _, _, kind_T in shown), default=0)
+    if not longest:
+        return View(m.card(m.note("no tokens to show")), "no tokens to show")
+    per_pixel = -(-longest // max_columns)
+    kind_SX = np.stack([_binned(kind_T, per_pixel, -(-longest // per_pixel)) for _, _, kind_T in shown])
+    counts = {kind: int(sum((kind_T == kind).sum() for _, _, kind_T in rows)) for kind in CHARACTERS if kind != NOTHING}
+    total = sum(counts.values())
+    summary = (f"{words.count(len(groups), 'group')}, {words.count(len(trajectories_of(groups)), 'trajectory', 'trajectories')}, "
+               f"{words.count(len(rows), 'segment')}, {words.count(total, 'token')}, {counts[TRAINED]:,} trained "
+               f"({words.percent(counts[TRAINED] / total)})")
+    scale_words = "one pixel is " + words.count(per_pixel, "token") + (", trained ones win" if per_pixel > 1 else "")
+    notice = f"first {len(shown)} segments shown, {hidden} hidden" if hidden else ""
+    png = _picture(kind_SX, [number for number, _, _ in shown])
+    legend = [tag("span", tag("span", CHARACTERS[kind], style=(
+        f"background-color:{PALETTE[kind]};color:{'#ffffff' if kind == TRAINED else m.INK};font-family:{m.MONO};"
+        "padding:0 6px")), f" {KINDS[kind].mark}: {counts[kind]:,}", style="margin:0 14px 0 0;display:inline-block")
+        for kind in CHARACTERS if kind != NOTHING]
+    html = m.card(m.heading("masks: who wrote which token"), m.note(summary), m.note(*legend),
+                  m.picture(png, f"Mask overview: {summary}"), m.note(f"rows: segments, in order; {scale_words}"),
+                  m.warning(notice) if notice else None)
+    return View(html, _text(shown, summary, longest, notice), png)
+
+
+def _binned(kind_T: np.ndarray, per_pixel: int, width: int) -> np.ndarray:
+    """One row of pixels: `per_pixel` tokens each, the kind that comes first in PRECEDENCE."""
+    padded = np.full(width * per_pixel, NOTHING, np.int8)
+    padded[:len(kind_T)] = kind_T
+    bins = padded.reshape(width, per_pixel)
+    row = np.full(width, NOTHING, np.int8)
+    for kind in reversed(PRECEDENCE):
+        row[(bins == kind).any(axis=1)] = kind
+    return row
+
+
+def _picture(kind_SX: np.ndarray, group_of_row: Sequence[int]) -> bytes:
+    """Rows made tall enough to be seen when they are few, with a line between groups."""
+    rows, columns = kind_SX.shape
+    tall = int(np.clip(360 // rows, 2, 14))
+    wide = int(np.clip(700 // columns, 1, 8))
+    pieces = []
+    for index in range(rows):
+        if index and group_of_row[index] != group_of_row[index - 1]:
+            pieces.append(np.full((1, columns * wide), LINE, np.int8))
+        band = np.repeat(np.repeat(kind_SX[index:index + 1], wide, axis=1), tall, axis=0)
+        if tall >= 4:
+            band[-1] = NOTHING  # a hair of paper between rows
+        pieces.append(band)
+    return palette_png(np.concatenate(pieces), PALETTE)
+
+
+def _text(shown: Sequence, summary: str, longest: int, notice: str, *, width: int = 96, max_lines: int = 64) -> str:
+    per_character = -(-longest // width)
+    keys = "  ".join(f"{CHARACTERS[kind]} {KINDS[kind].mark}" for kind in CHARACTERS if kind != NOTHING)
+    lines = [f"masks: {summary}", f"{keys}  (one character is {words.count(per_character, 'token')}, trained ones win)"]
+    previous = None
+    for number, trajectory, kind_T in shown[:max_lines]:
+        if number != previous:
+            lines.append(f"group {visible(trajectory.task.id)}")
+            previous = number
+        row = _binned(kind_T, per_character, -(-longest // per_character))
+        lines.append(f"{trajectory.attempt:>4} |" + "".join(CHARACTERS[int(kind)] for kind in row).rstrip())
+    if len(shown) > max_lines:
+        lines.append(f"… first {max_lines} rows shown, {len(shown) - max_lines} more in the picture")
+    return "\n".join([*lines, *([notice] if notice else [])])

@@ -1,0 +1,254 @@
+"""Tokens, coloured and marked by who wrote them and whether they are trained.
+
+    show_tokens(trajectory, chat.token_texts)                       who wrote what
+    show_tokens(trajectory, chat.token_texts, credit=advantage_T)   ... and what each token is credited with
+
+Axis: T tokens of the trajectory, its segments end to end.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from workbench.errors import DataError
+from workbench.types import CreditTable, Segment, Source, Trajectory, View
+from workbench.views import markup as m
+from workbench.views import words
+from workbench.views.escape import visible
+from workbench.views.markup import Html, tag
+
+PROMPT, SCAFFOLD, AGAIN, ENV, TRAINED, UNWEIGHTED = range(6)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How tokens of one kind look: mark (no colour needed), meaning, background, text colour, top border.
+
+    Trained tokens carry a bar on top, not an underline: an underline would hide the character `_`.
+    """
+
+    mark: str
+    meaning: str
+    background: str
+    foreground: str
+    top: str
+
+
+KINDS = (
+    Kind("prompt", "task text", "#e6ebf1", "#22303d", f"3px solid {m.CARD}"),
+    Kind("scaffold", "literals of the chat template", "#f4f4f4", "#5c6670", f"3px solid {m.CARD}"),
+    Kind("again", "written by the policy earlier, shown again: not trained", "#e4f1fb", "#28506e", "3px dotted #4a90bf"),
+    Kind("env", "replies of the environment", "#fdebd3", "#583200", f"3px solid {m.CARD}"),
+    Kind("TRAIN", "sampled here by the policy: trained", "#bfdff5", "#06283f", f"3px solid {m.BLUE}"),
+    Kind("weight0", "sampled here, but its row has weight 0: not trained", "#e9e2ef", "#432a55", "3px dashed #8a5fa8"),
+)
+
+Credit = np.ndarray | Mapping[str, np.ndarray]
+
+
+def kinds_of(segment: Segment) -> np.ndarray:
+    """The kind of each token of a segment [T]: its author, and whether it was sampled in this very segment."""
+    kind_T = np.array([PROMPT, SCAFFOLD, AGAIN, ENV], np.int8)[segment.sources]
+    kind_T[segment.eligible] = TRAINED
+    assert Source.POLICY == AGAIN and Source.ENV == ENV  # the table above is indexed by Source
+    return kind_T
+
+
+def credit_of(table: CreditTable, trajectory: int) -> dict[str, np.ndarray]:
+    """The rows of an update's credit table that belong to one trajectory of its batch, fit for `show_tokens`."""
+    rows = table["trajectory"] == trajectory
+    return {name: column[rows] for name, column in table.columns.items()}
+
+
+def show_tokens(trajectory: Trajectory, token_texts: Callable[[Sequence[int]], list[str]],
+                credit: Credit | None = None, *, max_tokens: int = 1600, max_segments: int = 12) -> View:
+    """The sequences that the model really saw, token by token.
+
+    You will see runs of tokens by one author: `[TRAIN ...| text]` was sampled here and is trained (solid bar on top,
+    hover for its logprob), `[again ...|` is a policy turn shown again (dotted bar), everything else has no bar. Line
+    feeds are drawn as ⏎. A rewritten history has several segments, each labelled.
+
+    `token_texts(ids)` gives one display string per token (`ChatFormat.token_texts`). `credit` is the advantage per
+    token [T] (NaN where there is none), or columns [T] such as `credit_of` gives: "advantage" colours the trained tokens
+    red to blue, "weight" tells which of them count, the rest is in the tooltips. At most about `max_tokens` tokens are
+    drawn, first and last of each segment, with a notice of how many are hidden.
+    """
+    columns = _columns(credit, sum(len(segment) for segment in trajectory.segments))
+    scale = _scale(columns)
+    shown = trajectory.segments[:max_segments]
+    room = max(40, max_tokens // max(1, len(shown)))
+    text, html, start = [_head(trajectory)], [], 0
+    for index, segment in enumerate(shown):
+        here = {name: column[start:start + len(segment)] for name, column in columns.items()}
+        drawn = _draw_segment(segment, token_texts, here, scale, room)
+        label = _segment_label(index, len(trajectory.segments), segment, drawn.kind_T)
+        text += [label, *drawn.text]
+        html += [m.note(label), drawn.html]
+        start += len(segment)
+    left_out = len(trajectory.segments) - len(shown)
+    if left_out:
+        notice = f"first {len(shown)} segments shown, {left_out} hidden"
+        text.append(f"… {notice}")
+        html.append(m.warning(notice))
+    body = m.card(m.heading(_head(trajectory)), _legend(columns, scale), *html)
+    return View(body, "\n".join(text))
+
+
+# ------------------------------------------------------------------------------------------------ credit
+
+
+def _columns(credit: Credit | None, num_tokens: int) -> dict[str, np.ndarray]:
+    if credit is None:
+        return {}
+    columns = dict(credit) if isinstance(credit, Mapping) else {"advantage": credit}
+    columns = {name: np.asarray(column) for name, column in columns.items()}
+    for name, column in columns.items():
+        if column.shape != (num_tokens,):
+            raise DataError(f"credit column {name!r} must have one value per token of the trajectory, segments end to "
+                            f"end: expected shape ({num_tokens},), got {column.shape}; see views.tokens.credit_of")
+    return columns
+
+
+def _scale(columns: Mapping[str, np.ndarray]) -> float:
+    """The largest |advantage|: full colour."""
+    values = np.abs(np.asarray(columns.get("advantage", np.zeros(0)), float))
+    return float(np.nanmax(values)) if np.isfinite(values).any() else 0.0
+
+
+# ------------------------------------------------------------------------------------------------ segments
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    kind_T: np.ndarray
+    text: list[str]
+    html: Html
+
+
+def _draw_segment(segment: Segment, token_texts: Callable[[Sequence[int]], list[str]],
+                  columns: Mapping[str, np.ndarray], scale: float, room: int) -> _Drawn:
+    """All runs of a segment, or those of its first and last tokens where there is no room for all."""
+    kind_T, turn_T, logp_T = kinds_of(segment), segment.turns, segment.logprobs
+    if "weight" in columns:
+        kind_T[(kind_T == TRAINED) & (columns["weight"] == 0)] = UNWEIGHTED
+    ids_T, length = segment.token_ids, len(segment)
+    hidden = max(0, length - room)
+    head = length if not hidden else room - room // 2
+    text: list[str] = []
+    rows: list[list[Html]] = []
+    for begin, end in ((0, head), (head + hidden, length)):
+        if hidden and begin:
+            notice = f"first {head:,} and last {length - begin:,} tokens shown, {hidden:,} hidden"
+            text.append(f"… {notice} …")
+            rows.append([m.cell("…", align="right"), m.cell(m.warning(notice))])
+        if begin == end:
+            continue
+        texts = token_texts(ids_T[begin:end].tolist())
+        for a, b in _runs(kind_T[begin:end], turn_T[begin:end]):
+            run = slice(begin + a, begin + b)
+            advantage = columns["advantage"][run] if "advantage" in columns else None
+            mark = _mark(int(kind_T[run.start]), int(turn_T[run.start]), b - a, advantage)
+            text.append(f"[{mark}|{visible(''.join(texts[a:b]), newline='⏎')}]")
+            facts = _Facts(ids_T[run], logp_T[run], {name: column[run] for name, column in columns.items()})
+            rows.append(_run_html(int(kind_T[run.start]), mark, texts[a:b], facts, scale))
+    return _Drawn(kind_T, text, m.table(rows))
+
+
+def _runs(kind_T: np.ndarray, turn_T: np.ndarray) -> list[tuple[int, int]]:
+    """Bounds of the stretches with one kind and one turn."""
+    edges = np.flatnonzero((np.diff(kind_T) != 0) | (np.diff(turn_T) != 0)) + 1
+    bounds = [0, *edges.tolist(), len(kind_T)]
+    return list(zip(bounds[:-1], bounds[1:]))
+
+
+def _mark(kind: int, turn: int, length: int, advantage_T: np.ndarray | None) -> str:
+    """`TRAIN turn 2, 8, +0.41`: kind, turn, number of tokens, and the advantage (or its range) where there is one."""
+    mark = f"{KINDS[kind].mark} turn {turn}, {length}"
+    if advantage_T is None or kind not in (TRAINED, UNWEIGHTED) or not np.isfinite(advantage_T).any():
+        return mark
+    low, high = float(np.nanmin(advantage_T)), float(np.nanmax(advantage_T))
+    return f"{mark}, {words.signed(low)}" + ("" if words.signed(low) == words.signed(high) else f"..{words.signed(high)}")
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What is known about the tokens of one run [len]."""
+
+    ids: np.ndarray
+    logp: np.ndarray
+    columns: Mapping[str, np.ndarray]
+
+
+def _run_html(kind: int, mark: str, texts: Sequence[str], facts: _Facts, scale: float) -> list[Html]:
+    """A row: the mark in the margin, the tokens beside it."""
+    look = KINDS[kind]
+    margin = m.cell(mark, align="right", foreground=m.MUTED, style=(
+        f"font-family:{m.MONO};font-size:11px;white-space:nowrap;border-bottom:0;padding:3px 8px;line-height:1.9"))
+    style = f"background-color:{look.background};color:{look.foreground};border-top:{look.top};padding:1px 0"
+    if kind not in (TRAINED, UNWEIGHTED):
+        # One element for the whole run: a prompt of thousands of tokens stays cheap to draw.
+        return [margin, _tokens_cell([tag("span", _broken("".join(texts)), title=look.meaning, style=style)])]
+    tokens = []
+    advantage = facts.columns.get("advantage")
+    for i, text in enumerate(texts):
+        if advantage is not None and np.isfinite(advantage[i]):
+            background, foreground = m.red_blue(float(advantage[i]), scale)
+            style = f"background-color:{background};color:{foreground};border-top:{look.top};padding:1px 0"
+        tokens.append(tag("span", _broken(text), title=_tooltip(facts, i),
+                          style=f"{style};border-right:1px solid {m.CARD}"))
+    return [margin, _tokens_cell(tokens)]
+
+
+def _tokens_cell(children: Sequence[Html]) -> Html:
+    return m.cell(*children, style=(
+        f"font-family:{m.MONO};font-size:12px;line-height:1.75;white-space:pre-wrap;overflow-wrap:break-word;"
+        f"border-bottom:0;border-left:2px solid {m.LINE};padding:3px 8px"))
+
+
+def _broken(text: str) -> str:
+    """Line feeds drawn *and* kept, so that a grid in a prompt still looks like one."""
+    return text.replace("\n", "⏎\n").removesuffix("\n")
+
+
+def _tooltip(facts: _Facts, i: int) -> str:
+    lines = [f"id {facts.ids[i]}"]
+    if np.isfinite(facts.logp[i]):
+        lines.append(f"logprob {facts.logp[i]:.4f} (probability {np.exp(facts.logp[i]):.3f})")
+    for name in ("advantage", "weight", "old_logp", "new_logp", "ratio", "entropy", "ref_logp", "value"):
+        if name in facts.columns and np.isfinite(facts.columns[name][i]):
+            lines.append(f"{name} {facts.columns[name][i]:.4g}")
+    if "clip_state" in facts.columns and facts.columns["clip_state"][i]:
+        lines.append("clipped low" if facts.columns["clip_state"][i] < 0 else "clipped high")
+    return " · ".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------ words
+
+
+def _head(trajectory: Trajectory) -> str:
+    total = sum(len(segment) for segment in trajectory.segments)
+    return (f"tokens of {visible(trajectory.task.id)}, attempt {trajectory.attempt}: "
+            f"{words.count(total, 'token')}, {trajectory.num_sampled:,} sampled, "
+            f"{words.count(len(trajectory.segments), 'segment')}, reward {words.reward_words(trajectory)}")
+
+
+def _segment_label(index: int, segments: int, segment: Segment, kind_T: np.ndarray) -> str:
+    counts = ", ".join(f"{int((kind_T == kind).sum()):,} {look.mark}" for kind, look in enumerate(KINDS)
+                       if (kind_T == kind).any())
+    return f"segment {index + 1} of {segments}: {words.count(len(segment), 'token')} ({counts or 'empty'})"
+
+
+def _legend(columns: Mapping[str, np.ndarray], scale: float) -> Html:
+    kinds = KINDS if "weight" in columns else KINDS[:UNWEIGHTED]
+    items = [tag("span", tag("span", look.mark, style=(
+        f"background-color:{look.background};color:{look.foreground};border-top:{look.top};"
+        f"font-family:{m.MONO};padding:0 4px")), f" {look.meaning}", style="margin:0 14px 0 0;display:inline-block")
+        for look in kinds]
+    if scale:
+        steps = [tag("span", f"{scale * (i - 3) / 3:+.2g}" if i != 3 else "0", style=(
+            f"background-color:{fill};color:{ink};font-family:{m.MONO};padding:0 6px"))
+            for i, (fill, ink) in enumerate(m.RED_BLUE)]
+        items.append(tag("span", "advantage of trained tokens: ", *steps, style="display:inline-block"))
+    return m.note(*items)
