@@ -123,7 +123,8 @@ def test_snapshots_go_on_exactly():
 def test_settings_that_make_no_sense_are_refused():
     for wrong, words in (({"safe_payout": 0.3}, "safe_payout"), ({"risky_chance": 2}, "risky_chance"),
                          ({"names": ()}, "names"), ({"names": (("A", "a"),)}, "different names"),
-                         ({"names": (("A", "B|C"),)}, "names"), ({"heldout_names": module.TRAIN_NAMES[:2]}, "heldout_names other"),
+                         ({"names": (("A", "B|C"),)}, "names"),
+                         ({"heldout_names": module.TRAIN_NAMES[:2]}, "heldout_names other"),
                          ({"max_turns": 0}, "max_turns"), ({"format_penalty": 1}, "format_penalty")):
         with pytest.raises(ConfigError, match=words):
             Bandit(**wrong)
