@@ -28,6 +28,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # HYPOTHESIS_PROFILE=explore looks for new counter-examples. No deadline: two workers share the cores with others.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, print_blob=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
+# A mutant needs only a counter-example, not the smallest one.
+hypothesis.settings.register_profile("mutants", derandomize=True, deadline=None, database=None,
+                                     phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate))
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 

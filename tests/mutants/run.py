@@ -1,0 +1,218 @@
+"""Breaks the code on purpose, one patch at a time, and insists that the tests named for it notice.
+
+    python -m tests.mutants.run                    all patches beside this file (`make mutants`)
+    python -m tests.mutants.run law-03 other.patch some of them, by name or path
+
+A mutant is a unified diff against real code, applied with `git apply -p1`, under a header of its own:
+
+    # law: 3                                       number of the law it breaks, or a word for what else it breaks
+    # breaks: the autoregressive shift is off by one, so every logprob describes its neighbour
+    # caught-by: tests/ops/test_shift.py::test_index_t_describes_token_t     (one line per test, or several in one)
+
+Outcomes: *caught* (each named test fails), *survived* (a named test still passes), *stale* (the patch does not apply,
+leaves a file that does not compile, names a test that is not there or was skipped, or hangs). All named tests must
+pass on the untouched code, else their failing proves nothing. Exit status: 0 all caught, 1 otherwise.
+
+Everything happens in throw-away copies of the working tree, tracked and new files alike: the tree itself is never
+touched, and the copy is proven to be what Python imports, whatever is installed.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+SECONDS_PER_MUTANT = 180
+# Laws of the README that the code so far can break; each needs a mutant when all are run.
+LAWS = tuple(str(number) for number in range(1, 15))
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One patch and what its header claims."""
+
+    path: Path
+    law: str
+    breaks: str
+    caught_by: tuple[str, ...]  # pytest node ids
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+
+@dataclass(frozen=True)
+class Outcome:
+    name: str
+    law: str
+    verdict: str                # "caught" | "survived" | "stale"
+    seconds: float
+    detail: str                 # what the mutant breaks, or why it was not caught
+
+
+def read_mutant(path: Path) -> Mutant:
+    """Parse the header. Raises ValueError naming what is missing."""
+    header: dict[str, list[str]] = {"law": [], "breaks": [], "caught-by": []}
+    for line in path.read_text().splitlines():
+        if line.startswith(("diff ", "--- ")):
+            break
+        if match := re.match(r"#\s*(law|breaks|caught-by):\s*(.+)", line):
+            header[match[1]].append(match[2].strip())
+    if missing := [key for key, values in header.items() if not values]:
+        raise ValueError(f"{path.name}: expected header lines '# law:', '# breaks:', '# caught-by:' before the diff; missing {missing}")
+    return Mutant(path, header["law"][0], " ".join(header["breaks"]), tuple(" ".join(header["caught-by"]).replace(",", " ").split()))
+
+
+def copy_tree(source: Path, destination: Path) -> None:
+    """Copy tracked and new (not ignored) files: what a commit of everything would hold."""
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=source, check=True,
+                            capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (source / name).is_file():  # a file may be deleted in the tree and still be listed
+            (destination / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / name, destination / name)
+
+
+def environment(copy: Path) -> dict[str, str]:
+    """Import from `copy` before anything installed; write no bytecode (its dates are too coarse to see a quick patch);
+    load no pytest plugins beyond those that the conftest names (each costs a start)."""
+    return {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "HYPOTHESIS_PROFILE": "mutants",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "GIT_CEILING_DIRECTORIES": str(copy.parent), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def check_import(copy: Path) -> None:
+    """Raise RuntimeError unless `import workbench` means the copy: an installed package could shadow it."""
+    found = subprocess.run([sys.executable, "-c", "import workbench; print(workbench.__file__)"], cwd=copy, env=environment(copy),
+                           capture_output=True, text=True, timeout=60)
+    if found.returncode or not Path(found.stdout.strip()).resolve().is_relative_to(copy.resolve()):
+        raise RuntimeError(f"expected `import workbench` to mean {copy}, got {found.stdout.strip() or found.stderr.strip()!r}")
+
+
+def run_tests(copy: Path, nodes: tuple[str, ...]) -> tuple[int, str]:
+    """pytest on `nodes` in `copy`; (exit status, output). Status 1: tests ran and some failed; -1: too slow."""
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "--tb=line", "-m", "", "-p", "no:cacheprovider", *nodes]
+    try:
+        done = subprocess.run(command, cwd=copy, env=environment(copy), capture_output=True, text=True, timeout=SECONDS_PER_MUTANT)
+    except subprocess.TimeoutExpired:
+        return -1, f"no answer within {SECONDS_PER_MUTANT} s"
+    return done.returncode, done.stdout + done.stderr
+
+
+def statuses(output: str, node: str) -> set[str]:
+    """What pytest's summary says of a node: PASSED, FAILED, ERROR; of all its parameters, of all tests of a file."""
+    return {match[1] for line in output.splitlines() if (match := re.match(r"(PASSED|FAILED|ERROR) (\S+)", line))
+            and (match[2] == node or match[2].startswith((node + "[", node + "::")))}
+
+
+def apply_patch(copy: Path, patch: Path) -> str | None:
+    """Apply; None, or why it does not fit (any more)."""
+    done = subprocess.run(["git", "apply", "-p1", str(patch)], cwd=copy, env=environment(copy), capture_output=True, text=True)
+    if done.returncode:
+        return f"does not apply: {done.stderr.strip().splitlines()[0] if done.stderr.strip() else 'no reason given'}"
+    changed = re.findall(r"^\+\+\+ b/(\S+)", patch.read_text(), flags=re.MULTILINE)
+    for name in changed:
+        path = copy / name
+        if path.suffix == ".py" and path.exists():
+            try:
+                compile(path.read_text(), name, "exec")
+            except SyntaxError as error:
+                return f"leaves {name} that does not compile: {error}"
+    return None if changed else "changes no file"
+
+
+def try_mutant(mutant: Mutant, pristine: Path) -> Outcome:
+    """Apply one mutant to a fresh copy and run the tests named for it."""
+    began = time.monotonic()
+
+    def outcome(verdict: str, detail: str) -> Outcome:
+        return Outcome(mutant.name, mutant.law, verdict, time.monotonic() - began, detail)
+
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        copy = Path(folder) / "tree"
+        shutil.copytree(pristine, copy)
+        if reason := apply_patch(copy, mutant.path):
+            return outcome("stale", reason)
+        status, output = run_tests(copy, mutant.caught_by)
+    if status not in (0, 1):
+        last = [line for line in output.strip().splitlines() if line.strip()]
+        return outcome("stale", f"pytest ended with {status}: {last[-1] if last else 'nothing printed'}")
+    for node in mutant.caught_by:
+        found = statuses(output, node)
+        if not found & {"FAILED", "ERROR"}:
+            return outcome("survived" if "PASSED" in found else "stale",
+                           f"{node} {'still passes' if 'PASSED' in found else 'did not run'}; it breaks: {mutant.breaks}")
+    return outcome("caught", mutant.breaks)
+
+
+def try_untouched(mutants: list[Mutant], pristine: Path) -> Outcome:
+    """The named tests on the code as it is: all must pass, none may be skipped."""
+    began = time.monotonic()
+    nodes = tuple(sorted({node for mutant in mutants for node in mutant.caught_by}))
+    status, output = run_tests(pristine, nodes)
+    bad = [node for node in nodes if statuses(output, node) != {"PASSED"}]
+    detail = f"the {len(nodes)} named tests pass" if status == 0 and not bad else f"do not pass untouched: {', '.join(bad) or output.strip()[-300:]}"
+    return Outcome("(untouched code)", "-", "passed" if status == 0 and not bad else "broken", time.monotonic() - began, detail)
+
+
+def choose(names: list[str]) -> list[Path]:
+    """Patch files by path or by (the beginning of) their name; all of them without names."""
+    everything = sorted(HERE.glob("*.patch"))
+    chosen = []
+    for name in names:
+        found = [Path(name).resolve()] if Path(name).is_file() else [path for path in everything if path.stem.startswith(Path(name).stem)]
+        if not found:
+            raise ValueError(f"no mutant {name!r}; there are: {', '.join(path.stem for path in everything) or 'none'}")
+        chosen.extend(found)
+    return chosen or everything
+
+
+def missing_laws(mutants: list[Mutant]) -> list[str]:
+    return [law for law in LAWS if law not in {mutant.law for mutant in mutants}]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants.run", description=__doc__.splitlines()[0])
+    parser.add_argument("patch", nargs="*", help="a patch file, or the beginning of its name (default: all)")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
+    options = parser.parse_args(arguments)
+    try:
+        mutants = [read_mutant(path) for path in choose(options.patch)]
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if not mutants:
+        print(f"no *.patch in {HERE}", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        pristine = Path(folder) / "tree"
+        copy_tree(ROOT, pristine)
+        check_import(pristine)
+        with ThreadPoolExecutor(options.jobs) as pool:
+            untouched = pool.submit(try_untouched, mutants, pristine)
+            jobs = [pool.submit(try_mutant, mutant, pristine) for mutant in mutants]
+            outcomes = []
+            for job in [untouched, *jobs]:
+                outcomes.append(result := job.result())
+                print(f"{result.verdict:9}{result.seconds:6.1f} s  law {result.law:10} {result.name:36} {result.detail}", flush=True)
+    bad = [result for result in outcomes if result.verdict not in ("caught", "passed")]
+    laws = [] if options.patch else missing_laws(mutants)
+    if laws:
+        print(f"no mutant breaks law {', '.join(laws)}")
+    print(f"{len(outcomes) - 1 - len([result for result in bad if result.law != '-'])} of {len(mutants)} mutants caught"
+          + (f"; look at: {', '.join(result.name for result in bad)}" if bad else ""))
+    return 1 if bad or laws else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

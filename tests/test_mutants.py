@@ -1,0 +1,96 @@
+"""The mutant runner itself: it tells caught from survived and stale, and never touches the tree it was asked about."""
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.mutants import run as runner
+
+CODE = "def double(x):\n    return 2 * x\n"
+TESTS = """import pytest
+from workbench.double import double
+def test_number(): assert double(3) == 6
+def test_blind(): double(3)
+@pytest.mark.skip
+def test_skipped(): assert double(3) == 6
+"""
+
+
+def patch(new_line: str, caught_by: str, old_line: str = "    return 2 * x", law: str = "1") -> str:
+    return (f"# law: {law}\n# breaks: doubling\n# caught-by: {caught_by}\n"
+            f"diff --git a/workbench/double.py b/workbench/double.py\n--- a/workbench/double.py\n+++ b/workbench/double.py\n"
+            f"@@ -1,2 +1,2 @@\n def double(x):\n-{old_line}\n+{new_line}\n")
+
+
+@pytest.fixture
+def small_repository(tmp_path: Path, monkeypatch) -> Path:
+    """A repository of one function, with the runner pointed at it."""
+    root = tmp_path / "repository"
+    for name, text in {"workbench/__init__.py": "", "workbench/double.py": CODE, "tests/test_double.py": TESTS,
+                       ".gitignore": "ignored.py\n__pycache__/\n", "ignored.py": ""}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    (root / "tests/mutants").mkdir()
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    subprocess.run(["git", "add", "workbench/double.py"], cwd=root, check=True)  # the rest is new: it counts as well
+    monkeypatch.setattr(runner, "ROOT", root)
+    monkeypatch.setattr(runner, "HERE", root / "tests/mutants")
+    monkeypatch.setattr(runner, "LAWS", ("1",))
+    return root
+
+
+@pytest.mark.parametrize(("text", "verdict", "words"), [
+    (patch("    return 3 * x", "tests/test_double.py::test_number"), "caught", "doubling"),
+    (patch("    return 3 * x", "tests/test_double.py::test_blind"), "survived", "test_blind still passes"),
+    (patch("    return 3 * x", "tests/test_double.py::test_number, tests/test_double.py::test_blind"), "survived", "still passes"),
+    (patch("    return 3 * x", "tests/test_double.py::test_number", old_line="    return x + x"), "stale", "does not apply"),
+    (patch("    return (3 * x", "tests/test_double.py::test_number"), "stale", "does not compile"),
+    (patch("    return 3 * x", "tests/test_double.py::test_gone"), "stale", "pytest ended with 4"),
+    (patch("    return 3 * x", "tests/test_double.py::test_skipped"), "stale", "did not run"),
+], ids=["caught", "blind test", "one of two blind", "old code gone", "does not compile", "no such test", "skipped test"])
+def test_each_verdict(small_repository, text, verdict, words):
+    path = small_repository / "tests/mutants/one.patch"
+    path.write_text(text)
+    outcome = runner.try_mutant(runner.read_mutant(path), small_repository)
+    assert outcome.verdict == verdict and words in outcome.detail
+    assert (small_repository / "workbench/double.py").read_text() == CODE
+
+
+def test_exit_status_and_a_law_without_a_mutant(small_repository, monkeypatch, capsys):
+    (small_repository / "tests/mutants/one.patch").write_text(patch("    return 3 * x", "tests/test_double.py::test_number"))
+    assert runner.main([]) == 0
+    assert "1 of 1 mutants caught" in capsys.readouterr().out
+    monkeypatch.setattr(runner, "LAWS", ("1", "2"))
+    assert runner.missing_laws([runner.read_mutant(small_repository / "tests/mutants/one.patch")]) == ["2"]
+    (small_repository / "tests/test_double.py").write_text(TESTS.replace("== 6", "== 7"))
+    assert runner.main([]) == 1
+    said = capsys.readouterr().out
+    assert "do not pass untouched: tests/test_double.py::test_number" in said and "no mutant breaks law 2" in said
+
+
+def test_the_copy_holds_new_files_and_no_ignored_ones_and_is_what_python_imports(small_repository, tmp_path):
+    runner.copy_tree(small_repository, tmp_path / "copy")
+    assert {str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*") if path.is_file()} == {
+        ".gitignore", "workbench/__init__.py", "workbench/double.py", "tests/test_double.py"}
+    runner.check_import(tmp_path / "copy")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RuntimeError, match="import workbench"):  # whatever is installed is not the copy
+        runner.check_import(tmp_path / "empty")
+
+
+def test_a_header_that_lacks_a_line_is_refused(tmp_path):
+    (tmp_path / "x.patch").write_text("# law: 1\n# breaks: something\n--- a/x\n# caught-by: too late\n")
+    with pytest.raises(ValueError, match="caught-by"):
+        runner.read_mutant(tmp_path / "x.patch")
+
+
+def test_every_shipped_mutant_has_a_header_and_names_tests_that_exist(repository):
+    """Quick form of `make mutants`: that each is caught takes minutes and is counted by .ci/run."""
+    for path in sorted((repository / "tests/mutants").glob("*.patch")):
+        for node in runner.read_mutant(path).caught_by:
+            file, _, test = node.partition("::")
+            assert (repository / file).is_file(), f"{path.name}: {file} is not there"
+            name = test.rpartition("::")[2].partition("[")[0]
+            assert not name or f"def {name}(" in (repository / file).read_text(), f"{path.name}: {node} is not there"
