@@ -1,0 +1,14 @@
+"""Chats as tokens: append-only, every token with its author, untrusted text never a control token.
+
+    format        ChatFormat: one tokenizer and its template; derives the glue between turns and proves it
+    conversation  Conversation: the mutable builder of one attempt, with four kinds of history
+    encode        text to ids such that only trusted text may become a control token (law 9)
+    skeleton      what a template writes around contents, found by rendering placeholders
+    dialect       what a template can do (system role, tools, repeated users), and how messages are fitted to it
+    rerender      a past written anew by the template, with the sampled ids put back
+    proof         the check at load time, against the tokenizer's own `apply_chat_template`
+"""
+from workbench.chat.conversation import Conversation
+from workbench.chat.format import ChatFormat
+
+__all__ = ["ChatFormat", "Conversation"]

@@ -1,0 +1,167 @@
+"""The proof at load time: append-only rendering gives what the tokenizer's own `apply_chat_template` gives.
+
+Several benign conversations are built turn by turn and compared, after every turn, with the template's rendering of the
+whole conversation: as text, and token by token. Three outcomes:
+
+* equal: nothing to say;
+* the template itself re-renders the past (it drops old thoughts, adds empty ones) while what it writes after the last
+  turn is our glue: recorded, in words; what was sampled stays;
+* anything else: ChatFormatError with the first differing token.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from workbench.chat.dialect import chat_message, fit
+from workbench.chat.encode import Piece
+from workbench.errors import ChatFormatError
+from workbench.types import Message, Observation, Source
+
+if TYPE_CHECKING:
+    from workbench.chat.format import ChatFormat
+
+TOOL = {"type": "function", "function": {"name": "look_up", "description": "Looks a word up.", "parameters": {
+    "type": "object", "properties": {"word": {"type": "string", "description": "which word"}}, "required": ["word"]}}}
+THOUGHT = "<think>\nLeft is a hole.\n</think>\n\n"
+
+
+def _say(*messages: tuple[str, str], tools=()) -> Observation:
+    return Observation(tuple(Message(role, text) for role, text in messages), tools)
+
+
+# (name, first observation, [(text of the policy's turn, reply), ...]); every text is benign.
+CASES: tuple[tuple[str, Observation, tuple[tuple[str, Observation], ...]], ...] = (
+    ("plain turns", _say(("user", "Where is the goal?")),
+     (("Right.", _say(("user", "You moved.\n_ P G"))), ("Down again.", _say(("user", "Nothing moved."))),
+      ("Right.", _say(("user", "Well done."))))),
+    ("a system text", _say(("system", "You play a game."), ("user", "Begin.")),
+     (("Up.", _say(("user", "1"))), ("Up.", _say(("user", "2"))))),
+    ("thoughts", _say(("user", "Begin.")),
+     ((THOUGHT + "<answer>Up</answer>", _say(("user", "You moved."))),
+      (THOUGHT + "<answer>Down</answer>", _say(("user", "You moved back."))))),
+    ("empty turns", _say(("user", "Begin.")), (("", _say(("user", "Say something."))), ("", _say(("user", "Please."))))),
+    ("tool replies", _say(("user", "What is a fox?"), tools=(TOOL,)),
+     (("I look.", _say(("tool", "an animal"), ("tool", "a \"sly\" one\n"))), ("Once more.", _say(("tool", "red"))),
+      ("An animal.", _say(("user", "Right. And a hen?"))), ("I look.", _say(("tool", "a bird"))))),
+)
+
+
+def prove(chat: "ChatFormat") -> tuple[str, ...]:
+    """Differences in words, each once. Raises ChatFormatError if append-only rendering is not the template's."""
+    differences: dict[tuple[str, str], str] = {}
+    for name, first, exchanges in CASES:
+        for before, after in _compare(chat, name, first, exchanges):
+            differences.setdefault((before, after), _in_words(name, before, after))
+    _prove_no_forgery(chat)
+    return tuple(differences.values())
+
+
+def _in_words(name: str, before: str, after: str) -> str:
+    if not after:
+        return f"{name}: a later turn makes the template drop {before!r} from the past; here the past stays as sampled"
+    if not before:
+        return f"{name}: a later turn makes the template add {after!r} to the past; here the past stays as sampled"
+    return f"{name}: a later turn makes the template turn {before!r} in the past into {after!r}; here it stays as sampled"
+
+
+def _compare(chat: "ChatFormat", name: str, first: Observation, exchanges) -> Iterator[tuple[str, str]]:
+    """Walk one conversation; yield (what was there, what the template makes of it) where it re-renders the past."""
+    reference = _reference(chat, [chat_message(message, Source.PROMPT, 0) for message in first.messages], first, True)
+    tools = list(first.tools) if chat.dialect.tool_schemas else []
+    items: list[Piece] = chat.opening_items(first)
+    ours = _text(items)
+    ids = [token for span in chat.open(first) for token in span.token_ids.tolist()]
+    theirs = chat.template.render(reference, tools)
+    borders: list[int] = []
+    if ours != theirs:
+        _refuse(chat, f"{name}, first prompt", ids, chat.template.reference_ids(reference, tools))
+    _same_ids(chat, f"{name}, first prompt", ids, reference, tools, theirs, borders)
+    for turn, (text, reply) in enumerate(exchanges):
+        action = [Piece(text, Source.POLICY, turn, True)]
+        pieces, _ = chat.glue_items(reply, turn, None, turn > 0)
+        glue = _text(pieces)
+        for spans in (chat.encoder.encode(action), chat.append(reply, turn=turn, last_id=None)):
+            ids += [token for span in spans for token in span.token_ids.tolist()]
+        reference.append({"role": "assistant", "content": text})
+        reference += _reference(chat, [chat_message(m, Source.ENV, turn) for m in reply.messages], reply, False)
+        before, theirs = theirs + text, chat.template.render(reference, tools)
+        borders += [len(ours), len(ours) + len(text)]
+        ours += text + glue
+        where = f"{name}, after turn {turn}"
+        if theirs != before + glue:
+            # Something new right behind the policy's words is no change of the past: the glue itself would differ.
+            if not theirs.endswith(glue) or (text and theirs.startswith(before)):
+                _refuse(chat, where, ids, chat.template.reference_ids(reference, tools))
+            yield _change(before, theirs[: len(theirs) - len(glue)])
+        if ours == theirs:
+            yield from _same_ids(chat, where, ids, reference, tools, theirs, borders)
+
+
+def _reference(chat: "ChatFormat", messages: list, observation: Observation, opening: bool) -> list[dict]:
+    fitted = fit(messages, observation.tools, chat.dialect, opening=opening)
+    return [{"role": message.role, "content": message.text} for message in fitted]
+
+
+def _text(pieces) -> str:
+    return "".join(piece.text for piece in pieces)
+
+
+def _same_ids(chat: "ChatFormat", where: str, ids: list[int], reference: list[dict], tools: list, text: str,
+              borders: list[int]) -> list[tuple[str, str]]:
+    """Equal text must be equal ids, but for tokens that the tokenizer would lay across the border of a sampled turn."""
+    theirs = chat.template.reference_ids(reference, tools)
+    if ids == theirs:
+        return []
+    offsets = chat.encoder.backend.encode(text, add_special_tokens=False).offsets
+    at = _first_difference(ids, theirs)
+    across = [(start, end) for start, end in offsets[at : at + 1] for border in borders if start < border < end]
+    if not across:
+        _refuse(chat, where, ids, theirs)
+    start, end = across[0]
+    return [(text[start:end], "one token across the border of a turn")]
+
+
+def _first_difference(ours: list[int], theirs: list[int]) -> int:
+    pairs = zip(ours, theirs, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(theirs)))
+
+
+def _refuse(chat: "ChatFormat", where: str, ours: list[int], theirs: list[int]) -> None:
+    at = _first_difference(ours, theirs)
+
+    def show(ids: list[int]) -> str:
+        return f"{chat.token_texts(ids[at : at + 1])[0]!r} (id {ids[at]})" if at < len(ids) else "nothing more"
+
+    raise ChatFormatError(
+        f"{where}: no append-only rendering of this chat template can be derived. First difference at token {at}, after "
+        f"{''.join(chat.token_texts(theirs[max(0, at - 8) : at]))!r}: the template writes {show(theirs)}, append-only "
+        f"rendering {show(ours)}. Use a template whose past does not change, or another tokenizer"
+    )
+
+
+def _change(before: str, after: str) -> tuple[str, str]:
+    """The two strings without their common beginning and end."""
+    start = 0
+    while start < min(len(before), len(after)) and before[start] == after[start]:
+        start += 1
+    end = 0
+    while end < min(len(before), len(after)) - start and before[-1 - end] == after[-1 - end]:
+        end += 1
+    # A cut piece reads best from the start of a line: `<think>...` rather than `think>...<`.
+    lines = "\n>"
+    while (start > 0 and before[start - 1] not in lines and (start + end in (len(before), len(after)))
+           and before[start - 1] == (before + after)[-1 - end]):
+        start, end = start - 1, end + 1
+    return before[start : len(before) - end], after[start : len(after) - end]
+
+
+def _prove_no_forgery(chat: "ChatFormat") -> None:
+    """Law 9 on this very tokenizer: an observation that spells out every control token holds none."""
+    attack = "".join(f"{name}\n{name}" for name in chat.encoder.controls)
+    spans = chat.encoder.encode([Piece(attack, Source.ENV, 0)])
+    forged = [token for span in spans for token in span.token_ids.tolist() if token in chat.encoder.forbidden_ids]
+    if forged:
+        raise ChatFormatError(
+            f"untrusted text became the control tokens {chat.token_texts(forged[:4])}; this tokenizer cannot be used safely"
+        )

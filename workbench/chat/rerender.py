@@ -1,0 +1,201 @@
+"""A past that the model's own template writes anew, with the sampled ids put back wherever the text survived.
+
+A template may drop old thoughts, or move white space, so it must see the policy's text. It is rendered twice: once with a
+placeholder for every turn of the policy (which shows where they stand) and once with their text. What the template left of
+a turn is then covered with the ids that were sampled, cut at a token; only what is left over is encoded anew, and nothing
+of it is ever trained (law 2).
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from workbench.chat.dialect import ChatMessage, chat_message, fit
+from workbench.chat.encode import Fixed, Piece
+from workbench.chat.skeleton import (
+    ESCAPE, GUARD, Schema, Slot, cut_at_slots, guard, guard_tool, literal_pieces, mark_schemas, unguard,
+)
+from workbench.errors import ChatFormatError
+from workbench.types import Observation, Source, Span
+
+if TYPE_CHECKING:
+    from workbench.chat.format import ChatFormat
+
+Exchange = tuple[np.ndarray, Observation]  # sampled ids (stop token included, where one was sampled) and the reply
+
+
+def rerender(chat: "ChatFormat", first: Observation, exchanges: Sequence[Exchange]) -> list[Span]:
+    """The whole conversation as the template renders it, ready for the next turn. Cost: that of the whole history."""
+    messages = fit([chat_message(message, Source.PROMPT, 0) for message in first.messages], first.tools, chat.dialect,
+                   opening=True)
+    for turn, (_, reply) in enumerate(exchanges):
+        messages.append(ChatMessage("assistant", (), policy=turn, turn=turn))
+        messages += fit([chat_message(message, Source.ENV, turn) for message in reply.messages], (), chat.dialect,
+                        opening=False)
+    tools = first.tools if chat.dialect.tool_schemas else ()
+    texts = [_guarded_text(chat, ids) for ids, _ in exchanges]
+    shown = chat.placeholders(messages, opening=True)
+    for message, entry in zip(messages, shown, strict=True):
+        if message.policy is not None:
+            entry["content"] = texts[message.policy]
+    guarded_tools = guard_tool(tools, chat.names)
+    parts = mark_schemas(cut_at_slots(chat.template.render(shown, guarded_tools)), guarded_tools)
+    outline = chat.opening_parts(messages, tools)
+    items: list[Piece | Fixed] = []
+    skip_stop: int | None = None
+    turn = 0
+    for part, gap in _aligned(parts, outline, messages):
+        if isinstance(part, Slot):
+            items += chat.slot_pieces(part, messages, True)
+        elif isinstance(part, Schema):
+            items.append(Piece(part.text, Source.PROMPT, 0))
+        else:
+            for number, text in _turns_in(part, gap, messages, texts):
+                if number is None:
+                    if skip_stop is not None:
+                        text = _without_stop(chat, text, skip_stop)
+                    items += literal_pieces(text, lambda plain: Piece(plain, Source.SCAFFOLD, turn, True))
+                    skip_stop = skip_stop if not text else None
+                else:
+                    ids = exchanges[number][0]
+                    turn = number
+                    items += _reused(chat, ids, texts[number], text, number)
+                    skip_stop = int(ids[-1]) if len(ids) and int(ids[-1]) in chat.stop_ids else None
+    return chat.encoder.encode(items, at_start=True)
+
+
+def _without_stop(chat: "ChatFormat", literal: str, sampled: int) -> str:
+    """The literal after a turn whose stop token was sampled, and is already there, if it is the template's own."""
+    lead = chat.encoder.leading_control(literal)
+    return lead[1] if lead is not None and lead[0] == sampled else literal
+
+
+# ------------------------------------------------------------------------------------------------ finding the turns
+
+
+def _aligned(parts: Sequence, outline: Sequence, messages: Sequence[ChatMessage]) -> Iterator[tuple]:
+    """Pairs (part of the rendering, what the outline has in its place). Between two slots that are not the policy's,
+    both hold one literal; the outline's is a list with the policy's slots in it."""
+    def grouped(sequence: Sequence) -> list:
+        groups: list = [[]]
+        for part in sequence:
+            is_literal = isinstance(part, str) or (isinstance(part, Slot) and messages[part.message].policy is not None)
+            if is_literal:
+                groups[-1].append(part)
+            else:
+                groups += [part, []]
+        return groups
+
+    ours, theirs = grouped(parts), grouped(outline)
+    fixed_ours = [part for part in ours if not isinstance(part, list)]
+    if fixed_ours != [part for part in theirs if not isinstance(part, list)]:
+        raise ChatFormatError(
+            "the template moves or drops messages of the environment depending on what the policy wrote; a re-rendered "
+            "history cannot be followed token by token. Use history='append'"
+        )
+    for part, gap in zip(ours, theirs, strict=True):
+        yield ("".join(part), gap) if isinstance(part, list) else (part, None)
+
+
+def _turns_in(literal: str, gap: Sequence, messages: Sequence[ChatMessage], texts: Sequence[str]
+              ) -> Iterator[tuple[int | None, str]]:
+    """Cut one rendered literal into (None, template text) and (turn, what the template shows of that turn)."""
+    slots = [(index, part) for index, part in enumerate(gap) if isinstance(part, Slot)]
+    position = 0
+    for nth, (index, slot) in enumerate(slots):
+        turn = messages[slot.message].policy
+        following = slots[nth + 1][0] if nth + 1 < len(slots) else len(gap)
+        after = "".join(gap[index + 1 : following])
+        before = "".join(gap[slots[nth - 1][0] + 1 : index]) if nth else "".join(gap[:index])
+        if following == len(gap):
+            end = len(literal) - len(after) if literal.endswith(after) else len(literal)
+        else:
+            end = literal.find(after, position + (len(before) if not nth else 0)) if after else position
+            end = end if end >= 0 else len(literal)
+        region = literal[position:end]
+        if region.endswith(texts[turn]):
+            start = len(region) - len(texts[turn])
+        else:
+            start = _common_start(region, before) if not nth else 0
+        yield None, region[:start]
+        yield turn, region[start:]
+        # Text after a turn of the policy is yielded with the next one, or at the end.
+        position = end
+        if following < len(gap):
+            yield None, after
+            position = min(len(literal), end + len(after))
+    yield None, literal[position:]
+
+
+def _common_start(left: str, right: str) -> int:
+    size = 0
+    while size < min(len(left), len(right)) and left[size] == right[size]:
+        size += 1
+    return size
+
+
+# ------------------------------------------------------------------------------------------------ the policy's own text
+
+
+def _body(chat: "ChatFormat", ids: np.ndarray) -> np.ndarray:
+    return ids[:-1] if len(ids) and int(ids[-1]) in chat.stop_ids else ids
+
+
+def _guarded_text(chat: "ChatFormat", ids: np.ndarray) -> str:
+    """The text of a turn for the template to see: control tokens that were sampled as such are spelled out, text that
+    merely looks like one is broken up."""
+    body = _body(chat, ids)
+    decode = chat.encoder.backend.decode
+    whole = decode(body.tolist(), skip_special_tokens=False)
+    parts: list[str] = []
+    plain: list[int] = []
+    for token in [*body.tolist(), None]:
+        if token is not None and token not in chat.encoder.control_ids:
+            plain.append(token)
+            continue
+        parts.append(guard(decode(plain, skip_special_tokens=False), chat.names))
+        plain = []
+        if token is not None:
+            parts.append(decode([token], skip_special_tokens=False))
+    text = "".join(parts)
+    # Decoders of the SentencePiece kind treat the beginning of a text specially, so parts may not add up.
+    return text if unguard(text) == whole else guard(whole, chat.names)
+
+
+def _reused(chat: "ChatFormat", ids: np.ndarray, text: str, shown: str, turn: int) -> list[Piece | Fixed]:
+    """Cover `shown`, what the template left of a turn, with as many of the sampled ids as fit at its end."""
+    if shown == text:
+        return [Fixed(ids, Source.POLICY, turn)]
+    body = _body(chat, ids)
+    decode = chat.encoder.backend.decode
+    whole, left = unguard(text), unguard(shown)
+    common = _common_start(whole[::-1], left[::-1])
+    # The first token whose text and all that follows it is still there: text gets shorter as the cut moves right.
+    low, high = 0, len(body)
+    while low < high:
+        middle = (low + high) // 2
+        if len(decode(body[middle:].tolist(), skip_special_tokens=False)) > common:
+            low = middle + 1
+        else:
+            high = middle
+    tail = decode(body[low:].tolist(), skip_special_tokens=False)
+    clean = decode(body[:low].tolist(), skip_special_tokens=False) + tail == whole
+    if not clean or not left.endswith(tail):
+        low, tail = len(body), ""
+    head = _without_end(shown, len(tail))
+    written = unguard(head)
+    # Words that the policy wrote stay the policy's, though in other tokens; what the template made up is scaffold.
+    source = Source.POLICY if written and written in whole else Source.SCAFFOLD
+    items: list[Piece | Fixed] = list(literal_pieces(head, lambda plain: Piece(plain, source, turn, True)))
+    return [*items, Fixed(ids[low:], Source.POLICY, turn)]
+
+
+def _without_end(guarded: str, count: int) -> str:
+    """Guarded text without its last `count` characters of plain text."""
+    units = re.findall(f"{ESCAPE}.|{GUARD}|.", guarded, re.DOTALL)
+    while count > 0:
+        count -= units.pop() != GUARD
+    return "".join(units)

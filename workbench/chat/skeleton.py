@@ -1,0 +1,233 @@
+"""What a chat template writes around contents: found by rendering placeholders, never by showing it untrusted text.
+
+A template is a program; it may trim a content, quote it as JSON, drop it, or join messages. So it is run once per *shape*
+of a conversation (the roles, and which contents are empty) with a placeholder for each content. Its output, cut at the
+placeholders, is the *skeleton*: literals and slots. What the template does to a content inside its slot, a `Transform`,
+is found by probes and checked again for every new shape. Rendering then is filling in, at no cost to history.
+
+Placeholders are made of Unicode non-characters (U+FDD0..U+FDEF), which no ordinary text holds. The two texts that a
+template must really see, tool schemas and the policy's own turns in a re-rendered history, are *guarded*: what looks like
+a control token in them is broken up by a non-character, which is taken out again afterwards.
+"""
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from workbench.chat.encode import Piece
+from workbench.errors import ChatFormatError
+
+OPEN, CLOSE, ESCAPE, GUARD = "\ufdd0", "\ufdd1", "\ufdde", "\ufddf"
+PLACEHOLDER = re.compile("\ufdd0([\ufdd2-\ufddb]+)\ufdd1")
+CONTENT, NAME, CALL_ID = 0, 1, 2  # what stands in a slot
+WHITE = "".join(character for character in map(chr, range(0x3001)) if character.isspace())
+PROBES = (" \n\t x y\t \n ", '\nq"\\ \n/é😀<b>&\'\n', "x", " \n\nz\n\n ")
+
+
+def placeholder(message: int, field: int = CONTENT) -> str:
+    """Nine characters always: some templates insist on that length for the id of a tool call."""
+    return OPEN + "".join(chr(0xFDD2 + int(digit)) for digit in f"{3 * message + field:07d}") + CLOSE
+
+
+class Slot(NamedTuple):
+    message: int
+    field: int
+
+
+class Schema(NamedTuple):
+    """Text of tool schemas inside a skeleton: content, although it never changes."""
+
+    text: str
+
+
+Part = str | Schema | Slot
+
+
+def cut_at_slots(text: str) -> list[str | Slot]:
+    """[literal, slot, literal, slot, ..., literal]"""
+    pieces = PLACEHOLDER.split(text)
+    parts: list[str | Slot] = [pieces[0]]
+    for digits, literal in zip(pieces[1::2], pieces[2::2], strict=True):
+        number = int("".join(str(ord(digit) - 0xFDD2) for digit in digits))
+        parts += [Slot(*divmod(number, 3)), literal]
+    return parts
+
+
+# ------------------------------------------------------------------------------------------------ guarded text
+
+
+def guard(text: str, names: Sequence[str]) -> str:
+    """`text` such that no string of `names` can be found in it, nor across its ends; `unguard` gives the text back."""
+    text = re.sub("[\ufdd0-\ufdef]", lambda found: ESCAPE + _letter(found.group()), text)
+    if not names or not text:
+        return text
+    inside = "|".join(f"(?={re.escape(name)})" for name in names)
+    text = _insert_after(text, inside)
+    if any(text in name or _overlap(text, name) for name in names):
+        text = text + GUARD
+    if any(_overlap(name, text) for name in names):
+        text = GUARD + text
+    return text
+
+
+def unguard(text: str) -> str:
+    text = text.replace(GUARD, "")
+    return re.sub(ESCAPE + "([0-9A-V])", lambda found: chr(0xFDD0 + int(found.group(1), 32)), text)
+
+
+def _letter(character: str) -> str:
+    return "0123456789ABCDEFGHIJKLMNOPQRSTUV"[ord(character) - 0xFDD0]
+
+
+def _insert_after(text: str, pattern: str) -> str:
+    starts = [match.start() + 1 for match in re.finditer(pattern, text)]
+    borders = [0, *starts, len(text)]
+    return GUARD.join(text[left:right] for left, right in zip(borders[:-1], borders[1:], strict=True))
+
+
+def _overlap(left: str, right: str) -> bool:
+    """True where the end of `left` is a beginning of `right`."""
+    return any(left.endswith(right[:size]) for size in range(1, min(len(left), len(right) - 1) + 1))
+
+
+# ------------------------------------------------------------------------------------------------ what happens to contents
+
+
+@dataclass(frozen=True)
+class Transform:
+    """What a template does to one content: strip these characters at its ends, then perhaps quote it as JSON."""
+
+    left: str = ""
+    right: str = ""
+    quoted: bool = False
+    blank_is_empty: bool = False  # white space alone is treated like no content at all
+
+    def on_text(self, text: str) -> str:
+        text = text.lstrip(self.left).rstrip(self.right)
+        return json.dumps(text, ensure_ascii=False)[1:-1] if self.quoted else text
+
+    def on_pieces(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        if self.left:
+            pieces = _strip_start(pieces, self.left)
+        if self.right:
+            pieces = [p._replace(text=p.text[::-1]) for p in reversed(pieces)]
+            pieces = [p._replace(text=p.text[::-1]) for p in reversed(_strip_start(pieces, self.right))]
+        if self.quoted:
+            pieces = [p._replace(text=json.dumps(p.text, ensure_ascii=False)[1:-1]) for p in pieces]
+        return pieces
+
+
+CANDIDATES = tuple(
+    Transform(left, right, quoted)
+    for quoted in (False, True)
+    for left, right in (("", ""), (WHITE, WHITE), ("\n", "\n"), (WHITE, ""), ("", WHITE), ("\n", ""), ("", "\n"))
+)
+
+
+def _strip_start(pieces: Sequence[Piece], characters: str) -> list[Piece]:
+    pieces = list(pieces)
+    while pieces:
+        text = pieces[0].text.lstrip(characters)
+        if text:
+            return [pieces[0]._replace(text=text), *pieces[1:]]
+        pieces.pop(0)
+    return pieces
+
+
+# ------------------------------------------------------------------------------------------------ the template itself
+
+
+class TemplateRefused(ChatFormatError):
+    """The template raised: it does not take this conversation."""
+
+
+class Template:
+    """A tokenizer's chat template with fixed flags, as a function from messages to text."""
+
+    def __init__(self, tokenizer: Any, flags: Mapping[str, Any]) -> None:
+        self._tokenizer = tokenizer
+        self._flags = dict(flags)
+        source = getattr(tokenizer, "chat_template", None)
+        if not source:
+            raise ChatFormatError(
+                f"expected a tokenizer with a chat template, got {type(tokenizer).__name__} without one; set "
+                "tokenizer.chat_template to the template that the model was trained with"
+            )
+        self.source = "\n".join(source.values()) if isinstance(source, Mapping) else str(source)
+        for name in self._flags:
+            if not re.search(rf"\b{re.escape(str(name))}\b", self.source):
+                raise ChatFormatError(f"template flag {name!r} does nothing: the chat template never mentions it; remove it")
+
+    def render(self, messages: list[dict], tools: list | None = None) -> str:
+        try:
+            return self._tokenizer.apply_chat_template(
+                messages, tools=tools or None, tokenize=False, add_generation_prompt=True, **self._flags
+            )
+        except Exception as error:  # a template may raise anything at all; jinja's own errors have no common base here
+            roles = [message["role"] for message in messages]
+            raise TemplateRefused(f"the chat template refuses the roles {roles}: {error}") from error
+
+    def reference_ids(self, messages: list[dict], tools: list | None = None) -> list[int]:
+        """What everybody else would train on: the tokenizer's own ids."""
+        return self._tokenizer.apply_chat_template(
+            messages, tools=tools or None, tokenize=True, return_dict=False, add_generation_prompt=True, **self._flags
+        )
+
+    def find_transform(self, before: list[dict], role: str, after: list[dict]) -> Transform:
+        """What becomes of the content of a `role` message between `before` and `after`."""
+        def render(content: str) -> str:
+            return self.render([*before, {"role": role, "content": content}, *after])
+
+        mark = placeholder(0)
+        around = render(mark).split(mark)
+        if len(around) != 2:
+            raise ChatFormatError(f"the template shows the content of a {role} message {len(around) - 1} times, not once")
+        results = [render(probe) for probe in PROBES]
+        for transform in CANDIDATES:
+            if all(around[0] + transform.on_text(probe) + around[1] == result
+                   for probe, result in zip(PROBES, results, strict=True)):
+                blank = " \n "
+                is_text = around[0] + transform.on_text(blank) + around[1] == render(blank)
+                return transform if is_text else Transform(transform.left, transform.right, transform.quoted, True)
+        raise ChatFormatError(
+            f"the template rewrites the content of a {role} message in a way that cannot be followed token by token: "
+            f"{PROBES[1]!r} became {results[1]!r}; expected it unchanged, stripped at its ends or quoted as JSON"
+        )
+
+
+def mark_schemas(parts: list[str | Slot], tools: Sequence[Any]) -> list[Part]:
+    """Tell the text of tool schemas from literals, where the template writes them as JSON."""
+    needles = {json.dumps(tool, ensure_ascii=False, indent=indent) for tool in tools for indent in (None, 4, 2)}
+    if not needles:
+        return list(parts)
+    pattern = re.compile("|".join(map(re.escape, sorted(needles, key=len, reverse=True))))
+    out: list[Part] = []
+    for part in parts:
+        if isinstance(part, Slot):
+            out.append(part)
+            continue
+        position = 0
+        for match in pattern.finditer(part):
+            out += [part[position : match.start()], Schema(unguard(match.group()))]
+            position = match.end()
+        out.append(part[position:])
+    return [part for part in out if part != ""]
+
+
+def literal_pieces(text: str, make) -> list[Piece]:
+    """Literal text that may hold guards: cut there, so that what was broken up stays broken up."""
+    return [make(unguard(part)) for part in text.split(GUARD) if part]
+
+
+def guard_tool(value: Any, names: Sequence[str]) -> Any:
+    """A tool schema as plain JSON values, every string and key in it guarded."""
+    if isinstance(value, str):
+        return guard(value, names)
+    if isinstance(value, Mapping):
+        return {guard_tool(key, names): guard_tool(item, names) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [guard_tool(item, names) for item in value]
+    return value
