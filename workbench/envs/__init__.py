@@ -13,8 +13,6 @@ from workbench.envs.base import Env, EnvFamily
 from workbench.envs.frozen_lake import FrozenLake
 from workbench.envs.splits import split_of, tasks
 
-ENVS: Mapping[str, type] = MappingProxyType({"frozenlake": FrozenLake, "bandit": Bandit})
-
 # Kinds of environment by the name that a config gives them; a new one is one more line here.
 ENVS: Mapping[str, type] = MappingProxyType({FrozenLake.name: FrozenLake, Bandit.name: Bandit})
 
@@ -30,4 +28,4 @@ PRESETS: Mapping[str, EnvFamily] = MappingProxyType({
     "bandit-test": Bandit(names=HELDOUT_NAMES, heldout_names=()),
 })
 
-__all__ = ["ENVS", "PRESETS", "Bandit", "Env", "EnvFamily", "FrozenLake"]
+__all__ = ["ENVS", "PRESETS", "Bandit", "Env", "EnvFamily", "FrozenLake", "split_of", "tasks"]
