@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from workbench import writer
+from workbench import sealed, writer
 from workbench.columns import first_difference
 from workbench.errors import StoreError
 from workbench.store import RunWriter, step_name
@@ -58,8 +58,8 @@ def save(run: RunWriter | str | os.PathLike, step: int, tensors: Mapping[str, Ma
     if keep < 2:
         raise StoreError(f"keep is at least 2, got {keep}: if the newest checkpoint is damaged, the one before is used")
     files: dict[str, writer.Chunks] = {f"{name}{_SUFFIX}": safetensors_bytes(part) for name, part in tensors.items()}
-    content = {"step": step, "state": writer.plain(state, "a checkpoint's state")}
-    if (lost := first_difference(json.loads(writer.json_bytes(content, "state"))["state"], state, "state")) is not None:
+    content = {"step": step, "state": sealed.plain(state, "a checkpoint's state")}
+    if (lost := first_difference(json.loads(sealed.json_bytes(content, "state"))["state"], state, "state")) is not None:
         raise StoreError(f"a checkpoint's state must be JSON values, or it would come back as something else: {lost}")
     files[_STATE] = json.dumps(content, indent=1).encode("ascii")
     folder = _folder(run)
@@ -82,8 +82,8 @@ def load(run: RunWriter | str | os.PathLike, step: int) -> Checkpoint:
     path = _folder(run) / step_name(step)
     if not path.exists():
         raise StoreError(f"{path} does not exist; there are checkpoints of steps {steps(run)}")
-    names = writer.verify_folder(path, kind="checkpoint", version=FORMAT)
-    content = json.loads(writer.read_file(path / _STATE))
+    names = sealed.verify_folder(path, kind="checkpoint", version=FORMAT)
+    content = json.loads(sealed.read_file(path / _STATE))
     if content["step"] != step:
         raise StoreError(f"{path} holds step {content['step']}, not {step}; give the folder its name back")
     tensors = {name.removesuffix(_SUFFIX): load_file(path / name) for name in names if name.endswith(_SUFFIX)}

@@ -4,7 +4,7 @@
     table   ── encode_credit ──▶ parquet bytes ── decode_credit ──▶ table
 
 Legend: N trajectories · K turns · S segments · T tokens. A trajectory file has one row per trajectory. Scalars are
-plain columns; `turn_*` are lists [K]; `segment_spans` [S] counts the spans of each segment; `span_*` are lists over all
+plain columns; `turn_*` are lists [K], of the structured ones as JSON; `segment_spans` [S] counts the spans of each segment; `span_*` are lists over all
 spans of the trajectory; `token_ids`, `logprobs`, `plain_logprobs` are lists [T], segments end to end, and a logprob is
 *null* where the token was not sampled there (law 5: never zero). What people and environments said (messages, parsed
 calls, info) is JSON text. No time stamp, no machine name: equal content makes an equal file, so that runs compare by
@@ -27,7 +27,7 @@ from workbench.types import (
     CreditTable, Group, Message, Observation, Sampling, Segment, Source, Span, StopReason, Task, Text, ToolCall,
     Trajectory, Turn,
 )
-from workbench.writer import check_format, plain
+from workbench.sealed import check_format, plain
 
 TRAJECTORIES = ("trajectories", 1)  # kind and format version
 CREDIT = ("credit", 1)
@@ -40,8 +40,11 @@ _PARQUET = {"compression": "zstd", "compression_level": 1, "write_statistics": F
 # ------------------------------------------------------------------------------------------------ JSON of the types
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def _json(value: Any, what: str) -> str:
-    return json.dumps(plain(value, what), ensure_ascii=False, separators=(",", ":"))
+    return _ENCODER.encode(plain(value, what))
 
 
 def _message(message: Message) -> list:
@@ -53,17 +56,25 @@ def _to_message(value: list) -> Message:
     return Message(role, tuple(Text(text, trusted) for text, trusted in content), name, call_id)
 
 
-def _observation(observation: Observation) -> list:
-    return [[_message(message) for message in observation.messages], list(observation.tools)]
+def _call(call: ToolCall) -> list:
+    return [call.name, plain(call.arguments, f"the arguments of tool {call.name}"), call.call_id]
+
+
+def _first_observations(trajectories: list[Trajectory]) -> list[str]:
+    """Attempts at one task begin with the same messages: each distinct one is encoded once."""
+    known: dict[Any, str] = {}
+    texts = []
+    for observation in (t.first_observation for t in trajectories):
+        key = (observation.messages, _json(observation.tools, "the schemas of tools"))
+        if key not in known:
+            known[key] = _ENCODER.encode([list(map(_message, observation.messages)), observation.tools])
+        texts.append(known[key])
+    return texts
 
 
 def _to_observation(value: list) -> Observation:
     messages, tools = value
     return Observation(tuple(map(_to_message, messages)), tuple(tools))
-
-
-def _to_call(value: list) -> ToolCall:
-    return ToolCall(*value)
 
 
 # ------------------------------------------------------------------------------------------------ arrow columns
@@ -88,63 +99,73 @@ def _joined(arrays: list[np.ndarray], dtype: Any) -> np.ndarray:
     return np.concatenate(arrays) if arrays else np.zeros(0, dtype)
 
 
-def _token_floats(spans: list[Span], name: str) -> pa.Array:
+def _token_floats(values_of_spans: list[np.ndarray | None], lengths: np.ndarray) -> pa.Array:
     """float32 [T]: null exactly where the span has no such numbers."""
-    values = _joined([np.zeros(len(s), np.float32) if getattr(s, name) is None else getattr(s, name) for s in spans],
-                     np.float32)
-    missing = np.repeat([getattr(s, name) is None for s in spans], [len(s) for s in spans]) if spans else []
-    return pa.array(values, pa.float32(), mask=np.asarray(missing, bool))
+    present_T = np.repeat(np.array([values is not None for values in values_of_spans], bool), lengths)
+    values_T = np.zeros(len(present_T), np.float32)
+    values_T[present_T] = _joined([values for values in values_of_spans if values is not None], np.float32)
+    return pa.array(values_T, mask=~present_T)
 
 
-def _turn_columns(turns: list[Turn], counts_N: list[int]) -> dict[str, pa.Array]:
-    columns = {
+def _turn_columns(trajectories: list[Trajectory]) -> dict[str, pa.Array]:
+    """Numbers and texts as lists over the turns; structured values as one JSON list over the turns."""
+    turns = [turn for t in trajectories for turn in t.turns]
+    turns_N = [t.turns for t in trajectories]
+    flat = {
         "turn_index": pa.array([t.index for t in turns], pa.int32()),
         "turn_text": _text([t.text for t in turns]),
         "turn_finish": _text([t.finish for t in turns]),
-        "turn_moves": _text([_json(list(t.moves), "moves") for t in turns]),
-        "turn_tool_calls": _text([_json([[c.name, c.arguments, c.call_id] for c in t.tool_calls], "a tool call's arguments")
-                                  for t in turns]),
-        "turn_reply": _text([_json([_message(m) for m in t.reply], "a reply") for t in turns]),
         "turn_reward": pa.array([t.reward for t in turns], pa.float64()),
-        "turn_reward_parts": _text([_json(t.reward_parts, "reward_parts") for t in turns]),
         "turn_state_key": _text([t.state_key for t in turns]),
-        "turn_info": _text([_json(t.info, f"info of turn {t.index}") for t in turns]),
     }
-    return {name: _lists(column, counts_N) for name, column in columns.items()}
+    # Moves and messages hold texts by their types; what environments fill in freely is checked by `_json`.
+    structured = {
+        "turn_moves": [_ENCODER.encode([turn.moves for turn in turns]) for turns in turns_N],
+        "turn_tool_calls": [_ENCODER.encode([list(map(_call, turn.tool_calls)) for turn in turns]) for turns in turns_N],
+        "turn_reply": [_ENCODER.encode([list(map(_message, turn.reply)) for turn in turns]) for turns in turns_N],
+        "turn_reward_parts": [_json([turn.reward_parts for turn in turns], "reward_parts of a turn") for turns in turns_N],
+        "turn_info": [_json([turn.info for turn in turns], "info of a turn") for turns in turns_N],
+    }
+    counts_N = [len(turns) for turns in turns_N]
+    return {
+        **{name: _lists(column, counts_N) for name, column in flat.items()},
+        **{name: _text(column) for name, column in structured.items()},
+    }
 
 
 def _token_columns(trajectories: list[Trajectory], samplings: list[Sampling]) -> dict[str, pa.Array]:
     """Segments, spans and tokens. `samplings` is filled with the distinct ones, which spans name by their index."""
-    spans_N = [[span for segment in t.segments for span in segment.spans] for t in trajectories]
-    spans = [span for one in spans_N for span in one]
     segments = [segment for t in trajectories for segment in t.segments]
-    index = {}
+    spans = [span for segment in segments for span in segment.spans]
+    counts_S = [len(segment.spans) for segment in segments]
+    segments_N = [len(t.segments) for t in trajectories]
+    spans_N = [sum(len(segment.spans) for segment in t.segments) for t in trajectories]
+    index: dict[Sampling | None, int | None] = {None: None}
     for span in spans:
-        if span.sampling is not None and span.sampling not in index:
+        if span.sampling not in index:
             index[span.sampling] = len(samplings)
             samplings.append(span.sampling)
+    ids, logprobs, plain_logprobs = ([getattr(s, name) for s in spans] for name in ("token_ids", "logprobs", "plain_logprobs"))
+    lengths = np.fromiter(map(len, ids), np.int32, len(ids))
     span_columns = {
-        "span_length": pa.array([len(s) for s in spans], pa.int32()),
+        "span_length": pa.array(lengths),
         "span_source": pa.array([int(s.source) for s in spans], pa.int8()),
         "span_turn": pa.array([s.turn for s in spans], pa.int32()),
-        "span_sampled": pa.array([s.logprobs is not None for s in spans], pa.bool_()),
-        "span_plain": pa.array([s.plain_logprobs is not None for s in spans], pa.bool_()),
+        "span_sampled": pa.array([values is not None for values in logprobs], pa.bool_()),
+        "span_plain": pa.array([values is not None for values in plain_logprobs], pa.bool_()),
         "span_version": pa.array([s.policy_version for s in spans], pa.int64()),
-        "span_sampling": pa.array([None if s.sampling is None else index[s.sampling] for s in spans], pa.int32()),
+        "span_sampling": pa.array([index[s.sampling] for s in spans], pa.int32()),
     }
     token_columns = {
-        "token_ids": pa.array(_joined([s.token_ids for s in spans], np.int32), pa.int32()),
-        "logprobs": _token_floats(spans, "logprobs"),
-        "plain_logprobs": _token_floats(spans, "plain_logprobs"),
+        "token_ids": pa.array(_joined(ids, np.int32)),
+        "logprobs": _token_floats(logprobs, lengths),
+        "plain_logprobs": _token_floats(plain_logprobs, lengths),
     }
-    segments_N = [len(t.segments) for t in trajectories]
-    spans_count_N = [len(one) for one in spans_N]
-    tokens_N = [sum(map(len, one)) for one in spans_N]
-    counts = pa.array([len(segment.spans) for segment in segments], pa.int32())
+    ends = np.concatenate([[0], np.cumsum(lengths)])[np.concatenate([[0], np.cumsum(spans_N, dtype=np.int64)])]
     return {
-        "segment_spans": _lists(counts, segments_N),
-        **{name: _lists(column, spans_count_N) for name, column in span_columns.items()},
-        **{name: _lists(column, tokens_N) for name, column in token_columns.items()},
+        "segment_spans": _lists(pa.array(counts_S, pa.int32()), segments_N),
+        **{name: _lists(column, spans_N) for name, column in span_columns.items()},
+        **{name: _lists(column, np.diff(ends)) for name, column in token_columns.items()},
     }
 
 
@@ -162,15 +183,14 @@ def encode_groups(groups: Sequence[Group], *, step: int) -> memoryview:
             "task_payload": _text([_json(t.task.payload, f"payload of task {t.task.id}") for t in trajectories]),
             "task_metadata": _text([_json(t.task.metadata, f"metadata of task {t.task.id}") for t in trajectories]),
             "dynamics_seed": pa.array([t.dynamics_seed for t in trajectories], pa.int64()),
-            "first_observation": _text([_json(_observation(t.first_observation), "the first observation")
-                                        for t in trajectories]),
+            "first_observation": _text(_first_observations(trajectories)),
             "stop_reason": _text([t.stop_reason.value for t in trajectories]),
             "outcome": pa.array([t.outcome for t in trajectories], pa.float64()),
             "outcome_parts": _text([_json(t.outcome_parts, "outcome_parts") for t in trajectories]),
             "scored": pa.array([bool(t.scored) for t in trajectories], pa.bool_()),
             "success": pa.array([None if t.success is None else bool(t.success) for t in trajectories], pa.bool_()),
             "error": _text([t.error for t in trajectories]),
-            **_turn_columns([turn for t in trajectories for turn in t.turns], [len(t.turns) for t in trajectories]),
+            **_turn_columns(trajectories),
             **_token_columns(trajectories, samplings),
         }
     except (pa.ArrowException, OverflowError, TypeError) as error:
@@ -226,14 +246,17 @@ def _flat(column: pa.Array) -> tuple[pa.Array, list[int]]:
 
 
 def _read_turns(columns: Mapping[str, pa.Array]) -> tuple[list[Turn], list[int]]:
-    flat = {name[5:]: _flat(column)[0] for name, column in columns.items() if name.startswith("turn_")}
-    starts = _flat(columns["turn_index"])[1]
+    index, starts = _flat(columns["turn_index"])
+    text, finish, reward, state_key = (_flat(columns[f"turn_{name}"])[0] for name in ("text", "finish", "reward", "state_key"))
+
+    def structured(name: str, make: Callable[[Any], Any] = lambda value: value) -> list:
+        return [make(value) for values in _parsed(columns[f"turn_{name}"]) for value in values]
+
     rows = zip(
-        flat["index"].to_pylist(), _strings(flat["text"]), _strings(flat["finish"]), _parsed(flat["moves"], tuple),
-        _parsed(flat["tool_calls"], lambda calls: tuple(map(_to_call, calls))),
-        _parsed(flat["reply"], lambda messages: tuple(map(_to_message, messages))),
-        flat["reward"].to_pylist(), _parsed(flat["reward_parts"]), _strings(flat["state_key"]), _parsed(flat["info"]),
-        strict=True,
+        index.to_pylist(), _strings(text), _strings(finish), structured("moves", tuple),
+        structured("tool_calls", lambda calls: tuple(ToolCall(*call) for call in calls)),
+        structured("reply", lambda messages: tuple(map(_to_message, messages))),
+        reward.to_pylist(), structured("reward_parts"), _strings(state_key), structured("info"), strict=True,
     )
     return [Turn(*row) for row in rows], starts
 

@@ -31,11 +31,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import columns, writer
+from workbench import columns, sealed, writer
 from workbench.columns import first_difference, groups_equal, tables_equal  # noqa: F401  (part of this surface)
 from workbench.errors import StoreError
 from workbench.types import CreditTable, Group
-from workbench.writer import Seal
+from workbench.sealed import Seal
 
 if TYPE_CHECKING:
     import pandas
@@ -63,7 +63,7 @@ def _credit_name(update: int) -> str:
 
 def _run_path(path: str | os.PathLike) -> Path:
     path = Path(path)
-    writer.check_name(path.name)
+    sealed.check_name(path.name)
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; name the run folder itself")
     return path
@@ -78,8 +78,8 @@ def create_run(path: str | os.PathLike, config: Mapping[str, Any]) -> RunWriter:
     if path.exists():
         raise StoreError(f"{path} is there already; choose another name, or go on with that run by `reopen_run`")
     files = {
-        "run.json": writer.sealed_json({"name": path.name}, kind="run", version=FORMAT),
-        "config.json": writer.sealed_json(config, kind="config", version=FORMAT),
+        "run.json": sealed.sealed_json({"name": path.name}, kind="run", version=FORMAT),
+        "config.json": sealed.sealed_json(config, kind="config", version=FORMAT),
         **{name: b"" for name in _LINES},
     }
     writer.make_folder(path.parent)
@@ -129,7 +129,7 @@ class RunWriter:
                              f"after step {last} away to go on from an earlier one")
         for step in self.run.uncommitted():
             writer.set_aside(self.path / "steps" / step_name(step), self.path / "orphans")
-        events = writer.read_lines(self.path / "events.jsonl").records
+        events = sealed.read_lines(self.path / "events.jsonl").records
         kept = next((i for i, event in enumerate(events) if (event.get("step") or 0) > last), len(events))
         if kept < len(events):  # they will be written again when their step is done again
             writer.cut_lines(self.path / "events.jsonl", keep=kept)
@@ -187,9 +187,9 @@ class RunWriter:
     def write_evaluation(self, name: str, evaluation: Mapping[str, Any], *, replace: bool = False) -> Path:
         """One evaluation under a name of its own. Writing the same again is no error; writing another one is, unless
         `replace`."""
-        path = self.path / "evaluations" / f"{writer.check_name(name)}.json"
-        content = writer.sealed_json(evaluation, kind="evaluation", version=FORMAT)
-        if path.exists() and writer.read_file(path) == content:
+        path = self.path / "evaluations" / f"{sealed.check_name(name)}.json"
+        content = sealed.sealed_json(evaluation, kind="evaluation", version=FORMAT)
+        if path.exists() and sealed.read_file(path) == content:
             return path
         writer.write_file(path, content, replace=replace)
         return path
@@ -227,8 +227,8 @@ class Run:
             raise StoreError(f"there is no run folder {path}; runs lie side by side in one folder, one folder each")
         if not (path / "run.json").is_file():
             raise StoreError(f"{path} is not a run folder: it has no run.json. Name the folder of one run")
-        writer.read_sealed_json(path / "run.json", kind="run", version=FORMAT)
-        self.config: dict[str, Any] = writer.read_sealed_json(path / "config.json", kind="config", version=FORMAT)
+        sealed.read_sealed_json(path / "run.json", kind="run", version=FORMAT)
+        self.config: dict[str, Any] = sealed.read_sealed_json(path / "config.json", kind="config", version=FORMAT)
         self._known: tuple[tuple[int, int], dict[int, dict]] = ((-1, -1), {})
 
     @property
@@ -248,7 +248,7 @@ class Run:
             raise StoreError(f"{path} is missing; restore it from a copy of the run") from error
         stamp = (stat.st_size, stat.st_mtime_ns)
         if self._known[0] != stamp:
-            lines = writer.read_lines(path)
+            lines = sealed.read_lines(path)
             self._known = (stamp, {line["step"]: line for line in lines.records})
         return self._known[1]
 
@@ -265,7 +265,7 @@ class Run:
         """What a reader should know: lines cut short, steps not committed."""
         found = []
         for name in _LINES:
-            torn = writer.read_lines(self.path / name).torn
+            torn = sealed.read_lines(self.path / name).torn
             if torn:
                 found.append(f"{name}: the last line is cut short ({len(torn)} bytes) and was left out")
         for step in self.uncommitted():
@@ -284,7 +284,7 @@ class Run:
         path = self.path / "steps" / step_name(step) / name
         if name not in files:
             raise StoreError(f"step {step} of run {self.name} has no {name}; it has {', '.join(sorted(files))}")
-        data = writer.read_file(path)
+        data = sealed.read_file(path)
         Seal(**files[name]).check(path, data)
         return data, path
 
@@ -311,22 +311,22 @@ class Run:
 
     def clock(self) -> pandas.DataFrame:
         """Wall-clock data of the committed steps, indexed by step; `at` is when the step was committed (UTC)."""
-        lines = writer.read_lines(self.path / "clock.jsonl").records
+        lines = sealed.read_lines(self.path / "clock.jsonl").records
         rows = {line["step"]: {"at": line["at"], **line["clock"]} for line in lines if line["what"] == "step"}
         return _frame({step: rows[step] for step in self.steps() if step in rows})
 
     def processes(self) -> list[dict[str, Any]]:
         """Which processes wrote this run, when and where."""
-        return [line for line in writer.read_lines(self.path / "clock.jsonl").records if line["what"] != "step"]
+        return [line for line in sealed.read_lines(self.path / "clock.jsonl").records if line["what"] != "step"]
 
     def events(self) -> list[dict[str, Any]]:
         """What was worth saying, in order: skipped updates, warnings."""
-        return list(writer.read_lines(self.path / "events.jsonl").records)
+        return list(sealed.read_lines(self.path / "events.jsonl").records)
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """Every evaluation by name."""
         paths = sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json"))
-        return {path.stem: writer.read_sealed_json(path, kind="evaluation", version=FORMAT) for path in paths}
+        return {path.stem: sealed.read_sealed_json(path, kind="evaluation", version=FORMAT) for path in paths}
 
     def digest(self) -> str:
         """One hash over what this run was: configuration, metrics, every file of every committed step (through the
@@ -335,9 +335,9 @@ class Run:
         names += sorted(f"evaluations/{name}.json" for name in self.evaluations())
         total = sha256()
         for name in names:
-            data = writer.read_file(self.path / name)
+            data = sealed.read_file(self.path / name)
             if name.endswith(".jsonl"):
-                data = data[:len(data) - len(writer.read_lines(self.path / name).torn)]
+                data = data[:len(data) - len(sealed.read_lines(self.path / name).torn)]
             total.update(f"{name} {sha256(data).hexdigest()}\n".encode())
         return total.hexdigest()
 
