@@ -7,8 +7,9 @@ import pytest
 
 from workbench.chat import ChatFormat
 from workbench.collect import CollectConfig, collect
-from workbench.engines import ScriptedEngine
+from workbench.engines.scripted import ScriptedEngine
 from workbench.envs import FrozenLake
+from workbench.envs import tasks as env_tasks
 from workbench.envs.format import format_action
 from workbench.envs.frozen_lake import MOVES
 from workbench.errors import ConfigError, EngineError
@@ -39,7 +40,7 @@ def wanderer(tokenizer, chat, seen=None):
     return script
 
 
-def gather(tokenizer, chat, *, tasks=LAKE.tasks("train", 3), family=LAKE, group_size=3, seen=None, engine=None, runner=None,
+def gather(tokenizer, chat, *, tasks=env_tasks(LAKE, "train", 3), family=LAKE, group_size=3, seen=None, engine=None, runner=None,
            on_done=None, **settings):
     return collect(tasks, family=family, engine=engine or ScriptedEngine(wanderer(tokenizer, chat, seen)), chat=chat,
                    config=CollectConfig(**settings), group_size=group_size, address=(0, "test", 1), runner=runner,
@@ -83,7 +84,7 @@ def test_the_result_does_not_depend_on_who_finishes_first(tokenizer, chat):
 def test_another_step_is_another_draw(tokenizer, chat):
     """Negative control of the test above: the address does reach the noise."""
     engine = ScriptedEngine(wanderer(tokenizer, chat))
-    other = collect(LAKE.tasks("train", 3), family=LAKE, engine=engine, chat=chat, config=CollectConfig(), group_size=3,
+    other = collect(env_tasks(LAKE, "train", 3), family=LAKE, engine=engine, chat=chat, config=CollectConfig(), group_size=3,
                     address=(0, "test", 2))
     assert plain(other) != plain(gather(tokenizer, chat))
 
@@ -99,9 +100,9 @@ def test_limits_end_a_trajectory_by_name(tokenizer, chat):
         return {t.stop_reason for g in gather(tokenizer, chat, **settings) for t in g}
 
     stuck = FrozenLake(max_turns=2, hole_density=0.0)
-    assert StopReason.MAX_TURNS in reasons(family=stuck, tasks=stuck.tasks("train", 3))
+    assert StopReason.MAX_TURNS in reasons(family=stuck, tasks=env_tasks(stuck, "train", 3))
     few = FrozenLake(max_moves=2, max_turns=9)
-    assert reasons(family=few, tasks=few.tasks("train", 3)) <= {StopReason.ENV_TRUNCATED, StopReason.TERMINATED}
+    assert reasons(family=few, tasks=env_tasks(few, "train", 3)) <= {StopReason.ENV_TRUNCATED, StopReason.TERMINATED}
 
 
 def test_context_takes_a_whole_observation_or_none_at_every_limit(tokenizer, chat):
@@ -111,6 +112,9 @@ def test_context_takes_a_whole_observation_or_none_at_every_limit(tokenizer, cha
         for group in gather(tokenizer, chat, max_context=limit):
             for trajectory in group:
                 full += trajectory.stop_reason is StopReason.CONTEXT_FULL
+                if not trajectory.turns:  # not even the first prompt fits: kept to be looked at, nothing to train
+                    assert trajectory.num_sampled == 0 and trajectory.reward == 0.0
+                    continue
                 assert all(len(segment) <= limit for segment in trajectory.segments)
                 assert all(segment.eligible.any() for segment in trajectory.segments)
     assert full > 0
@@ -118,7 +122,7 @@ def test_context_takes_a_whole_observation_or_none_at_every_limit(tokenizer, cha
 
 def test_a_task_that_stands_twice_is_refused(tokenizer, chat):
     with pytest.raises(ConfigError, match="stands twice"):
-        gather(tokenizer, chat, tasks=LAKE.tasks("train", 1) * 2)
+        gather(tokenizer, chat, tasks=env_tasks(LAKE, "train", 1) * 2)
 
 
 def test_an_engine_without_an_answer_ends_that_trajectory_alone(tokenizer, chat):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from workbench.chat import ChatFormat
 from workbench.config import Config, from_dict
 from workbench.engines import open_engine
 from workbench.engines.base import Engine
+from workbench.envs import tasks as env_tasks
 from workbench.envs.base import EnvFamily
 from workbench.errors import StoreError
 from workbench.learner import Learner
@@ -45,11 +46,11 @@ class Session:
     def train_tasks(self, step: int) -> list[Task]:
         """The tasks of a step: a function of (run seed, step). No held-out problem is among them, whatever the seeds."""
         count = self.config.train.tasks_per_step
-        return list(self.family.tasks("train", count, seed=self.config.seed, start=step * count))
+        return env_tasks(self.family, "train", count, seed=self.config.seed, step=step)
 
     def held_out_tasks(self, count: int | None = None) -> list[Task]:
         """The fixed tasks that every evaluation uses, whatever the run's seed."""
-        return list(self.family.tasks("heldout", count or self.config.evaluation.num_tasks))
+        return env_tasks(self.family, "held-out", count or self.config.evaluation.num_tasks)
 
     def sync(self) -> None:
         """Hand the learner's weights to the engine, which then knows their version."""
@@ -65,7 +66,7 @@ def open_session(config: Config, *, quiet: bool = False) -> Session:
         if not quiet and difference not in _told:
             _told.add(difference)
             print(f"note: {policy.name}: {difference}", file=sys.stderr)
-    return Session(config, policy, chat, open_engine(config.engine, policy.model))
+    return Session(config, policy, chat, open_engine(replace(config.engine, device=device), policy.model))
 
 
 def reopen(run: Any, *, step: int | None = None, quiet: bool = False) -> Session:

@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from workbench.metrics import rollout_metrics
 from workbench.session import Session, open_session
 from workbench.store import Run, RunWriter, create_run, open_run
 from workbench.types import Group
+from workbench.update_report import UpdateReport
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,20 +59,32 @@ def train_step(session: Session, step: int, run: RunWriter | None = None,
     batch = Batch.from_groups(groups)
     credit = session.config.algorithm.credit(batch)
     clock.lap("credit")
-    metrics, made = rollout_metrics(groups) | {f"credit_{k}": v for k, v in credit.notes.items()}, 0
-    for report_ in session.learner.update(batch, credit, step=step):
-        metrics |= report_.metrics
-        made += report_.skipped is None
-        if report_.skipped is not None and run is not None:
-            run.event({"step": step, "event": "update skipped", "why": report_.skipped})
-        if run is not None and report_.table is not None:
-            run.write_credit(report_.table)
+    try:
+        reports = session.learner.update(batch, credit, step=step)
+    except LearnerError as error:  # what led to the end is kept, then the end is told
+        _store_updates(run, getattr(error, "reports", []))
+        raise
+    _store_updates(run, reports)
     clock.lap("update")
+    made = sum(report_.skipped is None for report_ in reports)
     if made:
         session.sync()
     clock.lap("sync")
+    metrics = rollout_metrics(groups) | {f"credit_{name}": value for name, value in credit.notes.items()}
+    metrics |= _mean_by_key([report_.metrics for report_ in reports])
     metrics |= {"updates": made, "policy_version": session.learner.version}
     return StepOutcome(step, tuple(groups), metrics, clock.laps, made)
+
+
+def _store_updates(run: RunWriter | None, reports: Sequence[UpdateReport]) -> None:
+    for report_ in reports if run is not None else ():
+        run.write_credit(report_.table, skipped=report_.skipped)
+
+
+def _mean_by_key(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means over the updates of a step, each over the updates that have the number: an absent one is not zero."""
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return {key: float(np.mean([row[key] for row in rows if key in row])) for key in keys}
 
 
 def train_here(config: Config, path: str | Path, *, on_step: Callable[[StepOutcome], None] | None = None,

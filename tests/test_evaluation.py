@@ -1,0 +1,98 @@
+"""No result without its neighbours (law 12): the same tasks, paired, faults and unscored attempts counted as what they are."""
+import numpy as np
+import pytest
+
+from workbench.cells.demo import verdict
+from workbench.envs import FrozenLake
+from workbench.envs import tasks as env_tasks
+from workbench.errors import ConfigError
+from workbench.evaluation import (MODES, EvaluationConfig, compare, evaluate_baselines, evaluate_policy, report,
+                                  score_trajectories)
+from workbench.collect import CollectConfig
+from workbench.metrics import rollout_metrics
+from workbench.types import Group, Observation, StopReason, Task, Trajectory, Turn
+
+
+def attempt(number, *, reward, success, stop=StopReason.TERMINATED, task=Task("t", "fake", 0), turns=1, **info):
+    return Trajectory(task, number, number, Observation(()), tuple(
+        Turn(i, "text", reward=reward if i == turns - 1 else 0.0, info={"valid_format": True, **info}) for i in range(turns)),
+        (), stop, success=success)
+
+
+def scores(name, mode, wins, n=100):
+    return score_trajectories(name, mode, [attempt(i, reward=float(i < wins), success=i < wins) for i in range(n)])
+
+
+def test_a_score_counts_faults_as_failures_and_leaves_unscored_rewards_out_of_the_mean():
+    trajectories = [attempt(0, reward=1.0, success=True), attempt(1, reward=0.0, success=False),
+                    attempt(2, reward=None, success=None, stop=StopReason.ENV_ERROR)]
+    score = score_trajectories("p", "sampled", trajectories)
+    assert (score.success, score.reward, score.faults, score.n) == (1 / 3, 0.5, 1, 3)
+    assert score.by_task == (1.0, 0.0, 0.0)
+
+
+def test_a_paired_difference_is_of_b_over_a():
+    pair = compare(scores("untrained", "sampled", 40), scores("trained", "sampled", 70))
+    assert pair["difference"] == pytest.approx(0.30) and 0.2 < pair["low"] < 0.3 < pair["high"] < 0.4
+
+
+def table(untrained=40, trained=60, random=24, greedy=(60, 62), n=400):
+    made = [scores("random", "sampled", random * n // 100, n), scores("solver", "greedy", n, n)]
+    for name, sampled, best in (("untrained", untrained, greedy[0]), ("trained", trained, greedy[1])):
+        made += [scores(name, "sampled", sampled * n // 100, n), scores(name, "greedy", best * n // 100, n)]
+    return report(made)
+
+
+def test_a_report_pairs_every_policy_with_untrained_and_random_in_its_mode():
+    pairs = {(pair["a"], pair["b"]) for pair in table()["paired"]}
+    assert ("untrained sampled", "trained sampled") in pairs and ("random sampled", "trained sampled") in pairs
+    assert ("untrained greedy", "trained greedy") in pairs and ("random sampled", "untrained sampled") in pairs
+
+
+@pytest.mark.parametrize("change, broken", [
+    ({}, None),
+    ({"trained": 46}, "rises by at least 8 points"),
+    ({"untrained": 10, "trained": 20, "random": 30}, "above random play"),
+    ({"greedy": (70, 62)}, "greedy success does not fall"),
+    ({"greedy": (64, 62)}, None),  # within a half-width
+])
+def test_the_demo_says_no_when_a_single_condition_fails(change, broken):
+    judged = verdict(table(**change))
+    failed = [check for check, held in judged["checks"].items() if not held]
+    assert judged["learned"] == (broken is None)
+    assert (not failed) if broken is None else (len(failed) == 1 and broken in failed[0])
+
+
+def test_baselines_play_the_very_tasks_and_dynamics_that_policies_play():
+    lake = FrozenLake(slip=0.5)
+    tasks = env_tasks(lake, "held-out", 20)
+    seen = []
+
+    def play(tasks, config, address):
+        seen.append((address, config.temperature, config.top_p))
+        return [Group((attempt(0, reward=1.0, success=True, task=task),)) for task in tasks]
+
+    made = evaluate_policy("p", tasks, play, config=CollectConfig(temperature=0.5, top_p=0.5), seed=3)
+    assert [score.mode for score in made] == list(MODES)
+    assert seen == [((3, "evaluation"), 1.0, 1.0), ((3, "evaluation"), 0.0, 1.0)]
+    first, again = (evaluate_baselines(tasks, family=lake, seed=3) for _ in range(2))
+    assert [score.by_task for score in first] == [score.by_task for score in again]
+    assert {score.policy for score in first} == {"random", "solver"} and all(score.n == 20 for score in first)
+    other = evaluate_baselines(tasks, family=lake, seed=4)
+    assert [score.by_task for score in first] != [score.by_task for score in other]  # negative control: the seed acts
+
+
+def test_too_few_tasks_are_refused():
+    with pytest.raises(ConfigError, match="at least 2"):
+        EvaluationConfig(num_tasks=1)
+
+
+def test_step_metrics_know_flat_groups_spread_and_what_was_not_scored():
+    groups = [Group((attempt(0, reward=1.0, success=True), attempt(1, reward=0.0, success=False))),
+              Group((attempt(0, reward=0.0, success=False, task=Task("u", "fake", 1)),
+                     attempt(1, reward=None, success=None, stop=StopReason.ENV_TIMEOUT, task=Task("u", "fake", 1))))]
+    metrics = rollout_metrics(groups)
+    assert metrics["reward_mean"] == pytest.approx(1 / 3) and metrics["unscored"] == 1
+    assert metrics["reward_std_within"] == pytest.approx(0.25) and metrics["flat_groups"] == 0.5
+    assert metrics["stop_env_timeout"] == 0.25 and metrics["success"] == 0.25
+    assert np.isclose(sum(value for key, value in metrics.items() if key.startswith("stop_")), 1.0)
