@@ -1,0 +1,105 @@
+"""One rank of tests/test_distributed.py: runs every scenario and writes what came out, rank by rank.
+
+    torchrun --nproc_per_node 2 tests/distributed_worker.py OUT_FOLDER
+"""
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from learning_data import make_groups, tiny_model, unscore
+from safetensors.torch import save_file
+from torch import Tensor
+
+from workbench.algorithms import GRPO, Credit
+from workbench.batch import Batch
+from workbench.errors import LearnerError
+from workbench.learner import Learner, LearnerConfig
+
+LR = 1e-3
+
+
+def lonely() -> Batch:
+    """Only one trajectory weighs anything: a second process has no row at all."""
+    groups = unscore(make_groups(tasks=1, attempts=3), 0, 2)
+    return Batch.from_groups(groups)
+
+
+SCENARIOS: dict[str, tuple[Batch, GRPO, dict]] = {
+    "append": (Batch.from_groups(make_groups(turns=3)), GRPO(entropy_coef=0.05), {"micro_batch_tokens": 90}),
+    "segment-per-turn": (Batch.from_groups(make_groups(turns=3, fresh=True)), GRPO(), {}),
+    "minibatches": (Batch.from_groups(unscore(make_groups(), 0, 1)), GRPO(epochs=2, minibatches=2), {}),
+    "a-rank-without-rows": (lonely(), GRPO(), {}),
+}
+
+
+def credit_of(name: str, batch: Batch, algorithm: GRPO) -> Credit:
+    credit = algorithm.credit(batch)
+    if name != "a-rank-without-rows":
+        return credit
+    first_T = batch.trajectory_of_token_T == 0
+    return replace(credit, weight_T=credit.weight_T * first_T, advantage_T=credit.advantage_T * first_T)
+
+
+def play(name: str, processes: int) -> tuple[dict[str, Tensor], dict]:
+    """Two steps of a scenario. Gradient of the first update, weights and tables after all of them."""
+    batch, algorithm, settings = SCENARIOS[name]
+    learner = Learner(tiny_model(), algorithm, LearnerConfig(lr=LR, num_processes=processes, **settings))
+    credit, out = credit_of(name, batch, algorithm), {}
+    step = learner._step
+
+    def caught(grad_norm: float) -> None:
+        if learner.version == 0:
+            out.update({f"gradient/{n}": g.clone() for n, g in learner._gradients().items()})
+        step(grad_norm)
+
+    learner._step = caught
+    metrics = []
+    for number in range(2):
+        for report in learner.update(batch, credit, step=number):
+            metrics.append(dict(report.metrics))
+            for column in ("new_logp", "old_logp", "entropy", "ratio", "advantage", "weight"):
+                out[f"table/{number}/{report.table.update}/{column}"] = torch.from_numpy(report.table[column].copy())
+    out |= {f"weight/{name}": tensor.clone() for name, tensor in learner.state()[0]["model"].items()}
+    return {key: tensor.contiguous() for key, tensor in out.items()}, {"metrics": metrics, "version": learner.version}
+
+
+def refusals(rank: int) -> dict[str, str]:
+    """What must be refused, on every rank alike and without hanging."""
+    said = {}
+    try:
+        Learner(tiny_model(), GRPO(), LearnerConfig(num_processes=1))
+    except LearnerError as error:
+        said["wrong number of processes"] = str(error)
+    learner = Learner(tiny_model(), GRPO(), LearnerConfig(num_processes=2))
+    own = Batch.from_groups(make_groups(seed=rank))
+    try:
+        learner.update(own, GRPO().credit(own), step=0)
+    except LearnerError as error:
+        said["different batches"] = str(error)
+    batch = Batch.from_groups(make_groups())
+    credit = GRPO().credit(batch)
+    bad_T = credit.advantage_T.clone()
+    bad_T[batch.eligible_T.nonzero()[0]] = float("nan")
+    before = learner.state()[0]["model"]
+    report, = learner.update(batch, replace(credit, advantage_T=bad_T), step=0)
+    unchanged = all(torch.equal(before[k], w) for k, w in learner.state()[0]["model"].items())
+    return said | {"not finite": report.skipped or "", "unchanged": str(unchanged)}
+
+
+def main(folder: Path) -> None:
+    rank = int(os.environ["RANK"])
+    for name in SCENARIOS:
+        tensors, facts = play(name, processes=2)
+        save_file(tensors, folder / f"{name}.{rank}.safetensors")
+        (folder / f"{name}.{rank}.json").write_text(json.dumps(facts))
+    (folder / f"refusals.{rank}.json").write_text(json.dumps(refusals(rank)))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,50 @@
+"""Sums that say what they are divided by (law 4)."""
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.ops.reduce import masked_sum_over
+
+
+def test_by_hand():
+    values, weights = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1.0, 0.0, 0.5])
+    assert masked_sum_over(values, weights, 2).item() == 1.5
+
+
+def test_what_has_no_weight_stays_out_even_if_it_is_not_a_number():
+    values = torch.tensor([1.0, float("nan"), float("inf")], requires_grad=True)
+    total = masked_sum_over(values, torch.tensor([1.0, 0.0, 0.0]), 1)
+    total.backward()
+    assert total.item() == 1.0 and values.grad.tolist() == [1.0, 0.0, 0.0]
+
+
+def test_what_has_a_weight_is_never_hidden():
+    assert masked_sum_over(torch.tensor([float("nan")]), torch.tensor([1.0]), 1).isnan()
+
+
+@pytest.mark.parametrize("denominator", [0, -1, float("nan"), float("inf")])
+def test_a_denominator_that_is_no_count_is_refused(denominator):
+    with pytest.raises(ValueError, match="count of trained tokens"):
+        masked_sum_over(torch.ones(2), torch.ones(2), denominator)
+
+
+def test_shapes_must_agree():
+    with pytest.raises(ValueError, match="same shape"):
+        masked_sum_over(torch.ones(2), torch.ones(3), 1)
+
+
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=20), st.integers(1, 19))
+def test_pieces_add_up_to_the_whole(values, cut):
+    values = torch.tensor(values, dtype=torch.float64)
+    weights, cut = torch.ones_like(values), cut % len(values)
+    whole = masked_sum_over(values, weights, len(values))
+    parts = [masked_sum_over(values[i], weights[i], len(values)) for i in (slice(cut), slice(cut, None))]
+    assert float(sum(parts)) == pytest.approx(float(whole), abs=1e-12)
+
+
+def test_negative_control_a_mean_of_means_does_not_add_up():
+    values = torch.tensor([1.0, 1.0, 1.0, 5.0])
+    assert (values[:3].mean() + values[3:].mean()) / 2 != masked_sum_over(values, torch.ones(4), 4)

@@ -1,0 +1,67 @@
+"""One process or two: the same gradient (law 4). Two real processes are started by torchrun, over gloo on the CPU.
+
+Tolerances, all of float32 sums in another order: gradients agree to 2e-6 of their norm. AdamW divides each gradient by
+its own size, so where one is almost zero its rounding decides: after two steps of lr = 1e-3 single weights may differ by
+up to 1e-4 (a tenth of one step), on average by less than 1e-6.
+"""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from distributed_worker import LR, SCENARIOS, play
+from safetensors.torch import load_file
+
+TESTS = Path(__file__).resolve().parent
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory) -> Path:
+    """All scenarios in one launch. A hang (a rank that waits for another) ends as a failure after four minutes."""
+    folder = tmp_path_factory.mktemp("two_processes")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+               str(TESTS / "distributed_worker.py"), str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+                                "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+def part(tensors: dict[str, torch.Tensor], prefix: str) -> torch.Tensor:
+    return torch.cat([t.reshape(-1).double() for name, t in sorted(tensors.items()) if name.startswith(prefix)])
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_one_process_or_two(two_processes, name):
+    alone, facts = play(name, processes=1)
+    for rank in (0, 1):
+        shared = load_file(two_processes / f"{name}.{rank}.safetensors")
+        theirs = json.loads((two_processes / f"{name}.{rank}.json").read_text())
+        assert shared.keys() == alone.keys() and theirs["version"] == facts["version"]
+        difference = part(shared, "gradient/") - part(alone, "gradient/")
+        assert difference.norm() / part(alone, "gradient/").norm() < 2e-6
+        moved = (part(shared, "weight/") - part(alone, "weight/")).abs()
+        assert moved.max() < LR / 10 and moved.mean() < 1e-6
+        torch.testing.assert_close(part(shared, "table/0/0/"), part(alone, "table/0/0/"), atol=1e-5, rtol=1e-5, equal_nan=True)
+        assert [m["trained_tokens"] for m in theirs["metrics"]] == [m["trained_tokens"] for m in facts["metrics"]]
+        assert [m["loss"] for m in theirs["metrics"]] == pytest.approx([m["loss"] for m in facts["metrics"]], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_both_ranks_end_with_the_same_weights_and_tables(two_processes, name):
+    first, second = (load_file(two_processes / f"{name}.{rank}.safetensors") for rank in (0, 1))
+    assert all(torch.equal(first[k].nan_to_num(), second[k].nan_to_num()) for k in first)
+
+
+def test_what_is_refused_is_refused_on_every_rank(two_processes):
+    for rank in (0, 1):
+        said = json.loads((two_processes / f"refusals.{rank}.json").read_text())
+        assert "this is a world of 2" in said["wrong number of processes"]
+        assert "different batches" in said["different batches"]
+        assert "advantage = nan" in said["not finite"] and said["unchanged"] == "True"
