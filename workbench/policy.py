@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from workbench.errors import PolicyError
@@ -56,12 +57,16 @@ def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str
     _check_files(folder, config, name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], trust_remote_code=False, use_safetensors=True)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=DTYPES[dtype], trust_remote_code=False, use_safetensors=True, output_loading_info=True)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise PolicyError(
             f"{name}: transformers could not load this as a causal language model (model_type {config.get('model_type')!r}): "
             f"{error}. Check that the download is complete and that this version of transformers knows the architecture"
         ) from error
+    if missing := sorted(loading["missing_keys"]):
+        raise PolicyError(f"{name}: the weight files lack {len(missing)} of the model's tensors ({', '.join(missing[:3])} ...), which "
+                          "would be filled with random numbers. Finish the download, or convert the checkpoint again")
     _check_fit(model, tokenizer, name)
     return Policy(name, model.to(device).eval(), tokenizer, fingerprint(folder), folder)
 

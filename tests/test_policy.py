@@ -1,0 +1,163 @@
+"""Loading a policy: where it is found, what is checked, and what a person is told when it does not work."""
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from learning_data import tiny_model
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+import workbench.policy as policy_module
+from workbench.errors import PolicyError
+from workbench.policy import fingerprint, load_policy, shipped_policies, weights_fingerprint
+
+TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+def write_policy(folder, *, words: int = 61, template: str | None = TEMPLATE, model=None):
+    """A policy folder such as `save_pretrained` writes: tiny random weights, one token per word."""
+    plain = Tokenizer(models.WordLevel({f"w{i}": i for i in range(words)}, unk_token="w0"))
+    plain.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="w0", eos_token="w1")
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    (tiny_model() if model is None else model).save_pretrained(folder)
+    return folder
+
+
+def edit_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    """A stand-in for data/policies."""
+    monkeypatch.setattr(policy_module, "SHIPPED", tmp_path / "policies")
+    for name in ("frozenlake-tiny", "bandit-tiny"):
+        write_policy(tmp_path / "policies" / name)
+    return tmp_path / "policies"
+
+
+def test_by_shipped_name_and_by_path(shelf):
+    by_name, by_path = load_policy("bandit-tiny"), load_policy(shelf / "bandit-tiny")
+    assert shipped_policies() == ["bandit-tiny", "frozenlake-tiny"]
+    assert by_name.name == "bandit-tiny" and by_name.fingerprint == by_path.fingerprint
+    assert by_name.tokenizer("w5 w7")["input_ids"] == [5, 7]
+    assert not by_name.model.training and by_name.model.dtype == torch.float32
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        assert torch.equal(by_name.model(ids).logits, tiny_model()(ids).logits)
+
+
+def test_another_architecture(tmp_path):
+    torch.manual_seed(0)
+    llama = LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                                         num_attention_heads=2, num_key_value_heads=1))
+    assert type(load_policy(write_policy(tmp_path, model=llama)).model) is LlamaForCausalLM
+
+
+def test_dtype(shelf):
+    assert load_policy("bandit-tiny", dtype="bfloat16").model.dtype == torch.bfloat16
+    with pytest.raises(PolicyError, match="dtype is one of float32, bfloat16, float16, got 'half'"):
+        load_policy("bandit-tiny", dtype="half")
+
+
+def test_the_fingerprint_is_of_the_weights(shelf):
+    before = fingerprint(shelf / "bandit-tiny")
+    edit_config(shelf / "bandit-tiny", note="nothing")
+    assert fingerprint(shelf / "bandit-tiny") == before
+    write_policy(shelf / "bandit-tiny", model=tiny_model(seed=1))
+    assert fingerprint(shelf / "bandit-tiny") != before
+    weights = tiny_model().state_dict()
+    same = {name: weights[name] for name in reversed(weights)}
+    assert weights_fingerprint(weights) == weights_fingerprint(same) != weights_fingerprint(tiny_model(seed=1).state_dict())
+
+
+def test_weights_in_memory_of_any_type_have_a_fingerprint():
+    assert weights_fingerprint({"a": torch.ones(3, dtype=torch.bfloat16)}) != weights_fingerprint({"a": torch.ones(3)})
+
+
+# ------------------------------------------------------------------------------------------------ what people are told
+
+
+def test_a_shipped_name_with_a_typo(shelf):
+    with pytest.raises(PolicyError, match=r"did you mean 'frozenlake-tiny'") as caught:
+        load_policy("frozenlake-tny")
+    assert "HF_HUB_OFFLINE is set" in str(caught.value) and "bandit-tiny" in str(caught.value)
+
+
+def test_a_missing_folder_names_its_neighbours(shelf):
+    with pytest.raises(PolicyError, match="no folder .*did you mean 'bandit-tiny'"):
+        load_policy(shelf / "bandit-tny")
+
+
+@pytest.mark.parametrize("name", ["", "two words", "a/b/c", "owner/"])
+def test_names_that_can_be_nothing(shelf, name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PolicyError):
+        load_policy(name)
+
+
+def test_a_hub_name_while_offline(shelf):
+    with pytest.raises(PolicyError, match="HF_HUB_OFFLINE is set, so it cannot be downloaded"):
+        load_policy("nobody/nothing-of-this-name")
+
+
+def test_a_folder_that_is_no_model(tmp_path):
+    with pytest.raises(PolicyError, match="holds no config.json"):
+        load_policy(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(PolicyError, match="not valid JSON"):
+        load_policy(tmp_path)
+
+
+def test_code_that_comes_with_a_model_is_refused(shelf):
+    marker = shelf / "ran"
+    (shelf / "bandit-tiny" / "evil.py").write_text(f"open({str(marker)!r}, 'w')\nclass Evil: pass\n")
+    edit_config(shelf / "bandit-tiny", auto_map={"AutoModelForCausalLM": "evil.Evil"})
+    with pytest.raises(PolicyError, match="trust_remote_code is off"):
+        load_policy("bandit-tiny")
+    assert not marker.exists()
+
+
+def test_pickled_weights_are_refused(shelf):
+    folder = shelf / "bandit-tiny"
+    torch.save(tiny_model().state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(PolicyError, match=r"\*\.safetensors .*found pytorch_model.bin"):
+        load_policy("bandit-tiny")
+
+
+def test_an_unknown_architecture(shelf):
+    edit_config(shelf / "bandit-tiny", model_type="of-tomorrow", architectures=["Tomorrow"])
+    with pytest.raises(PolicyError, match="model_type 'of-tomorrow'"):
+        load_policy("bandit-tiny")
+
+
+def test_damaged_weights(shelf):
+    path = shelf / "bandit-tiny" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(PolicyError, match="could not load"):
+        load_policy("bandit-tiny")
+
+
+def test_missing_weights_are_not_made_up(shelf):
+    """transformers would fill them with random numbers and only log it."""
+    path = shelf / "bandit-tiny" / "model.safetensors"
+    save_file({"model.norm.weight": torch.ones(32)}, path, metadata={"format": "pt"})
+    with pytest.raises(PolicyError, match="lack 24 of the model.s tensors"):
+        load_policy("bandit-tiny")
+
+
+def test_tokenizer_and_model_must_fit(tmp_path):
+    with pytest.raises(PolicyError, match=r"ids up to 61, but the model has 61 embeddings \(0..60\)"):
+        load_policy(write_policy(tmp_path, words=62))
+
+
+def test_a_chat_template_is_needed(tmp_path):
+    with pytest.raises(PolicyError, match="no chat template"):
+        load_policy(write_policy(tmp_path, template=None))
