@@ -1,0 +1,29 @@
+"""Views: pure functions from a value to a `View` (html with inline styles, text, png), without torch.
+
+Names are resolved on first use, so that showing a trajectory does not import what draws curves. The progress line is
+not a view but something that lives: `from workbench.views.progress import progress`.
+"""
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+HOME = {
+    "show_trajectory": "trajectory", "show_group": "trajectory", "show_tokens": "tokens", "credit_of": "tokens",
+    "show_masks": "masks", "show_curves": "curves", "curves_figure": "curves", "show_evaluation": "evaluation",
+    "show_demo": "evaluation", "show_metrics": "records", "show_config": "records",
+    "esc": "escape", "visible": "escape",
+}
+__all__ = sorted(HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOME:
+        raise AttributeError(f"workbench.views has no {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(f"workbench.views.{HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

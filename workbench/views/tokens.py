@@ -196,7 +196,7 @@ def _run_html(kind: int, mark: str, texts: Sequence[str], facts: _Facts, scale: 
         if advantage is not None and np.isfinite(advantage[i]):
             background, foreground = m.red_blue(float(advantage[i]), scale)
             style = f"background-color:{background};color:{foreground};border-top:{look.top};padding:1px 0"
-        tokens.append(tag("span", _broken(text), title=_tooltip(facts, i),
+        tokens.append(tag("span", _broken(text, last=i == len(texts) - 1), title=_tooltip(facts, i),
                           style=f"{style};border-right:1px solid {m.CARD}"))
     return [margin, _tokens_cell(tokens)]
 
@@ -207,9 +207,10 @@ def _tokens_cell(children: Sequence[Html]) -> Html:
         f"border-bottom:0;border-left:2px solid {m.LINE};padding:3px 8px"))
 
 
-def _broken(text: str) -> str:
-    """Line feeds drawn *and* kept, so that a grid in a prompt still looks like one."""
-    return text.replace("\n", "⏎\n").removesuffix("\n")
+def _broken(text: str, *, last: bool = True) -> str:
+    """Line feeds drawn *and* kept, so that a grid in a prompt still looks like one; none kept at the end of a run."""
+    shown = text.replace("\n", "⏎\n")
+    return shown.removesuffix("\n") if last else shown
 
 
 def _tooltip(facts: _Facts, i: int) -> str:

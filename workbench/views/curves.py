@@ -1,0 +1,257 @@
+"""Learning curves beside their baselines: what a run's numbers did from step to step.
+
+    show_curves(run.metrics(), run.evaluations())      picture, table and sparklines
+    curves_figure(run.metrics(), run.evaluations())    the same as a plotly figure, for a live notebook
+
+Baselines (random, untrained, solver) are read from the evaluations, or handed in (law 12).
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workbench.errors import DataError
+from workbench.types import View
+from workbench.views import markup as m
+from workbench.views import words
+from workbench.views.escape import visible
+from workbench.views.markup import tag
+
+NEIGHBOURS = ("random", "untrained", "solver")
+SMOOTH = 5  # steps in the running mean
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One small picture: a title, the metric it draws (the first of `columns` that exists), the key of its baselines."""
+
+    title: str
+    columns: tuple[str, ...]
+    baseline: str | None = None
+    log: bool = False
+
+
+PANELS = (
+    Panel("success", ("success",), "success"),
+    Panel("reward", ("reward_mean", "reward"), "reward"),
+    Panel("reward std within a group", ("reward_std_within", "reward_std_in_group")),
+    Panel("entropy, nats per token", ("entropy",)),
+    Panel("gradient norm", ("grad_norm", "gradient_norm"), log=True),
+    Panel("valid format", ("valid_format",), "valid_format"),
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """An evaluation on held-out tasks; low and high are its 95 % interval, NaN where there is none."""
+
+    step: float
+    mode: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Line:
+    """A neighbour's level, with its 95 % interval where there is one."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Everything that one panel draws. `value` [steps] is the metric as logged, `mean` its running mean over SMOOTH steps."""
+
+    panel: Panel
+    step: np.ndarray
+    value: np.ndarray
+    mean: np.ndarray
+    points: tuple[Point, ...]
+    lines: tuple[Line, ...]
+
+
+def show_curves(metrics: Any, evaluations: Any = (), baselines: Mapping[str, Any] | None = None, *,
+                title: str = "learning curves", panels: Sequence[Panel] = PANELS) -> View:
+    """Small multiples over training steps.
+
+    You will see, for each metric, the logged value (thin) and its running mean (thick); on success and reward also the
+    evaluations on held-out tasks (dots: sampled, squares: greedy, bars: 95 % interval) and the levels of random play, the
+    untrained policy and the solver as horizontal lines with their intervals.
+
+    `metrics`: a DataFrame indexed by step (`Run.metrics()`), or a sequence of mappings with "step". `evaluations`: what
+    `Run.evaluations()` gives (by name or in a list: {"step", "rows"}). `baselines`: name -> success rate, or -> a mapping
+    with success, success_low, success_high, reward ...; read from the evaluations where not given.
+    """
+    curves = curves_of(metrics, evaluations, baselines, panels)
+    absent = [name for name in NEIGHBOURS if not any(line.name == name for curve in curves for line in curve.lines)]
+    notice = ("no " + ", ".join(absent) + " beside it: this curve alone does not say whether anything was learned"
+              if absent else "")
+    if not curves:
+        return View(m.card(m.heading(title), m.note("no steps yet")), f"{visible(title)}\nno steps yet")
+    from workbench.views.curve_pictures import curves_png
+
+    png = curves_png(curves, title)
+    text = "\n".join([visible(title), _table_text(curves), *([f"! {notice}"] if notice else [])])
+    html = m.card(m.picture(png, _alternative(title, curves)), _table_html(curves),
+                  m.warning(notice) if notice else None)
+    return View(html, text, png)
+
+
+def curves_figure(metrics: Any, evaluations: Any = (), baselines: Mapping[str, Any] | None = None, *,
+                  title: str = "learning curves", panels: Sequence[Panel] = PANELS):
+    """The curves of `show_curves` as a `plotly.graph_objects.Figure` (needs the package plotly)."""
+    from workbench.views.curve_pictures import curves_plotly
+
+    return curves_plotly(curves_of(metrics, evaluations, baselines, panels), title)
+
+
+# ------------------------------------------------------------------------------------------------ facts
+
+
+def curves_of(metrics: Any, evaluations: Any, baselines: Mapping[str, Any] | None,
+              panels: Sequence[Panel] = PANELS) -> list[Curve]:
+    """What there is to draw: panels without any number are left out."""
+    steps, columns = _columns(metrics)
+    reports = list(evaluations.values()) if isinstance(evaluations, Mapping) else list(evaluations)
+    levels = _levels(reports) if baselines is None else baselines
+    curves = []
+    for panel in panels:
+        name = next((column for column in panel.columns if column in columns), None)
+        value = columns[name] if name else np.full(len(steps), np.nan)
+        points = _points(reports, panel)
+        if np.isfinite(value).any() or points:
+            curves.append(Curve(panel, steps, value, running_mean(value), points, _lines(levels, panel)))
+    return curves
+
+
+def _columns(metrics: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Steps and columns of a DataFrame, or of a sequence of rows; what a step did not have is NaN, not zero."""
+    if hasattr(metrics, "columns") and hasattr(metrics, "index"):
+        steps = metrics["step"] if "step" in metrics.columns else metrics.index
+        return np.asarray(steps, float), {str(c): _floats(metrics[c].tolist()) for c in metrics.columns}
+    rows = list(metrics)
+    if any("step" not in row for row in rows):
+        raise DataError("metrics are a DataFrame indexed by step, or mappings that each hold a 'step'; got a row with the "
+                        f"keys {sorted(next(row for row in rows if 'step' not in row))}")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return _floats([row["step"] for row in rows]), {name: _floats([row.get(name) for row in rows]) for name in names}
+
+
+def _floats(values: Sequence[Any]) -> np.ndarray:
+    return np.array([float(v) if isinstance(v, (int, float, np.number)) else np.nan for v in values], float)
+
+
+def running_mean(value: np.ndarray, width: int = SMOOTH) -> np.ndarray:
+    """Mean of the last `width` logged values at each step; NaN values are left out, not counted as zero."""
+    known = np.isfinite(value)
+    sums = np.convolve(np.where(known, value, 0.0), np.ones(width))[:len(value)]
+    counts = np.convolve(known.astype(float), np.ones(width))[:len(value)]
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def _points(reports: Sequence[Mapping], panel: Panel) -> tuple[Point, ...]:
+    """The evaluations of the policy itself: untrained is its step 0, whatever later reports repeat of it."""
+    points = {}
+    for report in reports:
+        step = float(report.get("step", 0))
+        for row in report["rows"]:
+            own = row["policy"] not in NEIGHBOURS or (row["policy"] == "untrained" and step == 0)
+            value = row.get(panel.baseline) if panel.baseline else None
+            if own and not words.missing(value):
+                points[step, row["mode"]] = Point(step, row["mode"], float(value), *_interval(row, panel.baseline))
+    return tuple(points[key] for key in sorted(points))
+
+
+def _interval(row: Mapping, key: str | None) -> tuple[float, float]:
+    low, high = row.get(f"{key}_low"), row.get(f"{key}_high")
+    return (float("nan"), float("nan")) if words.missing(low) or words.missing(high) else (float(low), float(high))
+
+
+def _levels(reports: Sequence[Mapping]) -> dict[str, Mapping]:
+    """Neighbours from the newest report that has them; of two modes the sampled one."""
+    levels: dict[str, Mapping] = {}
+    for report in reports:
+        for row in report["rows"]:
+            if row["policy"] in NEIGHBOURS and (row["mode"] == "sampled" or row["policy"] not in levels
+                                                or levels[row["policy"]]["mode"] != "sampled"):
+                levels[row["policy"]] = row
+    return levels
+
+
+def _lines(levels: Mapping[str, Any], panel: Panel) -> tuple[Line, ...]:
+    lines = []
+    order = [*NEIGHBOURS, *(name for name in levels if name not in NEIGHBOURS)]
+    for name, level in ((name, levels[name]) for name in order if name in levels):
+        row = level if isinstance(level, Mapping) else {"success": level}
+        value = row.get(panel.baseline) if panel.baseline else None
+        if not words.missing(value):
+            lines.append(Line(str(name), float(value), *_interval(row, panel.baseline)))
+    return tuple(lines)
+
+
+# ------------------------------------------------------------------------------------------------ words
+
+
+HEADER = ("", "first", "last", "lowest", "highest", "course (running mean)")
+
+
+def _cells(curve: Curve) -> list[str]:
+    known = curve.value[np.isfinite(curve.value)]
+    if not len(known):
+        return [curve.panel.title, "—", "—", "—", "—", ""]
+    return [curve.panel.title, *(words.number(float(x), 3) for x in (known[0], known[-1], known.min(), known.max())),
+            words.sparkline(curve.mean)]
+
+
+def _remarks(curve: Curve) -> list[str]:
+    """Evaluations and baselines in words, one line each."""
+    remarks = []
+    for mode in ("sampled", "greedy"):
+        own = [p for p in curve.points if p.mode == mode]
+        if own:
+            remarks.append(f"held out, {mode}: " + ", ".join(
+                f"step {p.step:g}: {_level(p)}" for p in ([own[0], own[-1]] if len(own) > 1 else own)))
+    remarks += [f"{line.name}: {_level(line)}" for line in curve.lines]
+    return remarks
+
+
+def _level(item: Point | Line) -> str:
+    interval = "" if np.isnan(item.low) else f" [{item.low:.3f}, {item.high:.3f}]"
+    return f"{item.value:.3f}{interval}"
+
+
+def _range(curves: Sequence[Curve]) -> str:
+    steps = curves[0].step
+    return f"steps {steps[0]:g} to {steps[-1]:g} ({len(steps)})" if len(steps) else "no steps yet"
+
+
+def _table_text(curves: Sequence[Curve]) -> str:
+    lines = words.aligned([(_range(curves), *HEADER[1:]), *map(_cells, curves)], right=(1, 2, 3, 4)).split("\n")
+    out = lines[:1]
+    for curve, line in zip(curves, lines[1:]):
+        out += [line, *(f"    {visible(remark)}" for remark in _remarks(curve))]
+    return "\n".join(out)
+
+
+def _table_html(curves: Sequence[Curve]):
+    rows = []
+    for curve in curves:
+        name, *numbers, spark = _cells(curve)
+        remarks = [m.note(remark) for remark in _remarks(curve)]
+        course = tag("span", spark, style=f"font-family:{m.MONO};color:{m.BLUE};background-color:{m.CARD}")
+        rows.append([m.cell(name, style="white-space:nowrap"), *map(m.number_cell, numbers), m.cell(course, *remarks)])
+    return m.folded(f"The numbers, {_range(curves)}",
+                    m.table(rows, m.head_cells(HEADER, right=HEADER[1:5])))
+
+
+def _alternative(title: str, curves: Sequence[Curve]) -> str:
+    """The picture for whoever does not see it."""
+    parts = [f"{c.panel.title} from {_cells(c)[1]} to {_cells(c)[2]}" for c in curves]
+    return f"{title}, {_range(curves)}: {'; '.join(parts)}"

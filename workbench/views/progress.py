@@ -1,0 +1,152 @@
+"""A progress line for the three places where this runs: a terminal, a live notebook, a notebook run as a batch.
+
+    with progress(40, "training") as bar:
+        for step in range(40):
+            bar.advance(note=f"success {success:.0%}")
+
+terminal   one line on stderr that is rewritten; where stderr is a file, a new line now and then
+notebook   one output that is updated in place (`display_id`), a few times a second: no widget, so that the saved notebook
+           keeps the final state, which tqdm's widget does not
+batch      the same as text, seldom: papermill copies every update into a file
+
+`mode="auto"` chooses by what is there; the variable WORKBENCH_PROGRESS (terminal, notebook, batch, quiet) overrules it.
+"""
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from workbench.errors import ConfigError
+from workbench.types import View
+from workbench.views import markup as m
+from workbench.views.escape import visible
+from workbench.views.markup import tag
+
+MODES = ("terminal", "notebook", "batch", "quiet")
+SECONDS_BETWEEN = {"terminal": 0.1, "log": 10.0, "notebook": 0.25, "batch": 5.0, "quiet": float("inf")}
+
+
+class Progress:
+    """Counts up to `total` (None: not known) and shows it. Use `progress(...)` to make one, as a context manager.
+
+    `show(view, last)` is called at most every `between` seconds, and once at the end. It must not be called from several
+    threads at once.
+    """
+
+    def __init__(self, total: int | None, label: str, show: Callable[[View, bool], None], between: float,
+                 clock: Callable[[], float]) -> None:
+        self.total, self.label, self.done, self.note = total, label, 0, ""
+        self._show, self._between, self._clock = show, between, clock
+        self._began, self._last, self._closed = clock(), float("-inf"), False
+
+    def advance(self, amount: int = 1, note: str | None = None) -> None:
+        """`amount` more are done; `note` replaces what stands behind the numbers."""
+        self.done += amount
+        self.note = self.note if note is None else note
+        now = self._clock()
+        if now - self._last >= self._between:
+            self._last = now
+            self._show(self.view(now), False)
+
+    def close(self, ending: str = "") -> None:
+        """Show the final state, whatever the throttle says. A second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._show(self.view(self._clock(), ending), True)
+
+    def __enter__(self) -> Progress:
+        self._show(self.view(self._clock()), False)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
+        self.close("" if kind is None else f"stopped: {kind.__name__}")
+
+    def view(self, now: float, ending: str = "") -> View:
+        """The line, as text and as HTML."""
+        elapsed = now - self._began
+        share = min(1.0, self.done / self.total) if self.total else None
+        counted = f"{self.done}/{self.total}" if self.total is not None else f"{self.done}"
+        facts = [counted, *([f"{100 * share:.0f} %"] if share is not None else []), f"{duration(elapsed)} so far"]
+        if share and share < 1 and not ending:
+            facts.append(f"about {duration(elapsed * (1 - share) / share)} left")
+        facts += [part for part in (ending, self.note) if part]
+        bar = "" if share is None else "█" * round(20 * share) + "░" * (20 - round(20 * share)) + "  "
+        words = visible(" · ".join(facts), newline=" ")
+        return View(_html(self.label, share, words), f"{visible(self.label, newline=' ')}  {bar}{words}")
+
+
+def _html(label: str, share: float | None, words: str) -> str:
+    boxes = []
+    for width, colour in () if share is None else ((round(200 * share), m.BLUE), (200 - round(200 * share), "#dfe5ea")):
+        if width:
+            boxes.append(tag("span", style=f"display:inline-block;height:10px;width:{width}px;background-color:{colour};"
+                                           "vertical-align:middle"))
+    line = tag("span", *boxes, style="display:inline-block;margin:0 10px;white-space:nowrap")
+    return tag("div", tag("b", label), line, words, style=(
+        f"background-color:{m.CARD};color:{m.INK};border:1px solid {m.LINE};border-radius:4px;padding:4px 10px;"
+        f"font-family:{m.SANS};font-size:12px"))
+
+
+def duration(seconds: float) -> str:
+    """8 s, 1:23, 2:03:09."""
+    whole = int(round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def progress(total: int | None, label: str, *, mode: str = "auto", stream: TextIO | None = None,
+             clock: Callable[[], float] = time.monotonic) -> Progress:
+    """A progress line for where this runs; see the top of this file for the modes."""
+    if mode == "auto":
+        mode = os.environ.get("WORKBENCH_PROGRESS") or ("notebook" if _in_kernel() else "terminal")
+    if mode not in MODES:
+        raise ConfigError(f"a progress line is one of {', '.join(MODES)} (or auto), got {mode!r}; see the mode argument "
+                          "and the variable WORKBENCH_PROGRESS")
+    if mode in ("notebook", "batch"):
+        return Progress(total, label, _notebook_output(mode), SECONDS_BETWEEN[mode], clock)
+    stream = sys.stderr if stream is None else stream
+    if mode == "quiet":
+        return Progress(total, label, lambda view, last: None, SECONDS_BETWEEN[mode], clock)
+    rewrites = bool(getattr(stream, "isatty", lambda: False)())
+    return Progress(total, label, _terminal_output(stream, rewrites), SECONDS_BETWEEN["terminal" if rewrites else "log"],
+                    clock)
+
+
+def _in_kernel() -> bool:
+    """True inside a Jupyter kernel: IPython is loaded and has a kernel behind it."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
+
+
+def _terminal_output(stream: TextIO, rewrites: bool) -> Callable[[View, bool], None]:
+    def show(view: View, last: bool) -> None:
+        if rewrites:
+            width = max(20, shutil.get_terminal_size().columns - 1)
+            stream.write(f"\r\x1b[K{view.text[:width]}" + ("\n" if last else ""))
+        else:
+            stream.write(view.text + "\n")
+        stream.flush()
+
+    return show
+
+
+def _notebook_output(mode: str) -> Callable[[View, bool], None]:
+    handle: list[Any] = []
+
+    def show(view: View, last: bool) -> None:
+        from IPython.display import display
+
+        bundle = {"text/plain": view.text} if mode == "batch" else {"text/plain": view.text, "text/html": view.html}
+        if handle:
+            handle[0].update(bundle, raw=True)
+        else:
+            handle.append(display(bundle, raw=True, display_id=True))
+
+    return show
