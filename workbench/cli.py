@@ -219,12 +219,12 @@ def _play(args: argparse.Namespace) -> int:
     from workbench.config import nearest
     from workbench.envs import PRESETS
     from workbench.errors import ConfigError
-    from workbench.policy import load_policy
+    from workbench.policy import load_tokenizer
     from workbench.views import show_trajectory
 
     if args.env not in PRESETS:
         raise ConfigError(f"no environment {args.env!r}; {nearest(args.env, PRESETS)}")
-    print(show_trajectory(play(PRESETS[args.env], load_policy(args.tokenizer).tokenizer, task_seed=args.seed)).text)
+    print(show_trajectory(play(PRESETS[args.env], load_tokenizer(args.tokenizer), task_seed=args.seed)).text)
     return 0
 
 

@@ -71,6 +71,11 @@ def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str
     return Policy(name, model.to(device).eval(), tokenizer, fingerprint(folder), folder)
 
 
+def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer alone, for looking at stored tokens without loading weights. Raises PolicyError like `load_policy`."""
+    return AutoTokenizer.from_pretrained(_find(str(name_or_path)), trust_remote_code=False)
+
+
 def fingerprint(folder: str | Path) -> str:
     """SHA-256 over the weight files of a policy's folder, names included, in name order."""
     digest = sha256()

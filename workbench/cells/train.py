@@ -183,6 +183,15 @@ class RunningRun:
         self.process.terminate()
 
 
+def fresh_path(path: str | Path) -> Path:
+    """`path`, or `path-2`, `path-3` ... if it is taken: a run is never overwritten."""
+    path, number = Path(path), 2
+    free = path
+    while free.exists() or Path(f"{free}.log").exists():
+        free, number = path.with_name(f"{path.name}-{number}"), number + 1
+    return free
+
+
 def train(config: Config, path: str | Path) -> RunningRun:
     """Start training in a process of its own and return at once; `.wait()` gives the finished `Run`."""
     path = Path(path)

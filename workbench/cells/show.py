@@ -1,0 +1,99 @@
+"""Cells that look at a stored run. They need the run folder and nothing else: no torch, no GPU, no network.
+
+Token texts come from the policy's tokenizer where it can be found; without it, ids are shown.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.store import Run, open_run
+from workbench.types import Observation, Segment, StopReason, Task, Trajectory, View
+from workbench.views import credit_of, esc, show_curves, show_evaluation, show_group, show_tokens, show_trajectory
+
+if TYPE_CHECKING:
+    from workbench.evaluation import Score
+    from workbench.session import Session
+
+TokenTexts = Callable[[Sequence[int]], list[str]]
+
+
+def show_run(run: Run | str | Path) -> View:
+    """Learning curves of all committed steps, beside random play, the untrained policy and the solver (law 12)."""
+    run = _opened(run)
+    return show_curves(run.metrics(), run.evaluations(), title=run.name)
+
+
+def show_evaluations(run: Run | str | Path, step: int | None = None) -> View:
+    """The table of one evaluation (default: the last): every policy on the same tasks, with intervals and paired differences."""
+    run = _opened(run)
+    reports = {report["step"]: report for report in run.evaluations().values() if "step" in report}
+    report = reports[max(reports) if step is None else step]
+    return show_evaluation(report["rows"], report["paired"], title=f"{run.name}, after step {report['step']}")
+
+
+def show_step(run: Run | str | Path, step: int, *, task: int = 0, attempt: int | None = None, tokens: bool = False) -> View:
+    """One group of a step (default), one attempt turn by turn, or its tokens by author with the credit that training used."""
+    run = _opened(run)
+    group = run.groups(step)[task]
+    if attempt is None and not tokens:
+        return show_group(group)
+    trajectory = group[attempt or 0]
+    if not tokens:
+        return show_trajectory(trajectory)
+    return show_tokens(trajectory, token_texts(run), credit=_credit(run, step, task, attempt or 0))
+
+
+def show_prompt(session: Session, observation: Observation) -> View:
+    """What the policy would be shown for `observation` as its first prompt, token by token, by author."""
+    shown = Trajectory(Task("prompt", session.family.name, 0), 0, 0, observation, (), (Segment(session.chat.open(observation)),),
+                       StopReason.CONTEXT_FULL)
+    return show_tokens(shown, session.chat.token_texts)
+
+
+def show_scores(scores: Sequence[Score]) -> View:
+    """Scores of policies on the same tasks, with their intervals, paired where `untrained` or `random` is among them."""
+    from workbench.evaluation import report
+
+    table = report(scores)
+    return show_evaluation(table["rows"], table["paired"])
+
+
+def show_replay(run: Run | str | Path, step: int) -> View:
+    """Recompute a step's credit from its stored ids and rewards, and say whether every stored number is the same."""
+    from workbench.config import from_dict
+    from workbench.replay import replay_step
+
+    run = _opened(run)
+    report = replay_step(run, step, from_dict(run.config).algorithm)
+    return View(f"<pre>{esc(report.text)}</pre>", report.text)
+
+
+def _opened(run: Run | str | Path) -> Run:
+    return run if isinstance(run, Run) else open_run(run)
+
+
+def _credit(run: Run, step: int, task: int, attempt: int):
+    """What the step's first update used for one attempt; None where the step made none."""
+    if not run.updates(step):
+        return None
+    number = sum(len(group) for group in run.groups(step)[:task]) + attempt
+    return credit_of(run.credit(step, run.updates(step)[0]), number)
+
+
+def token_texts(run: Run) -> TokenTexts:
+    """One display string per token, by the tokenizer of the policy that the run's config names."""
+    return _token_texts(run.config["policy"]["name"])
+
+
+@lru_cache(maxsize=4)
+def _token_texts(policy: str) -> TokenTexts:
+    try:
+        from workbench.chat import ChatFormat
+        from workbench.policy import load_tokenizer
+
+        return ChatFormat.from_tokenizer(load_tokenizer(policy)).token_texts
+    except ImportError:  # a laptop without transformers still shows who wrote what
+        return lambda ids: [f"[{token_id}]" for token_id in ids]
