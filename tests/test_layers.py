@@ -24,13 +24,15 @@ LAYERS: dict[str, float] = {
     "ops": 1.0, "chat": 1.0, "tiny_tokenizer": 1.0, "batch": 1.1,
     # 2: problems, samplers, how credit is given
     "envs": 2.0, "tools": 2.1, "engines": 2.0, "algorithms": 2.0, "metrics": 2.0,
+    "demonstrations": 2.1,
     # 3: attempts, weights, files, pictures
-    "writer": 3.0, "columns": 3.1, "store": 3.2, "collect": 3.0, "policy": 3.0, "lint": 3.1, "views": 3.0,
+    "sealed": 3.0, "writer": 3.1, "columns": 3.2, "store": 3.3, "collect": 3.0, "policy": 3.0, "lint": 3.1, "views": 3.0,
     # 4: learning, and what may be said of it
-    "microbatch": 4.0, "update_report": 4.0, "learner": 4.1, "checkpoint": 4.0, "replay": 4.1, "evaluation": 4.0, "audit": 4.2,
-    "demonstrations": 4.0, "pretrain": 4.5,
+    "fine_tuning": 4.0, "microbatch": 4.0, "update_report": 4.0, "learner": 4.1, "checkpoint": 4.0, "replay": 4.1,
+    "evaluation": 4.0, "audit": 4.2,
     # 5-9: one config; everything it names, opened; cells; doors
-    "config": 5.0, "session": 6.0, "cells": 7.0, "doctor": 7.0, "ablation": 8.0, "launch": 8.0, "cli": 9.0,
+    "config": 5.0, "session": 6.0, "cells": 7.0, "shipped": 7.1, "doctor_probes": 7.1, "doctor": 7.2,
+    "pretrain": 8.0, "ablation": 8.0, "launch": 8.0, "cli": 9.0,
     # the package itself holds only names as text, so anyone may ask it for its version
     "": 0.0,
 }
@@ -51,6 +53,9 @@ INSTEAD: dict[str, str] = {
     "store": "what was read from the run (groups, credit table, metrics)",
     "writer": "the bytes' destination, as a function",
     "columns": "the rows or the table",
+    "sealed": "the text or bytes that were read",
+    "shipped": "the statement about the policy, a plain mapping",
+    "fine_tuning": "the function that tunes a model on transcripts",
     "views": "the View, made by the cell that shows it",
     "engines": "an engine that is already open (the protocol in engines/base.py needs no import at run time)",
     "envs": "an environment family that is already made, or its Task",
@@ -64,7 +69,7 @@ INSTEAD: dict[str, str] = {
 }
 
 # Rooms that open on any laptop: neither these nor anything they import may need a tensor library.
-TENSOR_FREE = ("", "errors", "types", "seeds", "stats", "envs", "tools", "views", "writer", "columns", "store", "metrics",
+TENSOR_FREE = ("", "errors", "types", "seeds", "stats", "envs", "tools", "views", "sealed", "writer", "columns", "store", "metrics",
                "demonstrations", "progress")
 LAZY_DOOR = "workbench.*"  # `import workbench`, then `workbench.train`: for users; inside it would hide what is imported
 TENSOR_LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "trl", "vllm")
