@@ -83,10 +83,10 @@ class _Attempt:
 
 class _Collector:
     def __init__(self, engine: Engine, chat: ChatFormat, family: EnvFamily, config: CollectConfig,
-                 address: tuple[int | str, ...], max_turns: int, runner: EnvRunner,
+                 address: tuple[int | str, ...], runner: EnvRunner,
                  on_done: Callable[[Trajectory], None] | None) -> None:
         self.engine, self.chat, self.family, self.config = engine, chat, family, config
-        self.address, self.max_turns, self.runner, self.on_done = address, max_turns, runner, on_done
+        self.address, self.runner, self.on_done = address, runner, on_done
         self.context = min(config.max_context or engine.context_length, engine.context_length)
         self.attempts: dict[str, _Attempt] = {}
         self.sampling: dict[int, _Attempt] = {}  # request id -> attempt
@@ -176,7 +176,7 @@ class _Collector:
             return self.end(attempt, StopReason.TERMINATED)
         if result.truncated:
             return self.end(attempt, StopReason.ENV_TRUNCATED)
-        if len(attempt.turns) >= self.max_turns:
+        if len(attempt.turns) >= self.family.max_turns:
             return self.end(attempt, StopReason.MAX_TURNS)
         # The whole observation or nothing: half of one would be text that no environment ever sent.
         if attempt.conversation.peek_length_after(result.observation) >= self.context:
@@ -195,7 +195,7 @@ class _Collector:
 
 def collect(
     tasks: Sequence[Task], *, family: EnvFamily, engine: Engine, chat: ChatFormat, config: CollectConfig,
-    group_size: int, address: tuple[int | str, ...], max_turns: int | None = None, runner: EnvRunner | None = None,
+    group_size: int, address: tuple[int | str, ...], runner: EnvRunner | None = None,
     on_done: Callable[[Trajectory], None] | None = None,
 ) -> list[Group]:
     """Sample `group_size` attempts at each task; one group per task, in the order of `tasks`.
@@ -206,8 +206,7 @@ def collect(
     """
     if group_size < 1:
         raise ConfigError(f"group_size is at least 1, got {group_size}")
-    collector = _Collector(engine, chat, family, config, address, max_turns or family.max_turns,
-                           runner or config.runner(), on_done)
+    collector = _Collector(engine, chat, family, config, address, runner or config.runner(), on_done)
     started = [[collector.start(task, number) for number in range(group_size)] for task in tasks]
     collector.run()
     return [Group(tuple(attempt.result for attempt in attempts)) for attempts in started]
