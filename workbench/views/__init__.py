@@ -1,7 +1,6 @@
 """Views: pure functions from a value to a `View` (html with inline styles, text, png), without torch.
 
-Names are resolved on first use, so that showing a trajectory does not import what draws curves. The progress line is
-not a view but something that lives: `from workbench.views.progress import progress`.
+Names are resolved on first use, so that showing a trajectory does not import what draws curves.
 """
 from __future__ import annotations
 
@@ -11,7 +10,8 @@ from typing import Any
 HOME = {
     "show_trajectory": "trajectory", "show_group": "trajectory", "show_tokens": "tokens", "credit_of": "tokens",
     "show_masks": "masks", "show_curves": "curves", "curves_figure": "curves", "show_evaluation": "evaluation",
-    "show_demo": "evaluation", "show_metrics": "records", "show_config": "records",
+    "show_demo": "evaluation", "show_metrics": "records", "show_config": "records", "show_rows": "records", "show_text": "records",
+    "progress": "progress_line",
     "esc": "escape", "visible": "escape",
 }
 __all__ = sorted(HOME)

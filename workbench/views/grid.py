@@ -23,7 +23,7 @@ class Tile:
 # FrozenLake's characters. The lines between cells and the letters carry the same facts without colour.
 LAKE_TILES: Mapping[str, Tile] = {
     "P": Tile("you", "#0072b2", "#ffffff"),
-    "_": Tile("ice", "#e3f0fa", "#7d93a6"),
+    "_": Tile("ice", "#e3f0fa", "#51677a"),
     "O": Tile("hole", "#27323d", "#ffffff"),
     "G": Tile("goal", "#f2c230"),
     "X": Tile("you in a hole", "#b33c00", "#ffffff"),

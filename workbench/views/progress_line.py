@@ -38,19 +38,28 @@ class Progress:
     """
 
     def __init__(self, total: int | None, label: str, show: Callable[[View, bool], None], between: float,
-                 clock: Callable[[], float]) -> None:
+                 clock: Callable[[], float], make_room: Callable[[], None] = lambda: None) -> None:
         self.total, self.label, self.done, self.note = total, label, 0, ""
-        self._show, self._between, self._clock = show, between, clock
+        self._show, self._between, self._clock, self._make_room = show, between, clock, make_room
         self._began, self._last, self._closed = clock(), float("-inf"), False
 
     def advance(self, amount: int = 1, note: str | None = None) -> None:
         """`amount` more are done; `note` replaces what stands behind the numbers."""
-        self.done += amount
+        self.update(self.done + amount, note)
+
+    def update(self, done: int, note: str | None = None) -> None:
+        """`done` are done in all; `note` replaces what stands behind the numbers."""
+        self.done = done
         self.note = self.note if note is None else note
         now = self._clock()
         if now - self._last >= self._between:
             self._last = now
             self._show(self.view(now), False)
+
+    def say(self, text: str) -> None:
+        """Print a line above a bar that is being rewritten, without leaving half of it behind."""
+        self._make_room()
+        print(visible(text), flush=True)
 
     def close(self, ending: str = "") -> None:
         """Show the final state, whatever the throttle says. A second call does nothing."""
@@ -115,7 +124,7 @@ def progress(total: int | None, label: str, *, mode: str = "auto", stream: TextI
         return Progress(total, label, lambda view, last: None, SECONDS_BETWEEN[mode], clock)
     rewrites = bool(getattr(stream, "isatty", lambda: False)())
     return Progress(total, label, _terminal_output(stream, rewrites), SECONDS_BETWEEN["terminal" if rewrites else "log"],
-                    clock)
+                    clock, lambda: _clear_line(stream) if rewrites else None)
 
 
 def _in_kernel() -> bool:
@@ -123,6 +132,11 @@ def _in_kernel() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
+
+
+def _clear_line(stream: TextIO) -> None:
+    stream.write("\r\x1b[K")
+    stream.flush()
 
 
 def _terminal_output(stream: TextIO, rewrites: bool) -> Callable[[View, bool], None]:
