@@ -1,7 +1,8 @@
 # Two commands carry a stranger: `make demo` and `make test`. Each sets up what it needs in .venv, once.
 #
-# "Once" is a matter of content, not of file dates: a stamp holds a checksum of pyproject.toml, constraints.txt, the
-# Python used and this folder. While it agrees, no pip is called, so everything works without network.
+# "Once" is a matter of content, not of file dates: a stamp holds a checksum of pyproject.toml and constraints.txt, and
+# this folder. While it agrees, no pip is called, so everything works without network. PYTHON makes .venv; to change it
+# later, `make clean` first.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV   := .venv
@@ -15,8 +16,8 @@ NO_HUB := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 
 # Measured on two cores with the CPU build of torch; `make help` and the set-up say them before anything is fetched.
 BASE_COST := about 1.5 GB of disk and 2 minutes
-TEST_COST := about 2.0 GB of disk (the demo's share included) and 3 minutes
-LAB_COST  := about 1.8 GB of disk (the demo's share included) and 3 minutes
+TEST_COST := about 2.0 GB of disk (with the demo) and 3 minutes
+LAB_COST  := about 1.8 GB of disk (with the demo) and 3 minutes
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lab mutants clean setup-demo setup-test setup-lab
@@ -45,30 +46,33 @@ clean:  ## remove .venv and what tests leave; runs and data stay
 
 # ------------------------------------------------------------------------------------------------ set-up
 
-# $(call set_up,stamp,extras,cost). Shell, because nothing but Python, make and git may be there yet.
+# $(call set_up,stamps,extras,cost): one stamp for each command that is ready afterwards, the first is the one asked for.
+# Shell, because nothing but Python, make and git may be there yet.
 define set_up
 @set -eu; \
-fingerprint="$$(cat pyproject.toml constraints.txt | cksum) $(PYTHON) $(CURDIR)"; \
-if [ -f $(VENV)/$(1) ] && [ "$$(cat $(VENV)/$(1))" = "$$fingerprint" ] && $(VENV)/bin/python -c '' 2>/dev/null; then exit 0; fi; \
-$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	echo "Expected Python 3.11 or newer as '$(PYTHON)', found: $$($(PYTHON) --version 2>&1 || true). Say which one: make PYTHON=/path/to/python3.11" >&2; exit 1; }; \
-$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
-	echo "'$(PYTHON)' has no venv module. Debian and Ubuntu have it apart: apt-get install python3-venv (or python3.11-venv)." >&2; exit 1; }; \
-echo "Setting up $(VENV): $(3), with the CPU build of torch. Free here: $$(df -Pk . | awk 'NR==2 {printf "%.0f GB", $$4/1e6}')."; \
-if [ "$$(uname -s)" = Linux ]; then \
-	echo "(Where pip would take the CUDA build, several GB more: see 'Set-up' in README.md for choosing the CPU build.)"; fi; \
-[ -x $(VENV)/bin/python ] && $(VENV)/bin/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV); \
-rm -f $(VENV)/$(1); \
+fingerprint="$$(cat pyproject.toml constraints.txt | cksum) $(CURDIR)"; \
+alive() { [ -x $(VENV)/bin/python ] && $(VENV)/bin/python -c '' 2>/dev/null; }; \
+if [ "$$(cat $(VENV)/$(firstword $(1)) 2>/dev/null)" = "$$fingerprint" ] && alive; then exit 0; fi; \
+if ! alive; then \
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Expected Python 3.11 or newer as '$(PYTHON)', found: $$($(PYTHON) --version 2>&1 | head -n 1). Say which one: make PYTHON=/path/to/python3.11" >&2; exit 1; }; \
+	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "'$(PYTHON)' has no venv module. Debian and Ubuntu have it apart: apt-get install python3-venv" >&2; exit 1; }; \
+fi; \
+echo "Setting up $(VENV) with pip, once: $(3), with the CPU build of torch."; \
+echo "Free here: $$(df -Pk . | awk 'NR == 2 {printf "%.0f GB", $$4 / 1e6}'). Where pip takes a CUDA build of torch instead, it is some 5 GB more: README, 'Set-up'."; \
+alive || $(PYTHON) -m venv --clear $(VENV); \
+for stamp in $(1); do rm -f $(VENV)/$$stamp; done; \
 $(VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.$(2)' || { \
-	echo "Set-up failed. Is there network (needed once), and enough disk? Run the same command again: it goes on where it stopped." >&2; exit 1; }; \
-echo "$$fingerprint" > $(VENV)/$(1)
+	echo "Set-up failed: no network (it is needed this once), or no space? Run the same command again; it goes on where it stopped." >&2; exit 1; }; \
+for stamp in $(1); do echo "$$fingerprint" > $(VENV)/$$stamp; done
 endef
 
 setup-demo:
 	$(call set_up,.ready-demo,,$(BASE_COST))
 
 setup-lab:
-	$(call set_up,.ready-lab,[lab],$(LAB_COST))
+	$(call set_up,.ready-lab .ready-demo,[lab],$(LAB_COST))
 
 setup-test:
-	$(call set_up,.ready-test,[test],$(TEST_COST))
+	$(call set_up,.ready-test .ready-lab .ready-demo,[test],$(TEST_COST))
