@@ -40,25 +40,21 @@ def sample_rows(
     The token is the first v with cdf(v) > u * cdf(V), the cdf summed in float64 in the order of the vocabulary.
     temperature 0 takes the most likely token (the lowest id of equals).
     """
-    logits_RV = logits_RV.float()
-    norm_R = torch.logsumexp(logits_RV, dim=-1)
-    plain_RV = logits_RV - norm_R[:, None]
-    logp_RV = plain_RV
-    # Greedy ignores top-p: the most likely token is always inside the nucleus.
+    plain_RV = torch.log_softmax(logits_RV.float(), dim=-1)
     greedy_R = temperature_R == 0.0
-    hot_R = ~greedy_R & ((temperature_R != 1.0) | (top_p_R < 1.0))
-    if hot_R.any():
-        temperature = np.where(greedy_R, 1.0, temperature_R)
-        top_p = np.where(greedy_R, 1.0, top_p_R)
-        logp_RV = bend(logits_RV, temperature, top_p)
-    token_R = _inverse_cdf(logp_RV, torch.from_numpy(uniform_R).to(logits_RV.device))
+    if (~greedy_R & ((temperature_R != 1.0) | (top_p_R < 1.0))).any():
+        # Greedy ignores top-p: the most likely token is always inside the nucleus.
+        logp_RV = bend(logits_RV.float(), np.where(greedy_R, 1.0, temperature_R), np.where(greedy_R, 1.0, top_p_R))
+    else:
+        logp_RV = plain_RV
+    token_R, total_R = _inverse_cdf(logp_RV, torch.from_numpy(uniform_R).to(logits_RV.device))
     if greedy_R.any():
         token_R = torch.where(torch.from_numpy(greedy_R).to(token_R.device), logits_RV.argmax(dim=-1), token_R)
     index_R1 = token_R[:, None]
     plain_R = plain_RV.gather(1, index_R1)[:, 0]
     logp_R = plain_R if logp_RV is plain_RV else logp_RV.gather(1, index_R1)[:, 0]
     # One transfer for everything; token ids are exact in float64.
-    packed = torch.stack([token_R.double(), logp_R.double(), plain_R.double(), norm_R.double()]).cpu().numpy()
+    packed = torch.stack([token_R.double(), logp_R.double(), plain_R.double(), total_R]).cpu().numpy()
     return Sampled(
         token=packed[0].astype(np.int64),
         logp=packed[1].astype(np.float32),
@@ -87,10 +83,11 @@ def bend(logits_RV: torch.Tensor, temperature_R: np.ndarray, top_p_R: np.ndarray
     return logp_RV
 
 
-def _inverse_cdf(logp_RV: torch.Tensor, uniform_R: torch.Tensor) -> torch.Tensor:
-    cdf_RV = logp_RV.double().exp().cumsum(dim=-1)
+def _inverse_cdf(logp_RV: torch.Tensor, uniform_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(token [R], total probability [R], which is NaN where the row is no distribution)"""
+    cdf_RV = logp_RV.exp().cumsum(dim=-1, dtype=torch.float64)
     total_R = cdf_RV[:, -1]
     # u * total may round up to total itself; one step below it the chosen token still has probability > 0.
-    target_R = torch.minimum(uniform_R * total_R, torch.nextafter(total_R, torch.zeros_like(total_R)))
+    target_R = torch.minimum(uniform_R * total_R, torch.nextafter(total_R, total_R.new_zeros(())))
     token_R = torch.searchsorted(cdf_RV, target_R[:, None], right=True)[:, 0]
-    return token_R.clamp(max=logp_RV.shape[1] - 1)  # only rows of NaN reach the clamp
+    return token_R.clamp(max=logp_RV.shape[1] - 1), total_R  # only rows of NaN reach the clamp

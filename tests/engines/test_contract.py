@@ -1,0 +1,186 @@
+"""What every engine promises (engines/base.py), the same tests for each: a new engine joins by one line in ENGINES."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engine_models import STOP, VOCAB, ask, drain, tiny
+
+from workbench.engines import TransformersEngineConfig, open_engine
+from workbench.engines.scripted import ScriptedEngine
+from workbench.errors import EngineError
+
+CONTEXT = 40
+
+
+def scripted():
+    """Ids that depend on the seed, some of them the stop token."""
+    return ScriptedEngine(
+        lambda request: np.random.default_rng(request.seed).integers(0, 12, 50), context_length=CONTEXT, vocab_size=VOCAB
+    )
+
+
+def embedded(**settings):
+    model = tiny("qwen3")
+    return open_engine(TransformersEngineConfig(max_context=CONTEXT, **settings), model)
+
+
+ENGINES = {
+    "scripted": scripted,
+    "transformers": embedded,
+    "transformers without a kept cache": lambda: embedded(cache="off"),
+    "transformers, one row at a time": lambda: embedded(max_rows=1, prefill_tokens=3, cache_tokens=CONTEXT),
+}
+
+
+@pytest.fixture(params=list(ENGINES))
+def engine(request):
+    return ENGINES[request.param]()
+
+
+def weights_of(engine):
+    return {} if engine.name == "scripted" else tiny("qwen3", seed=1).state_dict()
+
+
+PROMPT = np.arange(6, 16)
+
+
+def test_nothing_to_do_returns_at_once(engine):
+    assert engine.poll() == []
+    assert engine.policy_version == 0 and engine.context_length == CONTEXT
+    assert isinstance(engine.keeps_cache, bool) and engine.cache_reason
+
+
+def test_every_request_is_answered_once_with_one_logprob_per_token(engine):
+    for number in range(7):
+        engine.submit(ask(number, f"s{number}", PROMPT[: 3 + number]))
+    completions = drain(engine)
+    assert sorted(c.request_id for c in completions) == list(range(7))
+    for completion in completions:
+        assert completion.error is None and completion.policy_version == 0
+        assert completion.token_ids.dtype == np.int32 and completion.logprobs.dtype == np.float32
+        assert 1 <= len(completion.token_ids) == len(completion.logprobs) <= 6
+        assert (completion.logprobs <= 0).all()
+        stopped = completion.token_ids[-1] == STOP
+        assert completion.finish == ("stop" if stopped else "length")
+        assert STOP not in completion.token_ids[:-1]
+        assert stopped or len(completion.token_ids) == 6
+
+
+def test_both_ways_to_finish_occur_and_the_stop_token_is_part_of_the_action(engine):
+    for number in range(40):
+        engine.submit(ask(number, f"s{number}", PROMPT, stop_ids=frozenset(range(0, VOCAB, 4))))
+    finishes = {completion.finish for completion in drain(engine)}
+    assert finishes == {"stop", "length"}
+
+
+def test_one_poll_hands_over_in_the_order_of_request_ids(engine):
+    for number in (5, 3, 9, 1):
+        engine.submit(ask(number, f"s{number}", PROMPT, max_new_tokens=1))
+    for _ in range(20):
+        ids = [completion.request_id for completion in engine.poll()]
+        assert ids == sorted(ids)
+
+
+def test_the_same_address_gives_the_same_tokens_in_whatever_order(engine, request):
+    again = ENGINES[request.node.callspec.params["engine"]]()
+    for number in range(5):
+        engine.submit(ask(number, f"s{number}", PROMPT))
+    for number in reversed(range(5)):
+        again.submit(ask(number, f"s{number}", PROMPT))
+    first = {c.request_id: c.token_ids.tolist() for c in drain(engine)}
+    assert first == {c.request_id: c.token_ids.tolist() for c in drain(again)}
+    assert len({tuple(tokens) for tokens in first.values()}) > 1, "different addresses draw different noise"
+
+
+def test_a_session_goes_on_and_completions_name_the_version(engine):
+    engine.submit(ask(0, "s", PROMPT))
+    (first,) = drain(engine)
+    engine.submit(ask(1, "s", np.concatenate([PROMPT, first.token_ids, [7, 8]])))
+    (second,) = drain(engine)
+    engine.sync(weights_of(engine), 3)
+    assert engine.policy_version == 3
+    engine.submit(ask(2, "s", PROMPT))
+    (third,) = drain(engine)
+    assert [c.policy_version for c in (first, second, third)] == [0, 0, 3]
+
+
+def test_sync_is_refused_in_flight_and_for_versions_that_do_not_grow(engine):
+    engine.submit(ask(0, "s", PROMPT))
+    with pytest.raises(EngineError, match="in flight"):
+        engine.sync(weights_of(engine), 1)
+    drain(engine)
+    engine.sync(weights_of(engine), 2)
+    for version in (2, 1):
+        with pytest.raises(EngineError, match="must grow"):
+            engine.sync(weights_of(engine), version)
+    assert engine.policy_version == 2
+
+
+def test_an_answer_is_cut_where_the_context_ends_and_says_so(engine):
+    engine.submit(ask(0, "s", np.full(CONTEXT - 3, 9), max_new_tokens=30, stop_ids=frozenset()))
+    (completion,) = drain(engine)
+    assert len(completion.token_ids) == 3 and completion.finish == "length"
+
+
+@pytest.mark.parametrize(
+    "wrong, told",
+    [
+        (dict(prompt=[]), "empty"),
+        (dict(prompt=[[1, 2]]), "flat"),
+        (dict(prompt=[0.5]), "flat array of token ids"),
+        (dict(prompt=[9] * CONTEXT), f"{CONTEXT} tokens.*{CONTEXT}"),
+        (dict(prompt=[9, VOCAB]), f"{VOCAB} is outside the vocabulary of {VOCAB}"),
+        (dict(prompt=[9, -1]), "-1 is outside"),
+        (dict(prompt=PROMPT, max_new_tokens=0), "at least 1"),
+        (dict(prompt=PROMPT, temperature=-0.1), "temperature"),
+        (dict(prompt=PROMPT, temperature=float("nan")), "temperature"),
+        (dict(prompt=PROMPT, top_p=0.0), "top_p"),
+        (dict(prompt=PROMPT, top_p=1.5), "top_p"),
+        (dict(prompt=PROMPT, seed=-1), "seed"),
+    ],
+)
+def test_what_can_never_be_served_is_refused_at_submit(engine, wrong, told):
+    with pytest.raises(EngineError, match=told):
+        engine.submit(ask(0, "s", **wrong))
+    engine.submit(ask(0, "s", PROMPT))  # neither the id nor the session was taken by the refused request
+    assert len(drain(engine)) == 1
+
+
+def test_ids_and_sessions_in_flight_are_taken(engine):
+    engine.submit(ask(0, "a", PROMPT))
+    with pytest.raises(EngineError, match="id 0 is already in flight"):
+        engine.submit(ask(0, "b", PROMPT))
+    with pytest.raises(EngineError, match="session 'a' already has request 0"):
+        engine.submit(ask(1, "a", PROMPT))
+    drain(engine)
+    engine.submit(ask(0, "a", PROMPT))
+
+
+def test_release_frees_a_session_and_drops_what_it_has_in_flight(engine):
+    engine.release("never seen")
+    engine.submit(ask(0, "a", PROMPT))
+    engine.submit(ask(1, "b", PROMPT))
+    engine.submit(ask(2, "c", PROMPT))
+    engine.release("b")
+    first = engine.poll()
+    engine.release("c")
+    engine.submit(ask(1, "b", PROMPT[:4]))
+    answered = [c.request_id for c in first + drain(engine)]
+    assert answered.count(0) == 1 and answered.count(1) == 1
+    assert (2 in answered) == any(c.request_id == 2 for c in first)
+    engine.sync(weights_of(engine), 1)  # nothing is in flight any more
+
+
+@pytest.mark.parametrize("temperature, top_p", [(1.0, 1.0), (0.7, 1.0), (1.0, 0.8), (0.0, 1.0)])
+def test_the_span_can_say_how_it_was_sampled(engine, temperature, top_p):
+    engine.submit(ask(0, "s", PROMPT, temperature=temperature, top_p=top_p))
+    (completion,) = drain(engine)
+    sampling = completion.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.engine) == (temperature, top_p, engine.name)
+    assert sampling.dtype == "float32"
+    if sampling.bends:
+        assert completion.plain_logprobs.shape == completion.logprobs.shape
+    else:
+        assert completion.plain_logprobs is None
+    if temperature == 0.0 and engine.name == "transformers":
+        np.testing.assert_array_equal(completion.logprobs, completion.plain_logprobs)
