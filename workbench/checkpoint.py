@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -86,8 +87,15 @@ def load(run: RunWriter | str | os.PathLike, step: int) -> Checkpoint:
     content = json.loads(sealed.read_file(path / _STATE))
     if content["step"] != step:
         raise StoreError(f"{path} holds step {content['step']}, not {step}; give the folder its name back")
-    tensors = {name.removesuffix(_SUFFIX): load_file(path / name) for name in names if name.endswith(_SUFFIX)}
+    tensors = {name.removesuffix(_SUFFIX): _tensors(path / name) for name in names if name.endswith(_SUFFIX)}
     return Checkpoint(step, tensors, content["state"])
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise StoreError(f"{path} is not a safetensors file: {error}") from error
 
 
 def load_newest(run: RunWriter | str | os.PathLike) -> Checkpoint | None:

@@ -23,11 +23,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workbench.errors import StoreError
+from workbench.sealed import check_format, plain
 from workbench.types import (
     CreditTable, Group, Message, Observation, Sampling, Segment, Source, Span, StopReason, Task, Text, ToolCall,
     Trajectory, Turn,
 )
-from workbench.sealed import check_format, plain
 
 TRAJECTORIES = ("trajectories", 1)  # kind and format version
 CREDIT = ("credit", 1)

@@ -214,17 +214,17 @@ def _parse_line(line: bytes) -> dict[str, Any] | None:
 
 
 def read_lines(path: Path) -> Lines:
-    """Read a file of lines. A last line that is cut short or fails its checksum is reported in `torn`, not returned;
-    a bad line anywhere else is damage: StoreError names it."""
+    """Read a file of lines. An end without a line break, or with a page of zeros in it, is a write cut short: reported
+    in `torn`, not returned. Any other line that fails its checksum is damage: StoreError names it."""
     data = read_file(path)
     records, ends, start = [], [], 0
     while (newline := data.find(b"\n", start)) >= 0:
         record = _parse_line(data[start:newline])
         if record is None:
-            if newline + 1 < len(data):
-                raise StoreError(f"{path}: line {len(records) + 1} is damaged (its checksum differs), and it is not "
-                                 "the last; restore the file from a copy of the run")
-            break
+            if newline + 1 == len(data) and b"\0" in data[start:]:
+                break
+            raise StoreError(f"{path}: line {len(records) + 1} is damaged (its checksum differs); restore the file from "
+                             "a copy of the run")
         records.append(record)
         start = newline + 1
         ends.append(start)

@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any
 from workbench import columns, sealed, writer
 from workbench.columns import first_difference, groups_equal, tables_equal  # noqa: F401  (part of this surface)
 from workbench.errors import StoreError
-from workbench.types import CreditTable, Group
 from workbench.sealed import Seal
+from workbench.types import CreditTable, Group
 
 if TYPE_CHECKING:
     import pandas
@@ -146,6 +146,7 @@ class RunWriter:
         return path
 
     def _check_open(self, step: int) -> None:
+        step_name(step)
         if self._lock.released:
             raise StoreError(f"this writer of {self.path} is closed; `reopen_run` opens the run again")
         if step in self._committed or (self.last_step is not None and step < self.last_step):

@@ -1,0 +1,272 @@
+"""Law 14 for weights: a checkpoint is whole or refused, bit for bit, and nothing in it is ever executed."""
+from __future__ import annotations
+
+import ast
+import json
+import random
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from faulty_disk import FaultyDisk
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load as load_safetensors
+
+from workbench import checkpoint, sealed, writer
+from workbench.errors import StoreError
+from workbench.store import create_run
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def tensors_of(seed: int) -> dict[str, dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return {"model": {"layer.weight": torch.randn(5, 3, generator=generator), "layer.bias": torch.randn(3, generator=generator)},
+            "optimizer": {"0.step": torch.tensor(float(seed)), "0.exp_avg": torch.randn(5, 3, generator=generator)}}
+
+
+def state_of(step: int) -> dict:
+    return {"version": step, "betas": [0.9, 0.95], "lr": 1e-4 / 3, "note": "\ud83d \u2028 é", "none": None}
+
+
+def same(a, b) -> bool:
+    return a.keys() == b.keys() and all(a[f].keys() == b[f].keys() and all(
+        a[f][n].dtype == b[f][n].dtype and torch.equal(a[f][n], b[f][n]) for n in a[f]) for f in a)
+
+
+def saved(path: Path, steps=(1, 2), keep: int = 2) -> Path:
+    for step in steps:
+        checkpoint.save(path, step, tensors_of(step), state_of(step), keep=keep)
+    return path
+
+
+def test_it_comes_back_bit_for_bit(tmp_path):
+    saved(tmp_path)
+    step, tensors, state = checkpoint.load_newest(tmp_path)
+    assert step == 2 and same(tensors, tensors_of(2)) and state == state_of(2)
+    assert same(checkpoint.load(tmp_path, 1).tensors, tensors_of(1))
+    with pytest.raises(StoreError, match=r"does not exist; there are checkpoints of steps \[1, 2\]"):
+        checkpoint.load(tmp_path, 7)
+
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+          torch.uint8, torch.bool]
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=5), st.tuples(
+    st.sampled_from(DTYPES), st.lists(st.integers(0, 3), max_size=3), st.booleans(), st.integers(0, 9)), max_size=4))
+def test_our_files_are_what_safetensors_reads(described):
+    """Any types, shapes (none, empty), strides; the library is the judge."""
+    tensors = {}
+    for name, (dtype, shape, transposed, seed) in described.items():
+        tensor = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).mul(100).to(dtype)
+        tensors[name] = tensor.t() if transposed and tensor.ndim == 2 else tensor
+    data = b"".join(bytes(chunk) for chunk in checkpoint.safetensors_bytes(tensors))
+    back = load_safetensors(data)
+    assert back.keys() == tensors.keys() - {"__metadata__"} or "__metadata__" in tensors
+    assert all(back[n].dtype == tensors[n].dtype and back[n].shape == tensors[n].shape for n in back)
+    assert all(torch.equal(back[n], tensors[n]) for n in back)
+    assert data == b"".join(bytes(chunk) for chunk in checkpoint.safetensors_bytes(dict(reversed(tensors.items()))))
+
+
+def test_tied_weights_and_odd_bits_are_kept(tmp_path):
+    weight = torch.tensor([float("nan"), -0.0, float("inf"), 1e-45])
+    checkpoint.save(tmp_path, 1, {"model": {"a": weight, "b": weight, "half": weight.to(torch.bfloat16)}}, {})
+    back = checkpoint.load_newest(tmp_path).tensors["model"]
+    for name in ("a", "b"):
+        assert back[name].numpy().tobytes() == weight.numpy().tobytes()
+    with pytest.raises(StoreError, match="has type torch.complex64"):
+        checkpoint.save(tmp_path, 2, {"model": {"a": weight.to(torch.complex64)}}, {})
+
+
+def test_only_the_newest_are_kept_and_never_fewer_than_two(tmp_path):
+    saved(tmp_path, steps=range(1, 6), keep=3)
+    assert checkpoint.steps(tmp_path) == [3, 4, 5]
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == [f"step-0000000{n}" for n in (3, 4, 5)]
+    with pytest.raises(StoreError, match="keep is at least 2"):
+        checkpoint.save(tmp_path, 6, tensors_of(6), {}, keep=1)
+    with pytest.raises(StoreError, match="is there already"):
+        checkpoint.save(tmp_path, 5, tensors_of(6), {})
+
+
+def test_nothing_to_load_is_none_and_a_run_writer_will_do(tmp_path):
+    assert checkpoint.load_newest(tmp_path) is None
+    with create_run(tmp_path / "run", {}) as run:
+        assert checkpoint.load_newest(run) is None
+        checkpoint.save(run, 0, tensors_of(0), state_of(0))
+        assert checkpoint.load_newest(run.path).step == 0
+
+
+@pytest.mark.parametrize("state", [{"a": {1: 2}}, {"a": {1, 2}}, {"a": torch.zeros(1)}, {"a": object()}, {1: 2}])
+def test_a_state_that_json_would_change_is_refused(tmp_path, state):
+    with pytest.raises(StoreError, match="state"):
+        checkpoint.save(tmp_path, 1, tensors_of(1), state)
+    assert checkpoint.load_newest(tmp_path) is None and not list(tmp_path.rglob(".tmp-*"))
+
+
+# ------------------------------------------------------------------------------------------------ damage
+
+
+def test_a_damaged_one_is_named_left_alone_and_the_one_before_is_used(tmp_path):
+    saved(tmp_path)
+    bad = tmp_path / "checkpoints/step-00000002/model.safetensors"
+    data = bytearray(bad.read_bytes())
+    data[-1] ^= 1
+    bad.write_bytes(data)
+    with pytest.warns(checkpoint.CheckpointWarning, match=r"going back to the checkpoint of step 1: .*model.safetensors is damaged"):
+        step, tensors, state = checkpoint.load_newest(tmp_path)
+    assert step == 1 and same(tensors, tensors_of(1)) and state == state_of(1)
+    assert bad.read_bytes() == bytes(data), "the bad one is left for people to look at"
+    shutil.rmtree(tmp_path / "checkpoints/step-00000001/")
+    with pytest.raises(StoreError, match="no checkpoint of this run can be used: .*model.safetensors is damaged"):
+        checkpoint.load_newest(tmp_path)
+
+
+def mutate(folder: Path, other: Path, rng: random.Random) -> str:
+    """Change one thing in a checkpoint folder; says what."""
+    files = sorted(folder.iterdir())
+    path = rng.choice(files)
+    data = path.read_bytes()
+    kind = rng.choice(["flip", "flip", "flip", "cut", "zeros", "grow", "missing", "swap", "other", "link", "rename"])
+    if kind == "flip":
+        at = rng.randrange(len(data))
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1:])
+    elif kind == "cut":
+        path.write_bytes(data[:rng.randrange(len(data))])
+    elif kind == "zeros":
+        at = rng.randrange(len(data))
+        path.write_bytes(data[:at] + bytes(len(data[at:at + 64])) + data[at + 64:])
+    elif kind == "grow":
+        path.write_bytes(data + b"\0")
+    elif kind == "missing":
+        path.unlink()
+    elif kind == "swap":
+        second = rng.choice(files)
+        path.write_bytes(second.read_bytes())
+        second.write_bytes(data)
+    elif kind == "other":
+        path.write_bytes((other / path.name).read_bytes())
+    elif kind == "link":
+        path.unlink()
+        path.symlink_to(other / path.name)
+    else:
+        path.rename(path.with_name("elsewhere"))
+    return f"{kind} {path.name}"
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.full)])
+def test_no_mutated_checkpoint_is_ever_accepted(tmp_path, count):
+    good = saved(tmp_path / "good") / "checkpoints/step-00000002"
+    rng, unchanged = random.Random(0), 0
+    for number in range(count):
+        folder = tmp_path / f"{number}/checkpoints/step-00000002"
+        shutil.copytree(good, folder)
+        what = mutate(folder, good.with_name("step-00000001"), rng)
+        if not any(p.is_symlink() for p in folder.iterdir()) and (
+                {p.name: p.read_bytes() for p in folder.iterdir()} == {p.name: p.read_bytes() for p in good.iterdir()}):
+            unchanged += 1  # a file swapped with itself, zeros over zeros
+        else:
+            try:
+                found = checkpoint.load(tmp_path / str(number), 2)
+            except StoreError as error:
+                assert str(folder) in str(error)
+            else:  # only white space or spelling of the manifest may differ: what is loaded is what was saved
+                assert what.endswith(sealed.MANIFEST) and same(found.tensors, tensors_of(2)), f"accepted after {what}"
+        shutil.rmtree(tmp_path / str(number))
+    assert unchanged < count / 10
+
+
+def test_the_mutations_would_be_noticed_as_harmful(tmp_path, monkeypatch):
+    """Negative control: without the manifest, flipped weights load without a word."""
+    saved(tmp_path, steps=(1,))
+    path = tmp_path / "checkpoints/step-00000001/model.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    monkeypatch.setattr(sealed, "verify_folder", lambda path, **_: tuple(p.name for p in path.iterdir()))
+    assert not same(checkpoint.load(tmp_path, 1).tensors, tensors_of(1))
+
+
+def test_another_steps_folder_and_a_newer_format_are_refused(tmp_path, monkeypatch):
+    saved(tmp_path)
+    (tmp_path / "checkpoints/step-00000002").rename(tmp_path / "checkpoints/step-00000009")
+    with pytest.raises(StoreError, match="is the folder 'step-00000002' under another name"):
+        checkpoint.load(tmp_path, 9)
+    with monkeypatch.context() as future:
+        future.setattr(checkpoint, "FORMAT", 2)
+        checkpoint.save(tmp_path, 10, tensors_of(1), {}, keep=9)
+    with pytest.raises(StoreError, match="has format 2 of 'checkpoint'; this version reads formats 1 to 1"):
+        checkpoint.load(tmp_path, 10)
+
+
+def test_old_or_new_wherever_a_save_dies(tmp_path):
+    """With pruning: at every instant at least one sound checkpoint can be loaded, and it is the old or the new one."""
+    number = 0
+    while True:
+        number += 1
+        for way in ("killed", "zeros", "both"):
+            path = saved(tmp_path / f"{number}-{way}", steps=(1, 2))
+            with FaultyDisk(path, crash_at=number) as disk:
+                checkpoint.save(path, 3, tensors_of(3), state_of(3))
+            disk.lose(way)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # nothing damaged is in sight either
+                step, tensors, state = checkpoint.load_newest(path)
+            assert step == 3 if not disk.dead else step in (2, 3)
+            assert same(tensors, tensors_of(step)) and state == state_of(step)
+            writer.sweep(path)
+            assert not list(path.rglob(".*"))
+            shutil.rmtree(path)
+        if not disk.dead:
+            break
+    assert number > 15
+
+
+# ------------------------------------------------------------------------------------------------ no pickle
+
+
+def pickles(source: str) -> list[str]:
+    """Everything in a module that could make or execute a pickle."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [alias.name for alias in node.names] + [getattr(node, "module", "") or ""]
+            found += [f"{node.lineno}: import {n}" for n in names
+                      if n.split(".")[0] in ("pickle", "cPickle", "_pickle", "dill", "joblib", "shelve", "marshal", "cloudpickle")]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            call = ast.unparse(node.func)
+            if call in ("torch.load", "torch.save", "np.load", "np.save", "numpy.load", "pd.read_pickle", "pandas.read_pickle") or (
+                    call.endswith((".to_pickle", ".read_pickle"))):
+                found.append(f"{node.lineno}: {call}")
+            if any(keyword.arg in ("allow_pickle", "weights_only") for keyword in node.keywords):
+                found.append(f"{node.lineno}: {call}(allow_pickle or weights_only)")
+    return found
+
+
+def test_there_is_no_pickle_anywhere():
+    found = {str(path.relative_to(ROOT)): hits for path in sorted((ROOT / "workbench").rglob("*.py"))
+             if (hits := pickles(path.read_text()))}
+    assert not found, f"a pickle executes what it holds; use safetensors, parquet or JSON: {found}"
+    for line in ("import pickle", "from joblib import load", "torch.load(p)", "torch.load(p, weights_only=True)",
+                 "np.load(p, allow_pickle=True)", "torch.save(x, p)", "frame.to_pickle(p)"):
+        assert pickles(line), line
+
+
+def test_a_pickle_in_place_of_weights_is_not_executed(tmp_path):
+    """Even with a manifest that fits: the file is read as safetensors or not at all."""
+    import pickle
+
+    class Payload:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "executed",)
+
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    state = json.dumps({"step": 1, "state": {}}).encode()
+    writer.write_folder(folder / "step-00000001", {"model.safetensors": pickle.dumps(Payload()), "state.json": state},
+                        kind="checkpoint", version=1)
+    with pytest.raises(StoreError, match="model.safetensors"):
+        checkpoint.load_newest(tmp_path)
+    assert not (tmp_path / "executed").exists()
