@@ -6,8 +6,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import pytest
 import torch
-from learning_data import make_groups, tiny_model, unscore
+from learning_data import VOCAB, make_groups, tiny_model, unscore
 from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from workbench.algorithms import GRPO, Credit
 from workbench.batch import Batch
@@ -260,6 +261,15 @@ def test_metrics_are_finite_numbers_and_entropy_is_over_trained_tokens():
     assert report.metrics["trained_share"] == pytest.approx(float(batch.eligible_T.double().mean()))
 
 
+def test_tokens_of_older_weights_are_counted():
+    batch, credit = batch_and_credit()
+    a_learner = learner()
+    shares = [a_learner.update(batch, credit, step=step)[0].metrics["stale_share"] for step in (1, 2)]
+    assert shares == [0.0, 1.0]  # every token here says that version 0 sampled it
+    unknown = replace(batch, policy_version_T=torch.full_like(batch.policy_version_T, -1))
+    assert "stale_share" not in a_learner.update(unknown, credit, step=3)[0].metrics
+
+
 def test_the_gap_is_zero_when_the_sampler_is_the_trainer():
     batch, credit = batch_and_credit()
     logp_T = learner().logprobs(batch, batch.eligible_T)
@@ -299,7 +309,7 @@ def test_a_non_finite_loss_is_skipped_before_it_touches_anything(value):
     assert same(before, full_state(a_learner)) and a_learner.version == version
     assert "advantage" in report.skipped and batch.describe_token(index) in report.skipped
     assert not np.isfinite(report.table["advantage"][index])  # what to keep
-    assert all(np.isfinite(v) for v in report.metrics.values())
+    assert all(np.isfinite(v) for v in report.metrics.values()) and report.metrics["bad_updates"] == 1
     after, = a_learner.update(batch, credit, step=3)  # and training goes on
     assert after.skipped is None and a_learner.version == version + 1
 
@@ -350,7 +360,8 @@ def test_a_fully_masked_batch_makes_no_update_and_says_so():
     before = full_state(a_learner)
     for expected in (1, 2):
         report, = a_learner.update(batch, GRPO().credit(batch), step=1)
-        assert "nothing to train" in report.skipped and report.metrics == {"trained_tokens": 0, "empty_updates": expected}
+        assert "nothing to train" in report.skipped and report.metrics == {
+            "trained_tokens": 0, "empty_updates": expected, "bad_updates": 0}
     assert same(before, full_state(a_learner)) and a_learner.version == 0
 
 
@@ -397,6 +408,23 @@ def test_bf16_autocast_is_near_and_keeps_float32_weights():
     single, half = gradient(batch, credit), gradient(batch, credit, precision="bf16")
     assert 1e-6 < distance(single, half) < 0.1
     assert all(g.dtype == torch.float32 for g in half.values())
+
+
+def test_dropout_is_off():
+    """The sampler never saw it. A model that is handed in with dropout on gives the same gradient every time."""
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=VOCAB, n_embd=16, n_layer=1, n_head=2, n_positions=128, resid_pdrop=0.5, embd_pdrop=0.5)
+    model, (batch, credit) = GPT2LMHeadModel(config).train(), batch_and_credit()
+    assert same(gradient(batch, credit, model=model), gradient(batch, credit, model=model))
+    assert model.training  # and the model handed in is left as it was
+
+
+def test_entropy_is_the_same_with_and_without_its_gradient():
+    """Without a bonus it is taken a few rows at a time, to bound memory."""
+    batch, credit = batch_and_credit()
+    plain, = learner().update(batch, credit, step=1)
+    bonus, = learner(GRPO(entropy_coef=1e-9)).update(batch, credit, step=1)
+    assert np.array_equal(plain.table["entropy"], bonus.table["entropy"], equal_nan=True)
 
 
 def test_weights_in_half_precision_are_refused():

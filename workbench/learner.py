@@ -31,6 +31,8 @@ from workbench.seeds import rng_at
 from workbench.update_report import UpdateNumbers, UpdateReport, credit_table, figures, first_bad
 
 STATE_FORMAT = 1
+ENTROPY_ROWS = 1024  # logits to take the entropy of at once, where no gradient is asked for: bounds memory, not results
+SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class LearnerConfig:
     weight_decay: float = 0.0
     warmup_updates: int = 0          # the learning rate rises linearly over these, then stays
     max_grad_norm: float = 1.0       # gradients are scaled down to this norm; 0: never
-    micro_batch_tokens: int = 8192   # padded tokens that go through the model at once (memory and speed, not the result)
+    micro_batch_tokens: int = 4096   # padded tokens that go through the model at once (memory and speed, not the result)
     precision: str = "fp32"          # "bf16": forward pass under autocast; weights and optimizer stay float32
     num_processes: int = 1           # asserted, because several ways of starting many quietly give one
     max_bad_updates: int = 3         # updates in a row with non-finite numbers before training ends
@@ -75,7 +77,7 @@ class Learner:
             raise LearnerError(f"weights are trained in float32, but {wrong[0]}; load the policy with dtype='float32' and "
                                "set precision='bf16' for speed")
         self.algorithm, self.config, self.version = algorithm, config, 0
-        self.empty_updates = 0       # updates that had nothing to train, so far
+        self.empty_updates = self.bad_updates = 0  # so far: with nothing to train, with numbers that were not finite
         self._bad_in_a_row = 0
         # Precision is ours (autocast below): accelerate's is one setting for the whole Python process.
         self._accelerator = Accelerator(
@@ -88,6 +90,9 @@ class Learner:
                 f"Start it with `torchrun --nproc_per_node {config.num_processes} ...` (`accelerate launch --cpu` quietly "
                 "starts one only), or set learner.num_processes to what you start"
             )
+        if (kind := self._accelerator.distributed_type.value) in SHARDED:
+            raise LearnerError(f"accelerate is set to {kind}, but weights are trained whole on every process here (DDP); "
+                               "take that setting out of the accelerate config or the environment")
         # Dropout would be noise that the sampler never saw; gradients flow in eval mode all the same.
         self._bare = (copy.deepcopy(model) if own_copy else model).eval()
         self._head = output_head(self._bare)
@@ -163,7 +168,7 @@ class Learner:
         if trained == 0:
             self.empty_updates += 1
             why = "nothing to train: no sampled token has a weight (all unscored or filtered); the weights were not touched"
-            return UpdateReport({"trained_tokens": 0, "empty_updates": self.empty_updates},
+            return UpdateReport({"trained_tokens": 0, **self._counts()},
                                 credit_table(batch, credit, numbers, used_T, step=step, update=update), why)
         rows = Rows.of(batch, used_T)
         micro_batches = self._micro_batches(rows)
@@ -177,26 +182,32 @@ class Learner:
         grad_norm = float(nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None]))
         loss = float(masked_sum_over(numbers.loss_T.double(), torch.where(used_T, credit.weight_T, 0.0), trained))
         table = credit_table(batch, credit, numbers, used_T, step=step, update=update)
-        metrics = {"loss": loss, "grad_norm": grad_norm, "lr": self._learning_rate(),
-                   **figures(batch, credit, numbers, used_T, first=update == 0), "micro_batches": len(micro_batches)}
+        metrics = {"loss": loss, "grad_norm": grad_norm, "lr": self._learning_rate(), "micro_batches": len(micro_batches),
+                   **figures(batch, credit, numbers, used_T, version=self.version if update == 0 else None)}
         finite = torch.tensor([loss, grad_norm]).isfinite().all()
         if not self._everywhere(bool(finite)):
+            self.bad_updates += 1
             why = first_bad(batch, credit, numbers, used_T, self._gradients())
             self._optimizer.zero_grad(set_to_none=True)
             self._bad_in_a_row += 1
             finite_only = {name: value for name, value in metrics.items() if value == value and abs(value) < float("inf")}
-            return UpdateReport(finite_only, table, f"not finite (loss {loss}, gradient norm {grad_norm}): {why}; "
+            return UpdateReport(finite_only | self._counts(), table, f"not finite (loss {loss}, gradient norm {grad_norm}): {why}; "
                                                     "the weights were not touched")
         self._step(grad_norm)
-        return UpdateReport(metrics, table, None)
+        return UpdateReport(metrics | self._counts(), table, None)
+
+    def _counts(self) -> dict[str, int]:
+        return {"bad_updates": self.bad_updates, "empty_updates": self.empty_updates}
 
     def _forward_backward(self, batch: Batch, credit: Credit, micro: MicroBatch, trained: int, numbers: UpdateNumbers) -> None:
         """Add one micro-batch's share to the gradient, and write down what happened to its tokens."""
         logits_MV = trained_logits(self._model, self._head, micro, bf16=self.config.precision == "bf16")
         device, at_M = logits_MV.device, micro.token_M
         logp_M = logprobs_of(logits_MV, self._ids(batch, micro))
-        with nullcontext() if self.algorithm.entropy_coef else torch.no_grad():
+        if self.algorithm.entropy_coef:
             entropy_M = entropy_of(logits_MV)
+        else:
+            entropy_M = torch.cat([entropy_of(some) for some in logits_MV.detach().split(ENTROPY_ROWS)])
 
         def fact(values_T: Tensor | None) -> Tensor | None:
             return None if values_T is None else values_T[at_M].float().to(device)
@@ -300,7 +311,7 @@ class Learner:
                    for i, entry in optimizer["state"].items() for key, value in entry.items()}
         return {"model": model, "optimizer": moments}, {
             "format": STATE_FORMAT, "version": self.version, "empty_updates": self.empty_updates,
-            "bad_in_a_row": self._bad_in_a_row,
+            "bad_updates": self.bad_updates, "bad_in_a_row": self._bad_in_a_row,
             "trainable": [name for name, p in self._bare.named_parameters() if p.requires_grad],
         }
 
@@ -323,8 +334,8 @@ class Learner:
                 tensor.copy_(theirs[name])
         # Hyperparameters are the config's, not the checkpoint's: a resumed run does what its config says.
         self._optimizer.load_state_dict({"state": entries, "param_groups": self._optimizer.state_dict()["param_groups"]})
-        self.version, self.empty_updates = int(state["version"]), int(state["empty_updates"])
-        self._bad_in_a_row = int(state["bad_in_a_row"])
+        self.version, self._bad_in_a_row = int(state["version"]), int(state["bad_in_a_row"])
+        self.empty_updates, self.bad_updates = int(state["empty_updates"]), int(state["bad_updates"])
 
     def _model_tensors(self) -> dict[str, Tensor]:
         """Parameters and the buffers that belong to the state, tied ones once under their first name."""

@@ -88,10 +88,11 @@ def credit_table(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: T
     return CreditTable(step, update, frozen)
 
 
-def figures(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *, first: bool) -> dict[str, float]:
+def figures(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *,
+            version: int | None) -> dict[str, float]:
     """Means over the tokens this update trained. `approx_kl` estimates KL(old || new) in nats as r - 1 - log r
-    (Schulman, joschu.net/blog/kl-approx.html). The gap between sampler and trainer is taken at a step's first update,
-    where both have the same weights: later ones have moved."""
+    (Schulman, joschu.net/blog/kl-approx.html). With `version`, the one of the weights at a step's first update, also
+    the gap between sampler and trainer (later updates have moved) and the share of tokens that older weights sampled."""
     log_ratio = (numbers.logp_T - numbers.old_logp_T)[used_T].double()
     state = numbers.clip_state_T[used_T]
     result = {
@@ -105,7 +106,12 @@ def figures(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor
         "weight_mean": float(credit.weight_T[used_T].mean()),
     }
     result |= {name: float(values_T[used_T].double().mean()) for name, values_T in numbers.figures.items()}
-    return result | (_gap(batch, numbers, used_T) if first else {})
+    if version is None:
+        return result
+    versions = batch.policy_version_T[used_T]
+    if bool((versions >= 0).all()):
+        result["stale_share"] = float((versions != version).double().mean())
+    return result | _gap(batch, numbers, used_T)
 
 
 def _gap(batch: Batch, numbers: UpdateNumbers, used_T: Tensor) -> dict[str, float]:
