@@ -94,14 +94,14 @@ def show_curves(metrics: Any, evaluations: Any = (), baselines: Mapping[str, Any
     notice = ("no " + ", ".join(absent) + " beside it: this curve alone does not say whether anything was learned"
               if absent else "")
     if not curves:
-        return View(m.card(m.heading(title), m.note("no steps yet")), f"{visible(title)}\nno steps yet")
+        return m.finished(m.card(m.heading(title), m.note("no steps yet")), f"{visible(title)}\nno steps yet")
     from workbench.views.curve_pictures import curves_png
 
     png = curves_png(curves, title)
     text = "\n".join([visible(title), _table_text(curves), *([f"! {notice}"] if notice else [])])
     html = m.card(m.picture(png, _alternative(title, curves)), _table_html(curves),
                   m.warning(notice) if notice else None)
-    return View(html, text, png)
+    return m.finished(html, text, png)
 
 
 def curves_figure(metrics: Any, evaluations: Any = (), baselines: Mapping[str, Any] | None = None, *,

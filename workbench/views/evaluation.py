@@ -58,7 +58,7 @@ def show_evaluation(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[
     html = m.card(m.heading(title), m.table(body, header), _paired_html(paired), *map(m.warning, notices))
     from workbench.views.evaluation_picture import evaluation_png
 
-    return View(html, "\n".join(text), evaluation_png(ordered, title))
+    return m.finished(html, "\n".join(text), evaluation_png(ordered, title))
 
 
 def _check(row: Mapping[str, Any]) -> None:
@@ -150,7 +150,7 @@ def show_demo(table: Mapping[str, Any]) -> View:
     rows = [[m.cell(line[0]), *map(m.number_cell, line[1:-1]),
              m.cell(m.badge(line[-1], m.GREEN if line[-1].startswith("✓") else m.ORANGE))] for line in lines]
     html = m.card(m.heading(verdict), m.table(rows, m.head_cells(header)), m.note(spread), *map(m.warning, failed))
-    return View(html, "\n".join(line for line in text if line))
+    return m.finished(html, "\n".join(line for line in text if line))
 
 
 def _seed_cells(seed: Mapping[str, Any]) -> list[str]:

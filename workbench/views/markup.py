@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping, Sequence
 
-from workbench.views.escape import esc
+from workbench.types import View
+from workbench.views.escape import esc, visible
 
 INK, MUTED, CARD, PANEL, LINE = "#1b2733", "#525f6b", "#ffffff", "#f4f6f8", "#d5dbe1"
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#b84a00", "#00734f", "#5a6775"  # Okabe-Ito, darkened until white text reads
@@ -44,6 +45,16 @@ def tag(name: str, *children: object, style: str = "", title: str = "", attribut
 def join(parts: Iterable[object]) -> Html:
     """Elements and texts, one after the other; texts are escaped."""
     return Html("".join(part if isinstance(part, Html) else esc(part) for part in parts))
+
+
+def finished(html: Html, text: str, png: bytes | None = None) -> View:
+    """The one way in which a view is made: the HTML must come from `tag`, and no text form holds a character that acts.
+
+    `visible` changes nothing that it has been through already, so doing it once more here closes every gap at once.
+    """
+    if not isinstance(html, Html):
+        raise TypeError("a view's html is made by markup.tag, so that everything in it is escaped; got a plain str")
+    return View(html, visible(text), png)
 
 
 # ------------------------------------------------------------------------------------------------ pieces

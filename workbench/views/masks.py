@@ -35,7 +35,7 @@ def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int
     shown, hidden = rows[:max_rows], max(0, len(rows) - max_rows)
     longest = max((len(kind_T) for _, _, kind_T in shown), default=0)
     if not longest:
-        return View(m.card(m.note("no tokens to show")), "no tokens to show")
+        return m.finished(m.card(m.note("no tokens to show")), "no tokens to show")
     per_pixel = -(-longest // max_columns)
     kind_SX = np.stack([_binned(kind_T, per_pixel, -(-longest // per_pixel)) for _, _, kind_T in shown])
     counts = {kind: int(sum((kind_T == kind).sum() for _, _, kind_T in rows)) for kind in CHARACTERS if kind != NOTHING}
@@ -53,7 +53,7 @@ def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int
     html = m.card(m.heading("masks: who wrote which token"), m.note(summary), m.note(*legend),
                   m.picture(png, f"Mask overview: {summary}"), m.note(f"rows: segments, in order; {scale_words}"),
                   m.warning(notice) if notice else None)
-    return View(html, _text(shown, summary, longest, notice), png)
+    return m.finished(html, _text(shown, summary, longest, notice), png)
 
 
 def _binned(kind_T: np.ndarray, per_pixel: int, width: int) -> np.ndarray:

@@ -85,10 +85,10 @@ class Progress:
         facts += [part for part in (ending, self.note) if part]
         bar = "" if share is None else "█" * round(20 * share) + "░" * (20 - round(20 * share)) + "  "
         words = visible(" · ".join(facts), newline=" ")
-        return View(_html(self.label, share, words), f"{visible(self.label, newline=' ')}  {bar}{words}")
+        return m.finished(_html(self.label, share, words), f"{visible(self.label, newline=' ')}  {bar}{words}")
 
 
-def _html(label: str, share: float | None, words: str) -> str:
+def _html(label: str, share: float | None, words: str) -> m.Html:
     boxes = []
     for width, colour in () if share is None else ((round(200 * share), m.BLUE), (200 - round(200 * share), "#dfe5ea")):
         if width:

@@ -40,7 +40,7 @@ def show_metrics(row: Mapping[str, Any], previous: Mapping[str, Any] | None = No
     text = "\n".join([visible(title), words.aligned([[visible(c, newline="⏎") for c in line] for line in lines], right=right)])
     rows = [[m.cell(line[0], style="font-weight:600"), *map(m.number_cell, line[1:-1]), m.cell(line[-1], foreground=m.MUTED)]
             for line in lines]
-    return View(m.card(m.heading(title), m.table(rows, m.head_cells(header, right=header[1:-1]))), text)
+    return m.finished(m.card(m.heading(title), m.table(rows, m.head_cells(header, right=header[1:-1]))), text)
 
 
 def _change(value: Any, before: Any) -> str:
@@ -69,7 +69,7 @@ def show_config(config: Any, default: Any = None, *, title: str = "configuration
         rows.append([m.cell(mark, background=paper, style="font-weight:600"), m.cell(name, background=paper),
                      m.cell(value, background=paper, style=f"font-family:{m.MONO};{'font-weight:600' if mark else ''}"),
                      m.cell(note, background=paper, foreground=m.INK if mark else m.MUTED)])
-    return View(m.card(m.heading(title), m.note(summary), m.table(rows)), text)
+    return m.finished(m.card(m.heading(title), m.note(summary), m.table(rows)), text)
 
 
 def flattened(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -102,10 +102,10 @@ def show_rows(rows: list[Mapping[str, Any]], *, title: str = "", max_rows: int =
     html = m.card(m.heading(title) if title else None,
                   m.table([[m.cell(c) for c in line] for line in cells], m.head_cells(names)),
                   m.warning(notice) if notice else None)
-    return View(html, text)
+    return m.finished(html, text)
 
 
 def show_text(text: str, *, title: str = "") -> View:
     """Plain text as a view: for reports that are made of lines."""
-    return View(m.card(m.heading(title) if title else None, m.block(text)),
+    return m.finished(m.card(m.heading(title) if title else None, m.block(text)),
                 "\n".join(line for line in [visible(title), visible(text)] if line))

@@ -93,7 +93,7 @@ def show_tokens(trajectory: Trajectory, token_texts: Callable[[Sequence[int]], l
         text.append(f"… {notice}")
         html.append(m.warning(notice))
     body = m.card(m.heading(_head(trajectory)), _legend(columns, scale), *html)
-    return View(body, "\n".join(text))
+    return m.finished(body, "\n".join(text))
 
 
 # ------------------------------------------------------------------------------------------------ credit

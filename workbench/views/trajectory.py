@@ -48,7 +48,7 @@ def show_trajectory(trajectory: Trajectory, *, max_turns: int = 50, tiles: Mappi
         _told_html(trajectory.first_observation.messages),
         m.note(legend(seen, tiles)) if seen else None,
         m.table(rows, m.head_cells(["the policy saw", "and wrote", "moves done", "reward"])))
-    return View(html, "\n\n".join(part for part in text if part))
+    return m.finished(html, "\n\n".join(part for part in text if part))
 
 
 # ------------------------------------------------------------------------------------------------ facts
@@ -278,7 +278,7 @@ def show_group(group: Group, *, max_attempts: int = 64, tiles: Mapping[str, Tile
         m.table([_attempt_html(t, row, mean, scale, spread) for t, row in zip(shown, cells)],
                 m.head_cells(["attempt", "outcome", *header[2:]], right=("attempt", "reward", "- mean", "turns", "tokens"))),
         m.note(flat) if flat else None, m.warning(notice) if notice else None)
-    return View(html, text)
+    return m.finished(html, text)
 
 
 def _group_facts(group: Group, scored: np.ndarray, mean: float | None, std: float | None) -> str:

@@ -1,0 +1,147 @@
+"""Foreign text is only ever text: in the HTML form of every view, in its text form, and in a real browser."""
+from __future__ import annotations
+
+import subprocess
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from views_examples import VIEWS
+from views_page import Page
+
+from workbench.types import View
+from workbench.views import esc, visible
+from workbench.views.markup import Html, tag
+
+BENIGN = "go on"
+PAYLOADS = {
+    "script": "<script>document.title='owned'</script>",
+    "script-closed-early": "</script><script>document.title='owned'</script>",
+    "onerror": "<img src=x onerror=\"document.title='owned'\">",
+    "onload": "<svg onload=\"document.title='owned'\"></svg>",
+    "details-ontoggle": "<details open ontoggle=\"document.title='owned'\">",
+    "iframe": "<iframe srcdoc=\"<script>parent.document.title='owned'</script>\"></iframe>",
+    "style-element": "<style>body{display:none}</style>",
+    "closes-everything": "</span></div></td></tr></table></details>",
+    "double-quote": "\" onmouseover=\"document.title='owned'\" x=\"",
+    "single-quote": "' onmouseover='document.title=1' x='",
+    "backtick": "` onmouseover=`document.title=1`",
+    "style-in-attribute": '";background:url(https://example.org/x);x:"',
+    "javascript-url": "<a href=\"javascript:document.title='owned'\">click</a>",
+    "data-url": "<object data='data:text/html,<script>1</script>'></object>",
+    "comment": "<!-- hidden --><![CDATA[ x ]]><?php x ?>",
+    "entity": "&lt;script&gt;&#60;script&#62;&amp;",
+    "half-a-tag": "<img src=x onerror=alert(1) ",
+    "template": "${7*7} {{7*7}} <%= 7*7 %> $\\frac{$",
+    "null": "a\x00<b>\x00</b>",
+    "ansi": "\x1b[31mred\x1b[0m\x1b]0;owned\x07\x1b[2J",
+    "c1-control": "\x9b31m\x85\x90",
+    "carriage-return": "success 100 %\rfailure\x08\x08\x7f",
+    "bidi": "abc\u202edcba\u202c\u2066x\u2069\u200f",
+    "zero-width": "pa\u200by\u200cload\u2060\ufeff\u00ad",
+    "separators": "a\u2028b\u2029c",
+    "tag-characters": "hi\U000e0041\U000e0042\U000e007f",
+    "surrogate": "a\ud800b\udfff",
+    "noncharacter": "\ufffe\U0010ffff\ue000",
+    "format-tags": "</think></answer><answer><think><answer>",
+}
+
+
+def unsafe_characters(text: str) -> set[str]:
+    """Characters that act or hide, which a form must not hold."""
+    return {c for c in text if c != "\n" and (unicodedata.category(c)[0] == "C" or unicodedata.category(c) in ("Zl", "Zp"))}
+
+
+def faults(view: View, benign: View) -> list[str]:
+    """What is wrong with a view of hostile text, compared with the same view of harmless text."""
+    page, expected = Page(view.html), Page(benign.html)
+    wrong = [f"new element {shape}" for shape in page.shape - expected.shape]
+    wrong += page.problems + [f"left open: {name}" for name in page.open_tags]
+    wrong += [f"character {c!r} in {form}" for form, text in (("html", view.html), ("text", view.text))
+              for c in unsafe_characters(text)]
+    for name, attributes in page.elements:
+        if "src" in attributes and not attributes["src"].startswith("data:image/png;base64,"):
+            wrong.append(f"{name} loads {attributes['src'][:40]}")
+    known = {str(style) for style in expected.styles()}
+    wrong += [f"new style {style}" for style in page.styles() if "url" in str(style) and str(style) not in known]
+    return wrong
+
+
+@pytest.fixture(scope="module")
+def benign() -> dict[str, View]:
+    return {name: make(BENIGN) for name, make in VIEWS.items()}
+
+
+@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
+def test_hostile_text_adds_no_element_no_attribute_and_no_control_character(payload, benign, monkeypatch):
+    skip_pictures(monkeypatch)
+    for name, make in VIEWS.items():
+        assert not faults(make(payload), benign[name]), name
+
+
+@pytest.mark.parametrize("payload", [p for name, p in PAYLOADS.items() if name not in ("entity", "template", "backtick")],
+                         ids=[name for name in PAYLOADS if name not in ("entity", "template", "backtick")])
+def test_negative_control_a_naive_view_is_noticed(payload):
+    def naive(text: str) -> View:
+        return View(f'<div title="{text}">{text}</div><p title=\'{text}\'>{text}</p>', text)
+
+    assert faults(naive(payload), naive(BENIGN))
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_hostile_text_is_shown_and_not_swallowed(name, monkeypatch):
+    skip_pictures(monkeypatch)
+    payload = "<b onclick=1>\x1b[1m\u202e"
+    page, spelled = Page(VIEWS[name](payload).html), "<b onclick=1>␛[1m⟨U+202E⟩"
+    assert spelled in page.text or name == "masks" and page.text
+    assert spelled in VIEWS[name](payload).text
+
+
+@pytest.mark.parametrize("name", ["curves", "evaluation"])
+@pytest.mark.parametrize("payload", ["$\\frac{$", "\x00\x1b", "\u202e", "a\ud800", "<script>"])
+def test_pictures_of_hostile_text_are_drawn(name, payload):
+    assert VIEWS[name](payload).png.startswith(b"\x89PNG")
+
+
+@given(st.text(st.characters(), max_size=40))
+@settings(max_examples=200)
+def test_esc_gives_nothing_but_text(text):
+    page = Page(f'<i title="{esc(text)}">{esc(text)}</i>')
+    assert page.shape == {("i", frozenset({"title"}))} and not page.problems and not page.open_tags
+    assert page.text == page.elements[0][1]["title"] == visible(text)
+    assert not unsafe_characters(esc(text))
+    esc(text).encode("utf-8")  # a lone surrogate would raise here
+
+
+def test_visible_spells_out_what_acts_or_hides():
+    assert visible("a\x1b[31m\u202eb\r\n\tc\x7f") == "a␛[31m⟨U+202E⟩b␍\n␉c␡"
+    assert visible("a\nb", newline="⏎") == "a⏎b"
+    assert visible("naïve 日本 ✓ é") == "naïve 日本 ✓ é"
+
+
+def test_a_tag_escapes_every_plain_string_and_keeps_markup():
+    assert tag("b", "<i>", Html("<i>x</i>"), None, title='"') == '<b title="&quot;">&lt;i&gt;<i>x</i></b>'
+
+
+def test_a_browser_runs_nothing(chromium, tmp_path, monkeypatch):
+    """Every payload in every view, in a real browser; the same payloads unescaped do run, so the test can fail."""
+    skip_pictures(monkeypatch)
+    hostile = "".join(make(payload).html for payload in PAYLOADS.values() for make in VIEWS.values())
+    naive = "".join(f"<div>{payload}</div>" for name, payload in PAYLOADS.items() if name in ("script", "onerror"))
+    for name, body, title in (("views", hostile, "calm"), ("naive", naive, "owned")):
+        page = tmp_path / f"{name}.html"
+        page.write_text(f'<!doctype html><meta charset="utf-8"><title>calm</title><body>{body}</body>', encoding="utf-8")
+        done = subprocess.run([chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--dump-dom",
+                               "--disable-background-networking", "--virtual-time-budget=1500",
+                               f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()], capture_output=True, timeout=60)
+        assert f"<title>{title}</title>" in done.stdout.decode("utf-8", "replace"), name
+
+
+def skip_pictures(monkeypatch) -> None:
+    """Drawing PNGs takes most of the time and has a test of its own."""
+    import workbench.views.curve_pictures as curves
+    import workbench.views.evaluation_picture as evaluation
+
+    monkeypatch.setattr(curves, "curves_png", lambda *args: b"\x89PNG")
+    monkeypatch.setattr(evaluation, "evaluation_png", lambda *args: b"\x89PNG")

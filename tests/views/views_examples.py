@@ -1,0 +1,149 @@
+"""Values to look at, written by hand: every piece of text that a view may meet can be replaced by a payload."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from workbench.types import (CreditTable, Group, Message, Observation, Segment, Source, Span, StopReason, Task, ToolCall,
+                             Trajectory, Turn, View)
+from workbench.views import (progress, show_config, show_curves, show_demo, show_evaluation, show_group, show_masks,
+                             show_metrics, show_rows, show_text, show_tokens, show_trajectory)
+
+START = "P _ _ O\n_ O _ _\n_ _ _ _\nO _ _ G"
+MIDDLE = "_ P _ O\n_ O _ _\n_ _ _ _\nO _ _ G"
+END = "_ _ _ O\n_ O _ _\n_ _ _ _\nO _ _ √"
+
+# What the tokens of the examples say: ids below 100 are one character each, 100 and up are control tokens.
+CONTROL = {100: "<|im_start|>", 101: "<|im_end|>", 102: "\n"}
+
+
+def token_texts(ids) -> list[str]:
+    return [CONTROL.get(i) or chr(i) for i in ids]
+
+
+def ids_of(text: str) -> list[int]:
+    return [ord(c) for c in text]
+
+
+def logprobs(count: int) -> np.ndarray:
+    return -np.arange(1, count + 1, dtype=np.float32) / 8
+
+
+def spans() -> tuple[Span, ...]:
+    """Two turns: prompt, glue, action, reply, glue, action."""
+    first, second = [*ids_of("Right"), 101], [*ids_of("D_wn"), 101]
+    return (
+        Span(Source.SCAFFOLD, 0, [100]), Span(Source.PROMPT, 0, ids_of("Go P to G")), Span(Source.SCAFFOLD, 0, [101, 102, 100]),
+        Span(Source.POLICY, 0, first, logprobs(len(first)), policy_version=3),
+        Span(Source.SCAFFOLD, 0, [102, 100]), Span(Source.ENV, 0, ids_of("ok, P2")), Span(Source.SCAFFOLD, 1, [101, 100]),
+        Span(Source.POLICY, 1, second, logprobs(len(second)), policy_version=3))
+
+
+def rewritten() -> tuple[Segment, ...]:
+    """A history rewritten after the first turn: the second segment shows the first action again."""
+    first = spans()[:4]
+    again = Span(Source.POLICY, 0, first[-1].token_ids)
+    return Segment(first), Segment((spans()[0], Span(Source.PROMPT, 0, ids_of("Short")), again, spans()[5], spans()[7]))
+
+
+def trajectory(text: str = "go on", *, attempt: int = 0, success: bool | None = True, segments=None,
+               stop: StopReason = StopReason.TERMINATED, error: str | None = None) -> Trajectory:
+    """Two turns on a lake, the first one complained about; `text` stands wherever foreign text may stand."""
+    turns = (
+        Turn(0, f"<think>{text}</think>{text}", "length", (), (), (Message("user", f"{text}\n{START}\nMoves left: 10"),),
+             -0.1, {"goal": 0.0, f"format{text}": -0.1}, None,
+             {"valid_format": False, "complaint": f"The tag <answer> is missing: {text}", "moves": [], "state": START}),
+        Turn(1, f"<think>{text}</think>{text}<answer>Right || {text}</answer>", "stop", ("Right", text),
+             (ToolCall(text, {"query": text}),), (Message("tool", f"{text}\n{END}", name=text),), 1.0 if success else 0.0,
+             {"goal": 1.0 if success else 0.0}, None,
+             {"valid_format": True, "moves": ["Right", text], "state": END, "success": success}),
+    )
+    observation = Observation((Message("system", text), Message("user", f"Go from P to G. {text}\n{START}\nMoves left: 10")))
+    return Trajectory(Task(f"lake/{text}", "frozenlake", 7), attempt, attempt, observation, turns,
+                      segments or (Segment(spans()),), stop, success=success, error=error)
+
+
+def no_grid(text: str = "go on") -> Trajectory:
+    """An environment without grids, scored at the end, that broke."""
+    turn = Turn(0, f"<tool>{text}", "stop", (), (), (Message("user", f"found: {text}"),), None, {}, None, {})
+    return Trajectory(Task(f"search/{text}", "search", 1), 0, 0, Observation((Message("user", f"Who? {text}"),)), (turn,),
+                      (Segment(spans()),), StopReason.ENV_ERROR, outcome=0.5, outcome_parts={f"judge{text}": 0.5},
+                      error=f"Traceback: {text}")
+
+
+def group(text: str = "go on") -> Group:
+    faulty = trajectory(text, attempt=3, success=None, stop=StopReason.ENV_TIMEOUT, error=f"late: {text}")
+    return Group((trajectory(text), trajectory(text, attempt=1, success=False, stop=StopReason.MAX_TURNS),
+                  trajectory(text, attempt=2, success=None, stop=StopReason.CONTEXT_FULL), faulty))
+
+
+def credit_table() -> CreditTable:
+    """Two trajectories in one table; the second one is the example, its last action has weight 0."""
+    segment = Segment(spans())
+    eligible = segment.eligible
+    weight = np.where(eligible & (segment.turns == 0), 1.0, 0.0)
+    advantage = np.where(eligible, np.where(segment.turns == 0, 1.25, -0.5), np.nan)
+    ratio = np.where(eligible, 1.5, np.nan).astype(np.float32)
+    one = {"advantage": advantage, "weight": weight, "ratio": ratio, "clip_state": eligible.astype(np.int8)}
+    columns = {name: np.concatenate([column, column]) for name, column in one.items()}
+    columns["trajectory"] = np.repeat(np.array([0, 1], np.int32), len(segment))
+    return CreditTable(4, 0, columns)
+
+
+def score(policy: str, mode: str, success: float, **more) -> dict:
+    return {"policy": policy, "mode": mode, "n": 512, "success": success, "success_low": success - 0.04,
+            "success_high": success + 0.04, "reward": success - 0.02, "turns": 3.25, "tokens": None, "valid_format": None,
+            "faults": 0, **more}
+
+
+def neighbours() -> list[dict]:
+    return [score("random", "sampled", 0.21), score("solver", "greedy", 0.93),
+            score("untrained", "sampled", 0.30, tokens=31.0, valid_format=0.97), score("untrained", "greedy", 0.38)]
+
+
+def pair(a: str = "untrained sampled", b: str = "trained sampled") -> dict:
+    return {"a": a, "b": b, "difference": 0.33, "low": 0.28, "high": 0.38, "n": 512}
+
+
+def steps(count: int = 24) -> list[dict]:
+    return [{"step": s, "success": 0.2 + s / 60, "reward_mean": s / 40, "entropy": 1 / s, "grad_norm": float(s % 5 + 1),
+             "reward_std_within": None if s == 3 else 0.3, "valid_format": 0.9} for s in range(1, count + 1)]
+
+
+def evaluations(text: str = "trained") -> dict[str, dict]:
+    later = [*neighbours(), score(text, "sampled", 0.55), score(text, "greedy", 0.58)]
+    return {"step-00000000": {"step": 0, "rows": neighbours()}, "step-00000024": {"step": 24, "rows": later}}
+
+
+def demo_table(text: str = "trained") -> dict:
+    one = {"seed": 0, "learned": True, "checks": {f"rises {text}": True}, "rise": pair(b=text), "training_cpu_seconds": 201.4,
+           "rows": [*neighbours(), score("trained", "sampled", 0.55), score("trained", "greedy", 0.58)]}
+    return {"learned": False, "seeds": [one, {**one, "seed": text, "learned": False, "checks": {f"rises {text}": False}}]}
+
+
+def progress_view(text: str = "go on") -> View:
+    bar = progress(40, f"training {text}", mode="quiet", clock=lambda: 0.0)
+    bar.advance(10, note=f"success {text}")
+    return bar.view(90.0, f"stopped {text}")
+
+
+# Every view of the package, as a function of the foreign text in it.
+VIEWS: dict[str, Callable[[str], View]] = {
+    "trajectory": lambda x: show_trajectory(trajectory(x)),
+    "trajectory-without-grid": lambda x: show_trajectory(no_grid(x)),
+    "group": lambda x: show_group(group(x)),
+    "tokens": lambda x: show_tokens(trajectory(x), lambda ids: [x for _ in ids]),
+    "tokens-credit": lambda x: show_tokens(trajectory(x), lambda ids: [x for _ in ids], np.ones(sum(map(len, spans())))),
+    "masks": lambda x: show_masks([group(x)]),
+    "curves": lambda x: show_curves(steps(), evaluations(x), {"random": 0.2, "untrained": 0.3, "solver": 0.9, x: 0.5}, title=x),
+    "evaluation": lambda x: show_evaluation([*neighbours(), score(x, "sampled", 0.55, faults=2)], [pair(b=x)], title=x,
+                                            absent={"solver": x}),
+    "evaluation-gap": lambda x: show_evaluation([score(x, x, 0.55)], absent={"solver": x}),
+    "demo": lambda x: show_demo(demo_table(x)),
+    "metrics": lambda x: show_metrics({x: 0.5, "note": x}, {x: 0.25}, title=x),
+    "config": lambda x: show_config({"a": {x: 1, "b": x}}, {"a": {"b": 2}}, title=x),
+    "rows": lambda x: show_rows([{x: 1, "b": x}], title=x),
+    "text": lambda x: show_text(x, title=x),
+    "progress": progress_view,
+}
