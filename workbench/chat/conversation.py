@@ -94,11 +94,12 @@ class Conversation:
         if span.logprobs is None:
             raise DataError(f"turn {self.turn}: sampled tokens without logprobs; an engine returns one per token")
         ended = len(span) > 0 and int(span.token_ids[-1]) in self.chat.stop_ids
-        if finish not in ("stop", "length") or (finish == "stop") != ended:
-            last = self.chat.token_texts(span.token_ids[-1:])
+        if finish not in ("stop", "length") or (finish == "stop" and not ended):
+            stops = self.chat.token_texts(sorted(self.chat.stop_ids))
             raise DataError(
-                f"turn {self.turn}: finish={finish!r}, but the last sampled token is {last}; 'stop' goes with one of the "
-                f"stop tokens {self.chat.token_texts(sorted(self.chat.stop_ids))} at the end, 'length' with any other"
+                f"turn {self.turn}: finish={finish!r} with {self.chat.token_texts(span.token_ids[-1:])} as last token; "
+                f"expected 'length', or 'stop' with the sampled stop token ({' or '.join(stops)}) kept at the end: it is an "
+                "action too"
             )
         self._action = span.token_ids
         self._extend([span])

@@ -136,6 +136,8 @@ def fit(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]], dia
     messages = _fold_system(messages, dialect, opening)
     if not dialect.repeated_users:
         messages = _join_users(messages)
+        if not messages and not opening:
+            messages = [ChatMessage("user", ())]  # two turns of the policy in a row would break the alternation too
     return messages
 
 

@@ -20,6 +20,8 @@ from workbench.errors import ChatFormatError
 from workbench.types import Source, Span
 
 CACHED_CHARACTERS = 2_048  # longer texts are encoded anew each time: they hardly repeat
+# What a tokenizer calls white space: Unicode's White_Space. Python's `str.isspace` counts U+001C..U+001F too.
+WHITE_SPACE = "".join(chr(c) for c in range(0x3001) if chr(c).isspace() and not 0x1C <= c <= 0x1F)
 
 
 class Piece(NamedTuple):
@@ -232,7 +234,7 @@ def _strip(run: list, *, left: bool) -> list:
     run = list(run)
     while run:
         at = 0 if left else -1
-        text = run[at][0].lstrip() if left else run[at][0].rstrip()
+        text = run[at][0].lstrip(WHITE_SPACE) if left else run[at][0].rstrip(WHITE_SPACE)
         if text:
             run[at] = (text, *run[at][1:])
             break

@@ -7,7 +7,6 @@ of it is ever trained (law 2).
 """
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ import numpy as np
 from workbench.chat.dialect import ChatMessage, chat_message, fit
 from workbench.chat.encode import Fixed, Piece
 from workbench.chat.skeleton import (
-    ESCAPE, GUARD, Schema, Slot, cut_at_slots, guard, guard_tool, literal_pieces, mark_schemas, unguard,
+    Schema, Slot, cut_at_slots, cut_guarded, guard, guard_tool, literal_pieces, mark_schemas, unguard,
 )
 from workbench.errors import ChatFormatError
 from workbench.types import Observation, Source, Span
@@ -166,36 +165,51 @@ def _guarded_text(chat: "ChatFormat", ids: np.ndarray) -> str:
 
 
 def _reused(chat: "ChatFormat", ids: np.ndarray, text: str, shown: str, turn: int) -> list[Piece | Fixed]:
-    """Cover `shown`, what the template left of a turn, with as many of the sampled ids as fit at its end."""
+    """Cover `shown`, what the template left of a turn, with as many of the sampled ids as fit; the rest is encoded anew.
+
+    A template cuts a turn at its start (a dropped thought), trims it at both ends, or adds something in front.
+    """
     if shown == text:
         return [Fixed(ids, Source.POLICY, turn)]
     body = _body(chat, ids)
-    decode = chat.encoder.backend.decode
     whole, left = unguard(text), unguard(shown)
-    common = _common_start(whole[::-1], left[::-1])
-    # The first token whose text and all that follows it is still there: text gets shorter as the cut moves right.
-    low, high = 0, len(body)
+    place = whole.rfind(left)
+    if place < 0:  # something new in front: only the common end can be the policy's own tokens
+        place = len(whole) - _common_start(whole[::-1], left[::-1])
+    first, last, start, end = _tokens_between(chat, body, whole, place, min(len(whole), place + len(left)))
+    if first == last:
+        start = end = len(whole)
+    front, rest = cut_guarded(shown, len(left) - (min(len(whole), place + len(left)) - start))
+    _, back = cut_guarded(rest, end - start)
+    items: list[Piece | Fixed] = []
+    for part, fixed in ((front, body[first:last]), (back, ids[len(body):])):
+        written = unguard(part)
+        # Words that the policy wrote stay the policy's, though in other tokens; what the template made up is scaffold.
+        source = Source.POLICY if written in whole else Source.SCAFFOLD
+        items += literal_pieces(part, lambda plain, source=source: Piece(plain, source, turn, True))
+        items.append(Fixed(fixed, Source.POLICY, turn))
+    return items
+
+
+def _tokens_between(chat: "ChatFormat", body: np.ndarray, whole: str, start: int, end: int) -> tuple[int, int, int, int]:
+    """(first token, token after the last, first character, character after the last) of the tokens that lie wholly
+    within whole[start:end]; equal tokens where none does, or where the text cannot be cut there."""
+    def text(low: int, high: int) -> str:
+        return chat.encoder.backend.decode(body[low:high].tolist(), skip_special_tokens=False)
+
+    first = _first_true(len(body), lambda count: len(text(0, count)) >= start)
+    last = _first_true(len(body), lambda count: len(text(0, count + 1)) > end) if end < len(whole) else len(body)
+    left, middle = text(0, first), text(first, last)
+    # Half of a character decodes otherwise than the whole: such a place is no place to cut.
+    if first >= last or left + middle + text(last, len(body)) != whole or len(left) < start or len(left + middle) > end:
+        return len(body), len(body), len(whole), len(whole)
+    return first, last, len(left), len(left + middle)
+
+
+def _first_true(count: int, is_true) -> int:
+    """The smallest number in [0, count] for which `is_true` holds, `count` if none: the texts only get longer."""
+    low, high = 0, count
     while low < high:
         middle = (low + high) // 2
-        if len(decode(body[middle:].tolist(), skip_special_tokens=False)) > common:
-            low = middle + 1
-        else:
-            high = middle
-    tail = decode(body[low:].tolist(), skip_special_tokens=False)
-    clean = decode(body[:low].tolist(), skip_special_tokens=False) + tail == whole
-    if not clean or not left.endswith(tail):
-        low, tail = len(body), ""
-    head = _without_end(shown, len(tail))
-    written = unguard(head)
-    # Words that the policy wrote stay the policy's, though in other tokens; what the template made up is scaffold.
-    source = Source.POLICY if written and written in whole else Source.SCAFFOLD
-    items: list[Piece | Fixed] = list(literal_pieces(head, lambda plain: Piece(plain, source, turn, True)))
-    return [*items, Fixed(ids[low:], Source.POLICY, turn)]
-
-
-def _without_end(guarded: str, count: int) -> str:
-    """Guarded text without its last `count` characters of plain text."""
-    units = re.findall(f"{ESCAPE}.|{GUARD}|.", guarded, re.DOTALL)
-    while count > 0:
-        count -= units.pop() != GUARD
-    return "".join(units)
+        low, high = (low, middle) if is_true(middle) else (middle + 1, high)
+    return low

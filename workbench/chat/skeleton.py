@@ -78,6 +78,16 @@ def unguard(text: str) -> str:
     return re.sub(ESCAPE + "([0-9A-V])", lambda found: chr(0xFDD0 + int(found.group(1), 32)), text)
 
 
+def cut_guarded(text: str, count: int) -> tuple[str, str]:
+    """Guarded text cut after `count` characters of what `unguard` gives."""
+    units = re.findall(f"{ESCAPE}.|{GUARD}|.", text, re.DOTALL)
+    place = 0
+    while count > 0:
+        count -= units[place] != GUARD
+        place += 1
+    return "".join(units[:place]), "".join(units[place:])
+
+
 def _letter(character: str) -> str:
     return "0123456789ABCDEFGHIJKLMNOPQRSTUV"[ord(character) - 0xFDD0]
 
@@ -157,15 +167,16 @@ class Template:
                 "tokenizer.chat_template to the template that the model was trained with"
             )
         self.source = "\n".join(source.values()) if isinstance(source, Mapping) else str(source)
+        # The template of this moment: a tokenizer is mutable, and skeletons are derived later too.
+        fixed = {} if isinstance(source, Mapping) else {"chat_template": self.source}
+        self._arguments = dict(self._flags, add_generation_prompt=True, **fixed)
         for name in self._flags:
             if not re.search(rf"\b{re.escape(str(name))}\b", self.source):
                 raise ChatFormatError(f"template flag {name!r} does nothing: the chat template never mentions it; remove it")
 
     def render(self, messages: list[dict], tools: list | None = None) -> str:
         try:
-            return self._tokenizer.apply_chat_template(
-                messages, tools=tools or None, tokenize=False, add_generation_prompt=True, **self._flags
-            )
+            return self._tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False, **self._arguments)
         except Exception as error:  # a template may raise anything at all; jinja's own errors have no common base here
             roles = [message["role"] for message in messages]
             raise TemplateRefused(f"the chat template refuses the roles {roles}: {error}") from error
@@ -173,7 +184,7 @@ class Template:
     def reference_ids(self, messages: list[dict], tools: list | None = None) -> list[int]:
         """What everybody else would train on: the tokenizer's own ids."""
         return self._tokenizer.apply_chat_template(
-            messages, tools=tools or None, tokenize=True, return_dict=False, add_generation_prompt=True, **self._flags
+            messages, tools=tools or None, tokenize=True, return_dict=False, **self._arguments
         )
 
     def find_transform(self, before: list[dict], role: str, after: list[dict]) -> Transform:

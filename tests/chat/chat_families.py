@@ -1,10 +1,11 @@
-"""Tokenizers of published families, small: a byte-level BPE with each family's real added tokens and real template.
+"""Tokenizers of published families, small: each family's real added tokens, real template and kind of BPE.
 
 The templates come with the TRL package (a development dependency), letter by letter as published. Flags of the added
 tokens are those of the published `tokenizer.json` files: Qwen's `<think>` and `<tool_call>` are added, but not special.
 """
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from pathlib import Path
 
@@ -62,6 +63,15 @@ QWEN_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?
 def tokenizer_of(family: str, *, pad_is_eos: bool = False) -> PreTrainedTokenizerFast:
     """A small tokenizer of this family. `pad_is_eos`: the pad token is the end-of-turn, a famous trap."""
     template, special, plain, bos, eos, pad = FAMILIES[family]
+    core = _sentencepiece_like(special, plain) if family.startswith("gemma") else _byte_level(family, special, plain)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core, bos_token=bos, eos_token=eos, pad_token=eos if pad_is_eos else pad,
+        clean_up_tokenization_spaces=False)
+    tokenizer.chat_template = (TEMPLATES / f"{template}.jinja").read_text()
+    return tokenizer
+
+
+def _byte_level(family: str, special: tuple[str, ...], plain: tuple[str, ...]) -> Tokenizer:
     core = Tokenizer(models.BPE())
     core.normalizer = normalizers.NFC() if family.startswith("qwen") else None
     core.pre_tokenizer = pre_tokenizers.Sequence([
@@ -73,8 +83,24 @@ def tokenizer_of(family: str, *, pad_is_eos: bool = False) -> PreTrainedTokenize
         vocab_size=420, show_progress=False, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     core.add_tokens([AddedToken(token, special=False, normalized=False, rstrip=token in PHI_RSTRIP) for token in plain])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core, bos_token=bos, eos_token=eos, pad_token=eos if pad_is_eos else pad,
-        clean_up_tokenization_spaces=False)
-    tokenizer.chat_template = (TEMPLATES / f"{template}.jinja").read_text()
-    return tokenizer
+    return core
+
+
+def _sentencepiece_like(special: tuple[str, ...], plain: tuple[str, ...]) -> Tokenizer:
+    """Gemma's kind: spaces are U+2581, rare characters are bytes, control tokens stand in the vocabulary itself."""
+    core = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    core.normalizer = normalizers.Replace(" ", "▁")
+    core.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    bytes_256 = [f"<0x{byte:02X}>" for byte in range(256)]
+    lines = [line for line in TEXT.split("\n") if line] * 4
+    words = [word.replace(" ", "▁") for line in lines for word in line.replace(" ", "\0 ").split("\0")]
+    core.train_from_iterator(words, trainers.BpeTrainer(
+        vocab_size=620, show_progress=False, special_tokens=[*special, "<unk>", *plain, *bytes_256],
+        initial_alphabet=["\n", "▁", *map(chr, range(0x21, 0x7F))]))
+    # The trainer adds all of them as special tokens; published files list only some, and the bytes not at all.
+    spec = json.loads(core.to_str())
+    spec["added_tokens"] = [
+        dict(token, special=token["content"] in (*special, "<unk>")) for token in spec["added_tokens"]
+        if token["content"] not in bytes_256
+    ]
+    return Tokenizer.from_str(json.dumps(spec))
