@@ -114,10 +114,11 @@ class SlotRunner:
                 postponed.append(row)  # one tick later it can be copied
                 continue
             source = None if reused else next(iter(self._holders.get(key, ())), None)
-            protected = {*needed, *(s.name for s, _ in copies), *([source.name] if source else [])}
-            if not self._make_room(row, needed, protected):
+            if not self._make_room(row, needed, source, {*needed, *(origin.name for origin, _ in copies)}):
                 self._waiting.appendleft(row)
                 break
+            if source is not None and source.name not in self._sessions:
+                source = None  # evicted for this very row: it computes what it could have copied
             self._open(session, row, reused, source)
             if source is not None:
                 copies.append((source, session))
@@ -140,14 +141,13 @@ class SlotRunner:
         session.row, session.last_used, self._changed = row, self._counters.ticks, True
         self._sessions[session.name] = session
 
-    def _make_room(self, row: Row, needed: dict[str, int], protected: set[str]) -> bool:
-        """Evict idle sessions, longest unused first, until the slab can hold this row to its end too."""
+    def _make_room(self, row: Row, needed: dict[str, int], source: _Session | None, protected: set[str]) -> bool:
+        """Evict idle sessions until the slab can hold this row to its end too: longest unused first, and last of all
+        the one that it wants to copy from, for it must run even so."""
         length = max([self._cache.length, _reach(row), *needed.values()])
         wanted = max(1, self._cache_tokens // length) - (row.session not in self._sessions)
-        if not needed:
-            protected = set()  # nothing runs: this row must run, even if it has to compute what it could have copied
         idle = [s for s in self._sessions.values() if s.name not in protected and s.name != row.session]
-        idle.sort(key=lambda s: (s.last_used, s.slot))
+        idle.sort(key=lambda s: (s is source, s.last_used, s.slot))
         excess = len(self._sessions) - wanted
         if excess > len(idle):
             return False
