@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from faulty_disk import FaultyDisk
+from faulty_disk import FaultyDisk, no_waiting  # noqa: F401  (a fixture)
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load as load_safetensors
@@ -18,6 +18,8 @@ from safetensors.torch import load as load_safetensors
 from workbench import checkpoint, sealed, writer
 from workbench.errors import StoreError
 from workbench.store import create_run
+
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 ROOT = Path(__file__).resolve().parents[1]
 

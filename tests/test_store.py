@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faulty_disk import WAYS, FaultyDisk
+from faulty_disk import WAYS, FaultyDisk, no_waiting  # noqa: F401  (a fixture)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_values import credit_of, groups, ordinary_step
@@ -21,7 +21,9 @@ from store_values import credit_of, groups, ordinary_step
 from workbench import columns, store, writer
 from workbench.errors import StoreError
 from workbench.store import create_run, first_difference, groups_equal, open_run, reopen_run, tables_equal
-from workbench.types import CreditTable, Group, Segment, Source, Span, Turn
+from workbench.types import CreditTable, Group, Segment, Source, Span
+
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = {"seed": 3, "env": {"name": "lake", "slip": 0.1}}
@@ -47,7 +49,7 @@ def finished_run(path: Path, steps: int = 2) -> store.Run:
 # ------------------------------------------------------------------------------------------------ exactness
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.lists(groups(), max_size=2))
 def test_every_group_comes_back_exactly(collected):
     data = columns.encode_groups(collected, step=1)

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faulty_disk import WAYS, FaultyDisk
+from faulty_disk import WAYS, FaultyDisk, no_waiting  # noqa: F401  (a fixture)
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import sealed, writer
 from workbench.errors import StoreError
 from workbench.types import Source, StopReason
+
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 ROOT = Path(__file__).resolve().parents[1]
 OLD, NEW = b"old " * 100, b"new " * 150

@@ -54,7 +54,7 @@ class ReplayReport:
         lines += [difference.text for difference in self.differences]
         if not self.compared:
             lines.append(f"step {self.step} has no credit table: there is nothing to compare")
-        lines.append("equal: every stored number was recomputed bit for bit" if self.equal else "NOT EQUAL")
+        lines.append("equal: every recomputed number is the stored one, bit for bit" if self.equal else "NOT EQUAL")
         return "\n".join(lines)
 
     def __str__(self) -> str:
