@@ -77,7 +77,8 @@ def draw_grid(cells: tuple[tuple[str, ...], ...], tiles: Mapping[str, Tile] = LA
                 f"font-family:{MONO};font-size:{size * 5 // 9}px;font-weight:600;line-height:1")))
         rows.append(tag("tr", *squares, style="background-color:#ffffff"))
     return tag("table", tag("tbody", *rows), style=(
-        "border-collapse:collapse;table-layout:auto;margin:0;background-color:#ffffff;border:1px solid #9fb0bf"))
+        "border-collapse:collapse;table-layout:auto;margin:0;background-color:#ffffff;color:#1b2733;"
+        "border:1px solid #9fb0bf"))
 
 
 def legend(cells_seen: set[str], tiles: Mapping[str, Tile] = LAKE_TILES) -> Html:

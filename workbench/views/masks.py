@@ -11,7 +11,6 @@ import numpy as np
 from workbench.types import Group, View, trajectories_of
 from workbench.views import markup as m
 from workbench.views import words
-from workbench.views.escape import visible
 from workbench.views.markup import tag
 from workbench.views.png import palette_png
 from workbench.views.tokens import AGAIN, ENV, KINDS, PROMPT, SCAFFOLD, TRAINED, kinds_of
@@ -90,7 +89,7 @@ def _text(shown: Sequence, summary: str, longest: int, notice: str, *, width: in
     previous = None
     for number, trajectory, kind_T in shown[:max_lines]:
         if number != previous:
-            lines.append(f"group {visible(trajectory.task.id)}")
+            lines.append(f"group {words.name_of(trajectory.task.id)}")
             previous = number
         row = _binned(kind_T, per_character, -(-longest // per_character))
         lines.append(f"{trajectory.attempt:>4} |" + "".join(CHARACTERS[int(kind)] for kind in row).rstrip())

@@ -32,7 +32,7 @@ def show_metrics(row: Mapping[str, Any], previous: Mapping[str, Any] | None = No
     header = ["", "value", *(["change"] if previous is not None else []), "meaning"]
     lines = []
     for name, value in row.items():
-        line = [str(name), _value(value)]
+        line = [str(name), "—" if value is None else _value(value)]
         if previous is not None:
             line.append(_change(value, previous.get(name)))
         lines.append([*line, MEANINGS.get(str(name), "")])

@@ -230,7 +230,7 @@ def _tooltip(facts: _Facts, i: int) -> str:
 
 def _head(trajectory: Trajectory) -> str:
     total = sum(len(segment) for segment in trajectory.segments)
-    return (f"tokens of {visible(trajectory.task.id)}, attempt {trajectory.attempt}: "
+    return (f"tokens of {words.name_of(trajectory.task.id)}, attempt {trajectory.attempt}: "
             f"{words.count(total, 'token')}, {trajectory.num_sampled:,} sampled, "
             f"{words.count(len(trajectory.segments), 'segment')}, reward {words.reward_words(trajectory)}")
 

@@ -5,6 +5,7 @@
 """
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,6 +18,7 @@ from workbench.views.grid import LAKE_TILES, Tile, draw_grid, find_grid, legend
 from workbench.views.markup import Html, tag
 
 LONGEST_TEXT = 4000   # characters of one message that are shown
+MOST_MOVES = 40       # moves and tool calls of one turn that are shown
 ARROWS = {"left": "←", "right": "→", "up": "↑", "down": "↓"}
 
 
@@ -90,13 +92,20 @@ def _complaint(turn: Turn) -> str:
     """Why the format was not accepted; "" where it was, or where the environment does not say."""
     if turn.info.get("valid_format", True):
         return ""
-    return str(turn.info.get("complaint") or "the text could not be read as an action")
+    return capped(str(turn.info.get("complaint") or "the text could not be read as an action"), 300)
 
 
 def _moves(turn: Turn) -> tuple[str, ...]:
     """The moves that were carried out, where the environment says; else those that were asked for."""
     done = turn.info.get("moves")
-    return tuple(str(move) for move in (turn.moves if done is None else done))
+    moves = list(turn.moves if done is None else done)
+    more = (f"and {len(moves) - MOST_MOVES} more",) if len(moves) > MOST_MOVES else ()
+    return (*(words.name_of(move) for move in moves[:MOST_MOVES]), *more)
+
+
+def _calls(turn: Turn) -> list[str]:
+    """Tool calls as one would write them."""
+    return [f"{words.name_of(call.name)}({capped(json.dumps(dict(call.arguments), ensure_ascii=False, default=str), 1000)})" for call in turn.tool_calls[:MOST_MOVES]]
 
 
 def pieces(text: str) -> list[tuple[str, str]]:
@@ -122,7 +131,7 @@ def pieces(text: str) -> list[tuple[str, str]]:
 
 
 def _facts(trajectory: Trajectory) -> list[str]:
-    moves = sum(len(_moves(turn)) for turn in trajectory.turns)
+    moves = sum(len(turn.info.get("moves", turn.moves)) for turn in trajectory.turns)
     return [f"reward {words.reward_words(trajectory)}", words.count(len(trajectory.turns), "turn"),
             *([words.count(moves, "move")] if moves else []),
             f"{words.count(trajectory.num_sampled, 'token')} sampled",
@@ -131,7 +140,7 @@ def _facts(trajectory: Trajectory) -> list[str]:
 
 
 def _headline_text(trajectory: Trajectory) -> str:
-    lines = [f"{visible(trajectory.task.id)} · attempt {trajectory.attempt} · {words.success_words(trajectory)}",
+    lines = [f"{words.name_of(trajectory.task.id)} · attempt {trajectory.attempt} · {words.success_words(trajectory)}",
              " · ".join(_facts(trajectory))]
     if trajectory.outcome is not None:
         lines.append(f"outcome {words.signed(trajectory.outcome)} ({visible(words.parts_words(trajectory.outcome_parts))})")
@@ -152,8 +161,7 @@ def _turn_text(turn: Turn, state: str) -> str:
              words.quoted(visible(capped(turn.text, LONGEST_TEXT)), "  wrote    ") + cut]
     if _moves(turn):
         lines.append(f"  moves    {visible(', '.join(_moves(turn)))}")
-    for call in turn.tool_calls:
-        lines.append(f"  calls    {visible(call.name)}({visible(dict(call.arguments))})")
+    lines += [f"  calls    {visible(call)}" for call in _calls(turn)]
     parts = f" ({visible(words.parts_words(turn.reward_parts))})" if turn.reward_parts else ""
     lines.append(f"  reward   {words.signed(turn.reward)}{parts}")
     if _complaint(turn):
@@ -184,7 +192,7 @@ def _headline_html(trajectory: Trajectory) -> Html:
     if trajectory.outcome is not None:
         outcome = m.note(f"outcome {words.signed(trajectory.outcome)} ({words.parts_words(trajectory.outcome_parts)})")
     return tag(
-        "div", m.heading(outcome_badge(trajectory), f"{trajectory.task.id} · attempt {trajectory.attempt}"),
+        "div", m.heading(outcome_badge(trajectory), f"{words.name_of(trajectory.task.id)} · attempt {trajectory.attempt}"),
         m.note(" · ".join(_facts(trajectory))), outcome,
         m.warning(capped(trajectory.error, LONGEST_TEXT)) if trajectory.error else None)
 
@@ -216,7 +224,7 @@ def _written_html(turn: Turn) -> Html:
 
 def _turn_html(turn: Turn, state: str, tiles: Mapping[str, Tile]) -> list[Html]:
     complaint, reply = _complaint(turn), _reply_words(turn)
-    calls = [m.block(f"{call.name}({dict(call.arguments)})") for call in turn.tool_calls]
+    calls = [m.block(call) for call in _calls(turn)]
     wrote = tag("div", _written_html(turn),
                 m.warning("cut: it reached its token limit") if turn.finish == "length" else None, *calls,
                 m.warning(f"format: {complaint}") if complaint else None,
@@ -229,7 +237,7 @@ def _turn_html(turn: Turn, state: str, tiles: Mapping[str, Tile]) -> list[Html]:
 def _reward_cell(reward: float | None, parts: Mapping[str, float]) -> Html:
     colour = m.GREY if words.missing(reward) or reward == 0 else m.BLUE if reward > 0 else "#a01626"
     total = tag("div", words.signed(reward), style=f"font-weight:600;color:{colour}")
-    return m.number_cell(m.join([total, *(m.note(words.parts_words({name: value})) for name, value in parts.items())]))
+    return m.number_cell(m.join([total, *(m.note(words.parts_words({name: value})) for name, value in list(parts.items())[:words.MOST_PARTS])]))
 
 
 def _end_html(trajectory: Trajectory, state: str, tiles: Mapping[str, Tile]) -> list[Html]:
@@ -266,14 +274,14 @@ def show_group(group: Group, *, max_attempts: int = 64, tiles: Mapping[str, Tile
               str(t.num_sampled), t.stop_reason.value, " ".join(words.signed(turn.reward) for turn in t.turns)]
              for t in shown]
     text = "\n".join(line for line in [
-        f"group {visible(group.task.id)}", summary, words.aligned([header, *cells], right=(0, 2, 3, 4, 5)), flat,
+        f"group {words.name_of(group.task.id)}", summary, words.aligned([header, *cells], right=(0, 2, 3, 4, 5)), flat,
         notice] if line)
     scale = max((abs(turn.reward) for t in group for turn in t.turns if not words.missing(turn.reward)), default=0.0)
     spread = max((abs(r - mean) for r in rewards if r is not None), default=0.0) if mean is not None else 0.0
     messages = group[0].first_observation.messages
     start = find_grid(messages[-1].text, tiles) if messages else None
     html = m.card(
-        m.heading(f"group {group.task.id}"), m.note(summary),
+        m.heading(f"group {words.name_of(group.task.id)}"), m.note(summary),
         draw_grid(start.cells, tiles, size=20) if start else None,
         m.table([_attempt_html(t, row, mean, scale, spread) for t, row in zip(shown, cells)],
                 m.head_cells(["attempt", "outcome", *header[2:]], right=("attempt", "reward", "- mean", "turns", "tokens"))),

@@ -8,6 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from workbench.types import StopReason, Trajectory
+from workbench.views.escape import capped
+
+LONGEST_NAME = 120  # characters of a task's, move's or reward part's name
+MOST_PARTS = 12     # named parts of one reward
 
 SPARKS = "▁▂▃▄▅▆▇█"
 
@@ -72,7 +76,14 @@ def reward_words(trajectory: Trajectory) -> str:
 
 def parts_words(parts: object) -> str:
     """`goal +1.00, format 0` for the named parts of a reward."""
-    return ", ".join(f"{name} {'0' if value == 0 else signed(value)}" for name, value in dict(parts).items())
+    pairs = list(dict(parts).items())
+    more = [f"and {len(pairs) - MOST_PARTS} more"] if len(pairs) > MOST_PARTS else []
+    return ", ".join([f"{name_of(name)} {'0' if value == 0 else signed(value)}" for name, value in pairs[:MOST_PARTS]] + more)
+
+
+def name_of(text: object) -> str:
+    """A name that an environment or a policy gave, kept to one short line."""
+    return capped(str(text).replace("\n", "⏎"), LONGEST_NAME)
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:

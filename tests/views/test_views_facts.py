@@ -1,0 +1,232 @@
+"""What views say is true: numbers, masks, neighbours, pictures."""
+from __future__ import annotations
+
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+import views_examples as examples
+from hypothesis import given
+from hypothesis import strategies as st
+from views_page import Page
+
+from workbench.errors import DataError
+from workbench.types import Group, Segment, Source, Span, StopReason
+from workbench.views import curves_figure, show_curves, show_evaluation, show_group, show_masks, show_tokens
+from workbench.views.curves import curves_of, running_mean
+from workbench.views.grid import find_grid
+from workbench.views.markup import RED_BLUE, red_blue
+from workbench.views.png import palette_png
+from workbench.views.tokens import AGAIN, ENV, PROMPT, SCAFFOLD, TRAINED, kinds_of
+from workbench.views.trajectory import pieces
+from workbench.views.words import SPARKS, aligned, sparkline
+
+SOURCES = st.sampled_from(Source)
+
+
+def test_views_import_neither_torch_nor_transformers_and_pictures_only_when_drawn():
+    code = ("import sys, workbench.views as v; [getattr(v, n) for n in v.__all__]; "
+            "print([m for m in ('torch', 'transformers', 'matplotlib', 'plotly', 'IPython') if m in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=examples.__file__.rsplit("tests", 1)[0])
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+# ------------------------------------------------------------------------------------------------ tokens
+
+
+@given(st.lists(st.tuples(SOURCES, st.booleans(), st.integers(0, 4)), max_size=8))
+def test_a_token_is_marked_trained_exactly_where_it_is_eligible(plan):
+    spans = [Span(source, 0, [97] * n, np.full(n, -1.0) if source is Source.POLICY and sampled else None)
+             for source, sampled, n in plan]
+    segment = Segment(tuple(spans))
+    kind_T = kinds_of(segment)
+    assert ((kind_T == TRAINED) == segment.eligible).all()
+    for kind, source in ((PROMPT, Source.PROMPT), (SCAFFOLD, Source.SCAFFOLD), (ENV, Source.ENV)):
+        assert ((kind_T == kind) == (segment.sources == source)).all()
+    assert ((kind_T == AGAIN) == ((segment.sources == Source.POLICY) & ~segment.eligible)).all()
+
+
+@given(st.lists(st.tuples(SOURCES, st.integers(1, 5)), min_size=1, max_size=8), st.integers(0, 100))
+def test_every_token_is_either_shown_or_counted_as_hidden(plan, room):
+    spans = tuple(Span(source, 0, [97] * n) for source, n in plan)
+    total = sum(n for _, n in plan)
+    text = show_tokens(examples.trajectory(segments=(Segment(spans),)), examples.token_texts, max_tokens=room).text
+    shown = sum(line.partition("|")[2].count("a") for line in text.split("\n") if line.startswith("["))
+    hidden = int(text.split(" shown, ")[1].split()[0].replace(",", "")) if " shown, " in text else 0
+    assert shown + hidden == total
+
+
+def test_credit_must_fit_the_tokens():
+    with pytest.raises(DataError, match="one value per token"):
+        show_tokens(examples.trajectory(), examples.token_texts, np.ones(3))
+
+
+def test_weight_zero_is_not_shown_as_trained():
+    credit = {"weight": np.zeros(len(Segment(examples.spans())))}
+    text = show_tokens(examples.trajectory(), examples.token_texts, credit).text
+    assert "[TRAIN" not in text and "[weight0 turn 0, 6|" in text
+
+
+def test_red_is_below_zero_blue_above_and_white_only_zero():
+    assert red_blue(-2.0, 2.0) == RED_BLUE[0] and red_blue(2.0, 2.0) == RED_BLUE[6]
+    assert red_blue(0.0, 2.0) == RED_BLUE[3] and red_blue(float("nan"), 1.0) == RED_BLUE[3]
+    assert red_blue(1e-9, 2.0) == RED_BLUE[4] and red_blue(-1e-9, 2.0) == RED_BLUE[2]
+
+
+# ------------------------------------------------------------------------------------------------ trajectories
+
+
+@given(st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "a", "\n", "<"]), max_size=12).map("".join))
+def test_the_parts_of_a_text_are_the_whole_text(text):
+    assert "".join(part for _, part in pieces(text)) == text
+
+
+def test_thought_and_answer_are_told_apart():
+    assert pieces("<think>a</think> b <answer>c</answer>") == [
+        ("think", "<think>a</think>"), ("plain", " b "), ("answer", "<answer>c</answer>")]
+    assert pieces("x<think>cut") == [("plain", "x"), ("think", "<think>cut")]
+
+
+@pytest.mark.parametrize("text, rows", [
+    ("P _ _\nO G _", 2), ("say\nP_\n_G\nso", 2), ("P G", 0), ("GO\nGO GO", 0), ("P _\n_ _ G", 0), ("P x\n_ G", 0), ("", 0)])
+def test_a_grid_is_found_only_where_there_is_one(text, rows):
+    found = find_grid(text)
+    assert (len(found.cells) if found else 0) == rows
+
+
+def test_a_grid_of_the_real_environment_is_drawn():
+    from workbench.envs.frozen_lake import FrozenLake
+
+    family = FrozenLake()
+    task = family.task(3)
+    found = find_grid(family.make().reset(task, 0).messages[-1].text)
+    assert ["".join(row) for row in found.cells] == task.payload["grid"]
+
+
+def test_unscored_attempts_stand_outside_of_mean_and_deviation():
+    good, bad = examples.trajectory(), examples.trajectory(attempt=1, success=False)
+    broken = examples.trajectory(attempt=2, stop=StopReason.ENV_ERROR, error="x")
+    text = show_group(Group((good, bad, broken))).text
+    # Rewards 0.9 and -0.1: mean 0.4, sample deviation 0.707; a zero for the broken one would give 0.27 and 0.55.
+    assert "reward mean +0.40, std 0.71" in text and "1 not scored" in text
+
+
+def test_a_flat_group_is_called_flat():
+    assert "nothing to learn" in show_group(Group((examples.trajectory(), examples.trajectory(attempt=1)))).text
+    assert "nothing to learn" not in show_group(examples.group()).text
+
+
+# ------------------------------------------------------------------------------------------------ masks
+
+
+def read_png(data: bytes) -> tuple[np.ndarray, bytes]:
+    """Pixels and palette of an indexed PNG without row filters; checks every chunk's checksum."""
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    chunks, place = {}, 8
+    while place < len(data):
+        length, kind = int.from_bytes(data[place:place + 4], "big"), data[place + 4:place + 8]
+        body = data[place + 8:place + 8 + length]
+        assert int.from_bytes(data[place + 8 + length:place + 12 + length], "big") == zlib.crc32(kind + body)
+        chunks[kind] = body
+        place += 12 + length
+    width, height = (int.from_bytes(chunks[b"IHDR"][i:i + 4], "big") for i in (0, 4))
+    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, width + 1)
+    assert list(chunks)[-1] == b"IEND" and not rows[:, 0].any()
+    return rows[:, 1:], chunks[b"PLTE"]
+
+
+@given(st.integers(1, 7), st.integers(1, 9), st.integers(0, 99))
+def test_a_png_holds_the_pixels_it_was_made_of(height, width, seed):
+    pixels = np.random.default_rng(seed).integers(0, 3, (height, width))
+    read, palette = read_png(palette_png(pixels, ("#000000", "#ff0000", "#0000ff")))
+    assert (read == pixels).all() and palette == bytes([0, 0, 0, 255, 0, 0, 0, 0, 255])
+
+
+def test_a_png_refuses_what_it_cannot_hold():
+    with pytest.raises(DataError, match="indices"):
+        palette_png(np.array([[3]]), ("#000000",))
+    with pytest.raises(DataError, match="rows, columns"):
+        palette_png(np.zeros((0, 3)), ("#000000",))
+
+
+def test_one_trained_token_is_seen_however_long_the_sequence():
+    spans = (Span(Source.PROMPT, 0, [97] * 20_000), Span(Source.POLICY, 0, [98], [-1.0]), Span(Source.ENV, 0, [97] * 12_000))
+    view = show_masks([Group((examples.trajectory(segments=(Segment(spans),)),))])
+    pixels, _ = read_png(view.png)
+    assert (pixels == TRAINED).any() and "#" in view.text.split("|")[1]
+    assert "1 trained" in view.text
+
+
+# ------------------------------------------------------------------------------------------------ numbers
+
+
+def test_a_running_mean_leaves_out_what_is_missing():
+    value = np.array([1.0, np.nan, 3.0, 5.0])
+    assert np.allclose(running_mean(value, 2), [1.0, 1.0, 3.0, 4.0])
+    assert np.isnan(running_mean(np.array([np.nan]), 2)).all()
+
+
+def test_sparklines_rise_and_show_gaps():
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == SPARKS
+    assert sparkline([1.0, float("nan"), 2.0]) == "▁ █" and sparkline([]) == "" and sparkline([float("nan")]) == ""
+
+
+def test_columns_are_aligned_by_what_a_terminal_shows():
+    assert aligned([["日本", "1"], ["a", "10"]], right=(1,)) == "日本   1\na     10"
+
+
+def test_curves_read_a_data_frame_like_the_run_folder_gives():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(examples.steps()).set_index("step")
+    assert show_curves(frame, examples.evaluations()).text == show_curves(examples.steps(), examples.evaluations()).text
+
+
+def test_the_untrained_policy_is_step_zero_and_its_repeats_are_no_points():
+    success = curves_of(examples.steps(), examples.evaluations(), None)[0]
+    assert [(p.step, p.mode) for p in success.points] == [(0, "greedy"), (0, "sampled"), (24, "greedy"), (24, "sampled")]
+    assert [(line.name, line.value) for line in success.lines] == [("random", 0.21), ("untrained", 0.30), ("solver", 0.93)]
+
+
+def test_curves_without_neighbours_say_so():
+    assert "no random, untrained, solver beside it" in show_curves(examples.steps()).text
+    assert "beside it" not in show_curves(examples.steps(), examples.evaluations()).text
+    assert show_curves([]).text.endswith("no steps yet")
+
+
+def test_a_row_without_a_step_is_refused():
+    with pytest.raises(DataError, match="'step'"):
+        show_curves([{"success": 0.5}])
+
+
+def test_curves_live_in_plotly_too():
+    pytest.importorskip("plotly")
+    drawing = curves_figure(examples.steps(), examples.evaluations())
+    assert {"random", "untrained", "solver", "held out, sampled"} <= {trace.name for trace in drawing.data}
+    assert curves_figure([]).data == ()
+
+
+def test_no_rate_is_shown_without_its_interval():
+    row = {key: value for key, value in examples.score("trained", "sampled", 0.5).items() if key != "success_low"}
+    with pytest.raises(DataError, match="success_low.*law 12"):
+        show_evaluation([*examples.neighbours(), row])
+
+
+@pytest.mark.parametrize("name", ["random", "untrained", "solver"])
+def test_a_missing_neighbour_leaves_a_visible_gap(name):
+    rows = [row for row in examples.neighbours() if row["policy"] != name]
+    view = show_evaluation([*rows, examples.score("trained", "sampled", 0.5)])
+    for form in (view.text, Page(view.html).text):
+        assert f"{name}: not measured" in form
+    full = show_evaluation(examples.neighbours())
+    assert "not measured" not in full.text
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
+def test_an_interval_bar_is_always_as_wide_as_its_scale(a, b, c):
+    from workbench.views.evaluation import BAR, _bar
+
+    low, value, high = sorted([a, b, c])
+    widths = [int(style["width"].removesuffix("px")) for _, style in Page(_bar(value, low, high, "#000000")).styles()]
+    assert sum(widths) == BAR and min(widths) > 0

@@ -1,0 +1,133 @@
+"""The HTML form survives where it is reopened: an untrusted JupyterLab, a dark theme, a page that drops every style."""
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import views_examples as examples
+from views_page import Page
+
+from workbench.types import Group, Segment, Source, Span, View
+from workbench.views import show_group, show_masks, show_tokens, show_trajectory
+from workbench.views.markup import RED_BLUE, Html, finished, tag
+
+# What JupyterLab's sanitizer lets through for an untrusted notebook, as far as views use it (read in JupyterLab 4.6).
+ELEMENTS = {"div", "span", "b", "table", "thead", "tbody", "tr", "td", "th", "details", "summary", "img"}
+ATTRIBUTES = {"style", "title", "src", "alt", "width"}
+PROPERTIES = {
+    "background-color", "border", "border-bottom", "border-collapse", "border-left", "border-radius", "border-right",
+    "border-top", "color", "cursor", "display", "font-family", "font-size", "font-style", "font-weight", "height",
+    "line-height", "margin", "max-width", "min-width", "overflow-wrap", "overflow-x", "padding", "table-layout",
+    "text-align", "vertical-align", "white-space", "width", "word-break"}
+ALLOWED_VALUES = {"white-space": {"normal", "pre", "nowrap", "pre-wrap", "pre-line"}, "overflow-wrap": {"normal", "break-word"},
+                  "display": {"inline-block", "block", "inline"}, "word-break": {"normal", "keep-all", "break-all"},
+                  "overflow-x": {"auto", "hidden", "visible", "scroll"}}
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, Page]:
+    return {name: Page(make("go on").html) for name, make in examples.VIEWS.items()}
+
+
+@pytest.mark.parametrize("name", examples.VIEWS)
+def test_nothing_that_a_sanitizer_removes(pages, name):
+    page = pages[name]
+    assert {tag for tag, _ in page.elements} <= ELEMENTS
+    assert {key for _, attributes in page.elements for key in attributes} <= ATTRIBUTES
+    for _, style in page.styles():
+        assert set(style) <= PROPERTIES
+        assert all(style[key] in allowed for key, allowed in ALLOWED_VALUES.items() if key in style)
+
+
+@pytest.mark.parametrize("name", examples.VIEWS)
+def test_both_colours_are_named_where_a_theme_would_shine_through(pages, name):
+    styles = pages[name].styles()
+    assert {"color", "background-color"} <= set(styles[0][1]), "the root"
+    for element, style in styles:
+        if element in ("table", "td", "th", "summary"):
+            assert {"color", "background-color"} <= set(style), element
+        if element == "tr":
+            assert "background-color" in style
+        if element in ("td", "th"):
+            assert {"text-align", "padding"} <= set(style), "JupyterLab's own are right and 0.5em"
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance (WCAG 2.1)."""
+    channels = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted([luminance(one), luminance(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("name", examples.VIEWS)
+def test_text_stands_out_from_its_paper(pages, name):
+    for element, style in pages[name].styles():
+        if "color" in style and "background-color" in style:
+            assert contrast(style["color"], style["background-color"]) >= 4.5, (element, style)
+
+
+def test_text_stands_out_on_every_step_of_red_to_blue():
+    assert min(contrast(ink, paper) for paper, ink in RED_BLUE) >= 4.5
+    assert contrast("#888888", "#999999") < 4.5, "the measure itself can say no"
+
+
+def without_styles(view: View) -> str:
+    """What a page shows that drops styles and tooltips."""
+    return Page(re.sub(r' (style|title)="[^"]*"', "", view.html)).text
+
+
+def test_author_and_trained_are_told_without_colour():
+    text = without_styles(show_tokens(examples.trajectory(segments=examples.rewritten()), examples.token_texts))
+    for mark in ("prompt turn 0", "scaffold turn 0", "TRAIN turn 0, 6", "again turn 0, 6", "env turn 0", "TRAIN turn 1, 5"):
+        assert mark in text
+    assert "segment 1 of 2" in text and "segment 2 of 2" in text
+
+
+def test_outcome_and_grid_are_told_without_colour():
+    text = without_styles(show_trajectory(examples.trajectory()))
+    assert "✓ success" in text and "format: The tag <answer> is missing" in text and "cut:" in text
+    assert "P__O" in text, "the cells carry their letters"
+    assert "! fault" in without_styles(show_group(examples.group()))
+
+
+def test_trained_tokens_have_a_bar_on_top_and_their_logprob_in_the_tooltip():
+    page = Page(show_tokens(examples.trajectory(), examples.token_texts).html)
+    trained = [(a, s) for (_, a), (_, s) in zip(page.elements, page.styles()) if a.get("title", "").startswith("id ")]
+    assert len(trained) == examples.trajectory().num_sampled
+    assert all("solid" in style["border-top"] and "text-decoration" not in style for _, style in trained)
+    assert trained[0][0]["title"] == "id 82 · logprob -0.1250 (probability 0.882)"
+
+
+@pytest.mark.parametrize("tokens, segments", [(32_768, 1), (32_768, 40), (300, 300)])
+def test_a_long_trajectory_stays_small_and_says_what_it_hides(tokens, segments):
+    each = tokens // segments
+    policy = each // 2
+    one = Segment((Span(Source.PROMPT, 0, [97] * (each - policy)), Span(Source.POLICY, 0, [98] * policy, np.full(policy, -1.0))))
+    trajectory = examples.trajectory(segments=(one,) * segments)
+    view = show_tokens(trajectory, examples.token_texts)
+    assert len(view.html) < 700_000 and len(Page(view.html).elements) < 5_000
+    assert re.search(r"[\d,]+ hidden", view.text) and re.search(r"[\d,]+ hidden", view.html)
+    masks = show_masks([Group((trajectory,))])
+    assert len(masks.html) < 200_000 and len(masks.text) < 10_000
+
+
+def test_long_texts_and_many_turns_are_capped_with_a_notice():
+    view = show_trajectory(examples.trajectory("long " * 50_000))
+    assert len(view.html) < 200_000 and "characters not shown" in view.text
+    one = examples.trajectory()
+    turns = tuple(type(t)(i, t.text, reward=0.0) for i in range(200) for t in one.turns[:1])
+    many = type(one)(one.task, 0, 0, one.first_observation, turns, one.segments, one.stop_reason)
+    assert "150 turns not shown" in show_trajectory(many).text
+
+
+def test_a_view_cannot_be_made_of_markup_that_was_not_escaped():
+    with pytest.raises(TypeError, match="markup.tag"):
+        finished("<b>x</b>", "x")
+    assert finished(tag("b", "x"), "a\x1b").text == "a␛"
+    assert isinstance(tag("b"), Html)

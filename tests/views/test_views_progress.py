@@ -1,0 +1,113 @@
+"""The progress line in a terminal, in a file, in a notebook: throttled, and true at the end."""
+from __future__ import annotations
+
+import io
+import itertools
+
+import pytest
+
+from workbench.errors import ConfigError
+from workbench.views import progress
+from workbench.views.progress_line import duration
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    """Time that passes only when told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(stream, seconds_each: float, total: int = 100):
+    clock = Clock()
+    with progress(total, "training", mode="terminal", stream=stream, clock=clock) as bar:
+        for step in range(total):
+            clock.now += seconds_each
+            bar.advance(note=f"step {step}")
+    return stream.getvalue()
+
+
+def test_a_terminal_line_is_rewritten_a_few_times_a_second():
+    written = run(Terminal(), 0.01)
+    assert written.count("\r") <= 13 and written.count("\n") == 1
+    assert "100/100 · 100 % · 1 s so far · step 99" in written.split("\r")[-1]
+
+
+def test_a_log_file_gets_a_line_now_and_then_and_no_escapes():
+    written = run(io.StringIO(), 1.0)
+    assert "\r" not in written and "\x1b" not in written
+    assert 10 <= written.count("\n") <= 13 and "about 1:29 left" in written
+
+
+def test_an_exception_leaves_its_name_and_is_not_swallowed():
+    stream = io.StringIO()
+    with pytest.raises(KeyboardInterrupt):
+        with progress(10, "training", mode="terminal", stream=stream, clock=Clock()) as bar:
+            bar.advance(4)
+            raise KeyboardInterrupt
+    assert stream.getvalue().endswith("4/10 · 40 % · 0 s so far · stopped: KeyboardInterrupt\n")
+
+
+@pytest.mark.parametrize("mode, forms", [("notebook", {"text/plain", "text/html"}), ("batch", {"text/plain"})])
+def test_a_notebook_has_one_output_that_ends_true(monkeypatch, mode, forms):
+    display = pytest.importorskip("IPython.display")
+    shown, updated = [], []
+
+    class Handle:
+        def update(self, bundle, raw):
+            updated.append(bundle)
+
+    monkeypatch.setattr(display, "display", lambda bundle, raw, display_id: shown.append(bundle) or Handle())
+    clock = Clock()
+    with progress(1000, "training", mode=mode, clock=clock) as bar:
+        for _ in range(1000):
+            clock.now += 0.01
+            bar.advance()
+    assert len(shown) == 1 and 2 <= len(updated) <= 42
+    assert set(updated[-1]) == forms and "1000/1000" in updated[-1]["text/plain"]
+
+
+def test_foreign_text_in_a_terminal_line_is_spelled_out():
+    stream = io.StringIO()
+    bar = progress(None, "a\x1b[2J", mode="terminal", stream=stream, clock=Clock())
+    bar.update(3, "b\r\nc")
+    assert stream.getvalue() == "a␛[2J  3 · 0 s so far · b␍ c\n"
+
+
+def test_a_printed_line_clears_the_bar_first(capsys):
+    stream = Terminal()
+    progress(3, "training", mode="terminal", stream=stream, clock=Clock()).say("step 1\x1b: good")
+    assert stream.getvalue() == "\r\x1b[K" and capsys.readouterr().out == "step 1␛: good\n"
+
+
+def test_the_mode_can_be_set_from_outside_and_is_checked(monkeypatch):
+    monkeypatch.setenv("WORKBENCH_PROGRESS", "quiet")
+    stream = io.StringIO()
+    with progress(3, "training", stream=stream) as bar:
+        bar.advance()
+    assert stream.getvalue() == ""
+    monkeypatch.setenv("WORKBENCH_PROGRESS", "loud")
+    with pytest.raises(ConfigError, match="loud"):
+        progress(3, "training")
+
+
+@pytest.mark.parametrize("seconds, words", [
+    (0, "0 s"), (8.4, "8 s"), (59.6, "1:00"), (83, "1:23"), (7389, "2:03:09")])
+def test_durations(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_closing_twice_shows_the_end_once():
+    stream, ticks = io.StringIO(), itertools.count()
+    bar = progress(2, "training", mode="terminal", stream=stream, clock=lambda: float(next(ticks)))
+    bar.close()
+    bar.close()
+    assert stream.getvalue().count("\n") == 1
