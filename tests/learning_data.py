@@ -7,7 +7,19 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from workbench.types import Group, Message, Observation, Sampling, Segment, Source, Span, StopReason, Task, Trajectory, Turn
+from workbench.types import (
+    Group,
+    Message,
+    Observation,
+    Sampling,
+    Segment,
+    Source,
+    Span,
+    StopReason,
+    Task,
+    Trajectory,
+    Turn,
+)
 
 VOCAB = 61
 FIRST = Observation((Message("user", "go"),))
@@ -42,8 +54,8 @@ def trajectory(rng, task: int, attempt: int, *, reward: float | None = None, tur
                       StopReason.TERMINATED)
 
 
-def make_groups(seed: int = 0, *, tasks: int = 3, attempts: int = 4, turns: int = 2, fresh: bool = False, widest: int = 6,
-                rewards=None) -> list[Group]:
+def make_groups(seed: int = 0, *, tasks: int = 3, attempts: int = 4, turns: int = 2, fresh: bool = False,
+                widest: int = 6, rewards=None) -> list[Group]:
     """Random groups; `rewards[task][attempt]` (None: unscored) or drawn."""
     rng = np.random.default_rng(seed)
     drawn = rng.normal(size=(tasks, attempts)).round(3).tolist() if rewards is None else rewards

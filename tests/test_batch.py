@@ -26,7 +26,7 @@ def test_a_small_batch_written_out():
     rng = np.random.default_rng(0)
     first = Segment((Span(Source.PROMPT, 0, [5, 6]), Span(Source.POLICY, 0, [7, 8], [-0.5, -0.25], policy_version=3),
                      Span(Source.ENV, 0, [9])))
-    again = Segment((Span(Source.PROMPT, 0, [5]), Span(Source.POLICY, 0, [7, 8]),          # shown again, not sampled here
+    again = Segment((Span(Source.PROMPT, 0, [5]), Span(Source.POLICY, 0, [7, 8]),  # shown again, not sampled here
                      Span(Source.SCAFFOLD, 1, [4]), span(Source.POLICY, 1, [3], rng, sampled=True)))
     batch = one((first, again), turns=(Turn(0, "", reward=0.25), Turn(1, "", reward=None)), outcome=2.0)
     assert batch.token_ids_T.tolist() == [5, 6, 7, 8, 9, 5, 7, 8, 4, 3]

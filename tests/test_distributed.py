@@ -1,8 +1,8 @@
 """One process or two: the same gradient (law 4). Two real processes are started by torchrun, over gloo on the CPU.
 
 Tolerances, all of float32 sums in another order: gradients agree to 2e-6 of their norm. AdamW divides each gradient by
-its own size, so where one is almost zero its rounding decides: after two steps of lr = 1e-3 single weights may differ by
-up to 1e-4 (a tenth of one step), on average by less than 1e-6.
+its own size, so where one is almost zero its rounding decides: after two steps of lr = 1e-3 single weights may differ
+by up to 1e-4 (a tenth of one step), on average by less than 1e-6.
 """
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def test_one_process_or_two(two_processes, name):
         assert difference.norm() / part(alone, "gradient/").norm() < 2e-6
         moved = (part(shared, "weight/") - part(alone, "weight/")).abs()
         assert moved.max() < LR / 10 and moved.mean() < 1e-6
-        torch.testing.assert_close(part(shared, "table/0/0/"), part(alone, "table/0/0/"), atol=1e-5, rtol=1e-5, equal_nan=True)
+        mine, other = part(alone, "table/0/0/"), part(shared, "table/0/0/")
+        torch.testing.assert_close(other, mine, atol=1e-5, rtol=1e-5, equal_nan=True)
         assert [m["trained_tokens"] for m in theirs["metrics"]] == [m["trained_tokens"] for m in facts["metrics"]]
         assert [m["loss"] for m in theirs["metrics"]] == pytest.approx([m["loss"] for m in facts["metrics"]], abs=1e-4)
 

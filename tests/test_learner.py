@@ -67,7 +67,7 @@ def naive_gradient(batch: Batch, credit: Credit, denominator=None) -> dict[str, 
 @pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment per turn"])
 @pytest.mark.parametrize("entropy_coef", [0.0, 0.1])
 def test_the_gradient_does_not_depend_on_how_the_batch_is_cut(fresh, entropy_coef):
-    """1, 3 and as many micro-batches as segments: the same gradient to 2e-6 of its norm (float32 sums in other order)."""
+    """1, 3 and as many micro-batches as segments: the same gradient to 2e-6 of its norm (float32 sums)."""
     algorithm = GRPO(entropy_coef=entropy_coef)
     batch, credit = batch_and_credit(algorithm, fresh=fresh, turns=3)
     whole = gradient(batch, credit, algorithm, micro_batch_tokens=ALL_AT_ONCE)
@@ -92,7 +92,7 @@ def test_the_gradient_is_the_one_of_the_definition(fresh):
 def test_negative_control_a_mean_of_means_depends_on_the_cut(monkeypatch):
     """Divide by each micro-batch's own count, as is often done: the law above is far out."""
     import workbench.learner as module
-    monkeypatch.setattr(module, "masked_sum_over", lambda values, weights, _: (values * weights).sum() / (weights != 0).sum())
+    monkeypatch.setattr(module, "masked_sum_over", lambda loss, weight, _: (loss * weight).sum() / (weight != 0).sum())
     batch, credit = batch_and_credit(turns=3)
     whole = gradient(batch, credit, micro_batch_tokens=ALL_AT_ONCE)
     assert distance(whole, gradient(batch, credit, micro_batch_tokens=ONE_BY_ONE)) > 0.1
@@ -129,7 +129,7 @@ def test_only_sampled_tokens_get_a_gradient():
 def test_a_weight_on_a_token_that_was_not_sampled_is_refused_unless_named():
     batch, credit = batch_and_credit()
     everywhere = replace(credit, weight_T=torch.where(batch.position_T > 0, 1.0, 0.0).double())
-    with pytest.raises(LearnerError, match="were not sampled by the policy here, the first: trajectory task-0/0, segment 0"):
+    with pytest.raises(LearnerError, match="were not sampled by the policy here, the first: trajectory task-0/0"):
         learner().update(batch, everywhere, step=1)
     report, = learner().update(batch, replace(everywhere, widened="supervised fine-tuning"), step=1)
     assert report.metrics["trained_tokens"] == int((batch.position_T > 0).sum())
@@ -218,7 +218,7 @@ def test_minibatches_clip_when_the_policy_has_moved():
     table = reports[-1].table
     free = table["used"] & (table["clip_state"] == 0)
     assert set(np.unique(table["clip_state"])) <= {-1, 0, 1} and free.any()
-    assert (table["advantage"][table["clip_state"] == 1] > 0).all() and (table["advantage"][table["clip_state"] == -1] < 0).all()
+    assert (table["advantage"] * table["clip_state"])[table["clip_state"] != 0].min() > 0  # held where it gains
 
 
 def test_training_makes_good_tokens_likelier():
@@ -257,7 +257,8 @@ def test_metrics_are_finite_numbers_and_entropy_is_over_trained_tokens():
     batch, credit = batch_and_credit()
     report, = learner().update(batch, credit, step=1)
     assert all(np.isfinite(value) for value in report.metrics.values())
-    assert report.metrics["entropy"] == pytest.approx(report.table["entropy"][batch.eligible_T.numpy()].mean(), rel=1e-6)
+    trained = report.table["entropy"][batch.eligible_T.numpy()]
+    assert report.metrics["entropy"] == pytest.approx(trained.mean(), rel=1e-6)
     assert report.metrics["trained_share"] == pytest.approx(float(batch.eligible_T.double().mean()))
 
 
@@ -275,7 +276,7 @@ def test_the_gap_is_zero_when_the_sampler_is_the_trainer():
     logp_T = learner().logprobs(batch, batch.eligible_T)
     report, = learner().update(replace(batch, plain_logp_T=logp_T), credit, step=1)
     assert report.metrics["logp_gap_max"] < 1e-6
-    stale = replace(batch, plain_logp_T=Learner(tiny_model(1), GRPO(), LearnerConfig()).logprobs(batch, batch.eligible_T))
+    stale = replace(batch, plain_logp_T=learner(model=tiny_model(1)).logprobs(batch, batch.eligible_T))
     report, = learner().update(stale, credit, step=1)
     assert report.metrics["logp_gap_max"] > 0.5  # other weights are noticed
     unknown = replace(batch, plain_logp_T=torch.full_like(logp_T, float("nan")))
@@ -399,7 +400,8 @@ def test_the_first_update_is_that_of_adamw():
     for name, weight in a_learner.weights().items():
         if name in grad:
             large = grad[name].abs() > 1e-4
-            torch.testing.assert_close((before[name] - weight)[large], 1e-3 * grad[name][large].sign(), atol=1e-6, rtol=1e-3)
+            expected = 1e-3 * grad[name][large].sign()
+            torch.testing.assert_close((before[name] - weight)[large], expected, atol=1e-6, rtol=1e-3)
 
 
 def test_bf16_autocast_is_near_and_keeps_float32_weights():
@@ -413,7 +415,7 @@ def test_bf16_autocast_is_near_and_keeps_float32_weights():
 def test_dropout_is_off():
     """The sampler never saw it. A model that is handed in with dropout on gives the same gradient every time."""
     torch.manual_seed(0)
-    config = GPT2Config(vocab_size=VOCAB, n_embd=16, n_layer=1, n_head=2, n_positions=128, resid_pdrop=0.5, embd_pdrop=0.5)
+    config = GPT2Config(vocab_size=VOCAB, n_embd=16, n_layer=1, n_head=2, n_positions=99, resid_pdrop=0.5)
     model, (batch, credit) = GPT2LMHeadModel(config).train(), batch_and_credit()
     assert same(gradient(batch, credit, model=model), gradient(batch, credit, model=model))
     assert model.training  # and the model handed in is left as it was
@@ -437,8 +439,8 @@ def test_the_number_of_processes_is_asserted():
         learner(num_processes=2)
 
 
-@pytest.mark.parametrize("wrong", [dict(precision="fp16"), dict(lr=-1.0), dict(lr=float("nan")), dict(micro_batch_tokens=0),
-                                   dict(max_bad_updates=0), dict(num_processes=0)])
+@pytest.mark.parametrize("wrong", [dict(precision="fp16"), dict(lr=-1.0), dict(lr=float("nan")),
+                                   dict(micro_batch_tokens=0), dict(max_bad_updates=0), dict(num_processes=0)])
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         LearnerConfig(**wrong)

@@ -22,8 +22,8 @@ FAMILIES = {
     "gemma": ("Gemma", COMMON | {"head_dim": 8}),
     "gemma2-softcap": ("Gemma2", COMMON | {"head_dim": 8, "final_logit_softcapping": 3.0, "sliding_window": 4}),
     "mistral-window": ("Mistral", COMMON | {"sliding_window": 4}),
-    "gpt2-dropout": ("GPT2", dict(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=512, initializer_range=0.3,
-                                  resid_pdrop=0.3, embd_pdrop=0.3, attn_pdrop=0.3)),
+    "gpt2-dropout": ("GPT2", dict(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=512,
+                                  initializer_range=0.3, resid_pdrop=0.3, embd_pdrop=0.3, attn_pdrop=0.3)),
 }
 
 
@@ -70,7 +70,7 @@ def weights_for(batch: Batch) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logprobs_and_gradient_equal_the_plain_full_forward(name):
-    """fp32: logprobs to 2e-5, gradient to 1e-5 of its norm; padding, cutting and the output head change nothing else."""
+    """fp32: logprobs to 2e-5, gradient to 1e-5 of its norm; padding, cutting and the output head change nothing."""
     model, batch = family(name), Batch.from_groups(make_groups(tasks=2, attempts=3, turns=3))
     weights_T = weights_for(batch)
     logp_T, gradient = naive(model, batch, weights_T)
@@ -138,8 +138,11 @@ def test_cut_gives_every_segment_once_within_the_budget(lengths, budget, sort):
 
 def test_sorting_by_length_saves_padding():
     lengths = torch.tensor([10, 100] * 8)
-    waste = {sort: sum(len(p) * int(lengths[p].max()) for p in cut(lengths, range(16), 400, sort=sort)) for sort in (True, False)}
-    assert waste == {True: 880, False: 1600}
+
+    def padded(sort: bool) -> int:
+        return sum(len(piece) * int(lengths[piece].max()) for piece in cut(lengths, range(16), 400, sort=sort))
+
+    assert (padded(True), padded(False)) == (880, 1600)
 
 
 def test_an_empty_micro_batch_touches_every_parameter_with_zero():

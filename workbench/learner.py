@@ -11,6 +11,7 @@ Axis letters: N trajectories · S segments · T tokens of the whole batch (flat)
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -45,7 +46,7 @@ class LearnerConfig:
     weight_decay: float = 0.0
     warmup_updates: int = 0          # the learning rate rises linearly over these, then stays
     max_grad_norm: float = 1.0       # gradients are scaled down to this norm; 0: never
-    micro_batch_tokens: int = 4096   # padded tokens that go through the model at once (memory and speed, not the result)
+    micro_batch_tokens: int = 4096   # padded tokens that go through the model at once: memory and speed only
     precision: str = "fp32"          # "bf16": forward pass under autocast; weights and optimizer stay float32
     num_processes: int = 1           # asserted, because several ways of starting many quietly give one
     max_bad_updates: int = 3         # updates in a row with non-finite numbers before training ends
@@ -74,8 +75,8 @@ class Learner:
         if not trainable:
             raise LearnerError("the model has no parameter that requires a gradient; nothing can be trained")
         if wrong := [f"{name} is {p.dtype}" for name, p in trainable if p.dtype != torch.float32]:
-            raise LearnerError(f"weights are trained in float32, but {wrong[0]}; load the policy with dtype='float32' and "
-                               "set precision='bf16' for speed")
+            raise LearnerError(f"weights are trained in float32, but {wrong[0]}; load the policy with dtype='float32' "
+                               "and set precision='bf16' for speed")
         self.algorithm, self.config, self.version = algorithm, config, 0
         self.empty_updates = self.bad_updates = 0  # so far: with nothing to train, with numbers that were not finite
         self._bad_in_a_row = 0
@@ -86,13 +87,14 @@ class Learner:
         )
         if self._accelerator.num_processes != config.num_processes:
             raise LearnerError(
-                f"asked for {config.num_processes} processes, but this is a world of {self._accelerator.num_processes}. "
-                f"Start it with `torchrun --nproc_per_node {config.num_processes} ...` (`accelerate launch --cpu` quietly "
-                "starts one only), or set learner.num_processes to what you start"
+                f"asked for {config.num_processes} processes, but this is a world of "
+                f"{self._accelerator.num_processes}. Start it with `torchrun --nproc_per_node {config.num_processes} "
+                "...` (`accelerate launch --cpu` quietly starts one only), or set learner.num_processes to what you "
+                "start"
             )
         if (kind := self._accelerator.distributed_type.value) in SHARDED:
-            raise LearnerError(f"accelerate is set to {kind}, but weights are trained whole on every process here (DDP); "
-                               "take that setting out of the accelerate config or the environment")
+            raise LearnerError(f"accelerate is set to {kind}, but weights are trained whole on every process here "
+                               "(DDP); take that setting out of the accelerate config or the environment")
         # Dropout would be noise that the sampler never saw; gradients flow in eval mode all the same.
         self._bare = (copy.deepcopy(model) if own_copy else model).eval()
         self._head = output_head(self._bare)
@@ -130,8 +132,8 @@ class Learner:
                 report = self._one_update(batch, credit, used_T, step=step, update=len(reports))
                 reports.append(report)
                 if self._bad_in_a_row >= self.config.max_bad_updates:
-                    error = LearnerError(f"{self._bad_in_a_row} updates in a row were not finite, the last in step {step}: "
-                                         f"{report.skipped}. Lower learner.lr, or look at the stored step")
+                    error = LearnerError(f"{self._bad_in_a_row} updates in a row were not finite, the last in step "
+                                         f"{step}: {report.skipped}. Lower learner.lr, or look at the stored step")
                     error.reports = reports
                     raise error
         return reports
@@ -147,7 +149,7 @@ class Learner:
         return torch.where(tokens_T, self._summed(logp_T), torch.nan)
 
     def _minibatches(self, batch: Batch, trained_T: Tensor, step: int, epoch: int) -> list[Tensor]:
-        """Which tokens each update of an epoch trains [T]: trajectories, shuffled by (seed, step, epoch), dealt in turn."""
+        """Which tokens each update of an epoch trains [T]: trajectories, shuffled by (seed, step, epoch), dealt out."""
         count = self.algorithm.minibatches
         if count == 1:
             return [trained_T]
@@ -167,7 +169,7 @@ class Learner:
         trained = int(used_T.sum())
         if trained == 0:
             self.empty_updates += 1
-            why = "nothing to train: no sampled token has a weight (all unscored or filtered); the weights were not touched"
+            why = "nothing to train: no sampled token has a weight (all unscored or filtered); weights were not touched"
             return UpdateReport({"trained_tokens": 0, **self._counts()},
                                 credit_table(batch, credit, numbers, used_T, step=step, update=update), why)
         rows = Rows.of(batch, used_T)
@@ -182,24 +184,25 @@ class Learner:
         grad_norm = float(nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None]))
         loss = float(masked_sum_over(numbers.loss_T.double(), torch.where(used_T, credit.weight_T, 0.0), trained))
         table = credit_table(batch, credit, numbers, used_T, step=step, update=update)
-        metrics = {"loss": loss, "grad_norm": grad_norm, "lr": self._learning_rate(), "micro_batches": len(micro_batches),
+        metrics = {"loss": loss, "grad_norm": grad_norm, "lr": self._learning_rate(),
+                   "micro_batches": len(micro_batches),
                    **figures(batch, credit, numbers, used_T, version=self.version if update == 0 else None)}
-        finite = torch.tensor([loss, grad_norm]).isfinite().all()
-        if not self._everywhere(bool(finite)):
+        if not self._everywhere(math.isfinite(loss) and math.isfinite(grad_norm)):
             self.bad_updates += 1
             why = first_bad(batch, credit, numbers, used_T, self._gradients())
             self._optimizer.zero_grad(set_to_none=True)
             self._bad_in_a_row += 1
-            finite_only = {name: value for name, value in metrics.items() if value == value and abs(value) < float("inf")}
-            return UpdateReport(finite_only | self._counts(), table, f"not finite (loss {loss}, gradient norm {grad_norm}): {why}; "
-                                                    "the weights were not touched")
+            finite_only = {name: value for name, value in metrics.items() if math.isfinite(value)}
+            why = f"not finite (loss {loss}, gradient norm {grad_norm}): {why}; the weights were not touched"
+            return UpdateReport(finite_only | self._counts(), table, why)
         self._step(grad_norm)
         return UpdateReport(metrics | self._counts(), table, None)
 
     def _counts(self) -> dict[str, int]:
         return {"bad_updates": self.bad_updates, "empty_updates": self.empty_updates}
 
-    def _forward_backward(self, batch: Batch, credit: Credit, micro: MicroBatch, trained: int, numbers: UpdateNumbers) -> None:
+    def _forward_backward(self, batch: Batch, credit: Credit, micro: MicroBatch, trained: int,
+                          numbers: UpdateNumbers) -> None:
         """Add one micro-batch's share to the gradient, and write down what happened to its tokens."""
         logits_MV = trained_logits(self._model, self._head, micro, bf16=self.config.precision == "bf16")
         device, at_M = logits_MV.device, micro.token_M
@@ -273,23 +276,25 @@ class Learner:
     def _check(self, batch: Batch, credit: Credit) -> None:
         missing = [name for name in self.algorithm.requires if getattr(batch, name) is None]
         if missing:
-            raise LearnerError(f"{self.algorithm.name} needs {', '.join(missing)}, which this batch does not have: compute it "
-                               "and make a new batch with dataclasses.replace")
+            raise LearnerError(f"{self.algorithm.name} needs {', '.join(missing)}, which this batch does not have: "
+                               "compute it and make a new batch with dataclasses.replace")
         if len(credit.advantage_T) != batch.num_tokens or len(credit.weight_T) != batch.num_tokens:
-            raise LearnerError(f"credit for {len(credit.weight_T)} tokens, but the batch has {batch.num_tokens}: it was "
-                               "computed for another batch")
+            raise LearnerError(f"credit for {len(credit.weight_T)} tokens, but the batch has {batch.num_tokens}: it "
+                               "was computed for another batch")
         stray_T = (credit.weight_T != 0) & ~batch.eligible_T
         if bool(stray_T.any()) and credit.widened is None:
             where = batch.describe_token(int(stray_T.nonzero()[0]))
-            raise LearnerError(f"{int(stray_T.sum())} tokens have a weight but were not sampled by the policy here, the first: "
-                               f"{where}. Only sampled tokens are trained; an exception must name itself in Credit.widened")
+            raise LearnerError(f"{int(stray_T.sum())} tokens have a weight but were not sampled by the policy here, "
+                               f"the first: {where}. Only sampled tokens are trained; an exception must name itself in "
+                               "Credit.widened")
         if self._accelerator.num_processes > 1:
             digest = blake2b(digest_size=7)
             for tensor in (batch.token_ids_T, batch.segment_offsets, credit.advantage_T, credit.weight_T):
                 digest.update(tensor.contiguous().numpy().tobytes())
             mine = torch.tensor([int.from_bytes(digest.digest(), "big")], device=self._accelerator.device)
             if len(self._accelerator.gather(mine).unique()) != 1:
-                raise LearnerError("the processes were handed different batches; each must get the whole one, and the same")
+                raise LearnerError("the processes were handed different batches; each must get the whole one, and the "
+                                   "same")
 
     def _gradients(self) -> dict[str, Tensor]:
         return {name: p.grad for name, p in self._bare.named_parameters() if p.grad is not None}
@@ -301,7 +306,7 @@ class Learner:
         return {name: tensor.detach() for name, tensor in self._bare.state_dict().items()}
 
     def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Everything needed to go on bit for bit: ({"model": {name: tensor}, "optimizer": {"i.key": tensor}}, JSON value).
+        """What it takes to go on bit for bit: {"model": {name: tensor}, "optimizer": {"i.key": tensor}}, JSON value.
 
         Tensors are copies on the CPU, tied weights once. `i` numbers the trainable parameters in the model's order.
         """
@@ -322,9 +327,11 @@ class Learner:
         mine, trainable = self._model_tensors(), [n for n, p in self._bare.named_parameters() if p.requires_grad]
         theirs = tensors["model"]
         if odd := sorted(set(mine) ^ set(theirs)) or [n for n in mine if mine[n].shape != theirs[n].shape]:
-            raise LearnerError(f"this state belongs to another model: {odd[0]!r} is missing on one side or differs in shape")
+            raise LearnerError(f"this state belongs to another model: {odd[0]!r} is missing on one side or differs in "
+                               "shape")
         if list(state["trainable"]) != trainable:
-            raise LearnerError("this state trains other parameters than this model does (another adapter, other frozen layers)")
+            raise LearnerError("this state trains other parameters than this model does (another adapter, other frozen "
+                               "layers)")
         entries: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors["optimizer"].items():
             index, key = name.split(".", 1)
@@ -333,7 +340,8 @@ class Learner:
             for name, tensor in mine.items():
                 tensor.copy_(theirs[name])
         # Hyperparameters are the config's, not the checkpoint's: a resumed run does what its config says.
-        self._optimizer.load_state_dict({"state": entries, "param_groups": self._optimizer.state_dict()["param_groups"]})
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": entries, "param_groups": groups})
         self.version, self._bad_in_a_row = int(state["version"]), int(state["bad_in_a_row"])
         self.empty_updates, self.bad_updates = int(state["empty_updates"]), int(state["bad_updates"])
 

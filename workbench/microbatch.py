@@ -100,8 +100,8 @@ def output_head(model: nn.Module) -> nn.Module:
     """The module that turns hidden states into logits. Raises LearnerError where a model does not say which it is."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if head is None:
-        raise LearnerError(f"{type(model).__name__} names no output embedding, so its logits cannot be taken at trained "
-                           "positions only; use a causal language model (AutoModelForCausalLM)")
+        raise LearnerError(f"{type(model).__name__} names no output embedding, so its logits cannot be taken at "
+                           "trained positions only; use a causal language model (AutoModelForCausalLM)")
     return head
 
 
@@ -131,6 +131,7 @@ def trained_logits(model: nn.Module, head: nn.Module, micro: MicroBatch, *, bf16
     if logits.shape[:-1] != (1, len(micro.token_M)):
         raise LearnerError(
             f"asked {type(model).__name__} for the logits of {len(micro.token_M)} positions and got shape "
-            f"{tuple(logits.shape)}: its output head is not what get_output_embeddings() names, so it cannot be trained here"
+            f"{tuple(logits.shape)}: its output head is not what get_output_embeddings() names, so it cannot be "
+            "trained here"
         )
     return logits[0]

@@ -61,18 +61,20 @@ def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str
             folder, dtype=DTYPES[dtype], trust_remote_code=False, use_safetensors=True, output_loading_info=True)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise PolicyError(
-            f"{name}: transformers could not load this as a causal language model (model_type {config.get('model_type')!r}): "
+            f"{name}: transformers could not load this as a causal language model (model_type "
+            f"{config.get('model_type')!r}): "
             f"{error}. Check that the download is complete and that this version of transformers knows the architecture"
         ) from error
     if missing := sorted(loading["missing_keys"]):
-        raise PolicyError(f"{name}: the weight files lack {len(missing)} of the model's tensors ({', '.join(missing[:3])} ...), which "
+        raise PolicyError(f"{name}: the weight files lack {len(missing)} of the model's tensors "
+                          f"({', '.join(missing[:3])} ...), which "
                           "would be filled with random numbers. Finish the download, or convert the checkpoint again")
     _check_fit(model, tokenizer, name)
     return Policy(name, model.to(device).eval(), tokenizer, fingerprint(folder), folder)
 
 
 def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer alone, for looking at stored tokens without loading weights. Raises PolicyError like `load_policy`."""
+    """The tokenizer alone, to read stored tokens without loading weights. Raises PolicyError like `load_policy`."""
     return AutoTokenizer.from_pretrained(_find(str(name_or_path)), trust_remote_code=False)
 
 
@@ -108,8 +110,9 @@ def _find(name: str) -> Path:
     if (SHIPPED / name / "config.json").is_file():
         return SHIPPED / name
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or not name:
-        raise PolicyError(f"no folder {name!r}{_close(path.name, _folders(path.parent))}. Give the folder that holds config.json, "
-                          f"a shipped policy ({', '.join(shipped_policies()) or 'none found'}) or a name on the hub")
+        raise PolicyError(f"no folder {name!r}{_close(path.name, _folders(path.parent))}. Give the folder that holds "
+                          f"config.json, a shipped policy ({', '.join(shipped_policies()) or 'none found'}) or a name "
+                          "on the hub")
     return _download(name)
 
 
@@ -124,14 +127,15 @@ def _download(name: str) -> Path:
     except LocalEntryNotFoundError as error:
         offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
         why = "HF_HUB_OFFLINE is set" if offline else "the hub cannot be reached"
-        raise PolicyError(f"{name!r} is no shipped policy and not in the local cache, and {why}, so it cannot be downloaded. "
-                          f"Connect (or unset HF_HUB_OFFLINE), or copy the model here and give its folder. {known}") from error
-    except (HfHubHTTPError, HFValidationError) as error:
-        raise PolicyError(f"{name!r} is no shipped policy, and the hub does not hand it out ({type(error).__name__}): check the "
-                          f"spelling (owner/name); a gated model needs `hf auth login`. {known}") from error
-    except OSError as error:
-        raise PolicyError(f"{name!r} is no shipped policy and could not be downloaded ({error}): check network and disk. "
+        raise PolicyError(f"{name!r} is no shipped policy and not in the local cache, and {why}, so it cannot be "
+                          "downloaded. Connect (or unset HF_HUB_OFFLINE), or copy the model here and give its folder. "
                           f"{known}") from error
+    except (HfHubHTTPError, HFValidationError) as error:
+        raise PolicyError(f"{name!r} is no shipped policy, and the hub does not hand it out ({type(error).__name__}): "
+                          f"check the spelling (owner/name); a gated model needs `hf auth login`. {known}") from error
+    except OSError as error:
+        raise PolicyError(f"{name!r} is no shipped policy and could not be downloaded ({error}): check network and "
+                          f"disk. {known}") from error
 
 
 def _folders(parent: Path) -> list[str]:
@@ -158,20 +162,24 @@ def _read_json(path: Path, name: str) -> dict[str, Any]:
 
 def _check_files(folder: Path, config: Mapping[str, Any], name: str) -> None:
     if "auto_map" in config:
-        raise PolicyError(f"{name}: this model brings its own Python code (auto_map in config.json), and code from a model is "
-                          "never run here (trust_remote_code is off). Use a model whose architecture is part of transformers")
+        raise PolicyError(f"{name}: this model brings its own Python code (auto_map in config.json), and code from a "
+                          "model is never run here (trust_remote_code is off). Use a model whose architecture is part "
+                          "of transformers")
     if not any(folder.glob("*.safetensors")):
-        found = ", ".join(sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".gguf"))) or "none"
-        raise PolicyError(f"{name}: expected weights as *.safetensors in {folder}, found {found}. Pickled weights can run code "
-                          "when they are opened, so they are refused; convert them once with save_pretrained")
+        others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".gguf"))
+        found = ", ".join(others) or "none"
+        raise PolicyError(f"{name}: expected weights as *.safetensors in {folder}, found {found}. Pickled weights can "
+                          "run code when they are opened, so they are refused; convert them once with save_pretrained")
 
 
 def _check_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     rows = model.get_input_embeddings().weight.shape[0]
     highest = max(tokenizer.get_vocab().values(), default=-1)
     if highest >= rows:
-        raise PolicyError(f"{name}: the tokenizer knows ids up to {highest}, but the model has {rows} embeddings (0..{rows - 1}): "
+        raise PolicyError(f"{name}: the tokenizer knows ids up to {highest}, but the model has {rows} embeddings "
+                          f"(0..{rows - 1}): "
                           "they do not belong together, or tokens were added without model.resize_token_embeddings")
     if not tokenizer.chat_template:
-        raise PolicyError(f"{name}: the tokenizer has no chat template, so turns cannot be told apart. Use an instruction-tuned "
+        raise PolicyError(f"{name}: the tokenizer has no chat template, so turns cannot be told apart. Use an "
+                          "instruction-tuned "
                           "model, or put a chat_template.jinja into the folder")

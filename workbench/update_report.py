@@ -54,7 +54,8 @@ class UpdateNumbers:
         self.figures = {name: summed(values_T) for name, values_T in self.figures.items()}
 
 
-def credit_table(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *, step: int, update: int) -> CreditTable:
+def credit_table(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *,
+                 step: int, update: int) -> CreditTable:
     """One row per token of the batch. `used` says which tokens this very update trained (a minibatch has a part of
     them); advantage and weight are those of the whole step."""
 
@@ -92,7 +93,7 @@ def figures(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor
             version: int | None) -> dict[str, float]:
     """Means over the tokens this update trained. `approx_kl` estimates KL(old || new) in nats as r - 1 - log r
     (Schulman, joschu.net/blog/kl-approx.html). With `version`, the one of the weights at a step's first update, also
-    the gap between sampler and trainer (later updates have moved) and the share of tokens that older weights sampled."""
+    the gap between sampler and trainer (later updates have moved) and the share of tokens sampled by older weights."""
     log_ratio = (numbers.logp_T - numbers.old_logp_T)[used_T].double()
     state = numbers.clip_state_T[used_T]
     result = {
@@ -123,7 +124,8 @@ def _gap(batch: Batch, numbers: UpdateNumbers, used_T: Tensor) -> dict[str, floa
     return {"logp_gap_mean": float(gap.mean()), "logp_gap_max": float(gap.max())}
 
 
-def first_bad(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, gradients: Mapping[str, Tensor]) -> str:
+def first_bad(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor,
+              gradients: Mapping[str, Tensor]) -> str:
     """Name the first number that is not finite, in the order in which numbers are made, and where it stands."""
     chain = {
         "advantage": credit.advantage_T, "weight": credit.weight_T, "old_logp": numbers.old_logp_T,
@@ -133,7 +135,8 @@ def first_bad(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tens
         bad = (used_T & ~values_T.isfinite()).nonzero()[:, 0]
         if len(bad):
             index = int(bad[0])
-            return f"first bad number: {name} = {float(values_T[index])} at {batch.describe_token(index)} ({len(bad)} in all)"
+            where = f"{batch.describe_token(index)} ({len(bad)} in all)"
+            return f"first bad number: {name} = {float(values_T[index])} at {where}"
     for name, gradient in gradients.items():
         if not bool(gradient.isfinite().all()):
             return f"first bad number: gradient of {name}; every number per token is finite"

@@ -32,7 +32,8 @@ def test_history_does_not_change_the_credit_of_a_trajectory():
     for fresh in (False, True):
         batch = Batch.from_groups(make_groups(rewards=rewards, tasks=1, attempts=3, fresh=fresh))
         credit = GRPO().credit(batch)
-        values.append([credit.advantage_T[batch.eligible_T & (batch.trajectory_of_token_T == n)].unique().item() for n in range(3)])
+        sampled_N = [batch.eligible_T & (batch.trajectory_of_token_T == n) for n in range(3)]
+        values.append([credit.advantage_T[sampled_T].unique().item() for sampled_T in sampled_N])
     assert values[0] == values[1]
 
 

@@ -13,7 +13,8 @@ from workbench.ops.clip import clipped_surrogate, probability_ratio
 
 def surrogate(ratio: float, advantage: float, low=0.2, high=0.28):
     logp = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
-    result = clipped_surrogate(logp, torch.zeros(1, dtype=torch.float64), torch.tensor([advantage], dtype=torch.float64), low=low, high=high)
+    old, advantage_T = torch.zeros(1, dtype=torch.float64), torch.tensor([advantage], dtype=torch.float64)
+    result = clipped_surrogate(logp, old, advantage_T, low=low, high=high)
     result.loss.sum().backward()
     return result.loss.item(), result.state.item(), logp.grad.item()
 
@@ -46,4 +47,5 @@ def test_an_absurd_log_ratio_stays_finite():
 
 
 def test_not_a_number_is_not_hidden():
-    assert clipped_surrogate(torch.tensor([float("nan")]), torch.zeros(1), torch.ones(1), low=0.2, high=0.2).loss.isnan()
+    bad = torch.tensor([float("nan")])
+    assert clipped_surrogate(bad, torch.zeros(1), torch.ones(1), low=0.2, high=0.2).loss.isnan()

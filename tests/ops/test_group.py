@@ -49,7 +49,8 @@ def test_an_unscored_attempt_leaves_the_baseline():
 
 
 def test_a_group_with_nobody_scored():
-    assert advantage([float("nan")] * 2 + [0, 1], [0, 0, 1, 1], [False, False, True, True], normalize_std=False) == [0, 0, -0.5, 0.5]
+    values, include = [float("nan")] * 2 + [0, 1], [False, False, True, True]
+    assert advantage(values, [0, 0, 1, 1], include, normalize_std=False) == [0, 0, -0.5, 0.5]
 
 
 values_and_groups = st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 3), st.booleans()), min_size=1, max_size=24)

@@ -32,7 +32,8 @@ class GRPO:
 
     def __post_init__(self) -> None:
         if not 0 <= self.clip_low <= 1 or self.clip_high < 0:
-            raise ConfigError(f"clip_low lies in 0..1 and clip_high is not negative; got {self.clip_low}, {self.clip_high}")
+            raise ConfigError(f"clip_low lies in 0..1 and clip_high is not negative; got {self.clip_low}, "
+                              f"{self.clip_high}")
         if self.epochs < 1 or self.minibatches < 1:
             raise ConfigError(f"epochs and minibatches are at least 1; got {self.epochs}, {self.minibatches}")
 

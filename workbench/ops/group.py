@@ -45,7 +45,7 @@ def group_advantage(value_N: Tensor, group_N: Tensor, include_N: Tensor, *, norm
 
     with mean and unbiased std over the included attempts of the group. A flat group gives exact zeros (a mean of equal
     floats may be off by one bit, which must not become credit). A group in which only one attempt is included has no
-    baseline, so that attempt gets zero: it says nothing about which of its tokens were good. Attempts left out get zero.
+    baseline, so that attempt gets zero: it says nothing about which of its tokens were good. So do attempts left out.
     Source: Shao et al. 2024, "DeepSeekMath" (arXiv 2402.03300), section 4.1.2; without division: Liu et al. 2025,
     "Understanding R1-Zero-Like Training" (arXiv 2503.20783).
     """
