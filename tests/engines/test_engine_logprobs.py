@@ -181,3 +181,14 @@ def test_on_a_gpu(dtype):
     engine = engine_for(model, device="cuda", dtype=dtype)
     assert engine.keeps_cache, engine.cache_reason
     assert worst_gap(model, play(engine, group_prompts(), turns=3)) < (1e-3 if dtype == "float32" else 0.5)
+
+
+def test_a_model_with_layers_of_another_kind_is_recognised_whatever_the_numbers_say():
+    """Random hybrid: convolutions between attention layers. With small weights its mistakes would be small too."""
+    import transformers as hf
+    from engine_models import SHAPE
+    torch.manual_seed(0)
+    model = hf.Lfm2ForCausalLM(hf.Lfm2Config(**SHAPE, layer_types=["conv", "full_attention", "conv"])).eval()
+    engine = engine_for(model)
+    assert not engine.keeps_cache and "2 of its 3 layers (such as layer 0) are not attention" in engine.cache_reason
+    assert worst_gap(model, play(engine, prompts(3), turns=2)) < EXACT

@@ -13,9 +13,10 @@ from workbench.errors import EngineError
 class Intake:
     """Checks requests and remembers which ids and sessions are in flight."""
 
-    def __init__(self, context_length: int, vocab_size: int | None = None):
+    def __init__(self, context_length: int, vocab_size: int | None = None, cache_tokens: int | None = None):
         self.context_length = context_length
         self.vocab_size = vocab_size
+        self.cache_tokens = cache_tokens  # None: nothing is cached, nothing can be too long for it
         self._session_of_id: dict[int, str] = {}
         self._id_of_session: dict[str, int] = {}
 
@@ -25,6 +26,12 @@ class Intake:
     def accept(self, request: Request) -> np.ndarray:
         """Check a request and note it as in flight. Returns its prompt as int64 [prompt]. Raises EngineError."""
         prompt = check_request(request, self.context_length, self.vocab_size)
+        limit = new_token_limit(len(prompt), request, self.context_length)
+        if self.cache_tokens is not None and len(prompt) + limit > self.cache_tokens:
+            raise EngineError(
+                f"request {request.id}: {len(prompt)} prompt and up to {limit} new tokens do not fit into a cache of "
+                f"{self.cache_tokens} tokens; raise engine.cache_tokens or lower max_new_tokens"
+            )
         if request.id in self._session_of_id:
             raise EngineError(f"request id {request.id} is already in flight; every request needs an id of its own")
         other = self._id_of_session.get(request.session)

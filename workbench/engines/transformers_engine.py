@@ -56,8 +56,10 @@ class TransformersEngine:
         self._model.to(device=self._device, dtype=getattr(torch, config.dtype))
         self._policy_version = 0
         self._counters = Counters()
-        self._intake = Intake(_context_length(self._model, config.max_context), _vocab_size(self._model))
-        self._verdict = self._choose()
+        vocab_size = int(self._model.get_input_embeddings().weight.shape[0])
+        self._verdict = self._choose(vocab_size)
+        self._intake = Intake(_context_length(self._model, config.max_context), vocab_size,
+                              config.cache_tokens if self.keeps_cache else None)
         self._runner = self._make_runner()
 
     # ------------------------------------------------------------------------------------------ the contract
@@ -81,13 +83,8 @@ class TransformersEngine:
 
     def submit(self, request: Request) -> None:
         """Queue a turn. Raises EngineError for a request that can never be served."""
-        limit = new_token_limit(len(request.prompt_ids), request, self.context_length)
-        if self.keeps_cache and len(request.prompt_ids) + limit > self.config.cache_tokens:
-            raise EngineError(
-                f"request {request.id}: {len(request.prompt_ids)} prompt and up to {limit} new tokens do not fit into "
-                f"a cache of {self.config.cache_tokens} tokens; raise engine.cache_tokens or lower max_new_tokens"
-            )
         prompt = self._intake.accept(request)
+        limit = new_token_limit(len(prompt), request, self.context_length)
         self._runner.add(Row(request, prompt, limit, uniforms(request.seed, limit)))
 
     def poll(self) -> list[Completion]:
@@ -120,11 +117,11 @@ class TransformersEngine:
 
     # ------------------------------------------------------------------------------------------ inside
 
-    def _choose(self) -> Verdict:
+    def _choose(self, vocab_size: int) -> Verdict:
         if self.config.cache == "off":
             return Verdict("turn", "switched off by engine.cache='off'")
         with torch.inference_mode():
-            return judge(self._model, self._intake.vocab_size, self._device, _keeps_logits(self._model))
+            return judge(self._model, vocab_size, self._device, _keeps_logits(self._model))
 
     def _make_runner(self) -> SlotRunner | CohortRunner:
         limits = dict(max_rows=self.config.max_rows, prefill_tokens=self.config.prefill_tokens, counters=self._counters)
@@ -180,10 +177,6 @@ class TransformersEngine:
 
 def _keeps_logits(model: torch.nn.Module) -> bool:
     return "logits_to_keep" in inspect.signature(model.forward).parameters
-
-
-def _vocab_size(model: torch.nn.Module) -> int:
-    return int(model.get_input_embeddings().weight.shape[0])
 
 
 def _context_length(model: torch.nn.Module, max_context: int | None) -> int:
