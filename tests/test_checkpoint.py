@@ -122,6 +122,10 @@ def test_a_damaged_one_is_named_left_alone_and_the_one_before_is_used(tmp_path):
         step, tensors, state = checkpoint.load_newest(tmp_path)
     assert step == 1 and same(tensors, tensors_of(1)) and state == state_of(1)
     assert bad.read_bytes() == bytes(data), "the bad one is left for people to look at"
+    checkpoint.save(tmp_path, 2, tensors_of(2), state_of(2))  # training has come here again
+    assert same(checkpoint.load_newest(tmp_path).tensors, tensors_of(2))
+    assert (tmp_path / "orphans/step-00000002-1/model.safetensors").read_bytes() == bytes(data)
+    bad.write_bytes(data)
     shutil.rmtree(tmp_path / "checkpoints/step-00000001/")
     with pytest.raises(StoreError, match="no checkpoint of this run can be used: .*model.safetensors is damaged"):
         checkpoint.load_newest(tmp_path)

@@ -154,6 +154,15 @@ def test_credit_tables_come_back_bit_for_bit(length, data):
     assert "value" in table or "value" not in after.columns
 
 
+def test_what_is_read_is_frozen(tmp_path):
+    """Law 6: a view that changes what it was handed would change what the next one shows."""
+    run = finished_run(tmp_path / "run")
+    table, span = run.credit(1), run.groups(1)[0][0].segments[0].spans[3]
+    for array in (*table.columns.values(), span.token_ids, span.logprobs):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
 # ------------------------------------------------------------------------------------------------ a whole run
 
 
@@ -369,7 +378,7 @@ def test_a_run_goes_on_where_it_was_and_ends_the_same(tmp_path):
     whole = finished_run(tmp_path / "whole", steps=3)
     path = finished_run(tmp_path / "stopped", steps=2).path
     with reopen_run(path) as run:
-        assert run.last_step == 2
+        assert run.last_step == 2 and len(run.run.events()) == 2
         run.write_step(3, ordinary_step(99))  # begun, died
     with reopen_run(path) as run:
         do_step(run, 3)

@@ -50,7 +50,8 @@ class CheckpointWarning(UserWarning):
 
 def save(run: RunWriter | str | os.PathLike, step: int, tensors: Mapping[str, Mapping[str, Tensor]],
          state: Mapping[str, Any], *, keep: int = 2) -> Path:
-    """Commit a checkpoint, then remove all but the newest `keep`. Raises StoreError; what was there before stays.
+    """Commit a checkpoint, then remove all but the newest `keep`. Raises StoreError; what was there before stays, and
+    so a step is saved once; only a damaged checkpoint of it (training went back behind it) is moved to `orphans/`.
 
     `tensors`: file name -> tensor name -> tensor, such as {"model": {...}, "optimizer": {...}}.
     `state`: JSON values that come back exactly (StoreError otherwise: an optimizer's integer keys are to be spelled
@@ -65,6 +66,8 @@ def save(run: RunWriter | str | os.PathLike, step: int, tensors: Mapping[str, Ma
     files[_STATE] = json.dumps(content, indent=1).encode("ascii")
     folder = _folder(run)
     writer.make_folder(folder)
+    if (folder / step_name(step)).exists() and not _is_sound(run, step):
+        writer.set_aside(folder / step_name(step), folder.parent / "orphans")
     writer.write_folder(folder / step_name(step), files, kind="checkpoint", version=FORMAT)
     for old in steps(run)[:-keep]:
         writer.remove_folder(folder / step_name(old))
@@ -89,6 +92,14 @@ def load(run: RunWriter | str | os.PathLike, step: int) -> Checkpoint:
         raise StoreError(f"{path} holds step {content['step']}, not {step}; give the folder its name back")
     tensors = {name.removesuffix(_SUFFIX): _tensors(path / name) for name in names if name.endswith(_SUFFIX)}
     return Checkpoint(step, tensors, content["state"])
+
+
+def _is_sound(run: RunWriter | str | os.PathLike, step: int) -> bool:
+    try:
+        load(run, step)
+    except StoreError:
+        return False
+    return True
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

@@ -130,7 +130,7 @@ class RunWriter:
         for step in self.run.uncommitted():
             writer.set_aside(self.path / "steps" / step_name(step), self.path / "orphans")
         events = sealed.read_lines(self.path / "events.jsonl").records
-        kept = next((i for i, event in enumerate(events) if (event.get("step") or 0) > last), len(events))
+        kept = next((i for i, event in enumerate(events) if event.get("step", last) > last), len(events))
         if kept < len(events):  # they will be written again when their step is done again
             writer.cut_lines(self.path / "events.jsonl", keep=kept)
 
@@ -197,6 +197,8 @@ class RunWriter:
 
     def event(self, event: Mapping[str, Any]) -> None:
         """Something worth saying: {"kind": ..., "step": ...}. No times in it: they belong to the clock."""
+        if not isinstance(event.get("step", 0), int):
+            raise StoreError(f"the step of an event is a whole number or left out, got {event['step']!r}")
         writer.append_line(self.path / "events.jsonl", event)
 
     def close(self) -> None:
@@ -237,8 +239,7 @@ class Run:
         return self.path.name
 
     def __repr__(self) -> str:
-        steps = self.steps()
-        return f"Run({str(self.path)!r}, {len(steps)} steps)"
+        return f"Run({str(self.path)!r})"
 
     def _commits(self) -> dict[int, dict]:
         """Step -> its metrics line. Read again only when the file has changed."""
