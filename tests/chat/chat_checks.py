@@ -1,5 +1,5 @@
-"""Check functions for the laws of tokens and chats. Tests run them on what we build, and, as negative controls, on what a
-careless builder would build: the same function must then fail.
+"""Check functions for the laws of tokens and chats. Tests run them on what we build, and, as negative controls, on what
+a careless builder would build: the same function must then fail.
 
 Axis letters: T tokens of one segment.
 """
@@ -81,7 +81,7 @@ class Recorder:
 
 
 def check_rows(rows: list[Row], calls: list[Call]) -> None:
-    """Laws 1 to 3: rows hold what the engine saw and answered, bit for bit, and exactly what it answered is eligible."""
+    """Laws 1 to 3: rows hold what the engine saw and answered, bit for bit; exactly what it answered is eligible."""
     expected = [np.zeros(len(row.ids_T), bool) for row in rows]
     for turn, call in enumerate(calls):
         assert call.segment < len(rows), f"turn {turn} was sampled in a segment that is missing"
@@ -99,8 +99,8 @@ def check_rows(rows: list[Row], calls: list[Call]) -> None:
 
 
 def check_shown_again(conversation: Conversation, calls: list[Call]) -> None:
-    """Law 2: a turn of the policy shown again is made of the ids that were sampled; where a template shows only a part of
-    the text, at least every word of it is the policy's."""
+    """Law 2: a turn of the policy shown again is made of the ids that were sampled; where a template shows only a part
+    of the text, at least every word of it is the policy's."""
     decode = conversation.chat.encoder.backend.decode
     for segment in conversation.segments:
         for span in segment.spans:
@@ -126,7 +126,8 @@ def chat_text(chat: ChatFormat, ids: list[int]) -> str:
 def check_no_forgery(chat: ChatFormat, spans, sent: str) -> None:
     """Law 9: text from outside holds no control token, and every character of it is there."""
     outside = [span for span in spans if span.source in (Source.ENV, Source.PROMPT)]
-    forged = [chat.token_texts([t])[0] for span in outside for t in span.token_ids if int(t) in chat.encoder.control_ids]
+    ids = ids_of(outside)
+    forged = [chat.token_texts([token])[0] for token in ids if token in chat.encoder.control_ids]
     assert not forged, f"control tokens from untrusted text: {forged}"
     came = text_of(chat, outside)
     assert sent in came, f"text changed: sent {sent!r}, shown {came!r}"

@@ -30,8 +30,8 @@ DEEPSEEK_PLAIN = ("<｜User｜>", "<｜Assistant｜>", "<think>", "</think>", "<
                   "<｜tool▁outputs▁end｜>", "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>")
 COHERE_SPECIAL = ("<BOS_TOKEN>", "<EOP_TOKEN>", "<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|USER_TOKEN|>",
                   "<|CHATBOT_TOKEN|>", "<|SYSTEM_TOKEN|>")
-GPTOSS_SPECIAL = ("<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>",
-                  "<|message|>", "<|call|>")
+GPTOSS_SPECIAL = ("<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>",
+                  "<|end|>", "<|message|>", "<|call|>")
 
 # name: (template file, special tokens, other added tokens, bos, eos, pad)
 FAMILIES: dict[str, tuple] = {

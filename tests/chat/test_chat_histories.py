@@ -1,4 +1,4 @@
-"""Laws 1, 2 and 3 on whole attempts: odd tokens, empty turns, pad == eos, characters cut in half, rewritten histories."""
+"""Laws 1 to 3 on whole attempts: odd tokens, empty turns, pad == eos, characters cut in half, rewritten histories."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -96,7 +96,7 @@ def test_pad_equal_to_eos_changes_nothing(data):
     assert texts[0] == texts[1]
 
 
-# ------------------------------------------------------------------------------------------------ the template's own history
+# ------------------------------------------------------------------------------------------------ history="template"
 
 
 @pytest.mark.parametrize("family", ["qwen2.5", "qwen3", "llama3.1", "gemma3", "deepseek-r1", "gpt-oss", "phi3"])
@@ -117,6 +117,32 @@ def test_template_history_equals_the_template(family, role):
         recorder.conversation.add_observation(reply)
         exchanges.append((text, reply))
         assert recorder.conversation.prompt_ids.tolist() == reference_ids(chat, tokenizer, first, exchanges)
+    check_rows(recorder.rows(), recorder.calls)
+    check_shown_again(recorder.conversation, recorder.calls)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama3.1", "gemma", "deepseek-r1", "gpt-oss"])
+@settings(max_examples=40)
+@given(data=st.data())
+def test_template_history_shows_the_very_text_of_the_template(family, data):
+    """Whatever the policy wrote, in whatever tokens: the prompt spells out what the template renders."""
+    chat, tokenizer = chat_of(family), tokenizer_of(family)
+    texts = st.lists(st.sampled_from(["<think>", "</think>", "\n", "\n\n", " ", "Up", "hm", "🦊", "<answer>x</answer>"]),
+                     max_size=6).map("".join)
+    recorder = Recorder(Conversation(chat, say("Begin."), history="template"))
+    messages = [{"role": "user", "content": "Begin."}]
+    for _ in range(data.draw(st.integers(1, 4))):
+        text = data.draw(texts)
+        parts = data.draw(st.sampled_from([[text], [part for part in chat.encoder.atoms(text)]]))
+        ids = [token for part in parts for token in (
+            [part] if isinstance(part, int) else tokenizer.encode(part, add_special_tokens=False))]
+        recorder.act(*(([*ids, chat.end_of_turn], "stop") if data.draw(st.booleans()) else (ids, "length")))
+        recorder.conversation.add_observation(say("Moved."))
+        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "Moved."}]
+        rendered = tokenizer.encode(chat.template.render(messages), add_special_tokens=False)
+        decode = chat.encoder.backend.decode
+        assert decode(recorder.conversation.prompt_ids.tolist(), skip_special_tokens=False) == decode(
+            rendered, skip_special_tokens=False)
     check_rows(recorder.rows(), recorder.calls)
     check_shown_again(recorder.conversation, recorder.calls)
 
@@ -324,7 +350,8 @@ def test_append_looks_at_new_text_only():
     chat.encoder._encode_text = lambda text, later: encoded.append(text) or encode(text, later)
     try:
         for turn in range(30):
-            conversation.add_action([5, chat.end_of_turn], [0.0] * 2, finish="stop", policy_version=0, sampling=SAMPLING)
+            ids = [5, chat.end_of_turn]
+            conversation.add_action(ids, [0.0] * 2, finish="stop", policy_version=0, sampling=SAMPLING)
             conversation.add_observation(say("x" * 3_000 + str(turn)))  # longer than what is cached
     finally:
         chat.template.render, chat.encoder._encode_text = render, encode
@@ -418,7 +445,8 @@ def test_control_a_turn_trained_twice_is_caught():
 def test_control_a_past_turn_that_was_encoded_anew_is_caught():
     recorder, tokenizer = played("window"), tokenizer_of("qwen3")
     conversation = recorder.conversation
-    again = Span(Source.POLICY, 1, [*tokenizer.encode("hello", add_special_tokens=False), conversation.chat.end_of_turn])
+    joined = tokenizer.encode("hello", add_special_tokens=False)
+    again = Span(Source.POLICY, 1, [*joined, conversation.chat.end_of_turn])
     spans = tuple(again if span.source is Source.POLICY and not span.eligible else span
                   for span in conversation._finished[1].spans)
     conversation._finished[1] = replace(conversation._finished[1], spans=spans)

@@ -40,11 +40,12 @@ class Conversation:
     Raises ConfigError for an unknown history, DataError for calls out of turn or sampled ids that cannot be.
     """
 
-    def __init__(self, chat: "ChatFormat", observation: Observation, *, history: str = "append", window: int = 2) -> None:
+    def __init__(self, chat: "ChatFormat", observation: Observation, *, history: str = "append", window: int = 2
+                 ) -> None:
         if history not in HISTORIES:
             raise ConfigError(f"history must be one of {', '.join(HISTORIES)}, got {history!r}")
         if window < 1:
-            raise ConfigError(f"window counts the exchanges that are kept, at least 1, got {window}; use history='fresh'")
+            raise ConfigError(f"window counts the exchanges kept, at least 1, got {window}; for none, history='fresh'")
         self.chat, self.history, self.window = chat, history, window
         self._first = observation
         self._exchanges: list[tuple[np.ndarray, Observation]] = []  # (sampled ids, reply)
@@ -89,7 +90,7 @@ class Conversation:
     ) -> str:
         """Take what was sampled after `prompt_ids`, as it is; returns its text. `finish`: "stop" or "length"."""
         if self._action is not None:
-            raise DataError(f"turn {self.turn}: a second action without an observation between; call add_observation first")
+            raise DataError(f"turn {self.turn}: a second action without an observation between; call add_observation")
         span = Span(Source.POLICY, self.turn, token_ids, logprobs, plain_logprobs, policy_version, sampling)
         if span.logprobs is None:
             raise DataError(f"turn {self.turn}: sampled tokens without logprobs; an engine returns one per token")
@@ -98,8 +99,8 @@ class Conversation:
             stops = self.chat.token_texts(sorted(self.chat.stop_ids))
             raise DataError(
                 f"turn {self.turn}: finish={finish!r} with {self.chat.token_texts(span.token_ids[-1:])} as last token; "
-                f"expected 'length', or 'stop' with the sampled stop token ({' or '.join(stops)}) kept at the end: it is an "
-                "action too"
+                f"expected 'length', or 'stop' with the sampled stop token ({' or '.join(stops)}) kept at the end: it "
+                "is an action too"
             )
         self._action = span.token_ids
         self._extend([span])

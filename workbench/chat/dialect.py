@@ -1,8 +1,8 @@
 """What a chat template can do, and how messages are fitted to it.
 
-Not every template has a system role, tools, or takes two user messages in a row. Such conversations are fitted, always in
-the same way, and the session says so once: system text goes in front of the user's, repeated user messages become one,
-tool schemas become instructions (in the style of the Hermes models), tool replies become user text.
+Not every template has a system role or tools, or takes two user messages in a row. Such conversations are fitted,
+always in the same way, and the session says so once: system text goes in front of the user's, repeated user messages
+become one, tool schemas become instructions (in the style of the Hermes models), tool replies become user text.
 """
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from workbench.chat.skeleton import Template, TemplateRefused, placeholder
 from workbench.types import Message, Source
 
 TOOLS_BEFORE = (
-    "# Tools\n\nYou may call the functions below. Their signatures, one JSON object a line, stand within <tools></tools>:"
-    "\n<tools>\n"
+    "# Tools\n\nYou may call the functions below. Their signatures, one JSON object a line, stand within "
+    "<tools></tools>:\n<tools>\n"
 )
 TOOLS_AFTER = (
     "\n</tools>\n\nTo call one, write a JSON object with its name and arguments within <tool_call></tool_call>:\n"
@@ -90,8 +90,9 @@ def find_dialect(template: Template) -> Dialect:
 def _shows(template: Template, *messages: tuple[str, str | None], in_order: bool = False) -> bool:
     """Content None: a placeholder, which must appear exactly once; `in_order`: after what came before it."""
     marks = [placeholder(index) if text is None else text for index, (_, text) in enumerate(messages)]
+    dicts = [{"role": role, "content": mark} for (role, _), mark in zip(messages, marks, strict=True)]
     try:
-        shown = template.render([{"role": role, "content": mark} for (role, _), mark in zip(messages, marks, strict=True)])
+        shown = template.render(dicts)
     except TemplateRefused:
         return False
     wanted = [mark for mark, (_, text) in zip(marks, messages, strict=True) if text is None]

@@ -1,12 +1,12 @@
 """Text to token ids with two guarantees: every token has an author, and untrusted text never becomes a control token.
 
-An ordinary tokenizer looks for its added tokens (`<|im_end|>`, `<think>`, ...) in *all* text, so an observation can forge
-a turn. Here added tokens are looked for only in *literal* text: what the template wrote, and instructions marked as
-trusted. Everything between two control tokens, a *run*, is encoded at once by a bare copy of the tokenizer that knows
-no control token, so that the ids of benign text equal the tokenizer's own, tokens across a border included.
+An ordinary tokenizer looks for its added tokens (`<|im_end|>`, `<think>`, ...) in *all* text, so an observation can
+forge a turn. Here added tokens are looked for only in *literal* text: what the template wrote, and instructions marked
+as trusted. Everything between two control tokens, a *run*, is encoded at once by a bare copy of the tokenizer that
+knows no control token, so that the ids of benign text equal the tokenizer's own, tokens across a border included.
 
-What the tokenizer itself does to text stays as it is: Unicode normalization, and white space swallowed next to a control
-token that was added with `lstrip` or `rstrip`.
+What the tokenizer itself does to text stays as it is: Unicode normalization, and white space swallowed next to a
+control token that was added with `lstrip` or `rstrip`.
 """
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class Fixed(NamedTuple):
 class SafeEncoder:
     """The encoder of one tokenizer.
 
-    control_ids: every added token that is more than white space. forbidden_ids: those that plain text must never become.
+    control_ids: every added token that is more than white space; untrusted text spells them out in other tokens.
+    forbidden_ids: those that plain text must never become.
 
     `backend` is a `tokenizers.Tokenizer`; nothing of it is changed. Errors: ChatFormatError where the tokenizer has no
     such backend, or where its vocabulary lets plain text become a control token in a way that cannot be avoided.
@@ -157,8 +158,8 @@ class SafeEncoder:
                 return ids, offsets
         token = next(token for token in ids if token in self.forbidden_ids)
         raise ChatFormatError(
-            f"untrusted text must not become the control token {self.backend.id_to_token(token)!r} (id {token}), but this "
-            "tokenizer writes even a single character with it; remove that added token from the tokenizer"
+            f"untrusted text must not become the control token {self.backend.id_to_token(token)!r} (id {token}), but "
+            "this tokenizer writes even a single character with it; remove that added token from the tokenizer"
         )
 
 
@@ -213,7 +214,7 @@ class _Builder:
         self._share_out(ids, offsets, run)
 
     def _share_out(self, ids: list[int], offsets: list[tuple[int, int]], run: list) -> None:
-        """Give each token to the part that wrote it; one across a border to the content, of two contents to the later."""
+        """Give each token to the part that wrote it; across a border to the content, of two contents to the later."""
         ends: list[int] = []
         for part in run:
             ends.append((ends[-1] if ends else 0) + len(part[0]))

@@ -5,10 +5,10 @@
     (the policy samples)                                ... <|im_end|>
     chat.append(observation, turn=0, last_id=...)   (newline) <|im_start|>user ... <|im_end|> <|im_start|>assistant
 
-The glue is never written by hand. It is derived from the template (a conversation is rendered with a placeholder for the
-policy's text, and what follows the placeholder is the glue) and proven at load time against the tokenizer's own
-`apply_chat_template` on several conversations (`proof`). Where the template itself would re-render the past, as Qwen3 does
-when it drops old thoughts, the difference is kept in `differences` and what was sampled stays.
+The glue is never written by hand. It is derived from the template (a conversation is rendered with a placeholder for
+the policy's text, and what follows the placeholder is the glue) and proven at load time against the tokenizer's own
+`apply_chat_template` on several conversations (`proof`). Where the template itself would re-render the past, as Qwen3
+does when it drops old thoughts, the difference is kept in `differences` and what was sampled stays.
 """
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from workbench.chat.skeleton import (
 from workbench.errors import ChatFormatError
 from workbench.types import Observation, Source, Span
 
+CACHED_SHAPES = 1_024  # skeletons kept; more only where every task brings tools of its own
 POLICY_MARK = placeholder(3_000_000)  # stands for the policy's text where the glue after it is derived
 
 
@@ -56,13 +57,13 @@ class ChatFormat:
         self.stop_ids = frozenset(token for token in (user_glue.stop, eos_id) if token is not None)
         if not self.stop_ids:
             raise ChatFormatError(
-                "expected an end-of-turn token after the assistant's text or an eos token, found neither, so the policy "
-                "could never end its turn; set tokenizer.eos_token"
+                "expected an end-of-turn token after the assistant's text or an eos token, found neither, so the "
+                "policy could never end its turn; set tokenizer.eos_token"
             )
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any, *, template_flags: Mapping[str, Any] = {}) -> "ChatFormat":
-        """Derive the glue and prove it. `template_flags`: variables of the template, such as {"enable_thinking": False}.
+        """Derive the glue and prove it. `template_flags`: variables of the template ({"enable_thinking": False}).
 
         Raises ChatFormatError, naming the first differing token, if no append-only rendering can be derived.
         """
@@ -85,7 +86,7 @@ class ChatFormat:
     # -------------------------------------------------------------------------------------------- rendering
 
     def open(self, observation: Observation) -> tuple[Span, ...]:
-        """The first prompt: contents and schemas PROMPT, literals SCAFFOLD, all turn 0; ends with the generation prompt."""
+        """The first prompt, all turn 0: contents and schemas PROMPT, literals SCAFFOLD; a generation prompt ends it."""
         messages = [chat_message(message, Source.PROMPT, 0) for message in observation.messages]
         return tuple(self.encoder.encode(self._opening_items(messages, observation.tools, 0), at_start=True))
 
@@ -153,6 +154,8 @@ class ChatFormat:
         """The skeleton of a whole conversation, from the cache or derived and checked."""
         key = (self._shape(messages, True), repr(tools) if tools else None)
         if key not in self._openings:
+            if len(self._openings) >= CACHED_SHAPES:
+                self._openings.clear()
             guarded = guard_tool(tools, self.names)
             shown = self.placeholders(messages, opening=True)
             parts = self._derived(shown, guarded, messages, "", opening=True)
@@ -203,12 +206,7 @@ class ChatFormat:
         for index, message in enumerate(messages):
             if probed[offset + index]["content"] and message.policy is None:
                 probed[offset + index]["content"] = PROBES[index % 2]
-        expected = "".join(
-            part if isinstance(part, str)
-            else self._transform(messages[part.message].role, opening and part.message == 0).on_text(PROBES[part.message % 2])
-            if part.field == CONTENT and messages[part.message].policy is None else placeholder(*part)
-            for part in parts
-        )
+        expected = "".join(part if isinstance(part, str) else self._probe_in(part, messages, opening) for part in parts)
         came = after_mark(self.template.render(probed, tools))
         if came != expected:
             at = next((i for i, (a, b) in enumerate(zip(came, expected)) if a != b), min(len(came), len(expected)))
@@ -218,6 +216,13 @@ class ChatFormat:
                 f"{expected[at - 20 if at > 20 else 0 : at + 40]!r}, got {came[at - 20 if at > 20 else 0 : at + 40]!r}"
             )
         return parts
+
+    def _probe_in(self, slot: Slot, messages: Sequence[ChatMessage], opening: bool) -> str:
+        """What a probe should look like in this slot; names and the policy's turns keep their placeholder."""
+        message = messages[slot.message]
+        if slot.field != CONTENT or message.policy is not None:
+            return placeholder(*slot)
+        return self._transform(message.role, opening and slot.message == 0).on_text(PROBES[slot.message % 2])
 
     @staticmethod
     def _check_slots(parts: Sequence[str | Slot], messages: Sequence[ChatMessage]) -> None:
@@ -291,7 +296,7 @@ class ChatFormat:
         return self.encoder.backend.decode(ids, skip_special_tokens=False)
 
     def token_texts(self, ids: Sequence[int]) -> list[str]:
-        """One string per token to show: control tokens spelled out, single bytes as \\xe2, unknown ids as their number."""
+        """One string per token to show: control tokens spelled out, single bytes as \\xe2, unknown ids as a number."""
         return [self._token_text(int(token)) for token in ids]
 
     def _token_text(self, token: int) -> str:

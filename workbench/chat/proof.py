@@ -40,7 +40,8 @@ CASES: tuple[tuple[str, Observation, tuple[tuple[str, Observation], ...]], ...] 
     ("thoughts", _say(("user", "Begin.")),
      ((THOUGHT + "<answer>Up</answer>", _say(("user", "You moved."))),
       (THOUGHT + "<answer>Down</answer>", _say(("user", "You moved back."))))),
-    ("empty turns", _say(("user", "Begin.")), (("", _say(("user", "Say something."))), ("", _say(("user", "Please."))))),
+    ("empty turns", _say(("user", "Begin.")),
+     (("", _say(("user", "Say something."))), ("", _say(("user", "Please."))))),
     ("tool replies", _say(("user", "What is a fox?"), tools=(TOOL,)),
      (("I look.", _say(("tool", "an animal"), ("tool", "a \"sly\" one\n"))), ("Once more.", _say(("tool", "red"))),
       ("An animal.", _say(("user", "Right. And a hen?"))), ("I look.", _say(("tool", "a bird"))))),
@@ -62,7 +63,7 @@ def _in_words(name: str, before: str, after: str) -> str:
         return f"{name}: a later turn makes the template drop {before!r} from the past; here the past stays as sampled"
     if not before:
         return f"{name}: a later turn makes the template add {after!r} to the past; here the past stays as sampled"
-    return f"{name}: a later turn makes the template turn {before!r} in the past into {after!r}; here it stays as sampled"
+    return f"{name}: a later turn makes the template turn {before!r} of the past into {after!r}; here it stays as is"
 
 
 def _compare(chat: "ChatFormat", name: str, first: Observation, exchanges) -> Iterator[tuple[str, str]]:
@@ -73,21 +74,22 @@ def _compare(chat: "ChatFormat", name: str, first: Observation, exchanges) -> It
     ours = _text(items)
     ids = [token for span in chat.open(first) for token in span.token_ids.tolist()]
     theirs = chat.template.render(reference, tools)
-    borders: list[int] = []
+    glues: list[tuple[int, int, list[int]]] = [(0, len(ours), list(ids))]  # (start, end, ids) of what is not sampled
     if ours != theirs:
         _refuse(chat, f"{name}, first prompt", ids, chat.template.reference_ids(reference, tools))
-    _same_ids(chat, f"{name}, first prompt", ids, reference, tools, theirs, borders)
+    _same_ids(chat, f"{name}, first prompt", ids, reference, tools, theirs, glues)
     for turn, (text, reply) in enumerate(exchanges):
         action = [Piece(text, Source.POLICY, turn, True)]
         pieces, _ = chat.glue_items(reply, turn, None, turn > 0)
         glue = _text(pieces)
-        for spans in (chat.encoder.encode(action), chat.append(reply, turn=turn, last_id=None)):
-            ids += [token for span in spans for token in span.token_ids.tolist()]
+        ids += [token for span in chat.encoder.encode(action) for token in span.token_ids.tolist()]
+        added = [t for span in chat.append(reply, turn=turn, last_id=None) for t in span.token_ids.tolist()]
+        ids += added
         reference.append({"role": "assistant", "content": text})
         reference += _reference(chat, [chat_message(m, Source.ENV, turn) for m in reply.messages], reply, False)
         before, theirs = theirs + text, chat.template.render(reference, tools)
-        borders += [len(ours), len(ours) + len(text)]
         ours += text + glue
+        glues.append((len(ours) - len(glue), len(ours), added))
         where = f"{name}, after turn {turn}"
         if theirs != before + glue:
             # Something new right behind the policy's words is no change of the past: the glue itself would differ.
@@ -95,7 +97,7 @@ def _compare(chat: "ChatFormat", name: str, first: Observation, exchanges) -> It
                 _refuse(chat, where, ids, chat.template.reference_ids(reference, tools))
             yield _change(before, theirs[: len(theirs) - len(glue)])
         if ours == theirs:
-            yield from _same_ids(chat, where, ids, reference, tools, theirs, borders)
+            yield from _same_ids(chat, where, ids, reference, tools, theirs, glues)
 
 
 def _reference(chat: "ChatFormat", messages: list, observation: Observation, opening: bool) -> list[dict]:
@@ -108,18 +110,25 @@ def _text(pieces) -> str:
 
 
 def _same_ids(chat: "ChatFormat", where: str, ids: list[int], reference: list[dict], tools: list, text: str,
-              borders: list[int]) -> list[tuple[str, str]]:
-    """Equal text must be equal ids, but for tokens that the tokenizer would lay across the border of a sampled turn."""
+              glues: list[tuple[int, int, list[int]]]) -> list[tuple[str, str]]:
+    """Equal text must be equal ids, except in what the policy will sample by itself.
+
+    Where a template has no control token around the policy's words, the tokenizer may lay one token across the border
+    (recorded), or begin them with a space of its own (which is the sampler's business).
+    """
     theirs = chat.template.reference_ids(reference, tools)
     if ids == theirs:
         return []
-    offsets = chat.encoder.backend.encode(text, add_special_tokens=False).offsets
+    encoding = chat.encoder.backend.encode(text, add_special_tokens=False)
     at = _first_difference(ids, theirs)
-    across = [(start, end) for start, end in offsets[at : at + 1] for border in borders if start < border < end]
-    if not across:
-        _refuse(chat, where, ids, theirs)
-    start, end = across[0]
-    return [(text[start:end], "one token across the border of a turn")]
+    for start, end in encoding.offsets[at : at + 1]:
+        if any(start < border < end for glue in glues for border in glue[:2]):
+            return [(text[start:end], "one token across the border of a turn")]
+    tokens = list(zip(encoding.ids, encoding.offsets, strict=True))
+    for start, end, glue in glues:
+        if [token for token, (left, right) in tokens if start <= left and right <= end and left < right] != glue:
+            _refuse(chat, where, ids, theirs)
+    return []
 
 
 def _first_difference(ours: list[int], theirs: list[int]) -> int:
@@ -134,9 +143,9 @@ def _refuse(chat: "ChatFormat", where: str, ours: list[int], theirs: list[int]) 
         return f"{chat.token_texts(ids[at : at + 1])[0]!r} (id {ids[at]})" if at < len(ids) else "nothing more"
 
     raise ChatFormatError(
-        f"{where}: no append-only rendering of this chat template can be derived. First difference at token {at}, after "
-        f"{''.join(chat.token_texts(theirs[max(0, at - 8) : at]))!r}: the template writes {show(theirs)}, append-only "
-        f"rendering {show(ours)}. Use a template whose past does not change, or another tokenizer"
+        f"{where}: no append-only rendering of this chat template can be derived. First difference at token {at}, "
+        f"after {''.join(chat.token_texts(theirs[max(0, at - 8) : at]))!r}: the template writes {show(theirs)}, "
+        f"append-only rendering {show(ours)}. Use a template whose past does not change, or another tokenizer"
     )
 
 
@@ -163,5 +172,6 @@ def _prove_no_forgery(chat: "ChatFormat") -> None:
     forged = [token for span in spans for token in span.token_ids.tolist() if token in chat.encoder.forbidden_ids]
     if forged:
         raise ChatFormatError(
-            f"untrusted text became the control tokens {chat.token_texts(forged[:4])}; this tokenizer cannot be used safely"
+            f"untrusted text became the control tokens {chat.token_texts(forged[:4])}, expected none: this tokenizer "
+            "cannot be used safely; remove those added tokens from it"
         )

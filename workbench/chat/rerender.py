@@ -1,9 +1,9 @@
 """A past that the model's own template writes anew, with the sampled ids put back wherever the text survived.
 
-A template may drop old thoughts, or move white space, so it must see the policy's text. It is rendered twice: once with a
-placeholder for every turn of the policy (which shows where they stand) and once with their text. What the template left of
-a turn is then covered with the ids that were sampled, cut at a token; only what is left over is encoded anew, and nothing
-of it is ever trained (law 2).
+A template may drop old thoughts, or move white space, so it must see the policy's text. It is rendered twice: once with
+a placeholder for every turn of the policy (which shows where they stand) and once with their text. What the template
+left of a turn is then covered with the ids that were sampled, cut at a token; only what is left over is encoded anew,
+and nothing of it is ever trained (law 2).
 """
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _guarded_text(chat: "ChatFormat", ids: np.ndarray) -> str:
 
 
 def _reused(chat: "ChatFormat", ids: np.ndarray, text: str, shown: str, turn: int) -> list[Piece | Fixed]:
-    """Cover `shown`, what the template left of a turn, with as many of the sampled ids as fit; the rest is encoded anew.
+    """Cover `shown`, what the template left of a turn, with as many of the sampled ids as fit; encode the rest anew.
 
     A template cuts a turn at its start (a dropped thought), trims it at both ends, or adds something in front.
     """
@@ -176,10 +176,9 @@ def _reused(chat: "ChatFormat", ids: np.ndarray, text: str, shown: str, turn: in
     place = whole.rfind(left)
     if place < 0:  # something new in front: only the common end can be the policy's own tokens
         place = len(whole) - _common_start(whole[::-1], left[::-1])
-    first, last, start, end = _tokens_between(chat, body, whole, place, min(len(whole), place + len(left)))
-    if first == last:
-        start = end = len(whole)
-    front, rest = cut_guarded(shown, len(left) - (min(len(whole), place + len(left)) - start))
+    stop = min(len(whole), place + len(left))
+    first, last, start, end = _tokens_between(chat, body, whole, place, stop)
+    front, rest = cut_guarded(shown, len(left) - (stop - start))
     _, back = cut_guarded(rest, end - start)
     items: list[Piece | Fixed] = []
     for part, fixed in ((front, body[first:last]), (back, ids[len(body):])):
@@ -191,9 +190,10 @@ def _reused(chat: "ChatFormat", ids: np.ndarray, text: str, shown: str, turn: in
     return items
 
 
-def _tokens_between(chat: "ChatFormat", body: np.ndarray, whole: str, start: int, end: int) -> tuple[int, int, int, int]:
+def _tokens_between(chat: "ChatFormat", body: np.ndarray, whole: str, start: int, end: int
+                    ) -> tuple[int, int, int, int]:
     """(first token, token after the last, first character, character after the last) of the tokens that lie wholly
-    within whole[start:end]; equal tokens where none does, or where the text cannot be cut there."""
+    within whole[start:end]; no token at its very end where none does, or where the text cannot be cut there."""
     def text(low: int, high: int) -> str:
         return chat.encoder.backend.decode(body[low:high].tolist(), skip_special_tokens=False)
 
@@ -202,7 +202,7 @@ def _tokens_between(chat: "ChatFormat", body: np.ndarray, whole: str, start: int
     left, middle = text(0, first), text(first, last)
     # Half of a character decodes otherwise than the whole: such a place is no place to cut.
     if first >= last or left + middle + text(last, len(body)) != whole or len(left) < start or len(left + middle) > end:
-        return len(body), len(body), len(whole), len(whole)
+        return len(body), len(body), end, end
     return first, last, len(left), len(left + middle)
 
 

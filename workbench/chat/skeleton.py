@@ -1,13 +1,14 @@
 """What a chat template writes around contents: found by rendering placeholders, never by showing it untrusted text.
 
-A template is a program; it may trim a content, quote it as JSON, drop it, or join messages. So it is run once per *shape*
-of a conversation (the roles, and which contents are empty) with a placeholder for each content. Its output, cut at the
-placeholders, is the *skeleton*: literals and slots. What the template does to a content inside its slot, a `Transform`,
-is found by probes and checked again for every new shape. Rendering then is filling in, at no cost to history.
+A template is a program; it may trim a content, quote it as JSON, drop it, or join messages. So it is run once per
+*shape* of a conversation (the roles, and which contents are empty) with a placeholder for each content. Its output, cut
+at the placeholders, is the *skeleton*: literals and slots. What the template does to a content inside its slot, a
+`Transform`, is found by probes and checked again for every new shape. Rendering then is filling in, whatever the length
+of the history.
 
 Placeholders are made of Unicode non-characters (U+FDD0..U+FDEF), which no ordinary text holds. The two texts that a
-template must really see, tool schemas and the policy's own turns in a re-rendered history, are *guarded*: what looks like
-a control token in them is broken up by a non-character, which is taken out again afterwards.
+template must really see, tool schemas and the policy's own turns in a re-rendered history, are *guarded*: what looks
+like a control token in them is broken up by a non-character, which is taken out again afterwards.
 """
 from __future__ import annotations
 
@@ -103,7 +104,7 @@ def _overlap(left: str, right: str) -> bool:
     return any(left.endswith(right[:size]) for size in range(1, min(len(left), len(right) - 1) + 1))
 
 
-# ------------------------------------------------------------------------------------------------ what happens to contents
+# ------------------------------------------------------------------------------------------------ inside a slot
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ class Template:
         self._arguments = dict(self._flags, add_generation_prompt=True, **fixed)
         for name in self._flags:
             if not re.search(rf"\b{re.escape(str(name))}\b", self.source):
-                raise ChatFormatError(f"template flag {name!r} does nothing: the chat template never mentions it; remove it")
+                raise ChatFormatError(f"template flag {name!r} does nothing: the template never mentions it; remove it")
 
     def render(self, messages: list[dict], tools: list | None = None) -> str:
         try:
@@ -195,7 +196,10 @@ class Template:
         mark = placeholder(0)
         around = render(mark).split(mark)
         if len(around) != 2:
-            raise ChatFormatError(f"the template shows the content of a {role} message {len(around) - 1} times, not once")
+            raise ChatFormatError(
+                f"expected the content of a {role} message once in the template's output, found it {len(around) - 1} "
+                "times; this template cannot be followed token by token"
+            )
         results = [render(probe) for probe in PROBES]
         for transform in CANDIDATES:
             if all(around[0] + transform.on_text(probe) + around[1] == result
