@@ -50,7 +50,8 @@ def test_an_unknown_preset_names_the_nearest():
 
 
 @pytest.mark.parametrize("settings", [{"collect.window": 3}, {"collect.env_deadline_s": 5},
-                                      {"algorithm.clip_high": 0.28}])
+                                      {"algorithm.clip_high": 0.28}, {"learner.seed": 3}, {"engine.device": "cuda"},
+                                      {"env.max_moves_per_action": 12}])
 def test_a_setting_of_yours_that_cannot_act_is_refused_with_the_reason(settings):
     (key,) = settings
     with pytest.raises(ConfigError, match=f"{key} has no effect"):
@@ -59,7 +60,9 @@ def test_a_setting_of_yours_that_cannot_act_is_refused_with_the_reason(settings)
 
 @pytest.mark.parametrize("settings", [{"collect.window": 3, "collect.history": "window"},
                                       {"collect.env_deadline_s": 5, "collect.env_runner": "threads"},
-                                      {"algorithm.clip_high": 0.28, "algorithm.epochs": 2}])
+                                      {"algorithm.clip_high": 0.28, "algorithm.epochs": 2},
+                                      {"learner.seed": 3, "algorithm.minibatches": 2},
+                                      {"env.max_moves_per_action": 12, "env.max_moves": 20}])
 def test_the_same_setting_is_welcome_where_it_acts(settings):
     assert load_config_with_warnings("frozenlake", settings)[1] == []
 
@@ -73,6 +76,12 @@ def test_what_a_preset_sets_without_effect_is_a_warning(monkeypatch):
 def test_group_baselines_need_groups():
     with pytest.raises(ConfigError, match="group_size >= 2"):
         load_config("frozenlake", {"train.group_size": 1})
+
+
+@pytest.mark.parametrize("settings, words", [({"collect.temperature": 0}, "alike"), ({"algorithm.minibatches": 1000}, "more parts")])
+def test_contradictions_are_refused(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        load_config("frozenlake", settings)
 
 
 def test_a_toml_file_names_its_base_and_what_differs(tmp_path):

@@ -271,7 +271,17 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
     if train.group_size < getattr(alg, "min_group_size", 1):
         raise ConfigError(f"{type(alg).__name__} compares attempts within a group and needs train.group_size >= "
                           f"{alg.min_group_size}, got {train.group_size}")
+    if c.collect.temperature == 0:
+        raise ConfigError("collect.temperature = 0 makes all attempts at a task alike, so that nothing can be compared; "
+                          "training samples at a temperature above 0 (evaluation is greedy by itself)")
+    if alg.minibatches > train.tasks_per_step * train.group_size:
+        raise ConfigError(f"algorithm.minibatches = {alg.minibatches} cuts a step of {train.tasks_per_step} x "
+                          f"{train.group_size} trajectories into more parts than it has")
     inert: list[tuple[str, bool, str]] = [
+        ("engine.device", True, "the embedded engine samples where the policy lives; set policy.device"),
+        ("learner.seed", alg.minibatches == 1, "nothing is shuffled while algorithm.minibatches is 1"),
+        ("env.max_moves_per_action", getattr(c.env, "max_moves_per_action", 0) > getattr(c.env, "max_moves", 0),
+         "env.max_moves ends the attempt before that many moves are made"),
         ("collect.window", c.collect.history != "window", f"collect.history is {c.collect.history!r}, not 'window'"),
         ("collect.env_deadline_s", c.collect.env_runner == "inline",
          "an inline environment cannot be cut off; set collect.env_runner='threads'"),
@@ -284,12 +294,12 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
     wrong = [f"{key} has no effect: {why}" for key, dead, why in inert if dead and key in written]
     if wrong:
         raise ConfigError("; ".join(wrong) + ". Remove it, or change what makes it inert")
-    defaults = to_dict(Config(env=c.env, engine=type(c.engine)(), algorithm=type(alg)()))
+    defaults = to_dict(Config(env=type(c.env)(), engine=type(c.engine)(), algorithm=type(alg)()))
     tree = to_dict(config)
 
     def at(node: Any, key: str) -> Any:
         for part in key.split("."):
-            node = node[part]
+            node = node.get(part)
         return node
 
     return [f"{key} = {at(tree, key)!r} has no effect here: {why}"
