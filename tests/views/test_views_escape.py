@@ -50,7 +50,8 @@ PAYLOADS = {
 
 def unsafe_characters(text: str) -> set[str]:
     """Characters that act or hide, which a form must not hold."""
-    return {c for c in text if c != "\n" and (unicodedata.category(c)[0] == "C" or unicodedata.category(c) in ("Zl", "Zp"))}
+    kinds = {c: unicodedata.category(c) for c in set(text) - {"\n"}}
+    return {c for c, kind in kinds.items() if kind[0] == "C" or kind in ("Zl", "Zp")}
 
 
 def faults(view: View, benign: View) -> list[str]:
@@ -80,8 +81,11 @@ def test_hostile_text_adds_no_element_no_attribute_and_no_control_character(payl
         assert not faults(make(payload), benign[name]), name
 
 
-@pytest.mark.parametrize("payload", [p for name, p in PAYLOADS.items() if name not in ("entity", "template", "backtick")],
-                         ids=[name for name in PAYLOADS if name not in ("entity", "template", "backtick")])
+# Three payloads are harmless in the naive view of the control: they aim at other kinds of sloppiness.
+HARMFUL = {name: payload for name, payload in PAYLOADS.items() if name not in ("entity", "template", "backtick")}
+
+
+@pytest.mark.parametrize("payload", HARMFUL.values(), ids=HARMFUL)
 def test_negative_control_a_naive_view_is_noticed(payload):
     def naive(text: str) -> View:
         return View(f'<div title="{text}">{text}</div><p title=\'{text}\'>{text}</p>', text)
@@ -131,10 +135,24 @@ def test_a_browser_runs_nothing(chromium, tmp_path, monkeypatch):
     naive = "".join(f"<div>{payload}</div>" for name, payload in PAYLOADS.items() if name in ("script", "onerror"))
     for name, body, title in (("views", hostile, "calm"), ("naive", naive, "owned")):
         page = tmp_path / f"{name}.html"
-        page.write_text(f'<!doctype html><meta charset="utf-8"><title>calm</title><body>{body}</body>', encoding="utf-8")
-        done = subprocess.run([chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--dump-dom",
-                               "--disable-background-networking", "--virtual-time-budget=1500",
-                               f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()], capture_output=True, timeout=60)
+        head = '<!doctype html><meta charset="utf-8"><title>calm</title>'
+        page.write_text(f"{head}<body>{body}</body>", encoding="utf-8")
+        done = subprocess.run(
+            [
+                chromium,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+                "--dump-dom",
+                "--disable-background-networking",
+                "--virtual-time-budget=1500",
+                f"--user-data-dir={tmp_path / 'profile'}",
+                page.as_uri(),
+            ],
+            capture_output=True,
+            timeout=60,
+        )
         assert f"<title>{title}</title>" in done.stdout.decode("utf-8", "replace"), name
 
 

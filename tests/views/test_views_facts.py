@@ -29,7 +29,8 @@ SOURCES = st.sampled_from(Source)
 def test_views_import_neither_torch_nor_transformers_and_pictures_only_when_drawn():
     code = ("import sys, workbench.views as v; [getattr(v, n) for n in v.__all__]; "
             "print([m for m in ('torch', 'transformers', 'matplotlib', 'plotly', 'IPython') if m in sys.modules])")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=examples.__file__.rsplit("tests", 1)[0])
+    root = examples.__file__.rsplit("tests", 1)[0]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
@@ -78,7 +79,10 @@ def test_red_is_below_zero_blue_above_and_white_only_zero():
 # ------------------------------------------------------------------------------------------------ trajectories
 
 
-@given(st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "a", "\n", "<"]), max_size=12).map("".join))
+TEXTS = st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "a", "\n", "<"]), max_size=12)
+
+
+@given(TEXTS.map("".join))
 def test_the_parts_of_a_text_are_the_whole_text(text):
     assert "".join(part for _, part in pieces(text)) == text
 
@@ -90,7 +94,8 @@ def test_thought_and_answer_are_told_apart():
 
 
 @pytest.mark.parametrize("text, rows", [
-    ("P _ _\nO G _", 2), ("say\nP_\n_G\nso", 2), ("P G", 0), ("GO\nGO GO", 0), ("P _\n_ _ G", 0), ("P x\n_ G", 0), ("", 0)])
+    ("P _ _\nO G _", 2), ("say\nP_\n_G\nso", 2), ("P G", 0), ("GO\nGO GO", 0), ("P _\n_ _ G", 0), ("P x\n_ G", 0),
+    ("", 0)])
 def test_a_grid_is_found_only_where_there_is_one(text, rows):
     found = find_grid(text)
     assert (len(found.cells) if found else 0) == rows
@@ -152,7 +157,8 @@ def test_a_png_refuses_what_it_cannot_hold():
 
 
 def test_one_trained_token_is_seen_however_long_the_sequence():
-    spans = (Span(Source.PROMPT, 0, [97] * 20_000), Span(Source.POLICY, 0, [98], [-1.0]), Span(Source.ENV, 0, [97] * 12_000))
+    spans = (Span(Source.PROMPT, 0, [97] * 20_000), Span(Source.POLICY, 0, [98], [-1.0]),
+             Span(Source.ENV, 0, [97] * 12_000))
     view = show_masks([Group((examples.trajectory(segments=(Segment(spans),)),))])
     pixels, _ = read_png(view.png)
     assert (pixels == TRAINED).any() and "#" in view.text.split("|")[1]
@@ -185,8 +191,10 @@ def test_curves_read_a_data_frame_like_the_run_folder_gives():
 
 def test_the_untrained_policy_is_step_zero_and_its_repeats_are_no_points():
     success = curves_of(examples.steps(), examples.evaluations(), None)[0]
-    assert [(p.step, p.mode) for p in success.points] == [(0, "greedy"), (0, "sampled"), (24, "greedy"), (24, "sampled")]
-    assert [(line.name, line.value) for line in success.lines] == [("random", 0.21), ("untrained", 0.30), ("solver", 0.93)]
+    assert [(p.step, p.mode) for p in success.points] == [
+        (0, "greedy"), (0, "sampled"), (24, "greedy"), (24, "sampled")]
+    assert [(line.name, line.value) for line in success.lines] == [
+        ("random", 0.21), ("untrained", 0.30), ("solver", 0.93)]
 
 
 def test_curves_without_neighbours_say_so():

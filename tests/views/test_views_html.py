@@ -20,9 +20,13 @@ PROPERTIES = {
     "border-top", "color", "cursor", "display", "font-family", "font-size", "font-style", "font-weight", "height",
     "line-height", "margin", "max-width", "min-width", "overflow-wrap", "overflow-x", "padding", "table-layout",
     "text-align", "vertical-align", "white-space", "width", "word-break"}
-ALLOWED_VALUES = {"white-space": {"normal", "pre", "nowrap", "pre-wrap", "pre-line"}, "overflow-wrap": {"normal", "break-word"},
-                  "display": {"inline-block", "block", "inline"}, "word-break": {"normal", "keep-all", "break-all"},
-                  "overflow-x": {"auto", "hidden", "visible", "scroll"}}
+ALLOWED_VALUES = {
+    "white-space": {"normal", "pre", "nowrap", "pre-wrap", "pre-line"},
+    "overflow-wrap": {"normal", "break-word"},
+    "display": {"inline-block", "block", "inline"},
+    "word-break": {"normal", "keep-all", "break-all"},
+    "overflow-x": {"auto", "hidden", "visible", "scroll"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +88,8 @@ def without_styles(view: View) -> str:
 
 def test_author_and_trained_are_told_without_colour():
     text = without_styles(show_tokens(examples.trajectory(segments=examples.rewritten()), examples.token_texts))
-    for mark in ("prompt turn 0", "scaffold turn 0", "TRAIN turn 0, 6", "again turn 0, 6", "env turn 0", "TRAIN turn 1, 5"):
+    for mark in ("prompt turn 0", "scaffold turn 0", "TRAIN turn 0, 6", "again turn 0, 6", "env turn 0",
+                 "TRAIN turn 1, 5"):
         assert mark in text
     assert "segment 1 of 2" in text and "segment 2 of 2" in text
 
@@ -108,7 +113,8 @@ def test_trained_tokens_have_a_bar_on_top_and_their_logprob_in_the_tooltip():
 def test_a_long_trajectory_stays_small_and_says_what_it_hides(tokens, segments):
     each = tokens // segments
     policy = each // 2
-    one = Segment((Span(Source.PROMPT, 0, [97] * (each - policy)), Span(Source.POLICY, 0, [98] * policy, np.full(policy, -1.0))))
+    one = Segment((Span(Source.PROMPT, 0, [97] * (each - policy)),
+                   Span(Source.POLICY, 0, [98] * policy, np.full(policy, -1.0))))
     trajectory = examples.trajectory(segments=(one,) * segments)
     view = show_tokens(trajectory, examples.token_texts)
     assert len(view.html) < 700_000 and len(Page(view.html).elements) < 5_000

@@ -29,19 +29,28 @@ CASES = {
     "trajectory-without-grid": lambda: show_trajectory(examples.no_grid()),
     "group": lambda: show_group(examples.group()),
     "tokens": lambda: show_tokens(examples.trajectory(), examples.token_texts),
-    "tokens-rewritten-history": lambda: show_tokens(examples.trajectory(segments=examples.rewritten()), examples.token_texts),
-    "tokens-credit": lambda: show_tokens(examples.trajectory(), examples.token_texts, credit_of(examples.credit_table(), 1)),
+    "tokens-rewritten-history": lambda: show_tokens(
+        examples.trajectory(segments=examples.rewritten()), examples.token_texts
+    ),
+    "tokens-credit": lambda: show_tokens(
+        examples.trajectory(), examples.token_texts, credit_of(examples.credit_table(), 1)
+    ),
     "tokens-capped": long_tokens,
     "masks": lambda: show_masks([examples.group()]),
     "curves": lambda: show_curves(examples.steps(), examples.evaluations()),
     "curves-alone": lambda: show_curves(examples.steps(3)),
-    "evaluation": lambda: show_evaluation([*examples.neighbours(), examples.score("trained", "sampled", 0.55, faults=1)],
-                                          [examples.pair()]),
-    "evaluation-gap": lambda: show_evaluation([examples.score("trained", "sampled", 0.55)], absent={"solver": "none known"}),
+    "evaluation": lambda: show_evaluation(
+        [*examples.neighbours(), examples.score("trained", "sampled", 0.55, faults=1)], [examples.pair()]
+    ),
+    "evaluation-gap": lambda: show_evaluation(
+        [examples.score("trained", "sampled", 0.55)], absent={"solver": "none known"}
+    ),
     "demo": lambda: show_demo(examples.demo_table()),
     "metrics": lambda: show_metrics(examples.steps(3)[2], examples.steps(3)[1]),
-    "config": lambda: show_config({"train": {"steps": 40, "lr": 0.001}, "env": {"slip": 0.2}, "extra": ()},
-                                  {"train": {"steps": 20, "lr": 0.001}, "env": {"slip": 0.2}, "gone": 1}),
+    "config": lambda: show_config(
+        {"train": {"steps": 40, "lr": 0.001}, "env": {"slip": 0.2}, "extra": ()},
+        {"train": {"steps": 20, "lr": 0.001}, "env": {"slip": 0.2}, "gone": 1},
+    ),
     "progress": examples.progress_view,
 }
 

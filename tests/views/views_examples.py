@@ -5,8 +5,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from workbench.types import (CreditTable, Group, Message, Observation, Segment, Source, Span, StopReason, Task, ToolCall,
-                             Trajectory, Turn, View)
+from workbench.types import (
+    CreditTable,
+    Group,
+    Message,
+    Observation,
+    Segment,
+    Source,
+    Span,
+    StopReason,
+    Task,
+    ToolCall,
+    Trajectory,
+    Turn,
+    View,
+)
 from workbench.views import (progress, show_config, show_curves, show_demo, show_evaluation, show_group, show_masks,
                              show_metrics, show_rows, show_text, show_tokens, show_trajectory)
 
@@ -34,10 +47,15 @@ def spans() -> tuple[Span, ...]:
     """Two turns: prompt, glue, action, reply, glue, action."""
     first, second = [*ids_of("Right"), 101], [*ids_of("D_wn"), 101]
     return (
-        Span(Source.SCAFFOLD, 0, [100]), Span(Source.PROMPT, 0, ids_of("Go P to G")), Span(Source.SCAFFOLD, 0, [101, 102, 100]),
+        Span(Source.SCAFFOLD, 0, [100]),
+        Span(Source.PROMPT, 0, ids_of("Go P to G")),
+        Span(Source.SCAFFOLD, 0, [101, 102, 100]),
         Span(Source.POLICY, 0, first, logprobs(len(first)), policy_version=3),
-        Span(Source.SCAFFOLD, 0, [102, 100]), Span(Source.ENV, 0, ids_of("ok, P2")), Span(Source.SCAFFOLD, 1, [101, 100]),
-        Span(Source.POLICY, 1, second, logprobs(len(second)), policy_version=3))
+        Span(Source.SCAFFOLD, 0, [102, 100]),
+        Span(Source.ENV, 0, ids_of("ok, P2")),
+        Span(Source.SCAFFOLD, 1, [101, 100]),
+        Span(Source.POLICY, 1, second, logprobs(len(second)), policy_version=3),
+    )
 
 
 def rewritten() -> tuple[Segment, ...]:
@@ -51,15 +69,33 @@ def trajectory(text: str = "go on", *, attempt: int = 0, success: bool | None = 
                stop: StopReason = StopReason.TERMINATED, error: str | None = None) -> Trajectory:
     """Two turns on a lake, the first one complained about; `text` stands wherever foreign text may stand."""
     turns = (
-        Turn(0, f"<think>{text}</think>{text}", "length", (), (), (Message("user", f"{text}\n{START}\nMoves left: 10"),),
-             -0.1, {"goal": 0.0, f"format{text}": -0.1}, None,
-             {"valid_format": False, "complaint": f"The tag <answer> is missing: {text}", "moves": [], "state": START}),
-        Turn(1, f"<think>{text}</think>{text}<answer>Right || {text}</answer>", "stop", ("Right", text),
-             (ToolCall(text, {"query": text}),), (Message("tool", f"{text}\n{END}", name=text),), 1.0 if success else 0.0,
-             {"goal": 1.0 if success else 0.0}, None,
-             {"valid_format": True, "moves": ["Right", text], "state": END, "success": success}),
+        Turn(
+            0,
+            f"<think>{text}</think>{text}",
+            "length",
+            (),
+            (),
+            (Message("user", f"{text}\n{START}\nMoves left: 10"),),
+            -0.1,
+            {"goal": 0.0, f"format{text}": -0.1},
+            None,
+            {"valid_format": False, "complaint": f"The tag <answer> is missing: {text}", "moves": [], "state": START},
+        ),
+        Turn(
+            1,
+            f"<think>{text}</think>{text}<answer>Right || {text}</answer>",
+            "stop",
+            ("Right", text),
+            (ToolCall(text, {"query": text}),),
+            (Message("tool", f"{text}\n{END}", name=text),),
+            1.0 if success else 0.0,
+            {"goal": 1.0 if success else 0.0},
+            None,
+            {"valid_format": True, "moves": ["Right", text], "state": END, "success": success},
+        ),
     )
-    observation = Observation((Message("system", text), Message("user", f"Go from P to G. {text}\n{START}\nMoves left: 10")))
+    told = f"Go from P to G. {text}\n{START}\nMoves left: 10"
+    observation = Observation((Message("system", text), Message("user", told)))
     return Trajectory(Task(f"lake/{text}", "frozenlake", 7), attempt, attempt, observation, turns,
                       segments or (Segment(spans()),), stop, success=success, error=error)
 
@@ -67,9 +103,18 @@ def trajectory(text: str = "go on", *, attempt: int = 0, success: bool | None = 
 def no_grid(text: str = "go on") -> Trajectory:
     """An environment without grids, scored at the end, that broke."""
     turn = Turn(0, f"<tool>{text}", "stop", (), (), (Message("user", f"found: {text}"),), None, {}, None, {})
-    return Trajectory(Task(f"search/{text}", "search", 1), 0, 0, Observation((Message("user", f"Who? {text}"),)), (turn,),
-                      (Segment(spans()),), StopReason.ENV_ERROR, outcome=0.5, outcome_parts={f"judge{text}": 0.5},
-                      error=f"Traceback: {text}")
+    return Trajectory(
+        Task(f"search/{text}", "search", 1),
+        0,
+        0,
+        Observation((Message("user", f"Who? {text}"),)),
+        (turn,),
+        (Segment(spans()),),
+        StopReason.ENV_ERROR,
+        outcome=0.5,
+        outcome_parts={f"judge{text}": 0.5},
+        error=f"Traceback: {text}",
+    )
 
 
 def group(text: str = "go on") -> Group:
@@ -92,9 +137,20 @@ def credit_table() -> CreditTable:
 
 
 def score(policy: str, mode: str, success: float, **more) -> dict:
-    return {"policy": policy, "mode": mode, "n": 512, "success": success, "success_low": success - 0.04,
-            "success_high": success + 0.04, "reward": success - 0.02, "turns": 3.25, "tokens": None, "valid_format": None,
-            "faults": 0, **more}
+    return {
+        "policy": policy,
+        "mode": mode,
+        "n": 512,
+        "success": success,
+        "success_low": success - 0.04,
+        "success_high": success + 0.04,
+        "reward": success - 0.02,
+        "turns": 3.25,
+        "tokens": None,
+        "valid_format": None,
+        "faults": 0,
+        **more,
+    }
 
 
 def neighbours() -> list[dict]:
@@ -117,9 +173,16 @@ def evaluations(text: str = "trained") -> dict[str, dict]:
 
 
 def demo_table(text: str = "trained") -> dict:
-    one = {"seed": 0, "learned": True, "checks": {f"rises {text}": True}, "rise": pair(b=text), "training_cpu_seconds": 201.4,
-           "rows": [*neighbours(), score("trained", "sampled", 0.55), score("trained", "greedy", 0.58)]}
-    return {"learned": False, "seeds": [one, {**one, "seed": text, "learned": False, "checks": {f"rises {text}": False}}]}
+    one = {
+        "seed": 0,
+        "learned": True,
+        "checks": {f"rises {text}": True},
+        "rise": pair(b=text),
+        "training_cpu_seconds": 201.4,
+        "rows": [*neighbours(), score("trained", "sampled", 0.55), score("trained", "greedy", 0.58)],
+    }
+    other = {**one, "seed": text, "learned": False, "checks": {f"rises {text}": False}}
+    return {"learned": False, "seeds": [one, other]}
 
 
 def progress_view(text: str = "go on") -> View:
@@ -134,11 +197,16 @@ VIEWS: dict[str, Callable[[str], View]] = {
     "trajectory-without-grid": lambda x: show_trajectory(no_grid(x)),
     "group": lambda x: show_group(group(x)),
     "tokens": lambda x: show_tokens(trajectory(x), lambda ids: [x for _ in ids]),
-    "tokens-credit": lambda x: show_tokens(trajectory(x), lambda ids: [x for _ in ids], np.ones(sum(map(len, spans())))),
+    "tokens-credit": lambda x: show_tokens(
+        trajectory(x), lambda ids: [x for _ in ids], np.ones(sum(map(len, spans())))
+    ),
     "masks": lambda x: show_masks([group(x)]),
-    "curves": lambda x: show_curves(steps(), evaluations(x), {"random": 0.2, "untrained": 0.3, "solver": 0.9, x: 0.5}, title=x),
-    "evaluation": lambda x: show_evaluation([*neighbours(), score(x, "sampled", 0.55, faults=2)], [pair(b=x)], title=x,
-                                            absent={"solver": x}),
+    "curves": lambda x: show_curves(
+        steps(), evaluations(x), {"random": 0.2, "untrained": 0.3, "solver": 0.9, x: 0.5}, title=x
+    ),
+    "evaluation": lambda x: show_evaluation(
+        [*neighbours(), score(x, "sampled", 0.55, faults=2)], [pair(b=x)], title=x, absent={"solver": x}
+    ),
     "evaluation-gap": lambda x: show_evaluation([score(x, x, 0.55)], absent={"solver": x}),
     "demo": lambda x: show_demo(demo_table(x)),
     "metrics": lambda x: show_metrics({x: 0.5, "note": x}, {x: 0.25}, title=x),

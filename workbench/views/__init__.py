@@ -8,11 +8,22 @@ from importlib import import_module
 from typing import Any
 
 HOME = {
-    "show_trajectory": "trajectory", "show_group": "trajectory", "show_tokens": "tokens", "credit_of": "tokens",
-    "show_masks": "masks", "show_curves": "curves", "curves_figure": "curves", "show_evaluation": "evaluation",
-    "show_demo": "evaluation", "show_metrics": "records", "show_config": "records", "show_rows": "records", "show_text": "records",
+    "show_trajectory": "trajectory",
+    "show_group": "trajectory",
+    "show_tokens": "tokens",
+    "credit_of": "tokens",
+    "show_masks": "masks",
+    "show_curves": "curves",
+    "curves_figure": "curves",
+    "show_evaluation": "evaluation",
+    "show_demo": "evaluation",
+    "show_metrics": "records",
+    "show_config": "records",
+    "show_rows": "records",
+    "show_text": "records",
     "progress": "progress_line",
-    "esc": "escape", "visible": "escape",
+    "esc": "escape",
+    "visible": "escape",
 }
 __all__ = sorted(HOME)
 

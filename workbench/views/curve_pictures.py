@@ -5,6 +5,7 @@ Both packages are imported on first use. Lines differ by dash and marker as well
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,7 +36,10 @@ def figure(width: float, height: float):
 def png_of(drawing) -> bytes:
     """The same figure gives the same bytes: no date, no version inside."""
     buffer = io.BytesIO()
-    drawing.savefig(buffer, format="png", metadata={"Software": None})
+    with warnings.catch_warnings():
+        # A name in a script that the font lacks is drawn as boxes; the text form has it in full.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        drawing.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
 
 
@@ -105,12 +109,12 @@ def _draw_points(axes, own, colour: str, marker: str):
 
 
 def curves_plotly(curves: Sequence[Curve], title: str):
-    """The same panels as a plotly figure. Plotly drops markup in titles and names; control characters are spelled out."""
+    """The same panels in plotly, which drops markup in titles and names; control characters are spelled out."""
     try:
         from plotly import graph_objects as go
         from plotly.subplots import make_subplots
     except ImportError as error:
-        raise WorkbenchError("live curves need plotly: pip install plotly; show_curves needs matplotlib only") from error
+        raise WorkbenchError("live curves need plotly: pip install plotly; show_curves does without") from error
     columns = max(1, min(3, len(curves)))
     rows = max(1, -(-len(curves) // columns))
     drawing = make_subplots(rows=rows, cols=columns, subplot_titles=[visible(c.panel.title) for c in curves])
@@ -123,8 +127,13 @@ def curves_plotly(curves: Sequence[Curve], title: str):
             drawing.add_trace(trace, row=index // columns + 1, col=index % columns + 1)
         if curve.panel.log and (curve.value[np.isfinite(curve.value)] > 0).all():
             drawing.update_yaxes(type="log", row=index // columns + 1, col=index % columns + 1)
-    drawing.update_layout(title=visible(title), height=270 * rows + 90, template="plotly_white", margin={"t": 70, "b": 30},
-                          legend={"orientation": "h", "y": -0.12})
+    drawing.update_layout(
+        title=visible(title),
+        height=270 * rows + 90,
+        template="plotly_white",
+        margin={"t": 70, "b": 30},
+        legend={"orientation": "h", "y": -0.12},
+    )
     return drawing
 
 

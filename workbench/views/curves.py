@@ -26,7 +26,7 @@ SMOOTH = 5  # steps in the running mean
 
 @dataclass(frozen=True)
 class Panel:
-    """One small picture: a title, the metric it draws (the first of `columns` that exists), the key of its baselines."""
+    """One small picture: its title, the metric it draws (the first of `columns` there is), the key of its baselines."""
 
     title: str
     columns: tuple[str, ...]
@@ -67,7 +67,7 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Everything that one panel draws. `value` [steps] is the metric as logged, `mean` its running mean over SMOOTH steps."""
+    """Everything that one panel draws. `value` [steps]: the metric as logged; `mean`: its mean over SMOOTH steps."""
 
     panel: Panel
     step: np.ndarray
@@ -82,12 +82,12 @@ def show_curves(metrics: Any, evaluations: Any = (), baselines: Mapping[str, Any
     """Small multiples over training steps.
 
     You will see, for each metric, the logged value (thin) and its running mean (thick); on success and reward also the
-    evaluations on held-out tasks (dots: sampled, squares: greedy, bars: 95 % interval) and the levels of random play, the
-    untrained policy and the solver as horizontal lines with their intervals.
+    evaluations on held-out tasks (dots: sampled, squares: greedy, bars: 95 % interval) and the levels of random play,
+    the untrained policy and the solver as horizontal lines with their intervals.
 
     `metrics`: a DataFrame indexed by step (`Run.metrics()`), or a sequence of mappings with "step". `evaluations`: what
-    `Run.evaluations()` gives (by name or in a list: {"step", "rows"}). `baselines`: name -> success rate, or -> a mapping
-    with success, success_low, success_high, reward ...; read from the evaluations where not given.
+    `Run.evaluations()` gives (by name or in a list: {"step", "rows"}). `baselines`: name -> success rate, or ->
+    a mapping with success, success_low, success_high, reward ...; read from the evaluations where not given.
     """
     curves = curves_of(metrics, evaluations, baselines, panels)
     absent = [name for name in NEIGHBOURS if not any(line.name == name for curve in curves for line in curve.lines)]
@@ -138,8 +138,10 @@ def _columns(metrics: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         return np.asarray(steps, float), {str(c): _floats(metrics[c].tolist()) for c in metrics.columns}
     rows = list(metrics)
     if any("step" not in row for row in rows):
-        raise DataError("metrics are a DataFrame indexed by step, or mappings that each hold a 'step'; got a row with the "
-                        f"keys {sorted(next(row for row in rows if 'step' not in row))}")
+        raise DataError(
+            "metrics are a DataFrame indexed by step, or mappings that each hold a 'step'; got a row with the "
+            f"keys {sorted(next(row for row in rows if 'step' not in row))}"
+        )
     names = dict.fromkeys(name for row in rows for name in row)
     return _floats([row["step"] for row in rows]), {name: _floats([row.get(name) for row in rows]) for name in names}
 

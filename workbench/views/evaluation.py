@@ -43,9 +43,14 @@ def show_evaluation(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[
             if not any(row["policy"] == name for row in rows)]
     ordered = sorted(rows, key=_rank)
     lines = [_cells(row) for row in ordered] + [[name, why, *["—"] * 7] for name, why in gaps]
-    notices = [f"{name}: {why}; without it the rates above cannot be judged" for name, why in gaps if name not in absent]
-    notices += [f"{row['policy']} {row['mode']}: {words.count(int(row['faults']), 'attempt')} ended by a fault, counted as "
-                "no success" for row in ordered if row.get("faults")]
+    notices = [f"{name}: {why}; without it the rates above cannot be judged"
+               for name, why in gaps if name not in absent]
+    notices += [
+        f"{row['policy']} {row['mode']}: {words.count(int(row['faults']), 'attempt')} ended by a fault, counted as "
+        "no success"
+        for row in ordered
+        if row.get("faults")
+    ]
     text = [visible(title), words.aligned([[visible(c) for c in line] for line in [HEADER, *lines]], right=range(2, 9))]
     if paired:
         text += ["", "paired differences in success, on the same tasks:",
@@ -54,7 +59,8 @@ def show_evaluation(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[
     body = [_row_html(row, line) for row, line in zip(ordered, lines)]
     body += [[m.cell(name), m.cell(why, foreground=m.MUTED), *(m.cell("—") for _ in range(8))] for name, why in gaps]
     header = m.head_cells(HEADER, right=HEADER[2:])
-    header.insert(4, m.cell(*_scale(), header=True, background=m.PANEL, style="white-space:nowrap;vertical-align:bottom"))
+    scale = m.cell(*_scale(), header=True, background=m.PANEL, style="white-space:nowrap;vertical-align:bottom")
+    header.insert(4, scale)
     html = m.card(m.heading(title), m.table(body, header), _paired_html(paired), *map(m.warning, notices))
     from workbench.views.evaluation_picture import evaluation_png
 
@@ -64,8 +70,10 @@ def show_evaluation(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[
 def _check(row: Mapping[str, Any]) -> None:
     absent = [key for key in NEEDED if words.missing(row.get(key))]
     if absent:
-        raise DataError(f"an evaluation row needs {', '.join(NEEDED)}; the row of {row.get('policy', '?')!r} has no "
-                        f"{', '.join(absent)}. No rate is shown without its interval (law 12): see stats.wilson_interval")
+        raise DataError(
+            f"an evaluation row needs {', '.join(NEEDED)}; the row of {row.get('policy', '?')!r} has no "
+            f"{', '.join(absent)}. No rate is shown without its interval (law 12): see stats.wilson_interval"
+        )
 
 
 def _rank(row: Mapping[str, Any]) -> tuple[int, str]:
@@ -116,8 +124,10 @@ def _bar(value: float, low: float, high: float, colour: str) -> Html:
 
 def _scale() -> list[Html]:
     """The ends of the scale, as wide as the bars below it."""
-    return [tag("span", end, style=f"display:inline-block;width:{BAR // 2}px;text-align:{side};background-color:{m.PANEL}")
-            for end, side in (("0", "left"), ("1", "right"))]
+    return [
+        tag("span", end, style=f"display:inline-block;width:{BAR // 2}px;text-align:{side};background-color:{m.PANEL}")
+        for end, side in (("0", "left"), ("1", "right"))
+    ]
 
 
 def _paired_html(paired: Sequence[Mapping[str, Any]]) -> Html | None:
@@ -128,8 +138,11 @@ def _paired_html(paired: Sequence[Mapping[str, Any]]) -> Html | None:
         name, points, interval, clear = _paired_cells(pair)
         colour = m.GREY if clear != "clear" else m.BLUE if pair["difference"] > 0 else "#a01626"
         rows.append([m.cell(name), m.number_cell(points), m.number_cell(interval), m.cell(m.badge(clear, colour))])
-    return tag("div", m.note("paired differences in success, on the same tasks"),
-               m.table(rows, m.head_cells(["", "difference", "95 % interval", ""], right=("difference", "95 % interval"))))
+    return tag(
+        "div",
+        m.note("paired differences in success, on the same tasks"),
+        m.table(rows, m.head_cells(["", "difference", "95 % interval", ""], right=("difference", "95 % interval"))),
+    )
 
 
 # ------------------------------------------------------------------------------------------------ several seeds
@@ -161,14 +174,24 @@ def _seed_cells(seed: Mapping[str, Any]) -> list[str]:
         return "not measured" if row is None else f"{words.percent(row['success'])} [{_interval(row)}]"
 
     rise = seed["rise"]
-    return [str(seed["seed"]), rate("untrained", "sampled"), rate("trained", "sampled"), " ".join(_paired_cells(rise)[1:3]),
-            rate("untrained", "greedy"), rate("trained", "greedy"), rate("random", "sampled"), rate("solver", "greedy"),
-            words.number(round(seed["training_cpu_seconds"])), "✓ learned" if seed["learned"] else "✗ not"]
+    return [
+        str(seed["seed"]),
+        rate("untrained", "sampled"),
+        rate("trained", "sampled"),
+        " ".join(_paired_cells(rise)[1:3]),
+        rate("untrained", "greedy"),
+        rate("trained", "greedy"),
+        rate("random", "sampled"),
+        rate("solver", "greedy"),
+        words.number(round(seed["training_cpu_seconds"])),
+        "✓ learned" if seed["learned"] else "✗ not",
+    ]
 
 
 def _spread(seeds: Sequence[Mapping[str, Any]]) -> str:
     """Lowest, mean and highest sampled success of the trained policies."""
-    rates = [row["success"] for s in seeds for row in s["rows"] if (row["policy"], row["mode"]) == ("trained", "sampled")]
+    rates = [row["success"] for seed in seeds for row in seed["rows"]
+             if (row["policy"], row["mode"]) == ("trained", "sampled")]
     if not rates:
         return ""
     return (f"trained, sampled, over {words.count(len(rates), 'seed')}: {words.percent(min(rates))} to "

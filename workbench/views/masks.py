@@ -26,7 +26,7 @@ def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int
     """Who wrote which token, and which are trained, over whole groups.
 
     You will see one row per segment (a dark line between groups), light for what stands in the context, dark blue for
-    what is trained. A batch that trains on prompts or replies, or a group whose attempts are all alike, catches the eye.
+    what is trained. A batch that trains on prompts or replies, or a group of attempts all alike, catches the eye.
     Long sequences are drawn several tokens to a pixel, and trained ones win; the caption says how many.
     """
     rows = [(number, t, kinds_of(segment)) for number, group in enumerate(groups) for t in group
@@ -39,10 +39,13 @@ def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int
     kind_SX = np.stack([_binned(kind_T, per_pixel, -(-longest // per_pixel)) for _, _, kind_T in shown])
     counts = {kind: int(sum((kind_T == kind).sum() for _, _, kind_T in rows)) for kind in CHARACTERS if kind != NOTHING}
     total = sum(counts.values())
-    summary = (f"{words.count(len(groups), 'group')}, {words.count(len(trajectories_of(groups)), 'trajectory', 'trajectories')}, "
-               f"{words.count(len(rows), 'segment')}, {words.count(total, 'token')}, {counts[TRAINED]:,} trained "
-               f"({words.percent(counts[TRAINED] / total)})")
-    scale_words = "one pixel is " + words.count(per_pixel, "token") + (", trained ones win" if per_pixel > 1 else "")
+    summary = (
+        f"{words.count(len(groups), 'group')}, "
+        f"{words.count(len(trajectories_of(groups)), 'trajectory', 'trajectories')}, "
+        f"{words.count(len(rows), 'segment')}, {words.count(total, 'token')}, {counts[TRAINED]:,} trained "
+        f"({words.percent(counts[TRAINED] / total)})"
+    )
+    scale_words = "one column is " + words.count(per_pixel, "token") + (", trained ones win" if per_pixel > 1 else "")
     notice = f"first {len(shown)} segments shown, {hidden} hidden" if hidden else ""
     png = _picture(kind_SX, [number for number, _, _ in shown])
     legend = [tag("span", tag("span", CHARACTERS[kind], style=(

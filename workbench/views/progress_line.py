@@ -5,8 +5,8 @@
             bar.advance(note=f"success {success:.0%}")
 
 terminal   one line on stderr that is rewritten; where stderr is a file, a new line now and then
-notebook   one output that is updated in place (`display_id`), a few times a second: no widget, so that the saved notebook
-           keeps the final state, which tqdm's widget does not
+notebook   one output that is updated in place (`display_id`), a few times a second: no widget, so that the saved
+           notebook keeps the final state, which tqdm's widget does not
 batch      the same as text, seldom: papermill copies every update into a file
 
 `mode="auto"` chooses by what is there; the variable WORKBENCH_PROGRESS (terminal, notebook, batch, quiet) overrules it.
@@ -33,7 +33,7 @@ SECONDS_BETWEEN = {"terminal": 0.1, "log": 10.0, "notebook": 0.25, "batch": 5.0,
 class Progress:
     """Counts up to `total` (None: not known) and shows it. Use `progress(...)` to make one, as a context manager.
 
-    `show(view, last)` is called at most every `between` seconds, and once at the end. It must not be called from several
+    `show(view, last)` is called at most every `between` seconds, and once at the end. Not to be called from several
     threads at once.
     """
 
@@ -92,8 +92,13 @@ def _html(label: str, share: float | None, words: str) -> m.Html:
     boxes = []
     for width, colour in () if share is None else ((round(200 * share), m.BLUE), (200 - round(200 * share), "#dfe5ea")):
         if width:
-            boxes.append(tag("span", style=f"display:inline-block;height:10px;width:{width}px;background-color:{colour};"
-                                           "vertical-align:middle"))
+            boxes.append(
+                tag(
+                    "span",
+                    style=f"display:inline-block;height:10px;width:{width}px;background-color:{colour};"
+                    "vertical-align:middle",
+                )
+            )
     line = tag("span", *boxes, style="display:inline-block;margin:0 10px;white-space:nowrap")
     return tag("div", tag("b", label), line, words, style=(
         f"background-color:{m.CARD};color:{m.INK};border:1px solid {m.LINE};border-radius:4px;padding:4px 10px;"
@@ -115,16 +120,24 @@ def progress(total: int | None, label: str, *, mode: str = "auto", stream: TextI
     if mode == "auto":
         mode = os.environ.get("WORKBENCH_PROGRESS") or ("notebook" if _in_kernel() else "terminal")
     if mode not in MODES:
-        raise ConfigError(f"a progress line is one of {', '.join(MODES)} (or auto), got {mode!r}; see the mode argument "
-                          "and the variable WORKBENCH_PROGRESS")
+        raise ConfigError(
+            f"a progress line is one of {', '.join(MODES)} (or auto), got {mode!r}; see the mode argument "
+            "and the variable WORKBENCH_PROGRESS"
+        )
     if mode in ("notebook", "batch"):
         return Progress(total, label, _notebook_output(mode), SECONDS_BETWEEN[mode], clock)
     stream = sys.stderr if stream is None else stream
     if mode == "quiet":
         return Progress(total, label, lambda view, last: None, SECONDS_BETWEEN[mode], clock)
     rewrites = bool(getattr(stream, "isatty", lambda: False)())
-    return Progress(total, label, _terminal_output(stream, rewrites), SECONDS_BETWEEN["terminal" if rewrites else "log"],
-                    clock, lambda: _clear_line(stream) if rewrites else None)
+    return Progress(
+        total,
+        label,
+        _terminal_output(stream, rewrites),
+        SECONDS_BETWEEN["terminal" if rewrites else "log"],
+        clock,
+        lambda: _clear_line(stream) if rewrites else None,
+    )
 
 
 def _in_kernel() -> bool:

@@ -12,14 +12,21 @@ from workbench.views.escape import capped, visible
 
 LONGEST_VALUE = 200  # characters
 MEANINGS = {
-    "reward_mean": "mean reward of the scored trajectories", "reward_std": "standard deviation over all of them",
+    "reward_mean": "mean reward of the scored trajectories",
+    "reward_std": "standard deviation over all of them",
     "reward_std_within": "standard deviation inside a group, mean over groups: what group baselines learn from",
     "flat_groups": "share of groups in which all rewards are equal: they teach nothing",
-    "success": "share of attempts that succeeded", "valid_format": "share of answers that could be read",
-    "unscored": "trajectories without a reward: left out of baseline and loss", "turns_cut": "share of turns cut for length",
-    "entropy": "mean over trained tokens, nats", "grad_norm": "before clipping", "approx_kl": "KL(old || new), nats per token",
-    "clip_fraction": "share of trained tokens whose ratio was clipped", "ratio_max": "largest new / old probability",
-    "trained_tokens": "tokens with a gradient", "sampled_tokens": "sampled tokens per trajectory",
+    "success": "share of attempts that succeeded",
+    "valid_format": "share of answers that could be read",
+    "unscored": "trajectories without a reward: left out of baseline and loss",
+    "turns_cut": "share of turns cut for length",
+    "entropy": "mean over trained tokens, nats",
+    "grad_norm": "before clipping",
+    "approx_kl": "KL(old || new), nats per token",
+    "clip_fraction": "share of trained tokens whose ratio was clipped",
+    "ratio_max": "largest new / old probability",
+    "trained_tokens": "tokens with a gradient",
+    "sampled_tokens": "sampled tokens per trajectory",
     "policy_version": "updates so far",
 }
 
@@ -37,15 +44,24 @@ def show_metrics(row: Mapping[str, Any], previous: Mapping[str, Any] | None = No
             line.append(_change(value, previous.get(name)))
         lines.append([*line, MEANINGS.get(str(name), "")])
     right = tuple(range(1, len(header) - 1))
-    text = "\n".join([visible(title), words.aligned([[visible(c, newline="⏎") for c in line] for line in lines], right=right)])
-    rows = [[m.cell(line[0], style="font-weight:600"), *map(m.number_cell, line[1:-1]), m.cell(line[-1], foreground=m.MUTED)]
-            for line in lines]
+    spelled = [[visible(c, newline="⏎") for c in line] for line in lines]
+    text = "\n".join([visible(title), words.aligned(spelled, right=right)])
+    rows = [
+        [
+            m.cell(line[0], style="font-weight:600"),
+            *map(m.number_cell, line[1:-1]),
+            m.cell(line[-1], foreground=m.MUTED),
+        ]
+        for line in lines
+    ]
     return m.finished(m.card(m.heading(title), m.table(rows, m.head_cells(header, right=header[1:-1]))), text)
 
 
 def _change(value: Any, before: Any) -> str:
-    numbers = all(isinstance(x, (int, float)) and not isinstance(x, bool) and not words.missing(x) for x in (value, before))
-    return f"{value - before:+.3g}" if numbers else ""
+    def is_number(x: Any) -> bool:
+        return isinstance(x, (int, float)) and not isinstance(x, bool) and not words.missing(x)
+
+    return f"{value - before:+.3g}" if is_number(value) and is_number(before) else ""
 
 
 def show_config(config: Any, default: Any = None, *, title: str = "configuration") -> View:
@@ -56,7 +72,8 @@ def show_config(config: Any, default: Any = None, *, title: str = "configuration
     now, before = flattened(config), {} if default is None else flattened(default)
     lines, changed = [], 0
     for name in [*now, *(name for name in before if name not in now)]:
-        here, there = _value(now[name]) if name in now else "not set", _value(before[name]) if name in before else "not set"
+        here = _value(now[name]) if name in now else "not set"
+        there = _value(before[name]) if name in before else "not set"
         differs = default is not None and (name not in now or name not in before or now[name] != before[name])
         changed += differs
         lines.append(["*" if differs else "", name, here, f"default {there}" if differs else ""])

@@ -39,7 +39,9 @@ class Kind:
 KINDS = (
     Kind("prompt", "task text", "#e6ebf1", "#22303d", f"3px solid {m.CARD}"),
     Kind("scaffold", "literals of the chat template", "#f4f4f4", "#5c6670", f"3px solid {m.CARD}"),
-    Kind("again", "written by the policy earlier, shown again: not trained", "#e4f1fb", "#28506e", "3px dotted #4a90bf"),
+    Kind(
+        "again", "written by the policy earlier, shown again: not trained", "#e4f1fb", "#28506e", "3px dotted #4a90bf"
+    ),
     Kind("env", "replies of the environment", "#fdebd3", "#583200", f"3px solid {m.CARD}"),
     Kind("TRAIN", "sampled here by the policy: trained", "#bfdff5", "#06283f", f"3px solid {m.BLUE}"),
     Kind("weight0", "sampled here, but its row has weight 0: not trained", "#e9e2ef", "#432a55", "3px dashed #8a5fa8"),
@@ -71,9 +73,9 @@ def show_tokens(trajectory: Trajectory, token_texts: Callable[[Sequence[int]], l
     feeds are drawn as ⏎. A rewritten history has several segments, each labelled.
 
     `token_texts(ids)` gives one display string per token (`ChatFormat.token_texts`). `credit` is the advantage per
-    token [T] (NaN where there is none), or columns [T] such as `credit_of` gives: "advantage" colours the trained tokens
-    red to blue, "weight" tells which of them count, the rest is in the tooltips. At most about `max_tokens` tokens are
-    drawn, first and last of each segment, with a notice of how many are hidden.
+    token [T] (NaN where there is none), or columns [T] such as `credit_of` gives: "advantage" colours the trained
+    tokens red to blue, "weight" tells which of them count, the rest is in the tooltips. At most about `max_tokens` tokens
+    are drawn, first and last of each segment, with a notice of how many are hidden.
     """
     columns = _columns(credit, sum(len(segment) for segment in trajectory.segments))
     scale = _scale(columns)
@@ -169,7 +171,8 @@ def _mark(kind: int, turn: int, length: int, advantage_T: np.ndarray | None) -> 
     if advantage_T is None or kind not in (TRAINED, UNWEIGHTED) or not np.isfinite(advantage_T).any():
         return mark
     low, high = float(np.nanmin(advantage_T)), float(np.nanmax(advantage_T))
-    return f"{mark}, {words.signed(low)}" + ("" if words.signed(low) == words.signed(high) else f"..{words.signed(high)}")
+    lowest, highest = words.signed(low), words.signed(high)
+    return f"{mark}, {lowest}" + ("" if lowest == highest else f"..{highest}")
 
 
 @dataclass(frozen=True)
@@ -248,7 +251,7 @@ def _legend(columns: Mapping[str, np.ndarray], scale: float) -> Html:
         f"font-family:{m.MONO};padding:0 4px")), f" {look.meaning}", style="margin:0 14px 0 0;display:inline-block")
         for look in kinds]
     if scale:
-        steps = [tag("span", f"{scale * (i - 3) / 3:+.2g}" if i != 3 else "0", style=(
+        steps = [tag("span", f"{scale * (i - 3) / 3:+.3g}" if i != 3 else "0", style=(
             f"background-color:{fill};color:{ink};font-family:{m.MONO};padding:0 6px"))
             for i, (fill, ink) in enumerate(m.RED_BLUE)]
         items.append(tag("span", "advantage of trained tokens: ", *steps, style="display:inline-block"))

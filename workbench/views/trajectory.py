@@ -105,7 +105,10 @@ def _moves(turn: Turn) -> tuple[str, ...]:
 
 def _calls(turn: Turn) -> list[str]:
     """Tool calls as one would write them."""
-    return [f"{words.name_of(call.name)}({capped(json.dumps(dict(call.arguments), ensure_ascii=False, default=str), 1000)})" for call in turn.tool_calls[:MOST_MOVES]]
+    def written(arguments: Mapping) -> str:
+        return capped(json.dumps(dict(arguments), ensure_ascii=False, default=str), 1000)
+
+    return [f"{words.name_of(call.name)}({written(call.arguments)})" for call in turn.tool_calls[:MOST_MOVES]]
 
 
 def pieces(text: str) -> list[tuple[str, str]]:
@@ -143,7 +146,8 @@ def _headline_text(trajectory: Trajectory) -> str:
     lines = [f"{words.name_of(trajectory.task.id)} · attempt {trajectory.attempt} · {words.success_words(trajectory)}",
              " · ".join(_facts(trajectory))]
     if trajectory.outcome is not None:
-        lines.append(f"outcome {words.signed(trajectory.outcome)} ({visible(words.parts_words(trajectory.outcome_parts))})")
+        parts = visible(words.parts_words(trajectory.outcome_parts))
+        lines.append(f"outcome {words.signed(trajectory.outcome)} ({parts})")
     if trajectory.error:
         lines.append(f"! {visible(capped(trajectory.error, LONGEST_TEXT))}")
     return "\n".join(lines)
@@ -192,9 +196,12 @@ def _headline_html(trajectory: Trajectory) -> Html:
     if trajectory.outcome is not None:
         outcome = m.note(f"outcome {words.signed(trajectory.outcome)} ({words.parts_words(trajectory.outcome_parts)})")
     return tag(
-        "div", m.heading(outcome_badge(trajectory), f"{words.name_of(trajectory.task.id)} · attempt {trajectory.attempt}"),
-        m.note(" · ".join(_facts(trajectory))), outcome,
-        m.warning(capped(trajectory.error, LONGEST_TEXT)) if trajectory.error else None)
+        "div",
+        m.heading(outcome_badge(trajectory), f"{words.name_of(trajectory.task.id)} · attempt {trajectory.attempt}"),
+        m.note(" · ".join(_facts(trajectory))),
+        outcome,
+        m.warning(capped(trajectory.error, LONGEST_TEXT)) if trajectory.error else None,
+    )
 
 
 def _told_html(messages: tuple[Message, ...]) -> Html | None:
@@ -237,7 +244,8 @@ def _turn_html(turn: Turn, state: str, tiles: Mapping[str, Tile]) -> list[Html]:
 def _reward_cell(reward: float | None, parts: Mapping[str, float]) -> Html:
     colour = m.GREY if words.missing(reward) or reward == 0 else m.BLUE if reward > 0 else "#a01626"
     total = tag("div", words.signed(reward), style=f"font-weight:600;color:{colour}")
-    return m.number_cell(m.join([total, *(m.note(words.parts_words({name: value})) for name, value in list(parts.items())[:words.MOST_PARTS])]))
+    notes = [m.note(words.parts_words({name: value})) for name, value in list(parts.items())[:words.MOST_PARTS]]
+    return m.number_cell(m.join([total, *notes]))
 
 
 def _end_html(trajectory: Trajectory, state: str, tiles: Mapping[str, Tile]) -> list[Html]:
@@ -281,11 +289,16 @@ def show_group(group: Group, *, max_attempts: int = 64, tiles: Mapping[str, Tile
     messages = group[0].first_observation.messages
     start = find_grid(messages[-1].text, tiles) if messages else None
     html = m.card(
-        m.heading(f"group {words.name_of(group.task.id)}"), m.note(summary),
+        m.heading(f"group {words.name_of(group.task.id)}"),
+        m.note(summary),
         draw_grid(start.cells, tiles, size=20) if start else None,
-        m.table([_attempt_html(t, row, mean, scale, spread) for t, row in zip(shown, cells)],
-                m.head_cells(["attempt", "outcome", *header[2:]], right=("attempt", "reward", "- mean", "turns", "tokens"))),
-        m.note(flat) if flat else None, m.warning(notice) if notice else None)
+        m.table(
+            [_attempt_html(t, row, mean, scale, spread) for t, row in zip(shown, cells)],
+            m.head_cells(["attempt", "outcome", *header[2:]], right=("attempt", "reward", "- mean", "turns", "tokens")),
+        ),
+        m.note(flat) if flat else None,
+        m.warning(notice) if notice else None,
+    )
     return m.finished(html, text)
 
 
@@ -306,9 +319,17 @@ def _attempt_html(t: Trajectory, row: list[str], mean: float | None, scale: floa
     turns = []
     for turn in t.turns[:40]:
         fill, ink = (m.CARD, m.INK) if words.missing(turn.reward) else m.red_blue(turn.reward, scale)
-        turns.append(tag("span", words.signed(turn.reward), title=f"turn {turn.index}: {', '.join(_moves(turn))}", style=(
-            f"background-color:{fill};color:{ink};font-family:{m.MONO};font-size:11px;padding:1px 4px;"
-            f"border:1px solid {m.LINE};margin:0 2px 0 0;display:inline-block")))
+        turns.append(
+            tag(
+                "span",
+                words.signed(turn.reward),
+                title=f"turn {turn.index}: {', '.join(_moves(turn))}",
+                style=(
+                    f"background-color:{fill};color:{ink};font-family:{m.MONO};font-size:11px;padding:1px 4px;"
+                    f"border:1px solid {m.LINE};margin:0 2px 0 0;display:inline-block"
+                ),
+            )
+        )
     if len(t.turns) > 40:
         turns.append(tag("span", f"… {len(t.turns) - 40} more turns"))
     return [m.number_cell(row[0]), m.cell(outcome_badge(t)), m.number_cell(row[2]),

@@ -78,7 +78,8 @@ def parts_words(parts: object) -> str:
     """`goal +1.00, format 0` for the named parts of a reward."""
     pairs = list(dict(parts).items())
     more = [f"and {len(pairs) - MOST_PARTS} more"] if len(pairs) > MOST_PARTS else []
-    return ", ".join([f"{name_of(name)} {'0' if value == 0 else signed(value)}" for name, value in pairs[:MOST_PARTS]] + more)
+    shown = [f"{name_of(name)} {'0' if value == 0 else signed(value)}" for name, value in pairs[:MOST_PARTS]]
+    return ", ".join(shown + more)
 
 
 def name_of(text: object) -> str:
@@ -105,7 +106,7 @@ def display_width(text: str) -> int:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> str:
-    """Columns of text, two spaces apart; those whose index is in `right` are flush right. Lines carry no trailing space."""
+    """Columns of text, two spaces apart; those whose index is in `right` are flush right. No trailing spaces."""
     if not rows:
         return ""
     widths = [max(display_width(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
