@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -215,19 +216,30 @@ class _Builder:
 
     def _share_out(self, ids: list[int], offsets: list[tuple[int, int]], run: list) -> None:
         """Give each token to the part that wrote it; across a border to the content, of two contents to the later."""
-        ends: list[int] = []
-        for part in run:
-            ends.append((ends[-1] if ends else 0) + len(part[0]))
-        index, last = 0, len(run) - 1
-        for token, (start, end) in zip(ids, offsets, strict=True):
-            while index < last and ends[index] <= start:
-                index += 1
-            owner, other = index, index
-            while other < last and ends[other] < end:
-                other += 1
-                if run[other][1] is not Source.SCAFFOLD or run[owner][1] is Source.SCAFFOLD:
-                    owner = other
-            self._emit([token], run[owner][1], run[owner][2])
+        done = end = 0
+        for index, (text, source, turn, _) in enumerate(run):
+            end += len(text)
+            begun = bisect_left(offsets, (end,), lo=done)  # tokens that start in this part, or before
+            inside = begun
+            while inside > done and offsets[inside - 1][1] > end:
+                inside -= 1
+            self._emit(ids[done:inside], source, turn)
+            for token in range(inside, begun):
+                self._emit([ids[token]], *self._owner(run[index:], offsets[token][1] - end + len(text)))
+            done = begun
+        self._emit(ids[done:], *run[-1][1:3])
+
+    @staticmethod
+    def _owner(run: list, reach: int) -> tuple[Source, int]:
+        """Author and turn of a token that starts in the first part and reaches `reach` characters from its beginning."""
+        owner = run[0]
+        for part, following in zip(run[:-1], run[1:], strict=True):
+            reach -= len(part[0])
+            if reach <= 0:
+                break
+            if following[0] and (following[1] is not Source.SCAFFOLD or owner[1] is Source.SCAFFOLD):
+                owner = following
+        return owner[1], owner[2]
 
 
 def _strip(run: list, *, left: bool) -> list:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from workbench.chat.dialect import ChatMessage, Dialect, chat_message, find_dialect, fit
 from workbench.chat.encode import Piece, SafeEncoder
 from workbench.chat.skeleton import (
-    CALL_ID, CONTENT, NAME, PROBES, Part, Schema, Slot, Template, TemplateRefused, Transform, cut_at_slots, guard_tool,
+    CALL_ID, CONTENT, NAME, PROBES, Guard, Part, Schema, Slot, Template, TemplateRefused, Transform, cut_at_slots, guard_tool,
     literal_pieces, mark_schemas, placeholder,
 )
 from workbench.errors import ChatFormatError
@@ -46,9 +46,10 @@ class ChatFormat:
     def __init__(self, template: Template, encoder: SafeEncoder, dialect: Dialect, eos_id: int | None) -> None:
         self.template, self.encoder, self.dialect = template, encoder, dialect
         self.differences: tuple[str, ...] = dialect.notes
-        self.names = tuple(encoder.controls)
+        self.guard = Guard(tuple(encoder.controls))
         self._transforms: dict[tuple[str, bool], Transform] = {}
         self._openings: dict[tuple, tuple[Part, ...]] = {}
+        self._opened: dict[tuple, tuple[Span, ...]] = {}
         self._glues: dict[tuple, Glue] = {}
         self._token_texts: dict[int, str] = {}
         self._native = dialect.is_native
@@ -87,8 +88,13 @@ class ChatFormat:
 
     def open(self, observation: Observation) -> tuple[Span, ...]:
         """The first prompt, all turn 0: contents and schemas PROMPT, literals SCAFFOLD; a generation prompt ends it."""
-        messages = [chat_message(message, Source.PROMPT, 0) for message in observation.messages]
-        return tuple(self.encoder.encode(self._opening_items(messages, observation.tools, 0), at_start=True))
+        # All attempts of a group open with the same observation; spans are frozen and can be shared.
+        key = (observation.messages, repr(observation.tools))
+        if key not in self._opened:
+            if len(self._opened) >= CACHED_SHAPES:
+                self._opened.clear()
+            self._opened[key] = tuple(self.encoder.encode(self.opening_items(observation), at_start=True))
+        return self._opened[key]
 
     def append(self, observation: Observation, *, turn: int, last_id: int | None) -> tuple[Span, ...]:
         """What follows the policy's turn `turn`: contents ENV, literals SCAFFOLD; ends with the generation prompt.
@@ -156,7 +162,7 @@ class ChatFormat:
         if key not in self._openings:
             if len(self._openings) >= CACHED_SHAPES:
                 self._openings.clear()
-            guarded = guard_tool(tools, self.names)
+            guarded = guard_tool(tools, self.guard)
             shown = self.placeholders(messages, opening=True)
             parts = self._derived(shown, guarded, messages, "", opening=True)
             self._openings[key] = tuple(self._plain(mark_schemas(parts, guarded)))

@@ -15,7 +15,7 @@ import numpy as np
 from workbench.chat.dialect import ChatMessage, chat_message, fit
 from workbench.chat.encode import Fixed, Piece
 from workbench.chat.skeleton import (
-    Schema, Slot, cut_at_slots, cut_guarded, guard, guard_tool, literal_pieces, mark_schemas, unguard,
+    Schema, Slot, cut_at_slots, cut_guarded, guard_tool, literal_pieces, mark_schemas, unguard,
 )
 from workbench.errors import ChatFormatError
 from workbench.types import Observation, Source, Span
@@ -40,7 +40,7 @@ def rerender(chat: "ChatFormat", first: Observation, exchanges: Sequence[Exchang
     for message, entry in zip(messages, shown, strict=True):
         if message.policy is not None:
             entry["content"] = texts[message.policy]
-    guarded_tools = guard_tool(tools, chat.names)
+    guarded_tools = guard_tool(tools, chat.guard)
     parts = mark_schemas(cut_at_slots(chat.template.render(shown, guarded_tools)), guarded_tools)
     outline = chat.opening_parts(messages, tools)
     items: list[Piece | Fixed] = []
@@ -155,13 +155,13 @@ def _guarded_text(chat: "ChatFormat", ids: np.ndarray) -> str:
         if token is not None and token not in chat.encoder.control_ids:
             plain.append(token)
             continue
-        parts.append(guard(decode(plain, skip_special_tokens=False), chat.names))
+        parts.append(chat.guard(decode(plain, skip_special_tokens=False)))
         plain = []
         if token is not None:
             parts.append(decode([token], skip_special_tokens=False))
     text = "".join(parts)
     # Decoders of the SentencePiece kind treat the beginning of a text specially, so parts may not add up.
-    return text if unguard(text) == whole else guard(whole, chat.names)
+    return text if unguard(text) == whole else chat.guard(whole)
 
 
 def _reused(chat: "ChatFormat", ids: np.ndarray, text: str, shown: str, turn: int) -> list[Piece | Fixed]:

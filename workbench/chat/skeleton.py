@@ -60,18 +60,28 @@ def cut_at_slots(text: str) -> list[str | Slot]:
 # ------------------------------------------------------------------------------------------------ guarded text
 
 
-def guard(text: str, names: Sequence[str]) -> str:
-    """`text` such that no string of `names` can be found in it, nor across its ends; `unguard` gives the text back."""
-    text = re.sub("[\ufdd0-\ufdef]", lambda found: ESCAPE + _letter(found.group()), text)
-    if not names or not text:
-        return text
-    inside = "|".join(f"(?={re.escape(name)})" for name in names)
-    text = _insert_after(text, inside)
-    if any(text in name or _overlap(text, name) for name in names):
-        text = text + GUARD
-    if any(_overlap(name, text) for name in names):
-        text = GUARD + text
-    return text
+class Guard:
+    """`guard(text)` holds no string of `names`, nor do its ends make one with what stands beside it; `unguard` gives the
+    text back."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._inside = re.compile("|".join(f"(?={re.escape(name)})" for name in names)) if names else None
+        spans = [(name, range(1, len(name))) for name in names]
+        self._starts = frozenset(name[:size] for name, sizes in spans for size in sizes)
+        self._ends = frozenset(name[-size:] for name, sizes in spans for size in sizes)
+        self._parts = frozenset(name[at : at + size] for name, sizes in spans for size in sizes for at in range(len(name)))
+        self._longest = max(map(len, names), default=1)
+
+    def __call__(self, text: str) -> str:
+        text = re.sub("[\ufdd0-\ufdef]", lambda found: ESCAPE + _letter(found.group()), text)
+        if self._inside is None or not text:
+            return text
+        borders = [0, *(match.start() + 1 for match in self._inside.finditer(text)), len(text)]
+        text = GUARD.join(text[left:right] for left, right in zip(borders[:-1], borders[1:], strict=True))
+        sizes = range(1, min(self._longest, len(text) + 1))
+        if text in self._parts or any(text[-size:] in self._starts for size in sizes):
+            text = text + GUARD
+        return GUARD + text if any(text[:size] in self._ends for size in sizes) else text
 
 
 def unguard(text: str) -> str:
@@ -91,17 +101,6 @@ def cut_guarded(text: str, count: int) -> tuple[str, str]:
 
 def _letter(character: str) -> str:
     return "0123456789ABCDEFGHIJKLMNOPQRSTUV"[ord(character) - 0xFDD0]
-
-
-def _insert_after(text: str, pattern: str) -> str:
-    starts = [match.start() + 1 for match in re.finditer(pattern, text)]
-    borders = [0, *starts, len(text)]
-    return GUARD.join(text[left:right] for left, right in zip(borders[:-1], borders[1:], strict=True))
-
-
-def _overlap(left: str, right: str) -> bool:
-    """True where the end of `left` is a beginning of `right`."""
-    return any(left.endswith(right[:size]) for size in range(1, min(len(left), len(right) - 1) + 1))
 
 
 # ------------------------------------------------------------------------------------------------ inside a slot
@@ -237,12 +236,12 @@ def literal_pieces(text: str, make) -> list[Piece]:
     return [make(unguard(part)) for part in text.split(GUARD) if part]
 
 
-def guard_tool(value: Any, names: Sequence[str]) -> Any:
+def guard_tool(value: Any, guard: Guard) -> Any:
     """A tool schema as plain JSON values, every string and key in it guarded."""
     if isinstance(value, str):
-        return guard(value, names)
+        return guard(value)
     if isinstance(value, Mapping):
-        return {guard_tool(key, names): guard_tool(item, names) for key, item in value.items()}
+        return {guard_tool(key, guard): guard_tool(item, guard) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [guard_tool(item, names) for item in value]
+        return [guard_tool(item, guard) for item in value]
     return value
