@@ -64,7 +64,7 @@ def naive_gradient(batch: Batch, credit: Credit, denominator=None) -> dict[str, 
 # ------------------------------------------------------------------------------------------------ law 4
 
 
-@pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment per turn"])
+@pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment-per-turn"])
 @pytest.mark.parametrize("entropy_coef", [0.0, 0.1])
 def test_the_gradient_does_not_depend_on_how_the_batch_is_cut(fresh, entropy_coef):
     """1, 3 and as many micro-batches as segments: the same gradient to 2e-6 of its norm (float32 sums)."""
@@ -83,7 +83,7 @@ def test_three_micro_batches_are_three():
     assert report.metrics["micro_batches"] == 3
 
 
-@pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment per turn"])
+@pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment-per-turn"])
 def test_the_gradient_is_the_one_of_the_definition(fresh):
     batch, credit = batch_and_credit(fresh=fresh)
     assert distance(naive_gradient(batch, credit), gradient(batch, credit, micro_batch_tokens=60)) < 1e-5
@@ -367,6 +367,22 @@ def test_a_fully_masked_batch_makes_no_update_and_says_so():
 
 
 # ------------------------------------------------------------------------------------------------ the optimizer
+
+
+def test_a_batch_of_flat_groups_moves_nothing_although_adam_has_momentum():
+    """A zero gradient is no reason to stand still for AdamW: its momentum would move the weights all the same."""
+    a_learner = learner()
+    a_learner.update(*batch_and_credit(), step=1)  # now there is momentum
+    before, version = snapshot(a_learner), a_learner.version
+    flat = Batch.from_groups(make_groups(rewards=[[1.0] * 4, [0.0] * 4, [0.5] * 4]))
+    (report,) = a_learner.update(flat, GRPO().credit(flat), step=2)
+    assert "exactly zero" in report.skipped and report.metrics["empty_updates"] == 1
+    assert same(before, snapshot(a_learner)) and a_learner.version == version
+    # Negative control: the optimizer's step, had it been taken, would have moved them.
+    for parameter in a_learner._parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    a_learner._optimizer.step()
+    assert not same(before, snapshot(a_learner))
 
 
 def test_gradient_clipping_and_what_is_reported():

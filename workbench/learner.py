@@ -195,6 +195,11 @@ class Learner:
             finite_only = {name: value for name, value in metrics.items() if math.isfinite(value)}
             why = f"not finite (loss {loss}, gradient norm {grad_norm}): {why}; the weights were not touched"
             return UpdateReport(finite_only | self._counts(), table, why)
+        if grad_norm == 0.0:
+            # AdamW would still move the weights, by its momentum: on the strength of earlier batches, not of this one.
+            self.empty_updates += 1
+            why = "nothing to learn: the gradient is exactly zero (every group flat?); the weights were not touched"
+            return UpdateReport(metrics | self._counts(), table, why)
         self._step(grad_norm)
         return UpdateReport(metrics | self._counts(), table, None)
 
