@@ -152,6 +152,8 @@ def _floats(values: Sequence[Any]) -> np.ndarray:
 
 def running_mean(value: np.ndarray, width: int = SMOOTH) -> np.ndarray:
     """Mean of the last `width` logged values at each step; NaN values are left out, not counted as zero."""
+    if not len(value):
+        return value
     known = np.isfinite(value)
     sums = np.convolve(np.where(known, value, 0.0), np.ones(width))[:len(value)]
     counts = np.convolve(known.astype(float), np.ones(width))[:len(value)]

@@ -1,0 +1,18 @@
+"""Drawing with matplotlib takes most of a view's time: only `test_views_pictures.py` does it, elsewhere PNGs are empty."""
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="module")
+def pictures(request):
+    if request.module.__name__ == "test_views_pictures":
+        yield
+        return
+    import workbench.views.curve_pictures as curves
+    import workbench.views.evaluation_picture as evaluation
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curves, "curves_png", lambda *args: b"\x89PNG")
+        patch.setattr(evaluation, "evaluation_png", lambda *args: b"\x89PNG")
+        yield
