@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from faulty_disk import no_waiting  # noqa: F401  (a fixture)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_values import credit_of, ordinary_step
@@ -15,6 +16,8 @@ from workbench.errors import StoreError
 from workbench.replay import replay_step, token_facts
 from workbench.store import create_run, open_run
 from workbench.types import CreditTable
+
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 @dataclass(frozen=True)
@@ -93,10 +96,11 @@ def test_one_bit_of_one_token_is_enough(tmp_path_factory, name, data):
 
 
 @pytest.mark.parametrize("change", [
-    lambda c: c | {"advantage": -c["advantage"]}, lambda c: c | {"advantage": c["advantage"].astype(np.float32)},
+    lambda c: c | {"advantage": -c["advantage"]},  # 0.0 becomes -0.0 too
+    lambda c: c | {"advantage": c["advantage"].astype(np.float32)},
     lambda c: {k: v for k, v in c.items() if k != "advantage"}, lambda c: {k: v[:-1] for k, v in c.items()},
     lambda c: c | {"weight": np.full(len(c["weight"]), np.nan)}, lambda c: {},
-], ids=["sign, and so 0.0 against -0.0", "type", "missing", "a token short", "NaN against a number", "empty"])
+], ids=["sign", "type", "missing", "short", "nan", "empty"])
 def test_coarse_differences_too(tmp_path, change):
     collected = ordinary_step(1)
     run = run_with(tmp_path / "run", collected, CreditTable(1, 0, change(dict(credit_of(collected, 1).columns))))
@@ -156,7 +160,7 @@ def trained_run(path, *, minibatches: int = 2, **settings):
 
 
 @pytest.mark.parametrize("settings", [{"tasks": 5, "attempts": 7}, {"fresh": True}, {"tasks": 2, "attempts": 3, "rewards": [[1, None, 0], [1, 1, 1]]}],
-                         ids=["ragged", "a segment per turn", "unscored and flat"])
+                         ids=["ragged", "segment-per-turn", "unscored-and-flat"])
 def test_the_real_learner_is_replayed_bit_for_bit(tmp_path, settings):
     run, algorithm = trained_run(tmp_path / "run", **settings)
     report = replay_step(run, 1, algorithm)

@@ -103,7 +103,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=[name.replace(" ", "-") for name in CHANGES])
 def test_equality_sees_the_smallest_change_and_the_file_keeps_it(change):
     before, after = changed(**change)
     assert groups_equal(before, ordinary_step(5)) and not groups_equal(before, after)

@@ -12,7 +12,7 @@ from workbench.batch import Batch
 from workbench.errors import ConfigError, DataError
 
 
-@pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment per turn"])
+@pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment-per-turn"])
 def test_a_trajectorys_advantage_lands_on_all_its_sampled_tokens_in_all_its_segments(fresh):
     batch = Batch.from_groups(make_groups(rewards=[[0.0, 1.0]], tasks=1, attempts=2, turns=3, fresh=fresh))
     assert batch.num_segments == (6 if fresh else 2)

@@ -1,0 +1,99 @@
+"""A small tokenizer of our own, for the tiny policies that ship with the project.
+
+Byte-level BPE, so that any text at all can be encoded, trained on the texts that the environments really show, so that
+their words are single tokens. Three choices make a 0.6 M-parameter model's life easier, and cost nothing elsewhere:
+
+* a capital letter that no small letter follows stands alone, and so do `_` and every digit: each cell of a text grid
+  is one token, always the same one, whatever stands beside it;
+* a capitalised word never carries the space before it: `Left` is the same token first, second and last in an answer;
+* ` || ` is one token with both of its spaces.
+
+The chat template is ChatML without a default system prompt. It renders each message by itself and leaves old thoughts
+where they are, so a conversation can only grow at its end (the append-only law of `workbench.chat`).
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+CONTROL_TOKENS = (END_OF_TEXT, TURN_START, TURN_END)
+# Written by the policy and read by parsers: single tokens, but not "special", so that decoding keeps them.
+TAG_TOKENS = ("<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>",
+              "<tool_response>", "</tool_response>")
+
+# Alternatives from left to right: the separator of moves; a lone capital; a capitalised word; a small word with its
+# space; a digit; one other visible character with its space; white space.
+PIECES = r" \|\| |[A-Z](?![a-z])|[A-Z][a-z]+| ?[a-z]+|[0-9]| ?[^\sA-Za-z0-9_]|_|\s"
+
+CHAT_TEMPLATE = """\
+{%- if tools %}
+{{- '<|im_start|>system\\n' }}
+{%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
+{{- 'Tools, one JSON schema a line:\\n' }}
+{%- for tool in tools %}{{- tool | tojson + '\\n' }}{%- endfor %}
+{{- 'Call one as <tool_call>{"name": ..., "arguments": {...}}</tool_call><|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+{%- if not (loop.first and tools and message.role == 'system') %}
+{{- '<|im_start|>' + message.role + '\\n' }}
+{%- if message.content %}{{- message.content }}{%- endif %}
+{%- if message.tool_calls %}
+{%- for call in message.tool_calls %}
+{%- set function = call.function if call.function else call %}
+{{- '<tool_call>{"name": "' + function.name + '", "arguments": ' }}
+{{- function.arguments if function.arguments is string else function.arguments | tojson }}
+{{- '}</tool_call>' }}
+{%- endfor %}
+{%- endif %}
+{{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""
+
+# Besides the environments' texts: everyday words, so that other English costs fewer tokens than bytes.
+COMMON_TEXT = (
+    "system user assistant tool You are a helpful agent. The answer is in the text. Think first, then answer. What is "
+    "it? Who was there? Where do they live? There is no such thing. It was made by one of them and it has not been "
+    "seen with this on that for you, but we can have more than their first and last time."
+)
+
+
+def build_tokenizer(texts: Iterable[str], *, vocab_size: int = 512, words: Sequence[str] = ()
+                    ) -> "PreTrainedTokenizerFast":
+    """Train a tokenizer on `texts`. The same texts give the same tokenizer.
+
+    `vocab_size` is an upper limit that counts the 256 bytes, the control and the tag tokens; training stops earlier
+    when every piece of the texts is one token. `words` are made single tokens however rare they are in the texts.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ])
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(CONTROL_TOKENS) - len(TAG_TOKENS), min_frequency=2, show_progress=False,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
+    # Line by line, tags cut out: BPE must learn words, not tags, which are added tokens of their own.
+    pieces = [COMMON_TEXT] * 2 + [_without_tags(text) for text in texts] + [word for word in words for _ in range(10_000)]
+    core.train_from_iterator(pieces, trainer)
+    core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROL_TOKENS])
+    core.add_tokens([AddedToken(token, special=False, normalized=False) for token in TAG_TOKENS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token=TURN_END, pad_token=END_OF_TEXT, chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False, model_input_names=["input_ids", "attention_mask"],
+        padding_side="left", model_max_length=2048)
+
+
+def _without_tags(text: str) -> str:
+    for tag in CONTROL_TOKENS + TAG_TOKENS:
+        text = text.replace(tag, "\n")
+    return text
