@@ -8,6 +8,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV   := .venv
 SEEDS  ?= 0
 PYTEST_ARGS ?=
+# Jupyter asks for this where one is root, as in most containers; it listens on 127.0.0.1 and wants its token anyway.
+LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
 
 # Two workers on two cores: more threads in each would only fight (seen as ten times slower, and as other roundings).
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
@@ -35,7 +37,7 @@ test: setup-test  ## the test suite, two workers, one thread each; PYTEST_ARGS="
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=15 $(PYTEST_ARGS)
 
 lab: setup-lab  ## JupyterLab on the notebooks
-	@$(VENV)/bin/jupyter lab --notebook-dir notebooks
+	@$(VENV)/bin/jupyter lab --notebook-dir notebooks $(LAB_ARGS)
 
 mutants: setup-test  ## break the code on purpose, one patch at a time: a test must notice each
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.mutants.run
