@@ -118,7 +118,8 @@ def test_a_damaged_one_is_named_left_alone_and_the_one_before_is_used(tmp_path):
     data = bytearray(bad.read_bytes())
     data[-1] ^= 1
     bad.write_bytes(data)
-    with pytest.warns(checkpoint.CheckpointWarning, match=r"going back to the checkpoint of step 1: .*model.safetensors is damaged"):
+    said = r"going back to the checkpoint of step 1: .*model.safetensors is damaged"
+    with pytest.warns(checkpoint.CheckpointWarning, match=said):
         step, tensors, state = checkpoint.load_newest(tmp_path)
     assert step == 1 and same(tensors, tensors_of(1)) and state == state_of(1)
     assert bad.read_bytes() == bytes(data), "the bad one is left for people to look at"

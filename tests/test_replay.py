@@ -159,7 +159,8 @@ def trained_run(path, *, minibatches: int = 2, **settings):
     return open_run(path), algorithm
 
 
-@pytest.mark.parametrize("settings", [{"tasks": 5, "attempts": 7}, {"fresh": True}, {"tasks": 2, "attempts": 3, "rewards": [[1, None, 0], [1, 1, 1]]}],
+@pytest.mark.parametrize("settings", [{"tasks": 5, "attempts": 7}, {"fresh": True},
+                                      {"tasks": 2, "attempts": 3, "rewards": [[1, None, 0], [1, 1, 1]]}],
                          ids=["ragged", "segment-per-turn", "unscored-and-flat"])
 def test_the_real_learner_is_replayed_bit_for_bit(tmp_path, settings):
     run, algorithm = trained_run(tmp_path / "run", **settings)

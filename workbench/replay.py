@@ -20,7 +20,7 @@ SHOWN = 5  # differing tokens named per column
 
 @dataclass(frozen=True)
 class Difference:
-    """A column of one update that does not come out again: `count` tokens differ, `first` are rows of the first ones."""
+    """A column of one update that does not come out again: `count` tokens differ, `first` are the first of them."""
 
     update: int
     column: str
@@ -50,7 +50,8 @@ class ReplayReport:
         for update, names in self.compared.items():
             lines.append(f"step {self.step}, update {update}: {self.num_tokens} tokens, recomputed {', '.join(names)}")
             if self.left_out[update]:
-                lines.append(f"  not recomputed (they need the weights of that moment): {', '.join(self.left_out[update])}")
+                names = ", ".join(self.left_out[update])
+                lines.append(f"  not recomputed (they need the weights of that moment): {names}")
         lines += [difference.text for difference in self.differences]
         if not self.compared:
             lines.append(f"step {self.step} has no credit table: there is nothing to compare")

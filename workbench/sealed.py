@@ -93,12 +93,12 @@ def plain(value: Any, what: str) -> Any:
         return str.__str__(value)
     if isinstance(value, (int, float)):
         return int(value) if isinstance(value, int) else float(value)
-    raise StoreError(f"{what} holds {value!r} of type {type(value).__name__}; expected JSON values (text, numbers, true and "
-                     "false, null, lists, objects), so that the run can be read back exactly")
+    raise StoreError(f"{what} holds {value!r} of type {type(value).__name__}; expected JSON values (text, numbers, "
+                     "true and false, null, lists, objects), so that the run can be read back exactly")
 
 
 def json_bytes(value: Any, what: str) -> bytes:
-    """Compact ASCII JSON, keys in the order given. Numbers come back bit for bit (NaN and infinities as Python has them)."""
+    """Compact ASCII JSON, keys in the order given. Numbers come back bit for bit, NaN and infinities too."""
     return json.dumps(plain(value, what), separators=(",", ":")).encode("ascii")
 
 
@@ -223,8 +223,8 @@ def read_lines(path: Path) -> Lines:
         if record is None:
             if newline + 1 == len(data) and b"\0" in data[start:]:
                 break
-            raise StoreError(f"{path}: line {len(records) + 1} is damaged (its checksum differs); restore the file from "
-                             "a copy of the run")
+            raise StoreError(f"{path}: line {len(records) + 1} is damaged (its checksum differs); restore the file "
+                             "from a copy of the run")
         records.append(record)
         start = newline + 1
         ends.append(start)

@@ -44,7 +44,7 @@ FORMAT = 1
 TRAJECTORIES = "trajectories.parquet"
 _LINES = ("metrics.jsonl", "events.jsonl", "clock.jsonl")
 _FOLDERS = ("steps", "evaluations", "checkpoints")
-_STEP = re.compile(r"step-(\d{8})")
+STEP = re.compile(r"step-(\d{8})")
 _CREDIT = re.compile(r"credit-(\d{4})\.parquet")
 
 
@@ -122,7 +122,7 @@ class RunWriter:
         for name in _LINES:
             writer.cut_lines(self.path / name)
         last = max(self.run.steps(), default=-1)
-        newest = max(_numbered(self.path / "checkpoints", _STEP), default=-1)
+        newest = max(_numbered(self.path / "checkpoints", STEP), default=-1)
         if newest > max(last, 0):
             raise StoreError(f"{self.path} has a checkpoint of step {newest}, but its last committed step is {last}: "
                              "metrics or trajectories were lost. Restore the run from a copy, or move the checkpoints "
@@ -261,7 +261,7 @@ class Run:
     def uncommitted(self) -> list[int]:
         """Steps that have files but no metrics line: under way, or left by a process that died."""
         commits = self._commits()
-        return [step for step in _numbered(self.path / "steps", _STEP) if step not in commits]
+        return [step for step in _numbered(self.path / "steps", STEP) if step not in commits]
 
     def warnings(self) -> list[str]:
         """What a reader should know: lines cut short, steps not committed."""

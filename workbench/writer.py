@@ -219,7 +219,7 @@ def set_aside(path: Path, folder: Path) -> Path:
 
 
 def sweep(folder: Path) -> list[Path]:
-    """Remove what killed processes left half-written or half-deleted below `folder`. Only for the holder of its lock."""
+    """Remove what killed processes left half-written or half-deleted below `folder`. Only for who holds its lock."""
     leftovers = []
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
