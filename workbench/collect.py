@@ -13,14 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from workbench.chat import ChatFormat, Conversation
+from workbench.chat.conversation import HISTORIES
 from workbench.engines.base import Completion, Engine, Request
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvAnswer, EnvRunner, InlineRunner, ThreadRunner
 from workbench.errors import ConfigError, EngineError
 from workbench.seeds import seed_of
 from workbench.types import Group, Observation, Sampling, StepResult, StopReason, Task, Trajectory, Turn
-
-HISTORIES = ("append", "template", "window", "fresh")
 
 
 @dataclass(frozen=True)
