@@ -6,15 +6,18 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import pytest
 import torch
-from learning_data import VOCAB, make_groups, tiny_model, unscore
+from learning_data import FIRST, VOCAB, make_groups, tiny_model, unscore
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from workbench.algorithms import GRPO, Credit
 from workbench.batch import Batch
+from workbench.engines import TransformersEngineConfig, open_engine
+from workbench.engines.base import Request
 from workbench.errors import ConfigError, LearnerError
 from workbench.learner import Learner, LearnerConfig
 from workbench.ops.shift import token_logprobs
+from workbench.types import Group, Segment, Source, Span, StopReason, Task, Trajectory, Turn
 
 ONE_BY_ONE, ALL_AT_ONCE = 1, 100_000  # micro_batch_tokens
 
@@ -534,3 +537,50 @@ def test_frozen_parameters_stay_and_only_the_others_have_state():
     a_learner.update(*batch_and_credit(), step=1)
     assert torch.equal(a_learner.weights()["model.embed_tokens.weight"], model.model.embed_tokens.weight)
     assert not torch.equal(a_learner.weights()["model.norm.weight"], model.model.norm.weight)
+
+
+# ------------------------------------------------------------------------------------------------ with the real sampler
+
+
+def sampled_groups(a_learner: Learner, *, synced: bool = True):
+    """Two tasks, four attempts each, one turn sampled by the embedded engine from the learner's weights."""
+    engine = open_engine(TransformersEngineConfig(max_rows=8), tiny_model())
+    if synced:
+        engine.sync(a_learner.weights(), a_learner.version)
+    rng = np.random.default_rng(5)
+    prompts = [rng.integers(0, VOCAB, 9 + task).astype(np.int32) for task in range(2)]
+    for number in range(8):
+        engine.submit(Request(number, f"s{number}", prompts[number // 4], number, 12, frozenset({3})))
+    done = {}
+    while len(done) < 8:
+        done |= {completion.request_id: completion for completion in engine.poll()}
+
+    def attempt(number: int) -> Trajectory:
+        c = done[number]
+        spans = (Span(Source.PROMPT, 0, prompts[number // 4]),
+                 Span(Source.POLICY, 0, c.token_ids, c.logprobs, c.plain_logprobs, c.policy_version, c.sampling))
+        return Trajectory(Task(f"t{number // 4}", "test", number // 4), number % 4, number, FIRST,
+                          (Turn(0, "", reward=float(number % 3)),), (Segment(spans),), StopReason.TERMINATED)
+
+    return [Group(tuple(attempt(n) for n in range(4 * task, 4 * task + 4))) for task in range(2)]
+
+
+def moved_learner() -> Learner:
+    a_learner = learner(lr=3e-3)
+    a_learner.update(*batch_and_credit(), step=1)
+    return a_learner
+
+
+def test_the_engines_logprobs_are_the_trainers():
+    """fp32: the gap is rounding (1e-4), also after the weights have moved and were handed over."""
+    a_learner = moved_learner()
+    batch = Batch.from_groups(sampled_groups(a_learner))
+    report, = a_learner.update(batch, GRPO().credit(batch), step=2)
+    assert report.metrics["logp_gap_max"] < 1e-4 and report.metrics["stale_share"] == 0.0
+
+
+def test_negative_control_an_engine_with_old_weights_is_noticed():
+    a_learner = moved_learner()
+    batch = Batch.from_groups(sampled_groups(a_learner, synced=False))
+    report, = a_learner.update(batch, GRPO().credit(batch), step=2)
+    assert report.metrics["logp_gap_max"] > 1e-2 and report.metrics["stale_share"] == 1.0
