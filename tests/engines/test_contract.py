@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_models import STOP, VOCAB, ask, drain, tiny
+from engine_models import VOCAB, ask, drain, tiny
 
 from workbench.engines import TransformersEngineConfig, open_engine
 from workbench.engines.scripted import ScriptedEngine
@@ -51,26 +51,21 @@ def test_nothing_to_do_returns_at_once(engine):
 
 
 def test_every_request_is_answered_once_with_one_logprob_per_token(engine):
-    for number in range(7):
-        engine.submit(ask(number, f"s{number}", PROMPT[: 3 + number]))
+    """A turn ends with its first stop token, which is part of it (it was sampled), or where its tokens run out."""
+    stops = frozenset(range(0, VOCAB, 4))
+    for number in range(20):
+        engine.submit(ask(number, f"s{number}", PROMPT[: 3 + number % 7], stop_ids=stops))
     completions = drain(engine)
-    assert sorted(c.request_id for c in completions) == list(range(7))
+    assert sorted(c.request_id for c in completions) == list(range(20))
+    assert {completion.finish for completion in completions} == {"stop", "length"}
     for completion in completions:
         assert completion.error is None and completion.policy_version == 0
         assert completion.token_ids.dtype == np.int32 and completion.logprobs.dtype == np.float32
         assert 1 <= len(completion.token_ids) == len(completion.logprobs) <= 6
         assert (completion.logprobs <= 0).all()
-        stopped = completion.token_ids[-1] == STOP
-        assert completion.finish == ("stop" if stopped else "length")
-        assert STOP not in completion.token_ids[:-1]
-        assert stopped or len(completion.token_ids) == 6
-
-
-def test_both_ways_to_finish_occur_and_the_stop_token_is_part_of_the_action(engine):
-    for number in range(40):
-        engine.submit(ask(number, f"s{number}", PROMPT, stop_ids=frozenset(range(0, VOCAB, 4))))
-    finishes = {completion.finish for completion in drain(engine)}
-    assert finishes == {"stop", "length"}
+        assert not stops & set(completion.token_ids[:-1].tolist())
+        assert (completion.token_ids[-1] in stops) == (completion.finish == "stop")
+        assert completion.finish == "stop" or len(completion.token_ids) == 6
 
 
 def test_one_poll_hands_over_in_the_order_of_request_ids(engine):

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_models import STOP, VOCAB, ask, drain, play, plain_logprobs, prompts, tiny, worst_gap
+from engine_models import VOCAB, ask, drain, play, plain_logprobs, prompts, tiny, worst_gap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,6 +90,20 @@ def test_nobody_copies_a_first_prompt_that_its_session_has_overwritten():
     (completion,) = drain(engine)
     assert engine.stats()["shared_prompt_tokens"] == 0
     plain = plain_logprobs(MODEL, np.concatenate([prompt, completion.token_ids]))[len(prompt):]
+    np.testing.assert_allclose(completion.logprobs, plain.numpy(), atol=GAP)
+
+
+def test_a_session_evicted_for_the_one_that_wants_to_copy_it_is_not_copied():
+    engine = engine_for(cache_tokens=60)
+    starts = [np.arange(6 + number, 16 + number) for number in range(3)]
+    for number, prompt in enumerate(starts):
+        engine.submit(ask(number, f"s{number}", prompt, max_new_tokens=4))
+        drain(engine)
+    assert engine.stats()["evictions"] == 0
+    engine.submit(ask(3, "large", starts[2], max_new_tokens=50, stop_ids=frozenset()))  # room for nobody else
+    (completion,) = drain(engine)
+    assert engine.stats()["evictions"] == 3 and engine.stats()["shared_prompt_tokens"] == 0
+    plain = plain_logprobs(MODEL, np.concatenate([starts[2], completion.token_ids]))[10:]
     np.testing.assert_allclose(completion.logprobs, plain.numpy(), atol=GAP)
 
 

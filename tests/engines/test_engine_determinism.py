@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from engine_models import STOP, VOCAB, ask, drain, play, prompts, tiny
+from engine_models import ask, drain, play, prompts, tiny
 
 from workbench.engines import TransformersEngineConfig, open_engine
 
@@ -58,12 +58,26 @@ def test_the_sample_of_a_row_does_not_depend_on_its_company():
 
 
 def test_position_t_of_a_turn_uses_draw_t_of_its_address():
-    """Cut anywhere and continued under the same address from draw 0, the continuation differs; the cut part does not."""
+    """A longer turn begins with the shorter one."""
     long, short = engine_for(), engine_for()
     long.submit(ask(0, "s", [7, 8, 9], max_new_tokens=12, stop_ids=frozenset()))
     short.submit(ask(0, "s", [7, 8, 9], max_new_tokens=5, stop_ids=frozenset()))
     (whole,), (part,) = drain(long), drain(short)
     assert whole.token_ids[:5].tolist() == part.token_ids.tolist()
+
+
+def test_each_token_is_drawn_as_its_address_says():
+    """Every token is the one that inverse CDF picks, by hand, from the plain forward and the draws of the seed."""
+    engine = engine_for()
+    engine.submit(ask(0, "s", [7, 8, 9], seed=4711, max_new_tokens=12, stop_ids=frozenset()))
+    (completion,) = drain(engine)
+    noise = np.random.Generator(np.random.Philox(key=4711)).random(12)
+    ids = [7, 8, 9]
+    for token, uniform in zip(completion.token_ids, noise, strict=True):
+        with torch.no_grad():
+            probability = MODEL(input_ids=torch.tensor([ids])).logits[0, -1].double().softmax(-1).numpy()
+        assert token == int(np.searchsorted(probability.cumsum(), uniform * probability.sum(), side="right"))
+        ids.append(int(token))
 
 
 def test_control_global_randomness_is_neither_used_nor_moved():

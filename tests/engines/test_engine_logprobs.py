@@ -143,21 +143,28 @@ def test_rows_with_nan_end_alone_and_leave_nothing_behind():
     model = tiny("qwen2")
     with torch.no_grad():
         model.get_input_embeddings().weight[7] = float("nan")
-    healthy = np.array([8, 9, 10, 11])
-    for settings in (dict(), dict(cache="off")):
-        engine = engine_for(model, **settings) if settings else _unprobed(model)
-        engine.submit(ask(0, "sick", [8, 7, 9]))
-        engine.submit(ask(1, "well", healthy, stop_ids=frozenset({STOP, 7})))
-        by_id = {completion.request_id: completion for completion in drain(engine)}
-        assert by_id[0].finish == "error" and "not finite" in by_id[0].error
-        assert len(by_id[0].token_ids) == len(by_id[0].logprobs) == 0
-        ids = np.concatenate([healthy, by_id[1].token_ids])
-        np.testing.assert_allclose(by_id[1].logprobs, plain_logprobs(model, ids)[4:].numpy(), atol=EXACT)
-        # The slot of the sick session is used again.
-        engine.submit(ask(2, "next", healthy + 1, stop_ids=frozenset({STOP, 7})))
-        (completion,) = drain(engine)
-        ids = np.concatenate([healthy + 1, completion.token_ids])
-        np.testing.assert_allclose(completion.logprobs, plain_logprobs(model, ids)[4:].numpy(), atol=EXACT)
+    stops = frozenset({STOP, 7})  # so that nobody well says 7
+    for engine in (_unprobed(model), engine_for(model, cache="off")):
+        asked = {
+            0: ask(0, "sick", [8, 7, *range(9, 30)]),
+            1: ask(1, "well", np.arange(8, 20), max_new_tokens=30, stop_ids=stops),
+        }
+        for request in asked.values():
+            engine.submit(request)
+        done = engine.poll()
+        assert [completion.request_id for completion in done] == [0]
+        assert done[0].finish == "error" and "not finite" in done[0].error
+        assert len(done[0].token_ids) == len(done[0].logprobs) == 0
+        # A short session follows in the slot of the sick one, beside a long one whose keys reach further than its own.
+        asked[2] = ask(2, "next", [8, 9, 10], stop_ids=stops)
+        engine.submit(asked[2])
+        well = drain(engine)
+        assert sorted(completion.request_id for completion in well) == [1, 2]
+        for completion in well:
+            assert completion.error is None, completion.error
+            prompt = asked[completion.request_id].prompt_ids
+            plain = plain_logprobs(model, np.concatenate([prompt, completion.token_ids]))[len(prompt):]
+            np.testing.assert_allclose(completion.logprobs, plain.numpy(), atol=EXACT)
 
 
 def _unprobed(model):
