@@ -50,6 +50,12 @@ PUBLIC: dict[str, str] = {
     "show_group": "workbench.views:show_group",
     "show_tokens": "workbench.views:show_tokens",
     "show_masks": "workbench.views:show_masks",
+    "show_curves": "workbench.views:show_curves",
+    "curves_figure": "workbench.views:curves_figure",
+    "show_evaluation": "workbench.views:show_evaluation",
+    "show_metrics": "workbench.views:show_metrics",
+    "credit_of": "workbench.views:credit_of",
+    "progress": "workbench.views:progress",
 }
 
 

@@ -165,11 +165,17 @@ def _train_with_progress(config, out: Path):
 
 def _evaluate(args: argparse.Namespace) -> int:
     from workbench.cells.evaluate import evaluate, evaluation_report
+    from workbench.config import from_dict
+    from workbench.session import open_session
+    from workbench.store import open_run
     from workbench.views import show_evaluation
 
-    session = _session(args.source, args.settings, args.step)
-    name = "trained" if Path(args.source).is_dir() else "untrained"
-    report = evaluation_report(session, evaluate(session, name=name, num_tasks=args.tasks), num_tasks=args.tasks)
+    session, scores = _session(args.source, args.settings, args.step), []
+    if Path(args.source).is_dir():  # the policy it started from, on the same tasks, beside it (law 12)
+        untrained = open_session(from_dict(open_run(args.source).config))
+        scores += evaluate(untrained, name="untrained", num_tasks=args.tasks)
+    scores += evaluate(session, name="trained" if scores else "untrained", num_tasks=args.tasks)
+    report = evaluation_report(session, scores, num_tasks=args.tasks)
     print(json.dumps(report, indent=1) if args.json else show_evaluation(report["rows"], report["paired"]).text)
     return 0
 
