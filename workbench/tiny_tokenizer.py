@@ -27,7 +27,7 @@ TAG_TOKENS = ("<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</
 
 # Alternatives from left to right: the separator of moves; a lone capital; a capitalised word; a small word with its
 # space; a digit; one other visible character with its space; white space.
-PIECES = r" \|\| |[A-Z](?![a-z])|[A-Z][a-z]+| ?[a-z]+|[0-9]| ?[^\sA-Za-z0-9_]|_|\s"
+PIECES = r" \|\| |[,:.;] (?=[A-Z])| ?[A-Z_√](?![a-z])|[A-Z][a-z]+| ?[a-z]+| ?[0-9]| ?[^\sA-Za-z0-9_√]|\s"
 
 CHAT_TEMPLATE = """\
 {%- if tools %}
@@ -55,6 +55,7 @@ CHAT_TEMPLATE = """\
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
 """
 
+ROLES = ("system", "user", "assistant", "tool")
 # Besides the environments' texts: everyday words, so that other English costs fewer tokens than bytes.
 COMMON_TEXT = (
     "system user assistant tool You are a helpful agent. The answer is in the text. Think first, then answer. What is "
@@ -68,7 +69,8 @@ def build_tokenizer(texts: Iterable[str], *, vocab_size: int = 512, words: Seque
     """Train a tokenizer on `texts`. The same texts give the same tokenizer.
 
     `vocab_size` is an upper limit that counts the 256 bytes, the control and the tag tokens; training stops earlier
-    when every piece of the texts is one token. `words` are made single tokens however rare they are in the texts.
+    when every piece of the texts is one token. `words` (and the names of roles) become single tokens however rare they
+    are in the texts.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -82,8 +84,10 @@ def build_tokenizer(texts: Iterable[str], *, vocab_size: int = 512, words: Seque
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(CONTROL_TOKENS) - len(TAG_TOKENS), min_frequency=2, show_progress=False,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
-    # Line by line, tags cut out: BPE must learn words, not tags, which are added tokens of their own.
-    pieces = [COMMON_TEXT] * 2 + [_without_tags(text) for text in texts] + [word for word in words for _ in range(10_000)]
+    # Tags are cut out: BPE must learn words, not tags, which are added tokens of their own. Words that must be single
+    # tokens are said so often that nothing is merged before them.
+    sayings = "\n".join(("\n".join((*ROLES, *words)),) * 2_000)
+    pieces = [COMMON_TEXT] * 2 + [_without_tags(text) for text in texts] + [sayings]
     core.train_from_iterator(pieces, trainer)
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROL_TOKENS])
     core.add_tokens([AddedToken(token, special=False, normalized=False) for token in TAG_TOKENS])
