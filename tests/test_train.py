@@ -1,0 +1,115 @@
+"""The loop as a whole, on the shipped policy: exact, replayable, durable in the right order, and honest about nothing learned."""
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from workbench.cells.evaluate import evaluate
+from workbench.cells.train import fresh_path, train, train_here, train_step
+from workbench.config import load_config
+from workbench.errors import LearnerError, StoreError
+from workbench.replay import replay_step
+from workbench.session import open_session, reopen
+from workbench.store import create_run, open_run
+from workbench.types import Source
+
+TINY = {"train.steps": 2, "train.tasks_per_step": 3, "train.group_size": 4, "train.evaluate_every": 0,
+        "evaluation.num_tasks": 8}
+
+
+def tiny(**settings):
+    return load_config("frozenlake", TINY | {key.replace("__", "."): value for key, value in settings.items()})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return train_here(tiny(), tmp_path_factory.mktemp("runs") / "a")
+
+
+def test_two_runs_are_equal_bit_for_bit_and_another_seed_is_another_run(finished, tmp_path):
+    again = train_here(tiny(), tmp_path / "again")
+    assert again.digest() == finished.digest()
+    other = train_here(tiny(seed=1), tmp_path / "other")
+    assert other.digest() != finished.digest()
+
+
+def test_every_stored_step_replays_bit_for_bit(finished):
+    assert finished.steps() == [1, 2]
+    for step in finished.steps():
+        report = replay_step(finished, step, tiny().algorithm)
+        assert report.equal, report.text
+
+
+def test_a_replay_with_another_algorithm_is_not_equal(finished):
+    """Negative control of the test above."""
+    assert not replay_step(finished, 1, replace(tiny().algorithm, normalize_std=False)).equal
+
+
+def test_the_last_evaluation_is_that_of_the_stored_weights(finished):
+    session = reopen(finished, quiet=True)
+    stored = {(row["policy"], row["mode"]): row for row in finished.evaluations()["step-00000002"]["rows"]}
+    for score in evaluate(session, name="trained"):
+        assert list(score.by_task) == list(stored["trained", score.mode]["by_task"])
+    assert session.engine.policy_version == 2
+    assert {policy for policy, _ in stored} == {"random", "solver", "untrained", "trained"}  # law 12
+
+
+def test_what_the_engine_sampled_from_is_what_the_learner_holds(finished):
+    """Weights and versions after sync: the gap between engine and trainer stays at rounding, step after step."""
+    metrics = finished.metrics()
+    assert (metrics["logp_gap_max"] < 1e-3).all() and list(metrics["policy_version"]) == [1, 2]
+    versions = {int(span.policy_version) for group in finished.groups(2) for t in group for s in t.segments
+                for span in s.spans if span.eligible}
+    assert versions == {1}
+
+
+@pytest.mark.parametrize("history", ["append", "template", "window", "fresh"])
+def test_every_history_goes_through_collect_credit_and_learner(history):
+    session = open_session(tiny(collect__history=history), quiet=True)
+    before = {name: tensor.clone() for name, tensor in session.learner.weights().items()}
+    outcome = train_step(session, step=1)
+    assert outcome.updates == 1
+    assert any(not torch.equal(before[name], tensor) for name, tensor in session.learner.weights().items())
+    segments = [segment for group in outcome.groups for t in group for segment in t.segments]
+    assert (outcome.metrics["segments"] > 1) == (history in ("window", "fresh"))
+    assert outcome.metrics["trained_tokens"] == sum(int(s.eligible.sum()) for s in segments)
+    shown_again = sum(int(((s.sources == Source.POLICY) & ~s.eligible).sum()) for s in segments)
+    assert (shown_again > 0) == (history == "window")
+
+
+def test_trajectories_are_durable_before_the_first_update(tmp_path, monkeypatch):
+    session = open_session(tiny(), quiet=True)
+
+    def update(*_args, **_kwargs):
+        assert (tmp_path / "run" / "steps" / "step-00000001" / "trajectories.parquet").is_file()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session.learner, "update", update)
+    with create_run(tmp_path / "run", {}) as run, pytest.raises(KeyboardInterrupt):
+        train_step(session, 1, run)
+    stored = open_run(tmp_path / "run")
+    assert stored.steps() == [] and stored.uncommitted() == [1]  # there, and not taken for a finished step
+
+
+def test_a_run_that_cannot_learn_ends_with_the_reason(tmp_path):
+    """Two tokens a turn: no answer is ever readable, all rewards of a group are equal, nothing can be compared."""
+    config = tiny(collect__max_turn_tokens=2, train__max_empty_steps=2, train__steps=5)
+    with pytest.raises(LearnerError, match="2 steps in a row taught nothing.*100% of the groups are flat"):
+        train_here(config, tmp_path / "stuck")
+    stored = open_run(tmp_path / "stuck")
+    assert stored.steps() == [1, 2] and list(stored.metrics()["flat_groups"]) == [1.0, 1.0]
+
+
+def test_a_run_trains_in_its_own_process_and_is_never_overwritten(tmp_path):
+    path = tmp_path / "own"
+    run = train(tiny(train__steps=1), path).wait()
+    assert run.steps() == [1] and np.isfinite(run.metrics()["reward_mean"]).all()
+    with pytest.raises(StoreError, match="never overwritten"):
+        train(tiny(), path)
+    assert fresh_path(path).name == "own-2"
+
+
+def test_a_run_that_fails_in_its_process_shows_the_end_of_its_log(tmp_path):
+    with pytest.raises(LearnerError, match="no-such-policy"):
+        train(tiny(policy__name="./no-such-policy"), tmp_path / "bad").wait()
