@@ -114,6 +114,20 @@ def test_differences_are_told_once_and_only_where_they_are():
     assert any("alternating" in note for note in chat_of("cohere").differences)
 
 
+def test_each_family_is_taken_as_it_is():
+    """Falling back to tools as text is for templates that need it: it must not hide that our glue is wrong."""
+    abilities = {family: chat_of(family).dialect for family in FAMILIES}
+    assert {family for family, dialect in abilities.items() if dialect.is_native} == {
+        "qwen2.5", "qwen3", "qwen3-2507", "llama3.1"}
+    assert {family for family, dialect in abilities.items() if not dialect.system_first} == {"gemma"}
+    assert {family for family, dialect in abilities.items() if not dialect.repeated_users} == {
+        "gemma", "gemma3", "cohere"}
+    assert {family for family, dialect in abilities.items() if dialect.tool_replies} == {
+        "qwen2.5", "qwen3", "qwen3-2507", "llama3.1", "deepseek-r1"}
+    assert {family for family, dialect in abilities.items() if dialect.tool_schemas} == {
+        "qwen2.5", "qwen3", "qwen3-2507", "llama3.1", "gpt-oss"}
+
+
 def test_our_own_tokenizer_is_append_only_without_differences():
     tokenizer = build_tokenizer(["You moved. Left Right"])
     chat = ChatFormat.from_tokenizer(tokenizer)
