@@ -215,7 +215,7 @@ def _show(args: argparse.Namespace) -> int:
         return 0
     from workbench.writer import write_file
 
-    write_file(args.html, f'<!doctype html><meta charset="utf-8">{view.html}\n'.encode("utf-8", "replace"))
+    write_file(args.html, replace=True, content=f'<!doctype html><meta charset="utf-8">{view.html}\n'.encode("utf-8", "replace"))
     print(args.html)
     return 0
 
