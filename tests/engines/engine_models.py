@@ -93,7 +93,7 @@ def play(engine, prompts, *, turns: int = 3, max_new_tokens: int = 6, observatio
     `history(ids, turn)` may rewrite the past before the next turn.
     """
     rng = np.random.default_rng(seed)
-    sessions = {f"s{index}": Played(np.asarray(prompt), prompt_tokens=len(prompt)) for index, prompt in enumerate(prompts)}
+    sessions = {f"s{index}": Played(np.asarray(ids), prompt_tokens=len(ids)) for index, ids in enumerate(prompts)}
     observations = {name: [rng.integers(6, VOCAB, observation) for _ in range(turns)] for name in sessions}
     waiting: dict[int, str] = {}
 

@@ -14,9 +14,8 @@ CONTEXT = 40
 
 def scripted():
     """Ids that depend on the seed, some of them the stop token."""
-    return ScriptedEngine(
-        lambda request: np.random.default_rng(request.seed).integers(0, 12, 50), context_length=CONTEXT, vocab_size=VOCAB
-    )
+    return ScriptedEngine(lambda request: np.random.default_rng(request.seed).integers(0, 12, 50),
+                          context_length=CONTEXT, vocab_size=VOCAB)
 
 
 def embedded(**settings):

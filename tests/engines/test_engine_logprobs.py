@@ -4,7 +4,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from engine_models import FAMILIES, STOP, VOCAB, WITH_KEYS_AND_VALUES, ask, drain, plain_logprobs, play, prompts, tiny, worst_gap
+from engine_models import (
+    FAMILIES, STOP, VOCAB, WITH_KEYS_AND_VALUES, ask, drain, plain_logprobs, play, prompts, tiny, worst_gap,
+)
 
 from workbench.engines import TransformersEngineConfig, open_engine, probe
 from workbench.engines.attention import Step

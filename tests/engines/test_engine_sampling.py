@@ -80,7 +80,7 @@ def test_rows_do_not_touch_each_other():
     top_p = np.array([1.0, 0.7, 1.0, 1.0, 0.4, 1.0])
     together = sample_rows(logits, temperature, top_p, uniform)
     for row in range(6):
-        alone = sample_rows(logits[row : row + 1], temperature[row : row + 1], top_p[row : row + 1], uniform[row : row + 1])
+        alone = sample_rows(logits[[row]], temperature[[row]], top_p[[row]], uniform[[row]])
         assert alone.token[0] == together.token[row]
         assert alone.logp[0] == together.logp[row] and alone.plain_logp[0] == together.plain_logp[row]
     spoiled = logits.clone()

@@ -1,7 +1,6 @@
 """The engine's own copy of the weights: what it takes, what it refuses, and that a refusal changes nothing."""
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from engine_models import ask, drain, play, prompts, tiny, worst_gap

@@ -15,9 +15,9 @@ class TransformersEngineConfig:
     dtype: str = "float32"           # of its own copy of the weights: float32 | bfloat16 | float16
     device: str = "cpu"              # "cpu", "cuda", "cuda:1" ...
     max_rows: int = 128              # sequences decoded at once; more of them wait
-    prefill_tokens: int = 2048       # tokens of prompts per tick (more would leave the CPU's caches); long prompts take several
+    prefill_tokens: int = 2048       # tokens of prompts per tick; more would leave the CPU's caches
     cache_tokens: int = 131_072      # positions of keys and values kept; beyond it idle sessions are evicted
-    cache: str = "auto"              # "auto": keep keys and values if a probe proves it right | "off": prefill each turn
+    cache: str = "auto"              # "auto": kept if a probe proves it right | "off": prefill each turn anew
     max_context: int | None = None   # tokens of one sequence; None: what the model has positions for
 
     def __post_init__(self) -> None:

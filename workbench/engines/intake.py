@@ -37,8 +37,8 @@ class Intake:
         other = self._id_of_session.get(request.session)
         if other is not None:
             raise EngineError(
-                f"request {request.id}: session {request.session!r} already has request {other} in flight; a session is "
-                "one sequence, so wait for its completion (or release the session) before its next turn"
+                f"request {request.id}: session {request.session!r} already has request {other} in flight; a session "
+                "is one sequence, so wait for its completion (or release the session) before its next turn"
             )
         self._session_of_id[request.id] = request.session
         self._id_of_session[request.session] = request.id
@@ -84,8 +84,8 @@ def check_request(request: Request, context_length: int, vocab_size: int | None)
         raise EngineError(f"{name}: the prompt is empty; a model needs at least one token to predict from")
     if len(prompt) >= context_length:
         raise EngineError(
-            f"{name}: the prompt has {len(prompt)} tokens, but the model has positions for {context_length} and at least "
-            "one must be left for an answer; end the trajectory (context_full) or shorten its history"
+            f"{name}: the prompt has {len(prompt)} tokens, but the model has positions for {context_length} and at "
+            "least one must be left for an answer; end the trajectory (context_full) or shorten its history"
         )
     lowest, highest = int(prompt.min()), int(prompt.max())
     if lowest < 0 or (vocab_size is not None and highest >= vocab_size):

@@ -17,8 +17,12 @@ from workbench.errors import EngineError
 
 LENGTHS = (19, 7)       # two sequences, so that one that leaks into the other is noticed
 SPLIT = (11, 4)         # tokens of them that come in the first pass; the rest comes one by one
-# Largest difference of a log-probability. Below it is rounding of the dtype; wrong attention is far above it in float32.
+# Largest difference of a log-probability: below it is rounding of the dtype, wrong attention is far above in float32.
 TOLERANCE = {torch.float32: 3e-4, torch.float64: 3e-4, torch.float16: 0.05, torch.bfloat16: 0.3}
+
+
+# (step, ids [1, T], keep: logits of the first `keep` positions only, or None for all) -> logits [positions, V]
+Forward = Callable[[Step, torch.Tensor, int | None], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Verdict:
     reason: str
 
 
-def slot_forward(model: torch.nn.Module, keeps_logits: bool) -> Callable[[Step, torch.Tensor, int | None], torch.Tensor]:
+def slot_forward(model: torch.nn.Module, keeps_logits: bool) -> Forward:
     """The forward pass of a model whose attention is `slot_attention`: (step, ids [1, T], keep) -> logits [keep, V].
 
     `keeps_logits`: the model can be asked for the logits of chosen positions only.
@@ -74,8 +78,10 @@ def judge(model: torch.nn.Module, vocab_size: int, device: torch.device, keeps_l
             if worst <= tolerance:
                 return Verdict("slots", f"kept from turn to turn; probe agrees with a plain forward to {worst:.1e}")
             reason = f"{name}: a kept cache differs from a plain forward by {worst:.1e} in log-probability"
+        except EngineError as error:
+            reason = f"{name}: {error}"
         except Exception as error:  # whatever a model does with it, the answer is the same: this way is not for it
-            reason = f"{name}: {error}" if isinstance(error, EngineError) else f"{name}: {type(error).__name__}: {error}"
+            reason = f"{name}: {type(error).__name__}: {error}"
         model.set_attn_implementation(before)
     try:
         worst = _worst(_through_own_cache(model, sequences), plain)

@@ -47,7 +47,7 @@ class Counters:
     """What an engine did since it was made. Tokens are counted once each time they pass through the model."""
 
     ticks: int = 0
-    prefill_tokens: int = 0        # tokens of prompts: first prompts, observations, and the last sampled token of a turn
+    prefill_tokens: int = 0        # of prompts: first prompts, observations, the last sampled token of a turn
     shared_prompt_tokens: int = 0  # tokens of first prompts whose keys and values were copied from another session
     reused_tokens: int = 0         # tokens of prompts that were still in the session's own cache
     decode_steps: int = 0          # forward passes in which at least one row was decoded

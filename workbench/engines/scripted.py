@@ -33,7 +33,7 @@ class ScriptedEngine:
 
     The turn is cut after its first stop id (finish "stop") or at the request's limit (finish "length"); a script that
     returns fewer ids without a stop id also ends in "length": the policy did not end its turn. A script that raises
-    EngineError, or returns nothing, makes an error completion; any other exception is a bug of the script and is raised.
+    EngineError, or returns nothing, makes an error completion; any other exception is a bug of the script, and raised.
     `logprob` is given to every token. `delay_ticks` (a number, or a function of the request) is how many polls a
     request waits before the one that hands it over.
     """

@@ -10,20 +10,17 @@ same requests at the same ticks are equal bit for bit (law 8).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from workbench.engines.attention import PIECE, Piece, Step, bundle_pieces
+from workbench.engines.probe import Forward
 from workbench.engines.rows import Counters, Row, Ticked
 from workbench.engines.slots import SlotCache
 
 ROUND = 64  # the slab's length is a multiple of this many positions, where the cap allows
-
-# (step, ids [1, T], keep: only the first A positions, or None for all) -> logits [A, V]
-Forward = Callable[[Step, torch.Tensor, int | None], torch.Tensor]
 
 
 @dataclass(eq=False)

@@ -38,7 +38,7 @@ UNLIMITED = 1 << 20  # context of models that have no positions to run out of
 class TransformersEngine:
     """Samples turns from its own copy of `model`'s weights. Not thread-safe: one thread submits and polls.
 
-    Make it before the learner wraps the model (accelerate patches `forward`, DDP renames the weights). `model` itself is
+    Make it before the learner wraps the model (accelerate patches `forward`, DDP renames weights). `model` itself is
     left as it is. Raises EngineError for what is no causal language model.
     """
 
@@ -188,5 +188,5 @@ def _context_length(model: torch.nn.Module, max_context: int | None) -> int:
         # Beyond this length it rotates differently, which would make kept keys wrong.
         positions = min(positions, rope.get("original_max_position_embeddings", positions))
     if max_context is not None and max_context > positions:
-        raise EngineError(f"engine.max_context is {max_context}, but the model has positions for {positions} tokens only")
+        raise EngineError(f"engine.max_context is {max_context}, but the model has positions for {positions} tokens")
     return int(max_context or positions)

@@ -12,8 +12,8 @@ def copy_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) ->
     """Copy `weights` into `model` in place, casting to the model's dtype and device.
 
     Names are those of `model.state_dict()`. Of names that share storage (a head tied to the embedding) one is enough;
-    if several are given they must agree. Raises EngineError naming what is unknown, missing, misshapen or contradictory,
-    and then nothing has been changed.
+    if several are given they must agree. Raises EngineError naming what is unknown, missing, misshapen or
+    contradictory, and then nothing has been changed.
     """
     own = model.state_dict()
     unknown = [name for name in weights if name not in own]
@@ -42,7 +42,8 @@ def copy_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) ->
         ]
         chosen[given[0]] = first
     if missing:
-        raise EngineError(f"weights lack {len(missing)} name(s) of the engine's {type(model).__name__}: {_some(missing)}")
+        kind = type(model).__name__
+        raise EngineError(f"weights lack {len(missing)} name(s) of the engine's {kind}: {_some(missing)}")
     if contradictions:
         raise EngineError(
             f"{_some(contradictions)} are one tensor in the engine (tied) but came with different values; "
