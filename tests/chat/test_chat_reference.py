@@ -183,7 +183,7 @@ def llama2_like(spaces: str):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
     tokenizer.chat_template = (
         "{{ bos_token }}{% for message in messages %}"
-        "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('must alternate') }}{% endif %}"
+        "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate!') }}{% endif %}"
         "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
         "{% else %}{{ message['content'] + eos_token }}{% endif %}{% endfor %}")
     return tokenizer

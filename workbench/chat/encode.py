@@ -231,7 +231,7 @@ class _Builder:
 
     @staticmethod
     def _owner(run: list, reach: int) -> tuple[Source, int]:
-        """Author and turn of a token that starts in the first part and reaches `reach` characters from its beginning."""
+        """Author and turn of a token that starts in the first part and ends `reach` characters after that begins."""
         owner = run[0]
         for part, following in zip(run[:-1], run[1:], strict=True):
             reach -= len(part[0])

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from workbench.chat.dialect import ChatMessage, Dialect, chat_message, find_dialect, fit
 from workbench.chat.encode import Piece, SafeEncoder
 from workbench.chat.skeleton import (
-    CALL_ID, CONTENT, NAME, PROBES, Guard, Part, Schema, Slot, Template, TemplateRefused, Transform, cut_at_slots, guard_tool,
-    literal_pieces, mark_schemas, placeholder,
+    CALL_ID, CONTENT, NAME, PROBES, Guard, Part, Schema, Slot, Template, TemplateRefused, Transform, cut_at_slots,
+    guard_tool, literal_pieces, mark_schemas, placeholder,
 )
 from workbench.errors import ChatFormatError
 from workbench.types import Observation, Source, Span

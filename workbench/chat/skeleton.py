@@ -61,15 +61,15 @@ def cut_at_slots(text: str) -> list[str | Slot]:
 
 
 class Guard:
-    """`guard(text)` holds no string of `names`, nor do its ends make one with what stands beside it; `unguard` gives the
-    text back."""
+    """`guard(text)` holds no string of `names`, nor do its ends make one with what stands beside it; `unguard` gives
+    the text back."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._inside = re.compile("|".join(f"(?={re.escape(name)})" for name in names)) if names else None
-        spans = [(name, range(1, len(name))) for name in names]
-        self._starts = frozenset(name[:size] for name, sizes in spans for size in sizes)
-        self._ends = frozenset(name[-size:] for name, sizes in spans for size in sizes)
-        self._parts = frozenset(name[at : at + size] for name, sizes in spans for size in sizes for at in range(len(name)))
+        sized = [(name, size) for name in names for size in range(1, len(name))]
+        self._starts = frozenset(name[:size] for name, size in sized)
+        self._ends = frozenset(name[-size:] for name, size in sized)
+        self._parts = frozenset(name[at : at + size] for name, size in sized for at in range(len(name)))
         self._longest = max(map(len, names), default=1)
 
     def __call__(self, text: str) -> str:
