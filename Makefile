@@ -48,7 +48,7 @@ clean:  ## remove .venv and what tests leave; runs and data stay
 
 # ------------------------------------------------------------------------------------------------ set-up
 
-# $(call set_up,stamps,extras,cost): one stamp for each command that is ready afterwards, the first is the one asked for.
+# $(call set_up,stamps,extras,cost): one stamp for each command that is ready afterwards, the one asked for first.
 # Shell, because nothing but Python, make and git may be there yet.
 define set_up
 @set -eu; \
@@ -57,16 +57,19 @@ alive() { [ -x $(VENV)/bin/python ] && $(VENV)/bin/python -c '' 2>/dev/null; }; 
 if [ "$$(cat $(VENV)/$(firstword $(1)) 2>/dev/null)" = "$$fingerprint" ] && alive; then exit 0; fi; \
 if ! alive; then \
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-		echo "Expected Python 3.11 or newer as '$(PYTHON)', found: $$($(PYTHON) --version 2>&1 | head -n 1). Say which one: make PYTHON=/path/to/python3.11" >&2; exit 1; }; \
+		echo "Expected Python 3.11 or newer as '$(PYTHON)', found: $$($(PYTHON) --version 2>&1 | head -n 1)." >&2; \
+		echo "Say which one: make PYTHON=/path/to/python3.11" >&2; exit 1; }; \
 	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
-		echo "'$(PYTHON)' has no venv module. Debian and Ubuntu have it apart: apt-get install python3-venv" >&2; exit 1; }; \
+		echo "'$(PYTHON)' has no venv module. Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }; \
 fi; \
 echo "Setting up $(VENV) with pip, once: $(3), with the CPU build of torch."; \
-echo "Free here: $$(df -Pk . | awk 'NR == 2 {printf "%.0f GB", $$4 / 1e6}'). Where pip takes a CUDA build of torch instead, it is several GB more: README, 'Set-up'."; \
+echo "Free here: $$(df -Pk . | awk 'NR == 2 {printf "%.0f GB", $$4 / 1e6}')."; \
+echo "Where pip takes a CUDA build of torch instead, it is several GB more: see 'Set-up' in README.md."; \
 alive || $(PYTHON) -m venv --clear $(VENV); \
 for stamp in $(1); do rm -f $(VENV)/$$stamp; done; \
 $(VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.$(2)' || { \
-	echo "Set-up failed: no network (it is needed this once), or no space? Run the same command again; it goes on where it stopped." >&2; exit 1; }; \
+	echo "Set-up failed: no network (it is needed this once), or no space?" >&2; \
+	echo "Run the same command again; it goes on where it stopped." >&2; exit 1; }; \
 for stamp in $(1); do echo "$$fingerprint" > $(VENV)/$$stamp; done
 endef
 

@@ -1,10 +1,11 @@
 """What every test can count on: one thread, no network to a model hub, repeatable properties, named skips.
 
-    @pytest.mark.debian("chromium")     skipped where the package is missing; under WORKBENCH_CI=1 that is a failure
-    @pytest.mark.gpu                    skipped where torch sees no CUDA device
-    @pytest.mark.full                   the fuller count; only with `-m full`
-    def test_page(chromium): ...        path of the browser, with the same rule as above
+@pytest.mark.debian("chromium")     skipped where the package is missing; under WORKBENCH_CI=1 that is a failure
+@pytest.mark.gpu                    skipped where torch sees no CUDA device
+@pytest.mark.full                   the fuller count; only with `-m full`
+def test_page(chromium): ...        path of the browser, with the same rule as above
 """
+
 from __future__ import annotations
 
 import os
@@ -29,8 +30,13 @@ ROOT = Path(__file__).resolve().parents[1]
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, print_blob=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 # A mutant needs only a counter-example, not the smallest one.
-hypothesis.settings.register_profile("mutants", derandomize=True, deadline=None, database=None,
-                                     phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate))
+hypothesis.settings.register_profile(
+    "mutants",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
+)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
@@ -51,8 +57,10 @@ DEBIAN: dict[str, Callable[[], str | None]] = {"chromium": find_browser, "fonts-
 def need_debian(*packages: str) -> None:
     """Skip the running test, or fail it under WORKBENCH_CI=1, unless all `packages` are there."""
     if unknown := [package for package in packages if package not in DEBIAN]:
-        raise ValueError(f"{unknown}: expected packages of tests/conftest.py DEBIAN ({', '.join(DEBIAN)}); add a line there "
-                         f"that finds it, and the package to .ci/run")
+        raise ValueError(
+            f"{unknown}: expected packages of tests/conftest.py DEBIAN ({', '.join(DEBIAN)}); add a line there "
+            f"that finds it, and the package to .ci/run"
+        )
     missing = [package for package in packages if not DEBIAN[package]()]
     if not missing:
         return
@@ -67,6 +75,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         need_debian(*mark.args)
     if item.get_closest_marker("gpu"):
         import torch  # only where a test asks for it
+
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device; torch sees none")
 

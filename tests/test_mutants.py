@@ -1,4 +1,5 @@
 """The mutant runner itself: it tells caught from survived and stale, and never touches the tree it was asked about."""
+
 from __future__ import annotations
 
 import subprocess
@@ -19,17 +20,25 @@ def test_skipped(): assert double(3) == 6
 
 
 def patch(new_line: str, caught_by: str, old_line: str = "    return 2 * x", law: str = "1") -> str:
-    return (f"# law: {law}\n# breaks: doubling\n# caught-by: {caught_by}\n"
-            f"diff --git a/workbench/double.py b/workbench/double.py\n--- a/workbench/double.py\n+++ b/workbench/double.py\n"
-            f"@@ -1,2 +1,2 @@\n def double(x):\n-{old_line}\n+{new_line}\n")
+    return (
+        f"# law: {law}\n# breaks: doubling\n# caught-by: {caught_by}\n"
+        "diff --git a/workbench/double.py b/workbench/double.py\n"
+        f"--- a/workbench/double.py\n+++ b/workbench/double.py\n"
+        f"@@ -1,2 +1,2 @@\n def double(x):\n-{old_line}\n+{new_line}\n"
+    )
 
 
 @pytest.fixture
 def small_repository(tmp_path: Path, monkeypatch) -> Path:
     """A repository of one function, with the runner pointed at it."""
     root = tmp_path / "repository"
-    for name, text in {"workbench/__init__.py": "", "workbench/double.py": CODE, "tests/test_double.py": TESTS,
-                       ".gitignore": "ignored.py\n__pycache__/\n", "ignored.py": ""}.items():
+    for name, text in {
+        "workbench/__init__.py": "",
+        "workbench/double.py": CODE,
+        "tests/test_double.py": TESTS,
+        ".gitignore": "ignored.py\n__pycache__/\n",
+        "ignored.py": "",
+    }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     (root / "tests/mutants").mkdir()
@@ -41,15 +50,35 @@ def small_repository(tmp_path: Path, monkeypatch) -> Path:
     return root
 
 
-@pytest.mark.parametrize(("text", "verdict", "words"), [
-    (patch("    return 3 * x", "tests/test_double.py::test_number"), "caught", "doubling"),
-    (patch("    return 3 * x", "tests/test_double.py::test_blind"), "survived", "test_blind still passes"),
-    (patch("    return 3 * x", "tests/test_double.py::test_number, tests/test_double.py::test_blind"), "survived", "still passes"),
-    (patch("    return 3 * x", "tests/test_double.py::test_number", old_line="    return x + x"), "stale", "does not apply"),
-    (patch("    return (3 * x", "tests/test_double.py::test_number"), "stale", "does not compile"),
-    (patch("    return 3 * x", "tests/test_double.py::test_gone"), "stale", "pytest ended with 4"),
-    (patch("    return 3 * x", "tests/test_double.py::test_skipped"), "stale", "did not run"),
-], ids=["caught", "blind test", "one of two blind", "old code gone", "does not compile", "no such test", "skipped test"])
+@pytest.mark.parametrize(
+    ("text", "verdict", "words"),
+    [
+        (patch("    return 3 * x", "tests/test_double.py::test_number"), "caught", "doubling"),
+        (patch("    return 3 * x", "tests/test_double.py::test_blind"), "survived", "test_blind still passes"),
+        (
+            patch("    return 3 * x", "tests/test_double.py::test_number, tests/test_double.py::test_blind"),
+            "survived",
+            "still passes",
+        ),
+        (
+            patch("    return 3 * x", "tests/test_double.py::test_number", old_line="    return x + x"),
+            "stale",
+            "does not apply",
+        ),
+        (patch("    return (3 * x", "tests/test_double.py::test_number"), "stale", "does not compile"),
+        (patch("    return 3 * x", "tests/test_double.py::test_gone"), "stale", "pytest ended with 4"),
+        (patch("    return 3 * x", "tests/test_double.py::test_skipped"), "stale", "did not run"),
+    ],
+    ids=[
+        "caught",
+        "blind test",
+        "one of two blind",
+        "old code gone",
+        "does not compile",
+        "no such test",
+        "skipped test",
+    ],
+)
 def test_each_verdict(small_repository, text, verdict, words):
     path = small_repository / "tests/mutants/one.patch"
     path.write_text(text)
@@ -59,7 +88,9 @@ def test_each_verdict(small_repository, text, verdict, words):
 
 
 def test_exit_status_and_a_law_without_a_mutant(small_repository, monkeypatch, capsys):
-    (small_repository / "tests/mutants/one.patch").write_text(patch("    return 3 * x", "tests/test_double.py::test_number"))
+    (small_repository / "tests/mutants/one.patch").write_text(
+        patch("    return 3 * x", "tests/test_double.py::test_number")
+    )
     assert runner.main([]) == 0
     assert "1 of 1 mutants caught" in capsys.readouterr().out
     monkeypatch.setattr(runner, "LAWS", ("1", "2"))
@@ -73,7 +104,11 @@ def test_exit_status_and_a_law_without_a_mutant(small_repository, monkeypatch, c
 def test_the_copy_holds_new_files_and_no_ignored_ones_and_is_what_python_imports(small_repository, tmp_path):
     runner.copy_tree(small_repository, tmp_path / "copy")
     assert {str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*") if path.is_file()} == {
-        ".gitignore", "workbench/__init__.py", "workbench/double.py", "tests/test_double.py"}
+        ".gitignore",
+        "workbench/__init__.py",
+        "workbench/double.py",
+        "tests/test_double.py",
+    }
     runner.check_import(tmp_path / "copy")
     (tmp_path / "empty").mkdir()
     with pytest.raises(RuntimeError, match="import workbench"):  # whatever is installed is not the copy

@@ -20,6 +20,7 @@ language, or tagged sh, shell or console, is refused, for nobody could tell whet
       types.py     frozen values       git tracks (dot files may be left out) and every module and sub-package of
     ```                                workbench/ must be there, and nothing that is not tracked.
 """
+
 from __future__ import annotations
 
 import os
@@ -70,21 +71,33 @@ def read_blocks(markdown: str) -> list[Block]:
         comment = next((line for line in reversed(lines[:start]) if line.strip()), "")
         budget = re.fullmatch(r"<!-- budget: (\d+) s -->", comment.strip())
         not_run = re.fullmatch(r"<!-- not run here: (.+) -->", comment.strip())
-        blocks.append(Block(opening[2], "\n".join(lines[start + 1:index]), start + 1,
-                            int(budget[1]) if budget else DEFAULT_BUDGET_SECONDS, not_run[1] if not_run else None,
-                            comment.strip() == "<!-- file tree -->"))
+        blocks.append(
+            Block(
+                opening[2],
+                "\n".join(lines[start + 1 : index]),
+                start + 1,
+                int(budget[1]) if budget else DEFAULT_BUDGET_SECONDS,
+                not_run[1] if not_run else None,
+                comment.strip() == "<!-- file tree -->",
+            )
+        )
         index += 1
     return blocks
 
 
 def fence_faults(blocks: list[Block]) -> list[str]:
     """Fences of which nobody could say whether they are run, and budgets that add up to too much."""
-    faults = [f"line {block.line}: fence ```{block.language}: say ```bash (run) or ```text (not a command)"
-              for block in blocks if block.language in ("", "sh", "shell", "console", "zsh")]
+    faults = [
+        f"line {block.line}: fence ```{block.language}: say ```bash (run) or ```text (not a command)"
+        for block in blocks
+        if block.language in ("", "sh", "shell", "console", "zsh")
+    ]
     total = sum(block.budget for block in blocks if block.language == "bash" and to_run(block))
     if total > ALL_BUDGETS_SECONDS:
-        faults.append(f"the blocks may take {total} s together, expected at most {ALL_BUDGETS_SECONDS}: mark the long ones "
-                      f"<!-- not run here: why --> or lower their budgets")
+        faults.append(
+            f"the blocks may take {total} s together, expected at most {ALL_BUDGETS_SECONDS}: mark the long ones "
+            f"<!-- not run here: why --> or lower their budgets"
+        )
     return faults
 
 
@@ -94,8 +107,12 @@ def to_run(block: Block) -> list[str]:
         return []
     skipped = re.compile(r"(make|git clone)\b")
     commands = block.commands()
-    return [command for position, command in enumerate(commands) if not skipped.match(command)
-            and not (command.startswith("cd ") and position and commands[position - 1].startswith("git clone"))]
+    return [
+        command
+        for position, command in enumerate(commands)
+        if not skipped.match(command)
+        and not (command.startswith("cd ") and position and commands[position - 1].startswith("git clone"))
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ make and workbench
@@ -111,10 +128,12 @@ def make_faults(commands: list[str], makefile: str) -> list[str]:
             words = shlex.split(part, comments=True)
             if "make" not in words:
                 continue
-            for word in words[words.index("make") + 1:]:
+            for word in words[words.index("make") + 1 :]:
                 name, is_variable, _ = word.partition("=")
                 if not word.startswith("-") and name not in (variables if is_variable else targets):
-                    faults.append(f"`{command}`: the Makefile has no {'variable' if is_variable else 'target'} {name!r}")
+                    faults.append(
+                        f"`{command}`: the Makefile has no {'variable' if is_variable else 'target'} {name!r}"
+                    )
     return faults
 
 
@@ -126,13 +145,16 @@ def workbench_faults(commands: list[str], helps: dict[str, str]) -> list[str]:
             words = shlex.split(part, comments=True)
             if "workbench" not in words:
                 continue
-            rest = words[words.index("workbench") + 1:]
+            rest = words[words.index("workbench") + 1 :]
             if not rest or rest[0] not in helps:
                 faults.append(f"`{command}`: no subcommand {rest[:1]}; there are {', '.join(sorted(helps))}")
                 continue
             options = [word.partition("=")[0] for word in rest[1:] if word.startswith("--")]
-            faults += [f"`{command}`: workbench {rest[0]} has no option {option}" for option in options
-                       if not re.search(rf"{re.escape(option)}(?![\w-])", helps[rest[0]])]
+            faults += [
+                f"`{command}`: workbench {rest[0]} has no option {option}"
+                for option in options
+                if not re.search(rf"{re.escape(option)}(?![\w-])", helps[rest[0]])
+            ]
     return faults
 
 
@@ -164,14 +186,28 @@ def read_tree(text: str) -> dict[str, str]:
 
 def tree_faults(entries: dict[str, str], tracked: list[str]) -> list[str]:
     """What the drawn tree lacks, what it has too much, and lines that say nothing."""
-    folders = {f"{'/'.join(parts[:depth])}/" for name in tracked for parts in [name.split("/")] for depth in range(1, len(parts))}
+    folders = {
+        f"{'/'.join(parts[:depth])}/"
+        for name in tracked
+        for parts in [name.split("/")]
+        for depth in range(1, len(parts))
+    }
     real = set(tracked) | folders
     top = {path for path in real if "/" not in path.rstrip("/") and (not path.startswith(".") or path == ".ci/")}
-    rooms = {path for path in real if re.fullmatch(r"workbench/[^/]+(\.py|/)", path) and not path.endswith("__init__.py")}
-    covered = {f"{'/'.join(parts[:depth])}/" for path in entries for parts in [path.rstrip("/").split("/")] for depth in range(1, len(parts))}
-    return ([f"{path} is tracked, but has no line" for path in sorted((top | rooms) - entries.keys() - covered)]
-            + [f"{path} has a line, but is not tracked" for path in entries if path not in real]
-            + [f"{path}: say in a few words what it is" for path, words in entries.items() if path in real and not words])
+    rooms = {
+        path for path in real if re.fullmatch(r"workbench/[^/]+(\.py|/)", path) and not path.endswith("__init__.py")
+    }
+    covered = {
+        f"{'/'.join(parts[:depth])}/"
+        for path in entries
+        for parts in [path.rstrip("/").split("/")]
+        for depth in range(1, len(parts))
+    }
+    return (
+        [f"{path} is tracked, but has no line" for path in sorted((top | rooms) - entries.keys() - covered)]
+        + [f"{path} has a line, but is not tracked" for path in entries if path not in real]
+        + [f"{path}: say in a few words what it is" for path, words in entries.items() if path in real and not words]
+    )
 
 
 # ------------------------------------------------------------------------------------------------ this README
@@ -190,11 +226,17 @@ def environment(tmp_path_factory) -> tuple[Path, dict[str, str]]:
     copy_tree(ROOT, copy)
     shims.mkdir()
     (shims / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
-    (shims / "workbench").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c '
-                                     f'"import sys; from workbench.cli import main; sys.exit(main())" "$@"\n')
+    (shims / "workbench").write_text(
+        f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c "
+        f'"import sys; from workbench.cli import main; sys.exit(main())" "$@"\n'
+    )
     for shim in shims.iterdir():
         shim.chmod(0o755)
-    return copy, {**os.environ, "PYTHONPATH": str(copy), "PATH": f"{shims}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    return copy, {
+        **os.environ,
+        "PYTHONPATH": str(copy),
+        "PATH": f"{shims}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
 
 
 def test_every_fence_says_what_it_is(blocks):
@@ -208,11 +250,24 @@ def test_make_targets_and_variables_exist(blocks):
 
 def test_workbench_commands_and_options_exist(blocks, environment):
     copy, variables = environment
-    commands = [command for block in blocks if block.language == "bash" for command in block.commands() if "workbench " in command]
+    commands = [
+        command
+        for block in blocks
+        if block.language == "bash"
+        for command in block.commands()
+        if "workbench " in command
+    ]
     named = {match for command in commands for match in re.findall(r"\bworkbench ([a-z][a-z-]*)", command)}
     helps = {}
     for name in sorted(named):
-        done = subprocess.run(["workbench", name, "--help"], cwd=copy, env={**variables, "COLUMNS": "200"}, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            ["workbench", name, "--help"],
+            cwd=copy,
+            env={**variables, "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         if done.returncode == 0:
             helps[name] = done.stdout
     assert not (faults := workbench_faults(commands, helps)), "\n".join(faults)
@@ -225,11 +280,21 @@ def test_every_command_runs(blocks, environment):
         if block.language != "bash" or not (commands := to_run(block)):
             continue
         try:
-            done = subprocess.run(["bash", "-euo", "pipefail", "-c", "\n".join(commands)], cwd=copy, env=variables, text=True,
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=block.budget)
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", "\n".join(commands)],
+                cwd=copy,
+                env=variables,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=block.budget,
+            )
         except subprocess.TimeoutExpired as error:
             pytest.fail(f"README line {block.line}: not done within {block.budget} s:\n{block.text}\n{error.output}")
-        assert done.returncode == 0, f"README line {block.line} ended with {done.returncode}:\n{block.text}\n{done.stdout[-3000:]}"
+        assert done.returncode == 0, (
+            f"README line {block.line} ended with {done.returncode}:\n{block.text}\n{done.stdout[-3000:]}"
+        )
 
 
 def test_the_file_tree_is_that_of_the_repository(blocks):
@@ -275,11 +340,14 @@ def test_clone_and_make_are_left_out_of_what_is_run():
     assert to_run(block) == ["workbench doctor"]
 
 
-@pytest.mark.parametrize(("page", "words"), [
-    ("```\nmake demo\n```", "say ```bash"),
-    ("```console\n$ make demo\n```", "say ```bash"),
-    ("<!-- budget: 999 s -->\n```bash\nworkbench doctor\n```", "may take 999 s"),
-])
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("```\nmake demo\n```", "say ```bash"),
+        ("```console\n$ make demo\n```", "say ```bash"),
+        ("<!-- budget: 999 s -->\n```bash\nworkbench doctor\n```", "may take 999 s"),
+    ],
+)
 def test_negative_control_of_fences(page, words):
     assert words in fence_faults(read_blocks(page))[0]
 
@@ -303,15 +371,28 @@ def test_negative_control_of_workbench():
     assert "no option --seed" in workbench_faults(["workbench train tiny --seed 1"], helps)[0]
 
 
-@pytest.mark.parametrize("tree", [
-    "README.md  read me\nworkbench/  the package\n  types.py  values\n  envs/  problems\ntests/  tests",
-    "README.md      read me\nworkbench/     the package\n├── types.py   values\n│\n└── envs/      problems\ntests/         tests",
-])
+@pytest.mark.parametrize(
+    "tree",
+    [
+        "README.md  read me\nworkbench/  the package\n  types.py  values\n  envs/  problems\ntests/  tests",
+        "README.md      read me\nworkbench/     the package\n├── types.py   values\n│\n"
+        "└── envs/      problems\ntests/         tests",
+    ],
+)
 def test_a_true_tree_passes_and_each_fault_is_named(tree):
-    tracked = ["README.md", "workbench/__init__.py", "workbench/types.py", "workbench/envs/base.py", "tests/test_x.py", ".gitignore"]
+    tracked = [
+        "README.md",
+        "workbench/__init__.py",
+        "workbench/types.py",
+        "workbench/envs/base.py",
+        "tests/test_x.py",
+        ".gitignore",
+    ]
     entries = read_tree(tree)
     assert entries["workbench/types.py"] == "values" and tree_faults(entries, tracked) == []
     assert tree_faults(entries, [*tracked, "workbench/new.py"]) == ["workbench/new.py is tracked, but has no line"]
     assert tree_faults(entries, [*tracked, "experiments/a.toml"]) == ["experiments/ is tracked, but has no line"]
     assert tree_faults(entries, tracked[:-2]) == ["tests/ has a line, but is not tracked"]
-    assert tree_faults({**entries, "workbench/types.py": ""}, tracked) == ["workbench/types.py: say in a few words what it is"]
+    assert tree_faults({**entries, "workbench/types.py": ""}, tracked) == [
+        "workbench/types.py: say in a few words what it is"
+    ]

@@ -1,4 +1,5 @@
 """What a fresh clone stands on: ranges, pins, the conda file, the Makefile's promises, the lazy package, CI's list."""
+
 from __future__ import annotations
 
 import ast
@@ -41,7 +42,9 @@ def requirements(*extras: str) -> dict[str, Requirement]:
 
 def pins(name: str) -> dict[str, str]:
     lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[^+\s]+", line) for line in lines), "exact, public versions only (no +cpu, no paths)"
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[^+\s]+", line) for line in lines), (
+        "exact, public versions only (no +cpu, no paths)"
+    )
     return {canonicalize_name(line.split("==")[0]): line.split("==")[1] for line in lines}
 
 
@@ -64,12 +67,16 @@ def test_the_conda_file_is_valid_and_brings_all_nine():
     assert PROJECT["requires-python"] == f">={python.removeprefix('python=')}"
 
 
-@pytest.mark.parametrize(("name", "extras"), [("constraints.txt", ("lab", "test")), ("constraints-vllm.txt", ("lab", "vllm"))])
+@pytest.mark.parametrize(
+    ("name", "extras"), [("constraints.txt", ("lab", "test")), ("constraints-vllm.txt", ("lab", "vllm"))]
+)
 def test_pins_lie_within_the_ranges_and_cover_them(name, extras):
     pinned = pins(name)
     for package, requirement in requirements(*extras).items():
         assert package in pinned, f"{package} has a range but no pin in {name}"
-        assert requirement.specifier.contains(pinned[package]), f"{package}: {name} pins {pinned[package]}, outside {requirement.specifier}"
+        assert requirement.specifier.contains(pinned[package]), (
+            f"{package}: {name} pins {pinned[package]}, outside {requirement.specifier}"
+        )
 
 
 def test_every_range_has_a_floor():
@@ -79,20 +86,26 @@ def test_every_range_has_a_floor():
 
 
 def test_safety_floors_are_below_no_range():
-    from workbench.doctor import SAFETY_FLOORS, _as_numbers
+    from workbench.doctor.packages import SAFETY_FLOORS, as_numbers
+
     for name, (floor, flaw, _) in SAFETY_FLOORS.items():
         lowest = next(part.version for part in requirements(*EXTRAS)[name].specifier if part.operator in (">=", "=="))
-        assert _as_numbers(lowest) >= _as_numbers(floor), f"{name}>={lowest} lets {flaw} in"
+        assert as_numbers(lowest) >= as_numbers(floor), f"{name}>={lowest} lets {flaw} in"
 
 
 def third_party_imports(folder: Path) -> dict[str, set[str]]:
-    """{import name: files} of everything that is neither standard library nor ours; imports for type checkers count too."""
+    """{import name: files} of all that is neither standard library nor ours; imports for type checkers count too."""
     found: dict[str, set[str]] = {}
     local = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {"workbench", "tests"}
     for path in sorted(folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            names = ([alias.name for alias in node.names] if isinstance(node, ast.Import)
-                     else [node.module] if isinstance(node, ast.ImportFrom) and not node.level else [])
+            names = (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module]
+                if isinstance(node, ast.ImportFrom) and not node.level
+                else []
+            )
             for name in {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - local:
                 found.setdefault(name, set()).add(str(path.relative_to(ROOT)))
     return found
@@ -101,8 +114,11 @@ def third_party_imports(folder: Path) -> dict[str, set[str]]:
 @pytest.mark.parametrize(("folder", "extras"), [("workbench", ("lab", "vllm")), ("tests", ("test",))])
 def test_whatever_is_imported_is_declared(folder, extras):
     declared = requirements(*extras).keys()
-    undeclared = {name: sorted(files) for name, files in third_party_imports(ROOT / folder).items()
-                  if canonicalize_name(DISTRIBUTIONS.get(name, name)) not in declared and IMPLIED.get(name) not in declared}
+    undeclared = {
+        name: sorted(files)
+        for name, files in third_party_imports(ROOT / folder).items()
+        if canonicalize_name(DISTRIBUTIONS.get(name, name)) not in declared and IMPLIED.get(name) not in declared
+    }
     assert not undeclared, f"declare in pyproject.toml, or do without: {undeclared}"
 
 
@@ -123,8 +139,12 @@ def test_every_public_name_resolves():
 
 
 def test_no_public_name_is_hidden_by_a_submodule():
-    """`import workbench.evaluate` would bind the module over the function of that name, in every later `wb.evaluate`."""
-    modules = {path.stem if path.suffix else path.name for path in (ROOT / "workbench").iterdir() if path.suffix == ".py" or path.is_dir()}
+    """`import workbench.evaluate` would bind the module over the function of that name, for good."""
+    modules = {
+        path.stem if path.suffix else path.name
+        for path in (ROOT / "workbench").iterdir()
+        if path.suffix == ".py" or path.is_dir()
+    }
     clashes = [name for name, where in workbench.PUBLIC.items() if name in modules and where != f"workbench.{name}"]
     assert not clashes, f"rename the module or the public name: {clashes}"
 
@@ -143,7 +163,7 @@ def test_the_version_is_said_once():
 
 
 def small_checkout(folder: Path, python: str) -> Path:
-    """Makefile and what its stamp reads, and a `.venv` whose python is `python` (a script that logs what pip is asked)."""
+    """Makefile and what its stamp reads, and a `.venv` whose python is the script `python` (it logs calls of pip)."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         (folder / name).write_text((ROOT / name).read_text())
     (folder / ".venv/bin").mkdir(parents=True)
@@ -193,10 +213,16 @@ def test_after_the_tests_are_set_up_the_demo_and_the_lab_are_too(tmp_path):
     assert make(folder, "setup-demo").stdout + make(folder, "setup-lab").stdout == ""
 
 
-@pytest.mark.parametrize(("python", "words"), [
-    ("#!/bin/sh\necho Python 3.9.2\ncase \"$2\" in *version_info*) exit 1;; esac\n", "Expected Python 3.11 or newer as '{}', found: Python 3.9.2"),
-    ("#!/bin/sh\ncase \"$2\" in *ensurepip*) exit 1;; esac\n", "apt-get install python3-venv"),
-])
+@pytest.mark.parametrize(
+    ("python", "words"),
+    [
+        (
+            '#!/bin/sh\necho Python 3.9.2\ncase "$2" in *version_info*) exit 1;; esac\n',
+            "Expected Python 3.11 or newer as '{}', found: Python 3.9.2",
+        ),
+        ('#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; esac\n', "apt-get install python3-venv"),
+    ],
+)
 def test_a_python_that_cannot_do_it_is_refused_with_what_to_do(tmp_path, python, words):
     folder = small_checkout(tmp_path, "#!/bin/sh\nexit 1\n")  # no living .venv: one must be made
     other = tmp_path / "python"
@@ -234,8 +260,27 @@ def test_page(): pass
 @pytest.mark.parametrize(("in_ci", "summary"), [("0", "1 skipped"), ("1", "1 error")])
 def test_a_missing_debian_package_skips_here_and_fails_in_ci(tmp_path, in_ci, summary):
     (tmp_path / "test_page.py").write_text(SKIPPING)
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-c", str(ROOT / "pyproject.toml"), "--rootdir",
-                           str(tmp_path), "-p", "no:cacheprovider", str(tmp_path / "test_page.py")], cwd=ROOT, capture_output=True,
-                          text=True, timeout=120, env={**os.environ, "WORKBENCH_CI": in_ci})
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "tests.conftest",
+            "-c",
+            str(ROOT / "pyproject.toml"),
+            "--rootdir",
+            str(tmp_path),
+            "-p",
+            "no:cacheprovider",
+            str(tmp_path / "test_page.py"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "WORKBENCH_CI": in_ci},
+    )
     assert summary in done.stdout, done.stdout + done.stderr
     assert "apt-get install chromium" in done.stdout

@@ -16,6 +16,7 @@ pass on the untouched code, else their failing proves nothing. Exit status: 0 al
 Everything happens in throw-away copies of the working tree, tracked and new files alike: the tree itself is never
 touched, and the copy is proven to be what Python imports, whatever is installed.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -55,9 +56,9 @@ class Mutant:
 class Outcome:
     name: str
     law: str
-    verdict: str                # "caught" | "survived" | "stale"
+    verdict: str  # "caught" | "survived" | "stale"
     seconds: float
-    detail: str                 # what the mutant breaks, or why it was not caught
+    detail: str  # what the mutant breaks, or why it was not caught
 
 
 def read_mutant(path: Path) -> Mutant:
@@ -69,14 +70,26 @@ def read_mutant(path: Path) -> Mutant:
         if match := re.match(r"#\s*(law|breaks|caught-by):\s*(.+)", line):
             header[match[1]].append(match[2].strip())
     if missing := [key for key, values in header.items() if not values]:
-        raise ValueError(f"{path.name}: expected header lines '# law:', '# breaks:', '# caught-by:' before the diff; missing {missing}")
-    return Mutant(path, header["law"][0], " ".join(header["breaks"]), tuple(" ".join(header["caught-by"]).replace(",", " ").split()))
+        raise ValueError(
+            f"{path.name}: before the diff, expected '# law:', '# breaks:', '# caught-by:'; missing {missing}"
+        )
+    return Mutant(
+        path,
+        header["law"][0],
+        " ".join(header["breaks"]),
+        tuple(" ".join(header["caught-by"]).replace(",", " ").split()),
+    )
 
 
 def copy_tree(source: Path, destination: Path) -> None:
     """Copy tracked and new (not ignored) files: what a commit of everything would hold."""
-    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=source, check=True,
-                            capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=source,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     for name in filter(None, listed.split("\0")):
         if (source / name).is_file():  # a file may be deleted in the tree and still be listed
             (destination / name).parent.mkdir(parents=True, exist_ok=True)
@@ -86,24 +99,41 @@ def copy_tree(source: Path, destination: Path) -> None:
 def environment(copy: Path) -> dict[str, str]:
     """Import from `copy` before anything installed; write no bytecode (its dates are too coarse to see a quick patch);
     load no pytest plugins beyond those that the conftest names (each costs a start)."""
-    return {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "HYPOTHESIS_PROFILE": "mutants",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "GIT_CEILING_DIRECTORIES": str(copy.parent), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return {
+        **os.environ,
+        "PYTHONPATH": str(copy),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HYPOTHESIS_PROFILE": "mutants",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "GIT_CEILING_DIRECTORIES": str(copy.parent),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
 
 
 def check_import(copy: Path) -> None:
     """Raise RuntimeError unless `import workbench` means the copy: an installed package could shadow it."""
-    found = subprocess.run([sys.executable, "-c", "import workbench; print(workbench.__file__)"], cwd=copy, env=environment(copy),
-                           capture_output=True, text=True, timeout=60)
+    found = subprocess.run(
+        [sys.executable, "-c", "import workbench; print(workbench.__file__)"],
+        cwd=copy,
+        env=environment(copy),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     if found.returncode or not Path(found.stdout.strip()).resolve().is_relative_to(copy.resolve()):
-        raise RuntimeError(f"expected `import workbench` to mean {copy}, got {found.stdout.strip() or found.stderr.strip()!r}")
+        raise RuntimeError(
+            f"expected `import workbench` to mean {copy}, got {found.stdout.strip() or found.stderr.strip()!r}"
+        )
 
 
 def run_tests(copy: Path, nodes: tuple[str, ...]) -> tuple[int, str]:
     """pytest on `nodes` in `copy`; (exit status, output). Status 1: tests ran and some failed; -1: too slow."""
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "--tb=line", "-m", "", "-p", "no:cacheprovider", *nodes]
     try:
-        done = subprocess.run(command, cwd=copy, env=environment(copy), capture_output=True, text=True, timeout=SECONDS_PER_MUTANT)
+        done = subprocess.run(
+            command, cwd=copy, env=environment(copy), capture_output=True, text=True, timeout=SECONDS_PER_MUTANT
+        )
     except subprocess.TimeoutExpired:
         return -1, f"no answer within {SECONDS_PER_MUTANT} s"
     return done.returncode, done.stdout + done.stderr
@@ -111,13 +141,19 @@ def run_tests(copy: Path, nodes: tuple[str, ...]) -> tuple[int, str]:
 
 def statuses(output: str, node: str) -> set[str]:
     """What pytest's summary says of a node: PASSED, FAILED, ERROR; of all its parameters, of all tests of a file."""
-    return {match[1] for line in output.splitlines() if (match := re.match(r"(PASSED|FAILED|ERROR) (\S+)", line))
-            and (match[2] == node or match[2].startswith((node + "[", node + "::")))}
+    return {
+        match[1]
+        for line in output.splitlines()
+        if (match := re.match(r"(PASSED|FAILED|ERROR) (\S+)", line))
+        and (match[2] == node or match[2].startswith((node + "[", node + "::")))
+    }
 
 
 def apply_patch(copy: Path, patch: Path) -> str | None:
     """Apply; None, or why it does not fit (any more)."""
-    done = subprocess.run(["git", "apply", "-p1", str(patch)], cwd=copy, env=environment(copy), capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", "apply", "-p1", str(patch)], cwd=copy, env=environment(copy), capture_output=True, text=True
+    )
     if done.returncode:
         return f"does not apply: {done.stderr.strip().splitlines()[0] if done.stderr.strip() else 'no reason given'}"
     changed = re.findall(r"^\+\+\+ b/(\S+)", patch.read_text(), flags=re.MULTILINE)
@@ -150,8 +186,10 @@ def try_mutant(mutant: Mutant, pristine: Path) -> Outcome:
     for node in mutant.caught_by:
         found = statuses(output, node)
         if not found & {"FAILED", "ERROR"}:
-            return outcome("survived" if "PASSED" in found else "stale",
-                           f"{node} {'still passes' if 'PASSED' in found else 'did not run'}; it breaks: {mutant.breaks}")
+            return outcome(
+                "survived" if "PASSED" in found else "stale",
+                f"{node} {'still passes' if 'PASSED' in found else 'did not run'}; it breaks: {mutant.breaks}",
+            )
     return outcome("caught", mutant.breaks)
 
 
@@ -168,7 +206,13 @@ def try_untouched(file: str, nodes: tuple[str, ...], pristine: Path) -> Outcome:
     status, output = run_tests(pristine, nodes)
     bad = [node for node in nodes if statuses(output, node) != {"PASSED"}]
     good = status == 0 and not bad
-    detail = "the named tests pass" if good else f"do not pass untouched: {', '.join(bad)}" if status in (0, 1) else output.strip()[-300:]
+    detail = (
+        "the named tests pass"
+        if good
+        else f"do not pass untouched: {', '.join(bad)}"
+        if status in (0, 1)
+        else output.strip()[-300:]
+    )
     return Outcome(f"untouched {file}", "-", "passed" if good else "broken", time.monotonic() - began, detail)
 
 
@@ -177,7 +221,11 @@ def choose(names: list[str]) -> list[Path]:
     everything = sorted(HERE.glob("*.patch"))
     chosen = []
     for name in names:
-        found = [Path(name).resolve()] if Path(name).is_file() else [path for path in everything if path.stem.startswith(Path(name).stem)]
+        found = (
+            [Path(name).resolve()]
+            if Path(name).is_file()
+            else [path for path in everything if path.stem.startswith(Path(name).stem)]
+        )
         if not found:
             raise ValueError(f"no mutant {name!r}; there are: {', '.join(path.stem for path in everything) or 'none'}")
         chosen.extend(found)
@@ -211,13 +259,18 @@ def main(arguments: list[str] | None = None) -> int:
             outcomes = []
             for job in jobs:
                 outcomes.append(result := job.result())
-                print(f"{result.verdict:9}{result.seconds:6.1f} s  law {result.law:10} {result.name:44} {result.detail}", flush=True)
+                print(
+                    f"{result.verdict:9}{result.seconds:6.1f} s  law {result.law:10} {result.name:44} {result.detail}",
+                    flush=True,
+                )
     bad = [result for result in outcomes if result.verdict not in ("caught", "passed")]
     laws = [] if options.patch else missing_laws(mutants)
     if laws:
         print(f"no mutant breaks law {', '.join(laws)}")
-    print(f"{sum(result.verdict == 'caught' for result in outcomes)} of {len(mutants)} mutants caught"
-          + (f"; look at: {', '.join(result.name for result in bad)}" if bad else ""))
+    print(
+        f"{sum(result.verdict == 'caught' for result in outcomes)} of {len(mutants)} mutants caught"
+        + (f"; look at: {', '.join(result.name for result in bad)}" if bad else "")
+    )
     return 1 if bad or laws else 0
 
 

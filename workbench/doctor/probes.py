@@ -1,0 +1,185 @@
+"""The trials behind `workbench doctor`, each in a process of its own: python -m workbench.doctor.probes NAME.
+
+Prints one line of JSON, a list of findings (see `report.Finding`), after whatever the libraries print. An exception is
+left to end the process: `trials` makes a finding of it.
+"""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from workbench.doctor.report import Finding
+
+# Of float32 logprobs, sampled with kept keys and values against one plain forward pass, in nats.
+LOGPROB_TOLERANCE = 1e-4
+# A GPU adds up in another order, and its matrix products may run in TF32.
+LOGPROB_TOLERANCE_GPU = 1e-2
+END = 5
+
+device_found = partial(Finding, "Devices and processes")
+engine_found = partial(Finding, "Engines")
+
+
+def devices() -> list[Finding]:
+    """Multiply on every device that torch sees."""
+    import torch
+
+    def multiplies(device: str) -> str:
+        ones = torch.ones(8, 8, device=device)
+        return "ok" if bool((ones @ ones == 8).all()) else "broken"
+
+    fact = f"torch {torch.__version__}, {torch.get_num_threads()} thread(s)"
+    findings = [device_found("cpu", multiplies("cpu"), fact)]
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        bf16 = "with" if torch.cuda.is_bf16_supported() else "without"
+        fact = f"{properties.name}, {properties.total_memory / 1e9:.0f} GB, {bf16} bf16"
+        try:
+            findings.append(device_found(f"cuda:{index}", multiplies(f"cuda:{index}"), fact))
+        except RuntimeError as error:
+            advice = "driver and torch do not fit together: nvidia-smi names the CUDA version that the driver can do"
+            findings.append(device_found(f"cuda:{index}", "broken", f"{fact}: {str(error).splitlines()[0]}", advice))
+    if not torch.cuda.device_count():
+        built, advice = f"CUDA {torch.version.cuda}", "nvidia-smi says whether there is a GPU and its driver works"
+        if not torch.version.cuda:
+            built, advice = "CPU", "nothing, unless this machine has an NVIDIA GPU: then install a CUDA build of torch"
+        findings.append(device_found("cuda", "absent", f"no device; torch built for {built}", advice))
+    if torch.backends.mps.is_available():
+        findings.append(device_found("mps", "ok", "seen; the workbench is tested on cpu and cuda only"))
+    return findings
+
+
+def sample_on(model: Any, device: str) -> tuple[float, str]:
+    """Two turns of one session by the embedded engine: (largest difference of its logprobs to a plain forward pass, in
+    nats; what it says about its cache)."""
+    import numpy as np
+    import torch
+
+    from workbench.engines.base import Request
+    from workbench.engines.config import TransformersEngineConfig
+    from workbench.engines.transformers_engine import TransformersEngine
+
+    engine = TransformersEngine(model, TransformersEngineConfig(device=device, max_rows=4, cache_tokens=512))
+    model = model.to(device)
+    ids, worst = np.array([1, 2, 3], dtype=np.int32), 0.0
+    for turn in range(2):
+        engine.submit(Request(turn, "doctor", ids, seed=turn, max_new_tokens=4, stop_ids=frozenset({END})))
+        done = []
+        while not done:
+            done = engine.poll()
+        whole = np.concatenate([ids, done[0].token_ids]).astype(np.int64)
+        with torch.inference_mode():
+            logp_TV = model(torch.tensor(whole[None], device=device)).logits[0].float().log_softmax(-1).cpu().numpy()
+        # Logits before a token describe it.
+        plain = logp_TV[np.arange(len(ids) - 1, len(whole) - 1), whole[len(ids):]]
+        worst = max(worst, float(np.abs(plain - done[0].logprobs).max()))
+        ids = np.concatenate([whole, [4]]).astype(np.int32)
+    kept = "kept" if engine.keeps_cache else "not kept, so that each turn is prefilled again"
+    return worst, f"keys and values {kept}: {engine.cache_reason}"
+
+
+def engine_verdict(name: str, model: Any, device: str) -> Finding:
+    worst, cache = sample_on(model, device)
+    good = worst <= (LOGPROB_TOLERANCE if device == "cpu" else LOGPROB_TOLERANCE_GPU)
+    advice = "do not train with it: what is trained is not what was sampled; please report versions and device"
+    fact = f"logprobs differ from a plain forward pass by {worst:.0e}; {cache}"
+    return engine_found(name, "ok" if good else "broken", fact, advice)
+
+
+def engines() -> list[Finding]:
+    """Both engines sample: the scripted one a script, the embedded one a random toy model, on cpu and the first GPU."""
+    import numpy as np
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from workbench.engines.base import Request
+    from workbench.engines.scripted import ScriptedEngine
+
+    engine = ScriptedEngine(lambda request: [4, END])
+    engine.submit(Request(0, "doctor", np.array([1], np.int32), seed=0, max_new_tokens=4, stop_ids=frozenset({END})))
+    said = [list(completion.token_ids) for completion in engine.poll()]
+    findings = [engine_found("scripted", "ok" if said == [[4, END]] else "broken", "follows its script")]
+    torch.manual_seed(0)
+    config = Qwen3Config(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+                         num_attention_heads=2, num_key_value_heads=1, head_dim=8, max_position_embeddings=64)
+    for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
+        findings.append(engine_verdict(f"transformers on {device}", Qwen3ForCausalLM(config).eval(), device))
+    return findings
+
+
+def policy(name: str) -> list[Finding]:
+    """The embedded engine on a policy of the user's choice."""
+    from workbench.policy import load_policy
+
+    return [engine_verdict(f"policy {name}", load_policy(name).model.eval(), "cpu")]
+
+
+def accelerate() -> list[Finding]:
+    """One optimizer update through accelerate, in one process."""
+    import torch
+    from accelerate import Accelerator, __version__
+
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    layer = torch.nn.Linear(2, 1)
+    before = layer.weight.detach().clone()
+    model, optimizer = accelerator.prepare(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
+    accelerator.backward(model(torch.ones(1, 2, device=accelerator.device)).sum())
+    optimizer.step()
+    moved = not torch.equal(before, accelerator.unwrap_model(model).weight.detach().cpu())
+    good = moved and accelerator.num_processes == 1
+    fact = f"{__version__}: one update on {accelerator.device}, {accelerator.num_processes} process"
+    return [device_found("accelerate", "ok" if good else "broken", fact, "variables that begin with ACCELERATE_ or "
+                         "WORLD_SIZE in the environment change what accelerate does")]
+
+
+def two_processes() -> list[Finding]:
+    """Two processes on the CPU add up a number, started the way the workbench starts ranks."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+               "-m", "workbench.doctor.probes", "rank"]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=variables)
+    if done.returncode == 0 and "sum 3" in done.stdout:
+        return [device_found("two processes", "ok", "torchrun, gloo: the sum over both is right")]
+    last = (done.stderr.strip() or done.stdout.strip() or "nothing printed").splitlines()[-1]
+    return [device_found("two processes", "warning", f"torchrun ended with {done.returncode}: {last[:160]}",
+                         "one process works without it; more need the loopback network (127.0.0.1)")]
+
+
+def rank() -> None:
+    """What each of the two processes does."""
+    import torch
+    import torch.distributed as distributed
+
+    distributed.init_process_group("gloo")
+    total = torch.tensor([distributed.get_rank() + 1])
+    distributed.all_reduce(total)
+    if distributed.get_rank() == 0:
+        print(f"sum {int(total)}")
+    distributed.destroy_process_group()
+
+
+def vllm() -> list[Finding]:
+    """Does vLLM import? A GPU build on a machine without one, or a torchvision that does not fit, ends here."""
+    import vllm as installed
+    from vllm.platforms import current_platform
+
+    kind = getattr(current_platform, "device_type", "") or "no device"
+    state = "ok" if kind in ("cuda", "cpu") else "warning"
+    return [engine_found("vllm", state, f"{installed.__version__} imports, for {kind}",
+                         "vLLM finds no device that it can use: the transformers engine works without it")]
+
+
+PROBES = {"devices": devices, "engines": engines, "accelerate": accelerate, "two_processes": two_processes,
+          "vllm": vllm, "policy": policy}
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "rank":
+        rank()
+    else:
+        print(json.dumps([asdict(finding) for finding in PROBES[sys.argv[1]](*sys.argv[2:])]))
