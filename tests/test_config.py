@@ -1,5 +1,6 @@
 """A knob that does nothing is an error (law 11); a config survives the way to a file and back."""
 import json
+from pathlib import Path
 
 import pytest
 
@@ -89,6 +90,12 @@ def test_a_toml_file_names_its_base_and_what_differs(tmp_path):
     path.write_text('base = "frozenlake"\nseed = 3\n[env]\nslip = 0.2\n[train]\nsteps = 4\n')
     config = load_config(path, {"train.steps": 5})
     assert (config.seed, config.env.slip, config.train.steps) == (3, 0.2, 5)
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parents[1].glob("experiments/*.toml")), ids=lambda path: path.stem)
+def test_every_experiment_that_ships_loads_without_a_warning(path):
+    config, warnings = load_config_with_warnings(path)
+    assert warnings == [] and config != PRESETS["frozenlake"]()
 
 
 @pytest.mark.parametrize("text, words", [("seed = 1", "begins with base"), ('base = "frozenlake"\n[trian]\nsteps = 1', "did you mean 'train'"),
