@@ -12,7 +12,8 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
 from workbench.errors import PolicyError
 
@@ -57,8 +59,9 @@ def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str
     _check_files(folder, config, name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=DTYPES[dtype], trust_remote_code=False, use_safetensors=True, output_loading_info=True)
+        with _no_loading_bar():
+            model, loading = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=DTYPES[dtype], trust_remote_code=False, use_safetensors=True, output_loading_info=True)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise PolicyError(
             f"{name}: transformers could not load this as a causal language model (model_type "
@@ -76,6 +79,18 @@ def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str
 def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     """The tokenizer alone, to read stored tokens without loading weights. Raises PolicyError like `load_policy`."""
     return AutoTokenizer.from_pretrained(_find(str(name_or_path)), trust_remote_code=False)
+
+
+@contextmanager
+def _no_loading_bar() -> Iterator[None]:
+    """The files are here by now: a bar over tensors says nothing, and in a notebook it is saved for ever at 0 %."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def fingerprint(folder: str | Path) -> str:

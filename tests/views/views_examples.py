@@ -21,7 +21,7 @@ from workbench.types import (
     View,
 )
 from workbench.views import (progress, show_config, show_curves, show_demo, show_evaluation, show_group, show_masks,
-                             show_metrics, show_rows, show_text, show_tokens, show_trajectory)
+                             show_metrics, show_rows, show_segment, show_text, show_tokens, show_trajectory)
 
 START = "P _ _ O\n_ O _ _\n_ _ _ _\nO _ _ G"
 MIDDLE = "_ P _ O\n_ O _ _\n_ _ _ _\nO _ _ G"
@@ -197,6 +197,7 @@ VIEWS: dict[str, Callable[[str], View]] = {
     "trajectory-without-grid": lambda x: show_trajectory(no_grid(x)),
     "group": lambda x: show_group(group(x)),
     "tokens": lambda x: show_tokens(trajectory(x), lambda ids: [x for _ in ids]),
+    "segment": lambda x: show_segment(trajectory(x).segments[0], lambda ids: [x for _ in ids], title=x),
     "tokens-credit": lambda x: show_tokens(
         trajectory(x), lambda ids: [x for _ in ids], np.ones(sum(map(len, spans())))
     ),

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.store import Run, open_run
-from workbench.types import Observation, Segment, StopReason, Task, Trajectory, View
-from workbench.views import credit_of, esc, show_curves, show_evaluation, show_group, show_tokens, show_trajectory
+from workbench.types import Observation, Segment, View
+from workbench.views import (credit_of, show_curves, show_evaluation, show_group, show_segment, show_text, show_tokens,
+                             show_trajectory)
 
 if TYPE_CHECKING:
     from workbench.evaluation import Score
@@ -47,10 +48,8 @@ def show_step(run: Run | str | Path, step: int, *, task: int = 0, attempt: int |
 
 
 def show_prompt(session: Session, observation: Observation) -> View:
-    """What the policy would be shown for `observation` as its first prompt, token by token, by author."""
-    shown = Trajectory(Task("prompt", session.family.name, 0), 0, 0, observation, (), (Segment(session.chat.open(observation)),),
-                       StopReason.CONTEXT_FULL)
-    return show_tokens(shown, session.chat.token_texts)
+    """What the policy would be shown for `observation` as its first prompt: every token on its own, by author."""
+    return show_segment(Segment(session.chat.open(observation)), session.chat.token_texts, title="first prompt")
 
 
 def show_scores(scores: Sequence[Score]) -> View:
@@ -68,7 +67,7 @@ def show_replay(run: Run | str | Path, step: int) -> View:
 
     run = _opened(run)
     report = replay_step(run, step, from_dict(run.config).algorithm)
-    return View(f"<pre>{esc(report.text)}</pre>", report.text)
+    return show_text(report.text, title=f"replay of {run.name}, step {step}")
 
 
 def _opened(run: Run | str | Path) -> Run:

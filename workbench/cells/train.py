@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from workbench import checkpoint
 from workbench.batch import Batch
 from workbench.cells.evaluate import evaluate, neighbours
 from workbench.cells.rollout import rollout
+from workbench.cells.watch import follow
 from workbench.config import Config, to_dict
 from workbench.errors import LearnerError, StoreError
 from workbench.evaluation import Score, report
@@ -30,6 +32,7 @@ from workbench.session import Session, open_session
 from workbench.store import Run, RunWriter, create_run, open_run
 from workbench.types import Group
 from workbench.update_report import UpdateReport
+from workbench.views import progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +168,7 @@ class RunningRun:
 
     path: Path
     process: subprocess.Popen
+    steps: int  # that it was asked for
 
     @property
     def run(self) -> Run:
@@ -172,8 +176,22 @@ class RunningRun:
         return open_run(self.path)
 
     def wait(self) -> Run:
-        """Block until it ends. Raises LearnerError with the end of its log if it failed."""
-        if self.process.wait() != 0:
+        """Block until it ends, with a progress line. Raises LearnerError with the end of its log if it failed.
+
+        An interrupt (Ctrl-C, or the kernel's stop button) ends the waiting, not the run.
+        """
+        with progress(self.steps, self.path.name) as bar:
+            try:
+                while self.process.poll() is None:
+                    follow(bar, self.path)
+                    with suppress(subprocess.TimeoutExpired):
+                        self.process.wait(timeout=0.5)
+            except KeyboardInterrupt:
+                bar.close("no longer waited for; the run goes on until it is done, or .stop()")
+                raise
+            follow(bar, self.path)
+            bar.close(f"failed with status {self.process.returncode}" if self.process.returncode else "")
+        if self.process.returncode != 0:
             log = Path(f"{self.path}.log").read_text(errors="replace")
             raise LearnerError(f"the run in {self.path} ended with status {self.process.returncode}; its log ends:\n{log[-3000:]}")
         return self.run
@@ -205,4 +223,4 @@ def train(config: Config, path: str | Path) -> RunningRun:
     with open(f"{path}.log", "wb") as log:
         process = subprocess.Popen([sys.executable, "-m", "workbench.cli", "train", str(settings), "--out", str(path)],
                                    stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-    return RunningRun(path, process)
+    return RunningRun(path, process, config.train.steps)

@@ -11,6 +11,7 @@ HOME = {
     "show_trajectory": "trajectory",
     "show_group": "trajectory",
     "show_tokens": "tokens",
+    "show_segment": "tokens",
     "credit_of": "tokens",
     "show_masks": "masks",
     "show_curves": "curves",

@@ -67,7 +67,8 @@ def _change(value: Any, before: Any) -> str:
 def show_config(config: Any, default: Any = None, *, title: str = "configuration") -> View:
     """A configuration, one line per setting; those that differ from `default` are marked `*` and name the default.
 
-    `config` and `default`: nested mappings (`config.to_dict`) or dataclasses. Without `default` nothing is marked.
+    `config` and `default`: nested mappings (`config.to_dict`) or dataclasses. Without `default` nothing is marked. With
+    it you will see what was changed; the other settings are behind a line that opens them (all stand in the text form).
     """
     now, before = flattened(config), {} if default is None else flattened(default)
     lines, changed = [], 0
@@ -80,13 +81,17 @@ def show_config(config: Any, default: Any = None, *, title: str = "configuration
     summary = words.count(len(lines), "setting") + ("" if default is None else f", {changed} changed from the default")
     text = "\n".join([f"{visible(title)}: {summary}",
                       words.aligned([[visible(c, newline="⏎") for c in line] for line in lines])])
-    rows = []
+    rows: dict[bool, list[list[m.Html]]] = {True: [], False: []}
     for mark, name, value, note in lines:
         paper = "#fff3d6" if mark else m.CARD
-        rows.append([m.cell(mark, background=paper, style="font-weight:600"), m.cell(name, background=paper),
-                     m.cell(value, background=paper, style=f"font-family:{m.MONO};{'font-weight:600' if mark else ''}"),
-                     m.cell(note, background=paper, foreground=m.INK if mark else m.MUTED)])
-    return m.finished(m.card(m.heading(title), m.note(summary), m.table(rows)), text)
+        rows[bool(mark)].append([
+            m.cell(mark, background=paper, style="font-weight:600"), m.cell(name, background=paper),
+            m.cell(value, background=paper, style=f"font-family:{m.MONO};{'font-weight:600' if mark else ''}"),
+            m.cell(note, background=paper, foreground=m.INK if mark else m.MUTED)])
+    changes, others = m.table(rows[True]) if changed else None, m.table(rows[False])
+    if default is not None:
+        others = m.folded(words.count(len(rows[False]), "setting") + " as in the default", others)
+    return m.finished(m.card(m.heading(title), m.note(summary), changes, others), text)
 
 
 def flattened(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
     show_tokens(trajectory, chat.token_texts)                       who wrote what
     show_tokens(trajectory, chat.token_texts, credit=advantage_T)   ... and what each token is credited with
+    show_segment(segment, chat.token_texts, title="a prompt")       one sequence, every token on its own
 
 Axis: T tokens of the trajectory, its segments end to end.
 """
@@ -98,6 +99,19 @@ def show_tokens(trajectory: Trajectory, token_texts: Callable[[Sequence[int]], l
     return m.finished(body, "\n".join(text))
 
 
+def show_segment(segment: Segment, token_texts: Callable[[Sequence[int]], list[str]], *, title: str,
+                 max_tokens: int = 1600) -> View:
+    """One sequence with the border of every token drawn, not only of those that are trained.
+
+    You will see where one token ends and the next begins: by a thin line, in the text form by `▏`. So a control token
+    (one token) and the same characters typed by somebody (several) look different. The rest is as in `show_tokens`.
+    """
+    drawn = _draw_segment(segment, token_texts, {}, 0.0, max(40, max_tokens), split=True)
+    label = f"{title}: {_counted(segment, drawn.kind_T)}"
+    present = [look for kind, look in enumerate(KINDS) if (drawn.kind_T == kind).any()]
+    return m.finished(m.card(m.heading(label), _legend({}, 0.0, present), drawn.html), "\n".join([visible(label), *drawn.text]))
+
+
 # ------------------------------------------------------------------------------------------------ credit
 
 
@@ -130,8 +144,9 @@ class _Drawn:
 
 
 def _draw_segment(segment: Segment, token_texts: Callable[[Sequence[int]], list[str]],
-                  columns: Mapping[str, np.ndarray], scale: float, room: int) -> _Drawn:
-    """All runs of a segment, or those of its first and last tokens where there is no room for all."""
+                  columns: Mapping[str, np.ndarray], scale: float, room: int, split: bool = False) -> _Drawn:
+    """All runs of a segment, or those of its first and last tokens where there is no room for all. `split`: see
+    `show_segment`."""
     kind_T, turn_T, logp_T = kinds_of(segment), segment.turns, segment.logprobs
     if "weight" in columns:
         kind_T[(kind_T == TRAINED) & (columns["weight"] == 0)] = UNWEIGHTED
@@ -152,9 +167,9 @@ def _draw_segment(segment: Segment, token_texts: Callable[[Sequence[int]], list[
             run = slice(begin + a, begin + b)
             advantage = columns["advantage"][run] if "advantage" in columns else None
             mark = _mark(int(kind_T[run.start]), int(turn_T[run.start]), b - a, advantage)
-            text.append(f"[{mark}|{visible(''.join(texts[a:b]), newline='⏎')}]")
+            text.append(f"[{mark}|{visible(('▏' if split else '').join(texts[a:b]), newline='⏎')}]")
             facts = _Facts(ids_T[run], logp_T[run], {name: column[run] for name, column in columns.items()})
-            rows.append(_run_html(int(kind_T[run.start]), mark, texts[a:b], facts, scale))
+            rows.append(_run_html(int(kind_T[run.start]), mark, texts[a:b], facts, scale, split))
     return _Drawn(kind_T, text, m.table(rows))
 
 
@@ -184,13 +199,13 @@ class _Facts:
     columns: Mapping[str, np.ndarray]
 
 
-def _run_html(kind: int, mark: str, texts: Sequence[str], facts: _Facts, scale: float) -> list[Html]:
+def _run_html(kind: int, mark: str, texts: Sequence[str], facts: _Facts, scale: float, split: bool) -> list[Html]:
     """A row: the mark in the margin, the tokens beside it."""
     look = KINDS[kind]
     margin = m.cell(mark, align="right", foreground=m.MUTED, style=(
         f"font-family:{m.MONO};font-size:11px;white-space:nowrap;border-bottom:0;padding:3px 8px;line-height:1.9"))
     style = f"background-color:{look.background};color:{look.foreground};border-top:{look.top};padding:1px 0"
-    if kind not in (TRAINED, UNWEIGHTED):
+    if kind not in (TRAINED, UNWEIGHTED) and not split:
         # One element for the whole run: a prompt of thousands of tokens stays cheap to draw.
         return [margin, _tokens_cell([tag("span", _broken("".join(texts)), title=look.meaning, style=style)])]
     tokens = []
@@ -200,7 +215,7 @@ def _run_html(kind: int, mark: str, texts: Sequence[str], facts: _Facts, scale: 
             background, foreground = m.red_blue(float(advantage[i]), scale)
             style = f"background-color:{background};color:{foreground};border-top:{look.top};padding:1px 0"
         tokens.append(tag("span", _broken(text, last=i == len(texts) - 1), title=_tooltip(facts, i),
-                          style=f"{style};border-right:1px solid {m.CARD}"))
+                          style=f"{style};border-right:1px solid {m.MUTED if split else m.CARD}"))
     return [margin, _tokens_cell(tokens)]
 
 
@@ -239,13 +254,18 @@ def _head(trajectory: Trajectory) -> str:
 
 
 def _segment_label(index: int, segments: int, segment: Segment, kind_T: np.ndarray) -> str:
+    return f"segment {index + 1} of {segments}: {_counted(segment, kind_T)}"
+
+
+def _counted(segment: Segment, kind_T: np.ndarray) -> str:
     counts = ", ".join(f"{int((kind_T == kind).sum()):,} {look.mark}" for kind, look in enumerate(KINDS)
                        if (kind_T == kind).any())
-    return f"segment {index + 1} of {segments}: {words.count(len(segment), 'token')} ({counts or 'empty'})"
+    return f"{words.count(len(segment), 'token')} ({counts or 'empty'})"
 
 
-def _legend(columns: Mapping[str, np.ndarray], scale: float) -> Html:
-    kinds = KINDS if "weight" in columns else KINDS[:UNWEIGHTED]
+def _legend(columns: Mapping[str, np.ndarray], scale: float, kinds: Sequence[Kind] | None = None) -> Html:
+    if kinds is None:
+        kinds = KINDS if "weight" in columns else KINDS[:UNWEIGHTED]
     items = [tag("span", tag("span", look.mark, style=(
         f"background-color:{look.background};color:{look.foreground};border-top:{look.top};"
         f"font-family:{m.MONO};padding:0 4px")), f" {look.meaning}", style="margin:0 14px 0 0;display:inline-block")
