@@ -16,9 +16,11 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 TOKENIZ
 # Nothing here needs the model hub: the tiny policies are in data/.
 NO_HUB := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 
-# Measured on two cores with the CPU build of torch; `make help` and the set-up say them before anything is fetched.
+# Measured on two cores with the CPU build of torch; said before anything is fetched. The CUDA build, which pip takes on
+# Linux unless it is told otherwise, adds CUDA_COST.
 BASE_COST := about 1.5 GB of disk and 2 to 4 minutes
 TEST_COST := about 2.0 GB of disk (with the demo) and 3 to 5 minutes
+CUDA_COST := 3.9 GB
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
@@ -62,9 +64,9 @@ if ! alive; then \
 	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "'$(PYTHON)' has no venv module. Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }; \
 fi; \
-echo "Setting up $(VENV) with pip, once: $(3), with the CPU build of torch."; \
-echo "Free here: $$(df -Pk . | awk 'NR == 2 {printf "%.0f GB", $$4 / 1e6}')."; \
-echo "Where pip takes a CUDA build of torch instead, it is several GB more: see 'Set-up' in README.md."; \
+echo "Setting up $(VENV) with pip, once: $(3). Free here: $$(df -Pk . | awk 'NR == 2 {printf "%.0f GB", $$4 / 1e6}')."; \
+echo "That is with the CPU build of torch. The CUDA build, which pip takes on Linux unless it is told otherwise,"; \
+echo "adds $(CUDA_COST): 'Set-up' in README.md says how to choose."; \
 alive || $(PYTHON) -m venv --clear $(VENV); \
 for stamp in $(1); do rm -f $(VENV)/$$stamp; done; \
 $(VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.$(2)' || { \

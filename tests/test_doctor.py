@@ -132,6 +132,17 @@ def test_negative_control_an_engine_that_disagrees_with_its_model_is_broken(monk
     assert found["transformers on cpu"].state == "broken" and "3e-01" in found["transformers on cpu"].fact
 
 
+def test_without_loopback_two_processes_are_not_even_tried(monkeypatch):
+    def refuse(address, **options):
+        raise OSError(99, "Cannot assign requested address")
+
+    assert probes.loopback_error() is None
+    monkeypatch.setattr(probes.socket, "create_server", refuse)
+    monkeypatch.setattr(probes.subprocess, "run", None)
+    [found] = probes.two_processes()
+    assert found.state == "warning" and "Cannot assign" in found.fact and found.advice
+
+
 # ------------------------------------------------------------------------------------------------ machine, report
 
 

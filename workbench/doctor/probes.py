@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import asdict
@@ -137,17 +138,29 @@ def accelerate() -> list[Finding]:
                          "WORLD_SIZE in the environment change what accelerate does")]
 
 
+def loopback_error() -> str | None:
+    """None where a program can call itself on 127.0.0.1, else why not; torchrun would try for minutes."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=2).close()
+    except OSError as error:
+        return str(error)
+    return None
+
+
 def two_processes() -> list[Finding]:
     """Two processes on the CPU add up a number, started the way the workbench starts ranks."""
+    advice = "one process works without it; more need the loopback network (127.0.0.1)"
+    if error := loopback_error():
+        return [device_found("two processes", "warning", f"nobody answers on 127.0.0.1: {error}", advice)]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
                "-m", "workbench.doctor.probes", "rank"]
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=variables)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=variables)
     if done.returncode == 0 and "sum 3" in done.stdout:
         return [device_found("two processes", "ok", "torchrun, gloo: the sum over both is right")]
     last = (done.stderr.strip() or done.stdout.strip() or "nothing printed").splitlines()[-1]
-    return [device_found("two processes", "warning", f"torchrun ended with {done.returncode}: {last[:160]}",
-                         "one process works without it; more need the loopback network (127.0.0.1)")]
+    return [device_found("two processes", "warning", f"torchrun ended with {done.returncode}: {last[:160]}", advice)]
 
 
 def rank() -> None:
