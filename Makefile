@@ -7,6 +7,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV   := .venv
 SEEDS  ?= 0
+TASK   ?= frozenlake
 PYTEST_ARGS ?=
 # Jupyter asks for this where one is root, as in most containers; it listens on 127.0.0.1 and wants its token anyway.
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
@@ -33,7 +34,7 @@ help:  ## this list
 		| while IFS='|' read -r target text; do printf '  make %-11s %s\n' "$$target" "$$text"; done
 
 demo: setup-demo  ## train the tiny policy on FrozenLake and show what it learned; SEEDS="0 1 2" for three
-	@$(NO_HUB) $(VENV)/bin/workbench demo --seeds $(SEEDS)
+	@$(NO_HUB) $(VENV)/bin/workbench demo --task $(TASK) --seeds $(SEEDS)
 
 test: setup-test  ## the test suite, two workers, one thread each; PYTEST_ARGS="-k chat" to choose
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=15 $(PYTEST_ARGS)
