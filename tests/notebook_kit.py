@@ -1,0 +1,195 @@
+"""Run notebooks, say what is wrong with them, and save their outputs in a form that can be committed.
+
+    python -m tests.notebook_kit                 run every notebook with its own parameters and save its outputs
+    python -m tests.notebook_kit 01_rollout      ... only this one
+
+Saving strips what belongs to one machine or one moment: timings, widget state, papermill's notes. Pictures stay, so that a
+reader on the web sees them without running anything.
+"""
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import nbformat
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+MEDIAN_LINES, MOST_LINES, MOST_BYTES = 5, 15, 500_000
+MACHINE_PATH = re.compile(r"(?<![\w.~])/(?:tmp|home|root|work|var|opt|usr|Users|private|mnt)/[\w.]")
+ACTIVE_HTML = re.compile(r"<(style|script|svg|iframe|link)\b|\son\w+\s*=", re.IGNORECASE)
+PARAMETER = re.compile(r"\w+: (str|int|float|bool) = .+\S  ?# \S.*|\w+: (str|int|float|bool) = .+?\s+# \S.*")
+
+
+# ------------------------------------------------------------------------------------------------ running
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of a run: papermill's exit status, its log, and the notebook that it wrote (None: none)."""
+
+    status: int
+    log: str
+    notebook: Any | None
+
+    def faults(self) -> list[str]:
+        """Why this run does not count as a success; empty where it does.
+
+        Papermill's own notes are not asked: a killed kernel and a time-out leave a notebook that says "completed".
+        """
+        found = [] if self.status == 0 else [f"papermill ended with status {self.status}:\n{self.log[-3000:]}"]
+        if self.notebook is None:
+            return [*found, "no notebook was written"]
+        return found + unfinished(self.notebook)
+
+
+def isolated(folder: Path) -> dict[str, str]:
+    """The environment for a Jupyter that sees none of this user's settings, one thread, no model hub."""
+    places = ("HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR",
+              "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
+    paths = {name: str(folder / name.lower()) for name in places}
+    for path in paths.values():
+        Path(path).mkdir(parents=True, exist_ok=True)
+    threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    search = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | paths | threads | {"PYTHONPATH": search, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def run(path: Path, folder: Path, parameters: Mapping[str, Any] = {}, *, limit_s: float = 300) -> Ran:
+    """Run a notebook under papermill in `folder` (which becomes its working directory), in a process of its own."""
+    output, settings = folder / f"ran-{path.name}", folder / "parameters.yaml"
+    settings.write_text(yaml.safe_dump(dict(parameters)), encoding="utf-8")
+    command = [sys.executable, "-m", "papermill", str(path), str(output), "-f", str(settings), "--cwd", str(folder),
+               "--no-progress-bar", "--execution-timeout", str(int(limit_s))]
+    done = subprocess.run(command, env=isolated(folder / "jupyter"), cwd=folder, capture_output=True, text=True,
+                          timeout=limit_s + 60)
+    notebook = nbformat.read(output, as_version=4) if output.exists() else None
+    return Ran(done.returncode, done.stdout + done.stderr, notebook)
+
+
+# ------------------------------------------------------------------------------------------------ judging
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def is_parameters(cell: Any) -> bool:
+    return bool({"parameters", "injected-parameters"} & set(cell.metadata.get("tags", ())))
+
+
+def named(cell: Any) -> str:
+    return f"cell {(cell.source.strip().splitlines() or ['(empty)'])[-1][:60]!r}"
+
+
+def unfinished(notebook: Any) -> list[str]:
+    """Cells that were not run to their end, or ended in an error."""
+    found = []
+    for cell in code_cells(notebook):
+        if cell.execution_count is None:
+            found.append(f"{named(cell)} was not run")
+        found += [f"{named(cell)} raised {output.ename}: {output.evalue}" for output in cell.outputs
+                  if output.output_type == "error"]
+    return found
+
+
+def faults_of_form(notebook: Any) -> list[str]:
+    """Where a notebook leaves the manner: short cells, one typed parameters cell, no functions, prose before code."""
+    found = []
+    cells = code_cells(notebook)
+    parameters = [cell for cell in cells if "parameters" in cell.metadata.get("tags", ())]
+    if len(parameters) != 1:
+        found.append(f"expected one cell tagged `parameters`, found {len(parameters)}")
+    for line in (line for cell in parameters for line in cell.source.splitlines()):
+        if not PARAMETER.fullmatch(line):
+            found.append(f"a parameter reads `name: type = default  # help`, got {line!r}")
+    lengths = [len(cell.source.splitlines()) for cell in cells]
+    if median(lengths or [0]) > MEDIAN_LINES or max(lengths, default=0) > MOST_LINES:
+        found.append(f"cells have a median of at most {MEDIAN_LINES} lines and at most {MOST_LINES}, got {lengths}")
+    for cell in cells:
+        if re.search(r"^\s*(async )?(def|class) ", cell.source, re.MULTILINE):
+            found.append(f"{named(cell)} defines something: a notebook calls what the package has")
+        found += [f"{named(cell)}: longer than 120 columns" for line in cell.source.splitlines() if len(line) > 120]
+    if notebook.cells and notebook.cells[0].cell_type != "markdown":
+        found.append("a notebook begins with its question, in words")
+    if notebook.metadata.get("kernelspec", {}).get("name") != "python3":
+        found.append("metadata.kernelspec must name python3: without it JupyterLab asks before it opens")
+    return found
+
+
+def faults_of_outputs(notebook: Any) -> list[str]:
+    """What must not be in committed outputs, and what must: something to look at after every cell."""
+    found = unfinished(notebook)
+    for cell in code_cells(notebook):
+        if not cell.outputs and not is_parameters(cell):
+            found.append(f"{named(cell)} ends in nothing to look at")
+        for output in cell.outputs:
+            found += [f"{named(cell)}: {fault}" for fault in _output_faults(output)]
+    size = len(nbformat.writes(notebook))
+    if size > MOST_BYTES:
+        found.append(f"{size:,} bytes: at most {MOST_BYTES:,}, or the repository grows with every look")
+    own = {"tags"}
+    strangers = sorted({key for cell in notebook.cells for key in cell.metadata if key not in own}
+                       | {key for key in notebook.metadata if key not in ("kernelspec", "language_info")})
+    return found + [f"metadata {key!r} belongs to one machine or moment" for key in strangers]
+
+
+def _output_faults(output: Any) -> list[str]:
+    found = []
+    if output.output_type == "stream" and output.name == "stderr":
+        found.append(f"wrote to stderr: {output.text[:100]!r}")
+    data = output.get("data", {})
+    found += [f"{kind} needs this machine's widget state" for kind in data if "widget" in kind]
+    if data and "text/plain" not in data:
+        found.append("has no text form")
+    if match := ACTIVE_HTML.search(re.sub(r'="[^"]*"', "", data.get("text/html", ""))):
+        found.append(f"{match[0]!r} does not survive where the notebook is not trusted; use inline styles")
+    for text in (output.get("text", ""), *(value for kind, value in data.items() if kind.startswith("text/"))):
+        if match := MACHINE_PATH.search(re.sub(r"base64,[A-Za-z0-9+/=]+", "", text)):
+            found.append(f"names a path of this machine: {text[match.start():match.end() + 30]!r}")
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ saving
+
+
+def stripped(notebook: Any) -> Any:
+    """The same notebook without what belongs to one machine or one moment."""
+    kept = nbformat.from_dict(notebook)
+    kept.metadata = nbformat.from_dict({"kernelspec": notebook.metadata.kernelspec, "language_info": {"name": "python"}})
+    for cell in kept.cells:
+        cell.metadata = nbformat.from_dict({"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {})
+        for output in cell.get("outputs", []):
+            if "metadata" in output:
+                output.metadata = nbformat.from_dict({})
+    return kept
+
+
+def save(path: Path) -> None:
+    """Run a notebook with its own parameters and write its outputs into it. Raises SystemExit where it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        ran = run(path, Path(folder), limit_s=900)
+    if faults := ran.faults():
+        raise SystemExit(f"{path.name}: " + "\n".join(faults))
+    notebook = stripped(ran.notebook)
+    notebook.cells = [cell for cell in notebook.cells if "injected-parameters" not in cell.metadata.get("tags", ())]
+    if faults := faults_of_form(notebook) + faults_of_outputs(notebook):
+        print(f"{path.name}: saved, but " + "\n".join(faults), file=sys.stderr)
+    nbformat.write(notebook, path)
+
+
+if __name__ == "__main__":
+    for each in NOTEBOOKS:
+        if not sys.argv[1:] or each.stem in sys.argv[1:]:
+            save(each)
+            print(f"{each.relative_to(ROOT)}: {each.stat().st_size:,} bytes")
