@@ -1,5 +1,6 @@
 """The loop between policy and environments: addresses, limits, faults, and no barrier between turns."""
 import threading
+import time
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from workbench.envs import FrozenLake
 from workbench.envs import tasks as env_tasks
 from workbench.envs.format import format_action
 from workbench.envs.frozen_lake import MOVES
-from workbench.errors import ConfigError, EngineError
+from workbench.errors import ConfigError, DataError, EngineError
 from workbench.seeds import rng_at
 from workbench.tiny_tokenizer import build_tokenizer
 from workbench.types import Message, Observation, Source, StepResult, StopReason, Task
@@ -209,6 +210,105 @@ def test_a_hung_environment_is_given_up_at_its_deadline(tokenizer, chat):
     family.release.set()
 
 
+@dataclass(frozen=True)
+class Hostile:
+    """Breaks the contract of an environment in one way."""
+
+    way: str
+    max_turns: int = 2
+    name: str = "hostile"
+
+    def make(self):
+        return HostileEnv(self.way)
+
+
+class HostileEnv:
+    WAYS = {
+        "nan": {"reward": float("nan")}, "text": {"reward": "1"}, "part": {"reward_parts": {"goal": float("inf")}},
+        "moves": {"info": {"moves": None}}, "object": {"info": {"x": object()}}, "success": {"info": {"success": "no"}},
+        "no info": {"info": None},
+    }
+
+    def __init__(self, way):
+        self.way = way
+
+    def reset(self, task, dynamics_seed):
+        return Observation(() if self.way == "no message" and task.id == "bad" else (Message("user", f"task {task.id}"),))
+
+    def step(self, action_text):
+        answer = {"observation": Observation((Message("user", "go on"),)), "reward": np.float32(0.5)}
+        return StepResult(**answer | self.WAYS.get(self.way, {}))
+
+    def state_key(self):
+        return 7 if self.way == "state key" else "somewhere"
+
+
+@pytest.mark.parametrize("way", [*HostileEnv.WAYS, "no message", "state key"])
+def test_an_answer_that_cannot_be_stored_or_summed_ends_its_attempt_and_not_the_run(tokenizer, chat, way):
+    (group,) = gather(tokenizer, chat, family=Hostile(way), tasks=[Task("bad", "hostile", 0)], group_size=2)
+    for trajectory in group:
+        assert trajectory.stop_reason is StopReason.ENV_ERROR and trajectory.error
+        assert trajectory.reward is None and trajectory.success is None
+
+
+def test_a_numpy_reward_is_a_number(tokenizer, chat):
+    """Negative control of the test above: the same environment, well behaved."""
+    (group,) = gather(tokenizer, chat, family=Hostile("none"), tasks=[Task("fine", "hostile", 0)], group_size=2)
+    assert [t.reward for t in group] == [1.0, 1.0] and all(t.stop_reason is StopReason.MAX_TURNS for t in group)
+
+
+@dataclass(frozen=True)
+class Leaky(Moody):
+    """Shows the dynamics seed in the first observation, and cannot even begin one attempt."""
+
+    def make(self):
+        return LeakyEnv(self)
+
+
+class LeakyEnv(MoodyEnv):
+    begun = 0
+
+    def reset(self, task, dynamics_seed):
+        LeakyEnv.begun += 1
+        if LeakyEnv.begun == 1:
+            raise ValueError("cannot begin")
+        return Observation((Message("user", f"chance {dynamics_seed}"),))
+
+
+def test_a_group_whose_first_attempt_never_began_is_still_one_task(tokenizer, chat):
+    LeakyEnv.begun = 0
+    with pytest.raises(DataError, match="attempts 1 and 2 start from different observations"):
+        gather(tokenizer, chat, family=Leaky(), tasks=moody_tasks("leaks"), group_size=3)
+
+
+@pytest.mark.parametrize("env_runner", ["inline", "threads"])
+def test_an_interrupted_collect_leaves_nothing_behind(tokenizer, chat, env_runner):
+    script, asked = wanderer(tokenizer, chat), []
+
+    def interrupted(request):
+        asked.append(request)
+        if len(asked) == 5:
+            raise KeyboardInterrupt
+        return script(request)
+
+    engine = ScriptedEngine(interrupted)
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        gather(tokenizer, chat, engine=engine, env_runner=env_runner)
+    engine.sync({}, 1)  # refused while a request is in flight
+    again = gather(tokenizer, chat, engine=engine)
+    assert plain(again) == plain(gather(tokenizer, chat))
+    until = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+def test_a_context_beyond_the_engines_is_refused(tokenizer, chat):
+    with pytest.raises(ConfigError, match="max_context = 5000 has no effect: the engine can hold 4096"):
+        gather(tokenizer, chat, max_context=5000)
+
+
 def test_sampling_settings_reach_the_engine_and_wrong_ones_are_refused(tokenizer, chat):
     asked = []
 
@@ -219,6 +319,6 @@ def test_sampling_settings_reach_the_engine_and_wrong_ones_are_refused(tokenizer
     gather(tokenizer, chat, engine=ScriptedEngine(script), temperature=0.7, top_p=0.9, max_turn_tokens=40)
     assert set(asked) == {(0.7, 0.9, 40)}
     for wrong in ({"temperature": -1.0}, {"top_p": 0.0}, {"history": "all"}, {"window": 0}, {"max_turn_tokens": 0},
-                  {"env_runner": "fork"}):
+                  {"env_runner": "fork"}, {"env_deadline_s": 0.0}, {"max_context": 0}, {"temperature": float("inf")}):
         with pytest.raises(ConfigError):
             replace(CollectConfig(), **wrong)

@@ -9,15 +9,20 @@ Every draw has an address (law 8), so the result does not depend on who finished
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from workbench.chat import ChatFormat, Conversation
 from workbench.chat.conversation import HISTORIES
 from workbench.engines.base import Completion, Engine, Request
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvAnswer, EnvRunner, InlineRunner, ThreadRunner
-from workbench.errors import ConfigError, EngineError
+from workbench.errors import ConfigError, EngineError, EnvError, WorkbenchError
+from workbench.sealed import plain
 from workbench.seeds import seed_of
 from workbench.types import Group, Observation, Sampling, StepResult, StopReason, Task, Trajectory, Turn
 
@@ -42,10 +47,15 @@ class CollectConfig:
             raise ConfigError(f"collect.window counts exchanges and is at least 1, got {self.window}; use history='fresh'")
         if self.max_turn_tokens < 1:
             raise ConfigError(f"collect.max_turn_tokens is at least 1, got {self.max_turn_tokens}")
-        if self.temperature < 0 or not 0 < self.top_p <= 1:
-            raise ConfigError(f"temperature >= 0 and 0 < top_p <= 1 expected, got {self.temperature} and {self.top_p}")
+        if self.max_context is not None and self.max_context < 1:
+            raise ConfigError(f"collect.max_context is at least 1 token, or none, got {self.max_context}")
+        if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1:
+            raise ConfigError("collect.temperature is finite and not negative, and collect.top_p lies above 0 and up to 1; "
+                              f"got {self.temperature} and {self.top_p}")
         if self.env_runner not in ("inline", "threads"):
             raise ConfigError(f"collect.env_runner is 'inline' or 'threads', got {self.env_runner!r}")
+        if not self.env_deadline_s > 0:
+            raise ConfigError(f"collect.env_deadline_s is a positive number of seconds, got {self.env_deadline_s}")
 
     def runner(self) -> EnvRunner:
         return InlineRunner() if self.env_runner == "inline" else ThreadRunner(self.env_deadline_s)
@@ -86,7 +96,10 @@ class _Collector:
                  on_done: Callable[[Trajectory], None] | None) -> None:
         self.engine, self.chat, self.family, self.config = engine, chat, family, config
         self.address, self.runner, self.on_done = address, runner, on_done
-        self.context = min(config.max_context or engine.context_length, engine.context_length)
+        if config.max_context is not None and config.max_context > engine.context_length:
+            raise ConfigError(f"collect.max_context = {config.max_context} has no effect: the engine can hold "
+                              f"{engine.context_length} tokens; lower it, or leave it out to use them all")
+        self.context = config.max_context or engine.context_length
         self.attempts: dict[str, _Attempt] = {}
         self.sampling: dict[int, _Attempt] = {}  # request id -> attempt
         self.requests = 0
@@ -106,12 +119,21 @@ class _Collector:
 
     def end(self, attempt: _Attempt, reason: StopReason, error: str | None = None) -> None:
         attempt.finish(reason, error)
+        self.let_go(attempt)
+        if self.on_done is not None:
+            self.on_done(attempt.result)
+
+    def let_go(self, attempt: _Attempt) -> None:
         self.runner.close(attempt.key)
         if attempt.conversation is not None:
             for index in range(attempt.conversation.segment_index + 1):
                 self.engine.release(f"{attempt.key}/{index}")
-        if self.on_done is not None:
-            self.on_done(attempt.result)
+
+    def abandon(self) -> None:
+        """Let go of what an interrupt or a bug left under way: the engine outlives this collect."""
+        for attempt in self.attempts.values():
+            if attempt.result is None:
+                self.let_go(attempt)
 
     # -- policy side
 
@@ -159,18 +181,21 @@ class _Collector:
         attempt.state_key = answer.state_key
         if answer.observation is not None:
             attempt.first_observation = answer.observation
-            attempt.conversation = Conversation(self.chat, answer.observation, history=self.config.history,
-                                                window=self.config.window)
+            try:
+                attempt.conversation = Conversation(self.chat, answer.observation, history=self.config.history,
+                                                    window=self.config.window)
+            except WorkbenchError as error:  # an observation that no prompt can be made of
+                return self.end(attempt, StopReason.ENV_ERROR, str(error))
             return self.ask(attempt)
         self.on_step(attempt, answer.result)
 
     def on_step(self, attempt: _Attempt, result: StepResult) -> None:
-        action, attempt.pending = attempt.pending, None
-        attempt.turns.append(Turn(
-            action.index, action.text, action.finish, moves=tuple(result.info.get("moves", ())),
-            reply=result.observation.messages, reward=result.reward, reward_parts=result.reward_parts,
-            state_key=action.state_key, info=result.info,
-        ))
+        try:
+            answered = _answered(attempt.pending, result)
+        except WorkbenchError as error:
+            return self.end(attempt, StopReason.ENV_ERROR, str(error))
+        attempt.pending = None
+        attempt.turns.append(answered)
         if result.terminated:
             return self.end(attempt, StopReason.TERMINATED)
         if result.truncated:
@@ -178,7 +203,11 @@ class _Collector:
         if len(attempt.turns) >= self.family.max_turns:
             return self.end(attempt, StopReason.MAX_TURNS)
         # The whole observation or nothing: half of one would be text that no environment ever sent.
-        if attempt.conversation.peek_length_after(result.observation) >= self.context:
+        try:
+            length = attempt.conversation.peek_length_after(result.observation)
+        except WorkbenchError as error:
+            return self.end(attempt, StopReason.ENV_ERROR, str(error))
+        if length >= self.context:
             return self.end(attempt, StopReason.CONTEXT_FULL)
         attempt.conversation.add_observation(result.observation)
         self.ask(attempt)
@@ -192,6 +221,31 @@ class _Collector:
                 self.on_completion(completion)
 
 
+def _answered(action: Turn, result: StepResult) -> Turn:
+    """The finished exchange, in plain values. Raises EnvError or StoreError for numbers and facts that could be neither
+    added up nor stored: a broken environment ends its own attempt and not the run (law 10)."""
+    if not isinstance(result.info, Mapping) or not isinstance(result.reward_parts, Mapping):
+        raise EnvError(f"a StepResult names its info and reward_parts, got {result.info!r} and {result.reward_parts!r}")
+    info = plain(result.info, "info of a StepResult")
+    moves = info.get("moves", [])
+    if not isinstance(moves, list) or not all(isinstance(move, str) for move in moves):
+        raise EnvError(f"info['moves'] of a StepResult is a list of names, got {moves!r}")
+    if not isinstance(info.get("success", False), bool):
+        raise EnvError(f"info['success'] of a StepResult is true or false, got {info['success']!r}")
+    return Turn(
+        action.index, action.text, action.finish, moves=tuple(moves), reply=result.observation.messages,
+        reward=None if result.reward is None else _number(result.reward, "reward"),
+        reward_parts={name: _number(value, f"reward part {name!r}") for name, value in result.reward_parts.items()},
+        state_key=action.state_key, info=info,
+    )
+
+
+def _number(value: Any, what: str) -> float:
+    if not isinstance(value, (int, float, np.number)) or not math.isfinite(value):
+        raise EnvError(f"the {what} of a StepResult is a finite number (a reward that failed is None), got {value!r}")
+    return float(value)
+
+
 def collect(
     tasks: Sequence[Task], *, family: EnvFamily, engine: Engine, chat: ChatFormat, config: CollectConfig,
     group_size: int, address: tuple[int | str, ...], runner: EnvRunner | None = None,
@@ -201,11 +255,15 @@ def collect(
 
     `address` is the beginning of every seed: (run seed, purpose, step). `on_done` sees each trajectory as it ends.
     Faults (a raising environment, an engine without an answer) end *their* trajectory with a named stop reason and are
-    returned like any other (law 10). Raises ConfigError for a task that stands twice.
+    returned like any other (law 10). Raises ConfigError for a task that stands twice. However it ends, nothing of it stays
+    behind in the engine or the runner, so that an interrupted collect can be followed by another.
     """
     if group_size < 1:
         raise ConfigError(f"group_size is at least 1, got {group_size}")
     collector = _Collector(engine, chat, family, config, address, runner or config.runner(), on_done)
-    started = [[collector.start(task, number) for number in range(group_size)] for task in tasks]
-    collector.run()
+    try:
+        started = [[collector.start(task, number) for number in range(group_size)] for task in tasks]
+        collector.run()
+    finally:
+        collector.abandon()
     return [Group(tuple(attempt.result for attempt in attempts)) for attempts in started]

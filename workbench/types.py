@@ -24,7 +24,6 @@ import numpy as np
 from workbench.errors import DataError
 
 
-
 class Source(IntEnum):
     """Who wrote a token. Recorded when the token is born, never inferred from text, role or template (law 1)."""
 
@@ -342,6 +341,8 @@ class Group:
         if not self.trajectories:
             raise DataError("a group holds at least one trajectory")
         first = self.trajectories[0]
+        # A fault before the first observation leaves an empty one: nothing to compare.
+        seen = next((t for t in self.trajectories if t.first_observation.messages), first)
         for other in self.trajectories[1:]:
             if other.task.id != first.task.id or other.task.task_seed != first.task.task_seed:
                 raise DataError(
@@ -349,13 +350,11 @@ class Group:
                     f"{other.task.task_seed}) and attempt {first.attempt} is {first.task.id!r} (seed "
                     f"{first.task.task_seed}); baselines over different tasks are meaningless"
                 )
-            # A fault before the first observation leaves an empty one: nothing to compare.
-            if other.first_observation.messages and first.first_observation.messages:
-                if other.first_observation != first.first_observation:
-                    raise DataError(
-                        f"task {first.task.id!r}: attempts {first.attempt} and {other.attempt} start from different "
-                        "observations; the first observation must depend on task_seed only, not on dynamics_seed"
-                    )
+            if other.first_observation.messages and other.first_observation != seen.first_observation:
+                raise DataError(
+                    f"task {first.task.id!r}: attempts {seen.attempt} and {other.attempt} start from different "
+                    "observations; the first observation must depend on task_seed only, not on dynamics_seed"
+                )
         attempts = [t.attempt for t in self.trajectories]
         if len(set(attempts)) != len(attempts):
             raise DataError(f"task {first.task.id!r}: attempt numbers repeat: {attempts}")

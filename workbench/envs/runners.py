@@ -44,7 +44,7 @@ class EnvRunner(Protocol):
     def step(self, key: str, action_text: str) -> None: ...
 
     def poll(self, wait_s: float = 0.0) -> list[EnvAnswer]:
-        """Answers that are ready, oldest call first; waits up to `wait_s` for the first one."""
+        """Answers that are ready, in the order in which they came; waits up to `wait_s` for the first one."""
 
     def close(self, key: str) -> None:
         """The attempt is over. Unknown keys are ignored."""
@@ -59,6 +59,8 @@ def _answer(key: str, call: Callable[[], Observation | StepResult], envs: dict[s
                 f"an environment returns an Observation from reset and a StepResult from step, got {type(value).__name__}"
             )
         state_key = envs[key].state_key() if hasattr(envs[key], "state_key") else None
+        if state_key is not None and not isinstance(state_key, str):
+            raise EnvError(f"state_key() names a state by a string, got {state_key!r}")
     except (Exception, SystemExit) as error:  # a third-party environment may raise anything (law 10)
         where = traceback.extract_tb(error.__traceback__)[-1]
         try:
@@ -97,6 +99,7 @@ class InlineRunner:
 
     def close(self, key: str) -> None:
         self._envs.pop(key, None)
+        self._ready = [answer for answer in self._ready if answer.key != key]
 
 
 class ThreadRunner:
@@ -166,3 +169,4 @@ class ThreadRunner:
         calls = self._calls.pop(key, None)
         if calls is not None:
             calls.put(None)
+        self._waiting.pop(key, None)
