@@ -39,10 +39,21 @@ def test_an_unknown_setting_names_the_nearest_right_one(key, nearest):
 @pytest.mark.parametrize("key, value, words", [
     ("train.steps", "many", "whole number"), ("train.steps", 2.5, "whole number"), ("train.steps", 0, "at least 1"),
     ("algorithm.normalize_std", "maybe", "true or false"), ("policy.name", 3, "is text"), ("env.slip", 2.0, "probability"),
-    ("collect.history", "all", "append"), ("algorithm.kind", "grop", "grpo"), ("train.steps.more", 1, "no further")])
+    ("collect.history", "all", "append"), ("algorithm.kind", "grop", "grpo"), ("train.steps.more", 1, "no further"),
+    ("train.steps", float("inf"), "whole number"), ("train.steps", None, "whole number"), ("policy.name", None, "is text"),
+    ("env.kind", ["frozenlake"], "no env"), ("collect.env_deadline_s", -1, "positive"), ("env", 3, "kind"),
+    ("learner.betas", "0.9", "2 values"), ("learner.betas", 0.9, "is a list"), ("policy.template_flags", 1, "by name")])
 def test_a_wrong_value_says_what_was_expected(key, value, words):
     with pytest.raises(ConfigError, match=words):
         load_config("frozenlake", {key: value})
+
+
+def test_overrides_may_be_nested_and_flags_of_the_template_stay_a_tree():
+    nested = load_config("frozenlake", {"env": {"slip": 0.5}, "policy": {"template_flags": {"a": {"b": 1}}}})
+    assert nested == load_config("frozenlake", {"env.slip": 0.5, "policy.template_flags": {"a": {"b": 1}}})
+    assert nested.policy.template_flags == {"a": {"b": 1}} and nested.env.slip == 0.5
+    with pytest.raises(ConfigError, match="collect.window has no effect"):  # written, however it was written
+        load_config("frozenlake", {"collect": {"window": 3}})
 
 
 def test_an_unknown_preset_names_the_nearest():
@@ -98,13 +109,20 @@ def test_every_experiment_that_ships_loads_without_a_warning(path):
     assert warnings == [] and config != PRESETS["frozenlake"]()
 
 
-@pytest.mark.parametrize("text, words", [("seed = 1", "begins with base"), ('base = "frozenlake"\n[trian]\nsteps = 1', "did you mean 'train'"),
+@pytest.mark.parametrize("text, words", [("seed = 1", "begins with base"), ("base = ['frozenlake']", "begins with base"),
+                                         ("base = 'frozenlake' #\udcff", "not valid TOML"), ('base = "frozenlake"\n[trian]\nsteps = 1', "did you mean 'train'"),
                                          ("base = ", "not valid TOML")])
 def test_a_wrong_toml_file_says_what_is_wrong(tmp_path, text, words):
     path = tmp_path / "bad.toml"
-    path.write_text(text)
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(ConfigError, match=words):
         load_config(path)
+
+
+@pytest.mark.parametrize("tree", [[], [1], "frozenlake", None, {}])
+def test_a_stored_config_that_is_none_is_refused(tree):
+    with pytest.raises(ConfigError, match="config (holds settings by name|needs env)"):
+        from_dict(tree)
 
 
 def test_another_kind_starts_from_its_own_defaults():

@@ -103,7 +103,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def from_dict(tree: Mapping[str, Any]) -> Config:
     """Build and check a whole tree. ConfigError for an unknown key, a wrong type or a value that its part refuses."""
-    return _build(Config, dict(tree), "")
+    return _build(Config, tree, "")
 
 
 def nearest(word: str, known: typing.Iterable[str]) -> str:
@@ -134,7 +134,7 @@ def _value(hint: Any, value: Any, where: str, key: str) -> Any:
         if not isinstance(value, Mapping) or "kind" not in value:
             raise ConfigError(f"{where} holds a 'kind' (one of {', '.join(sorted(KINDS[where]))}) and its settings, got {value!r}")
         kind, rest = value["kind"], {k: v for k, v in value.items() if k != "kind"}
-        if kind not in KINDS[where]:
+        if not isinstance(kind, str) or kind not in KINDS[where]:
             raise ConfigError(f"{where}.kind: no {where} {kind!r}; {nearest(str(kind), KINDS[where])}")
         return _build(KINDS[where][kind], rest, where)
     if is_dataclass(hint):
@@ -146,7 +146,7 @@ def _coerce(hint: Any, value: Any, where: str) -> Any:
     """The value in its field's type. Strings (from a command line) are read as that type; nothing else is bent."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        if value is None or (isinstance(value, str) and value.lower() in ("none", "null") and type(None) in args):
+        if type(None) in args and (value is None or isinstance(value, str) and value.lower() in ("none", "null")):
             return None
         return _coerce(next(a for a in args if a is not type(None)), value, where)
     if hint is Any:
@@ -174,7 +174,7 @@ def _coerce(hint: Any, value: Any, where: str) -> Any:
         if isinstance(value, str) or (isinstance(value, (int, float)) and not isinstance(value, bool)):
             try:
                 number = hint(value)
-            except ValueError:
+            except (ValueError, OverflowError):  # not a number, or infinity for a whole one
                 number = None
             if number is not None and (isinstance(value, str) or number == value):
                 return number
@@ -202,7 +202,7 @@ def load_config_with_warnings(source: str | Path, overrides: Mapping[str, Any] =
         base, written = _read_toml(Path(source))
     else:
         raise ConfigError(f"no preset {str(source)!r}; {nearest(str(source), PRESETS)}; or name a .toml file")
-    written |= dict(overrides)
+    written |= _flatten(overrides)
     tree = to_dict(PRESETS[base]())
     kinds_first = sorted(written.items(), key=lambda item: not item[0].endswith(".kind"))
     for key, value in kinds_first:
@@ -216,10 +216,10 @@ def _read_toml(path: Path) -> tuple[str, dict[str, Any]]:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     base = tree.pop("base", None)
-    if base not in PRESETS:
+    if not isinstance(base, str) or base not in PRESETS:
         raise ConfigError(f"{path} begins with base = \"<preset>\", got {base!r}; {nearest(str(base), PRESETS)}")
     return base, _flatten(tree)
 
