@@ -28,7 +28,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MEDIAN_LINES, MOST_LINES, MOST_BYTES = 5, 15, 500_000
 MACHINE_PATH = re.compile(r"(?<![\w.~])/(?:tmp|home|root|work|var|opt|usr|Users|private|mnt)/[\w.]")
 ACTIVE_HTML = re.compile(r"<(style|script|svg|iframe|link)\b|\son\w+\s*=", re.IGNORECASE)
-PARAMETER = re.compile(r"\w+: (str|int|float|bool) = .+\S  ?# \S.*|\w+: (str|int|float|bool) = .+?\s+# \S.*")
+PARAMETER = re.compile(r"\w+: (str|int|float|bool) = .+? +# \S.*")
 
 
 # ------------------------------------------------------------------------------------------------ running

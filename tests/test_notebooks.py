@@ -1,0 +1,155 @@
+"""Every notebook runs under papermill, keeps the manner of the house, and is committed with outputs that travel.
+
+Saved outputs are made by `python -m tests.notebook_kit`; run it after changing a notebook.
+"""
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from tests.notebook_kit import (MACHINE_PATH, NOTEBOOKS, code_cells, faults_of_form, faults_of_outputs, is_parameters, run,
+                                stripped, unfinished)
+
+# As small as they go. A notebook that is not named here runs with its own parameters.
+SMALL = {
+    "00_tour": {"steps": 1, "num_tasks": 8, "seed": 3},
+    "01_rollout": {"group_size": 3, "num_tasks": 2, "num_held_out": 8},
+}
+
+by_name = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+@by_name
+def test_it_runs_under_papermill_with_other_parameters(path, tmp_path):
+    ran = run(path, tmp_path, SMALL.get(path.stem, {}))
+    assert not ran.faults(), "\n".join(ran.faults())
+    injected = [cell for cell in code_cells(ran.notebook) if "injected-parameters" in cell.metadata.get("tags", ())]
+    assert len(injected) == (path.stem in SMALL)
+    if path.stem == "00_tour":
+        assert (tmp_path / "runs/tour/metrics.jsonl").read_text().count("\n") == SMALL["00_tour"]["steps"]
+        texts = [output.data["text/plain"] for cell in code_cells(ran.notebook) for output in cell.outputs if "data" in output]
+        assert any("1/1 · 100 %" in text for text in texts), "the progress line is saved in its final state"
+        assert any("bit for bit" in text for text in texts)
+
+
+@by_name
+def test_it_keeps_the_manner_of_the_house(path):
+    assert not (faults := faults_of_form(nbformat.read(path, as_version=4))), "\n".join(faults)
+
+
+@by_name
+def test_its_saved_outputs_travel(path):
+    assert not (faults := faults_of_outputs(nbformat.read(path, as_version=4))), "\n".join(faults)
+
+
+@by_name
+def test_papermill_reads_the_type_and_the_help_of_every_parameter(path):
+    from papermill import inspect_notebook
+
+    parameters = inspect_notebook(str(path))
+    assert parameters
+    for parameter in parameters.values():
+        assert parameter["inferred_type_name"] in ("str", "int", "float", "bool") and len(parameter["help"]) > 5, parameter
+    assert set(SMALL.get(path.stem, {})) <= set(parameters), "papermill only warns about a name that does not exist"
+
+
+def test_papermill_prints_that_help():
+    tour = next(path for path in NOTEBOOKS if path.stem == "00_tour")
+    text = subprocess.run([sys.executable, "-m", "papermill", "--help-notebook", str(tour)], capture_output=True, text=True,
+                          timeout=60, check=True).stdout
+    assert "steps: int (default 8)" in text and "training steps" in text
+
+
+# ------------------------------------------------------------------------------------------------ negative controls
+
+
+def sound():
+    """The smallest notebook without a fault, as it would be committed."""
+    notebook = new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
+    parameters = new_code_cell("n: int = 1  # how many", metadata={"tags": ["parameters"]}, execution_count=1)
+    look = new_code_cell("n + 1", execution_count=2, outputs=[new_output("execute_result", {"text/plain": "2"}, execution_count=2)])
+    notebook.cells = [new_markdown_cell("# How many?"), parameters, look]
+    return notebook
+
+
+def test_the_sound_notebook_has_no_fault():
+    assert not faults_of_form(sound()) and not faults_of_outputs(sound())
+
+
+@pytest.mark.parametrize(("source", "fault"), [
+    ("n = 1  # how many", "a parameter reads"),
+    ("n: int = 1", "a parameter reads"),
+    ("n: int = 1  # how many\n" * 16, "at most 15"),
+])
+def test_a_parameter_without_type_or_help_and_a_long_cell_are_noticed(source, fault):
+    notebook = sound()
+    notebook.cells[1].source = source
+    assert any(fault in found for found in faults_of_form(notebook))
+
+
+@pytest.mark.parametrize(("source", "fault"), [
+    ("def f():\n    return 1\nf()", "defines something"),
+    ("x = '" + "x" * 120 + "'", "120 columns"),
+])
+def test_functions_and_long_lines_are_noticed(source, fault):
+    notebook = sound()
+    notebook.cells[2].source = source
+    assert any(fault in found for found in faults_of_form(notebook))
+
+
+@pytest.mark.parametrize(("output", "fault"), [
+    (new_output("error", ename="ValueError", evalue="no", traceback=[]), "raised ValueError"),
+    (new_output("stream", name="stderr", text="Warning"), "stderr"),
+    (new_output("stream", text="saved in /tmp/x/run"), "path of this machine"),
+    (new_output("display_data", {"text/html": "<style>b{}</style>", "text/plain": ""}), "<style"),
+    (new_output("display_data", {"text/html": "<b onclick=go()>x</b>", "text/plain": ""}), "onclick"),
+    (new_output("display_data", {"text/html": "<b>x</b>"}), "no text form"),
+    (new_output("display_data", {"application/vnd.jupyter.widget-view+json": {}, "text/plain": ""}), "widget"),
+    (new_output("display_data", {"text/plain": "x" * 600_000}), "bytes"),
+])
+def test_outputs_that_do_not_travel_are_noticed(output, fault):
+    notebook = sound()
+    notebook.cells[2].outputs = [output]
+    assert any(fault in found for found in faults_of_outputs(notebook)), faults_of_outputs(notebook)
+
+
+def test_a_cell_that_shows_nothing_and_one_that_was_not_run_are_noticed():
+    notebook = sound()
+    notebook.cells[2].outputs = []
+    assert any("nothing to look at" in found for found in faults_of_outputs(notebook))
+    notebook.cells[2].execution_count = None
+    assert any("was not run" in found for found in unfinished(notebook))
+
+
+def test_what_belongs_to_one_machine_is_noticed_and_stripped():
+    notebook = sound()
+    notebook.metadata["papermill"] = {"output_path": "x"}
+    notebook.metadata["widgets"] = {}
+    notebook.cells[2].metadata["execution"] = {"iopub.status.busy": "now"}
+    assert len(faults_of_outputs(notebook)) == 3
+    assert not faults_of_outputs(stripped(notebook)) and is_parameters(stripped(notebook).cells[1])
+
+
+def test_a_path_is_told_from_a_division_and_from_a_closing_tag():
+    assert not MACHINE_PATH.search("a/b, </answer>, 3/4, https://example.org/home/page")
+    assert MACHINE_PATH.search("'/home/somebody/x'")
+
+
+@pytest.mark.parametrize(("source", "fault"), [
+    ("1 / 0", "raised ZeroDivisionError"),
+    ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "papermill ended with status"),
+])
+def test_a_run_that_fails_is_never_taken_for_a_success(source, fault, tmp_path):
+    """After a killed kernel the written notebook says of itself that every cell was completed: we do not ask it."""
+    notebook = sound()
+    notebook.cells[2].source = source
+    notebook.cells.append(new_code_cell("n + 2"))
+    path = tmp_path / "broken.ipynb"
+    nbformat.write(notebook, path)
+    ran = run(path, tmp_path)
+    assert ran.status != 0 and any(fault in found for found in ran.faults()), ran.faults()
+    assert any("was not run" in found for found in unfinished(ran.notebook)), "seen without the exit status, too"
