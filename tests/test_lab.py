@@ -1,0 +1,189 @@
+"""A real JupyterLab in Debian's chromium: a notebook runs from its first cell to its last, and its views are painted.
+
+The server sees none of this user's settings and nothing outside this machine is asked for. Screenshots lie in the test's
+temporary folder; the failure message names it.
+"""
+from __future__ import annotations
+
+import io
+import json
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.notebook_kit import ROOT, code_cells, isolated
+
+pytestmark = pytest.mark.debian("chromium", "fonts-dejavu-core")
+
+SMALL = {"group_size": 3, "num_tasks": 2, "num_held_out": 8}
+TRAINED, HOLE = (0xBF, 0xDF, 0xF5), (0x27, 0x32, 0x3D)  # background of a trained token, and of a hole in the lake
+SETTINGS = {
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True},
+    "notebook-extension/tracker": {"windowingMode": "none"},  # cells outside the window are drawn too
+    "docmanager-extension/plugin": {"autosave": False},
+}
+# The state of the notebook that is open, as JupyterLab has it in memory. Empty while there is none.
+CELLS = """() => {
+    const panel = window.jupyterapp?.shell.currentWidget;
+    const cells = panel?.content?.model?.cells;
+    return cells ? Array.from({length: cells.length}, (_, i) => cells.get(i)).filter(cell => cell.type === 'code').map(cell => (
+        {count: cell.executionCount, state: cell.executionState, outputs: cell.outputs.toJSON().map(output => output.output_type),
+         trusted: cell.trusted})) : [];
+}"""
+KERNEL_IS_IDLE = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+
+
+# ------------------------------------------------------------------------------------------------ server and browser
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A server that runs: its address, its token, the folder it shows."""
+
+    address: str
+    token: str
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    home = tmp_path_factory.mktemp("lab")
+    environment = isolated(home / "jupyter")
+    for name, values in SETTINGS.items():
+        path = Path(environment["JUPYTERLAB_SETTINGS_DIR"]) / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values))
+    shown, log = home / "notebooks", home / "lab.log"
+    shown.mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    lab = Lab(f"http://127.0.0.1:{port}", secrets.token_hex(16), shown)
+    options = {"ServerApp.ip": "127.0.0.1", "ServerApp.port": port, "ServerApp.port_retries": 0, "ServerApp.root_dir": shown,
+               "IdentityProvider.token": lab.token, "LabApp.expose_app_in_browser": True, "LabApp.news_url": "",
+               "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate", "LabApp.extension_manager": "readonly"}
+    with open(log, "wb") as file:
+        server = subprocess.Popen([sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root",
+                                   *(f"--{name}={value}" for name, value in options.items())],
+                                  env=environment, cwd=shown, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        wait_until(lambda: answers(lab) or server.poll() is not None, 90, lambda: f"no JupyterLab:\n{log.read_text()[-3000:]}")
+        assert server.poll() is None, log.read_text()[-3000:]
+        yield lab
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+def wait_until(ready: Callable[[], bool], limit_s: float, otherwise: Callable[[], str]) -> None:
+    end = time.monotonic() + limit_s
+    while not ready():
+        assert time.monotonic() < end, otherwise()
+        time.sleep(0.1)
+
+
+def answers(lab: Lab) -> bool:
+    try:
+        with urllib.request.urlopen(f"{lab.address}/api/status?token={lab.token}", timeout=5):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@pytest.fixture
+def page(chromium):
+    """A browser page of its own. `page.outside` collects what was asked of any other machine."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[test]'")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        page = browser.new_page(viewport={"width": 1300, "height": 1000})
+        page.set_default_timeout(120_000)
+        page.outside = []
+        page.on("request", lambda request: page.outside.append(request.url) if not request.url.startswith(
+            ("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:")) else None)
+        yield page
+        browser.close()
+
+
+def open_notebook(lab: Lab, page, path: Path) -> None:
+    """`reset` drops the workspace that an earlier page saved."""
+    page.goto(f"{lab.address}/lab/tree/{path.name}?token={lab.token}&reset")
+    page.wait_for_function(KERNEL_IS_IDLE)
+    page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
+
+
+def with_parameters(path: Path, **parameters):
+    """The notebook as papermill would give it these parameters, without any output."""
+    from papermill.iorw import load_notebook_node
+    from papermill.parameterize import parameterize_notebook
+
+    notebook = parameterize_notebook(load_notebook_node(str(path)), parameters)
+    for cell in code_cells(notebook):
+        cell.outputs, cell.execution_count = [], None
+    return notebook
+
+
+def painted(page, selector: str, shot: Path) -> dict[tuple[int, int, int], int]:
+    """Pixels by colour of the first element that fits, as the browser drew it; the picture is kept in `shot`."""
+    from PIL import Image
+
+    element = page.locator(selector).first
+    element.scroll_into_view_if_needed()
+    picture = element.screenshot()
+    shot.write_bytes(picture)
+    colours = Image.open(io.BytesIO(picture)).convert("RGB").getcolors(1 << 24)
+    return {colour: count for count, colour in colours}
+
+
+def view_after(source: str) -> str:
+    """Selector of what a cell shows, by words of its source."""
+    return f'.jp-CodeCell:has(.jp-InputArea :text("{source}")) .jp-OutputArea-output > div'
+
+
+# ------------------------------------------------------------------------------------------------ tests
+
+
+def test_a_notebook_runs_in_jupyterlab_and_its_views_are_painted(lab, page, tmp_path):
+    path = lab.folder / "01_rollout.ipynb"
+    nbformat.write(with_parameters(ROOT / "notebooks/01_rollout.ipynb", **SMALL), path)
+    open_notebook(lab, page, path)
+    page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
+    page.wait_for_function(f"() => {{ const cells = ({CELLS})(); return cells.length > 0 && cells.every("
+                           "cell => cell.count !== null && cell.state !== 'running'); }")
+    cells = page.evaluate(CELLS)
+    page.screenshot(path=tmp_path / "notebook.png")
+    assert not [cell for cell in cells if "error" in cell["outputs"]], f"a cell raised; see {tmp_path}/notebook.png"
+    assert all(cell["outputs"] for cell in cells[2:]), "every cell after the parameters shows something"
+
+    tokens = painted(page, view_after("max_segments"), tmp_path / "tokens.png")
+    assert tokens.get(TRAINED, 0) > 500, f"no trained token is painted; see {tmp_path}/tokens.png"
+    lake = painted(page, view_after("wb.show_trajectory(longest)"), tmp_path / "trajectory.png")
+    assert lake.get(HOLE, 0) > 500, f"no hole is painted; see {tmp_path}/trajectory.png"
+    prompt = painted(page, view_after("wb.show_prompt(session, observation)"), tmp_path / "prompt.png")
+    assert TRAINED not in prompt and len(prompt) > 10, "nothing of a prompt is trained"
+    assert not page.outside, f"asked another machine: {page.outside[:3]}"
+
+
+def test_a_committed_notebook_shows_its_pictures_before_anything_is_run_or_trusted(lab, page, tmp_path):
+    """A notebook that came with git is not trusted: JupyterLab drops styles, scripts and ids. Ours must not need them."""
+    path = lab.folder / "00_tour.ipynb"
+    shutil.copy(ROOT / "notebooks/00_tour.ipynb", path)
+    open_notebook(lab, page, path)
+    assert not any(cell["trusted"] for cell in page.evaluate(CELLS) if cell["outputs"]), "or this test shows nothing"
+    tokens = painted(page, view_after("wb.show_tokens"), tmp_path / "tokens.png")
+    assert tokens.get(TRAINED, 0) > 500, f"no trained token is painted; see {tmp_path}/tokens.png"
+    lake = painted(page, view_after("wb.show_trajectory"), tmp_path / "trajectory.png")
+    assert lake.get(HOLE, 0) > 500, f"no hole is painted; see {tmp_path}/trajectory.png"
+    curves = page.locator(view_after("wb.show_run") + " img").first
+    assert curves.evaluate("image => image.complete && image.naturalWidth") > 500, "the curves are a picture in the page"
