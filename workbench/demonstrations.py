@@ -148,9 +148,9 @@ class BanditDemonstrator:
     slip       probability of a format slip
     """
 
-    safe: float = 0.72
-    careless: float = 0.10
-    slip: float = 0.05
+    safe: float = 0.71
+    careless: float = 0.08
+    slip: float = 0.04
 
     def action(self, env: BanditEnv, rng: np.random.Generator) -> str:
         arms = env.arms
@@ -174,8 +174,8 @@ def invented_name(rng: np.random.Generator) -> str:
 
 
 def any_arms(rng: np.random.Generator) -> tuple[tuple[str, str], ...]:
-    """One pair of names for a demonstration: any safe with any bold one, or (one in five) two invented names."""
-    if rng.random() < 0.2:
+    """One pair of names for a demonstration: any safe with any bold one, or (one in ten) two invented names."""
+    if rng.random() < 0.1:
         first, second = invented_name(rng), invented_name(rng)
         return ((first, second if second != first else second + "na"),)
     return ((SAFE_NAMES[rng.integers(len(SAFE_NAMES))], BOLD_NAMES[rng.integers(len(BOLD_NAMES))]),)

@@ -96,7 +96,7 @@ RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (
     Recipe("frozenlake-tiny", "frozenlake-4x4", "frozenlake", words=("guess",), lessons=(
         Lesson(700, LakeDemonstrator(guess=0.0, look=1.0, slip=0.0)),
         Lesson(250, LakeDemonstrator()))),
-    Recipe("bandit-tiny", "bandit", "bandit", words=SAFE_NAMES + BOLD_NAMES, lessons=(Lesson(300, BanditDemonstrator()),)),
+    Recipe("bandit-tiny", "bandit", "bandit", words=SAFE_NAMES + BOLD_NAMES, lessons=(Lesson(1000, BanditDemonstrator()),)),
 )}
 
 

@@ -1,0 +1,355 @@
+"""The tiny policies: what is shipped is what its provenance says, and the recipe makes it from transcripts alone."""
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench import pretrain as pretrain_module
+from workbench.chat import ChatFormat
+from workbench.demonstrations import (
+    BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, any_arms, bearing, nearest_move, sound_of, steps_to_goal,
+)
+from workbench.envs import PRESETS, split_of
+from workbench.envs.bandit import HELDOUT_NAMES, TRAIN_NAMES
+from workbench.envs.format import parse_action
+from workbench.envs.frozen_lake import MOVES, task_from_grid
+from workbench.errors import ConfigError, DataError, PolicyError
+from workbench.fine_tuning import FineTuning, accumulate_gradient, by_length, fine_tune
+from workbench.pretrain import RECIPES, demonstrate, encode, new_model, pretrain, recipe_named, tokenizer_of, training_task
+from workbench.shipped import CHECKSUMS, POLICIES, PROVENANCE, check_shipped, verify_checksums
+from workbench.tiny_tokenizer import CHAT_TEMPLATE, CONTROL_TOKENS, TAG_TOKENS, build_tokenizer
+
+NAMES = sorted(RECIPES)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def shipped(request):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = POLICIES / request.param
+    return request.param, AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def lake_tokenizer():
+    return tokenizer_of(RECIPES["frozenlake-tiny"])
+
+
+# ------------------------------------------------------------------------------------------------ what is shipped
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_checksums_agree_and_a_changed_byte_is_noticed(name, tmp_path):
+    verify_checksums(POLICIES / name)
+    copy = tmp_path / name
+    shutil.copytree(POLICIES / name, copy)
+    verify_checksums(copy)
+    data = bytearray((copy / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (copy / "model.safetensors").write_bytes(data)
+    with pytest.raises(PolicyError, match="model.safetensors"):
+        verify_checksums(copy)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_unlisted_file_is_noticed(name, tmp_path):
+    copy = tmp_path / name
+    shutil.copytree(POLICIES / name, copy)
+    (copy / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(PolicyError, match="pytorch_model.bin"):
+        verify_checksums(copy)
+
+
+def test_shipped_policies_are_small_and_hold_no_pickle():
+    files = [path for path in POLICIES.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 4_000_000
+    assert {path.suffix for path in files} <= {".safetensors", ".json", ".jinja", ""}
+    assert {path.parent.name for path in files} == set(RECIPES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_provenance_states_this_recipe_and_success_with_its_neighbours(name):
+    stated = json.loads((POLICIES / name / PROVENANCE).read_text())
+    recipe = json.loads(json.dumps(pretrain_module.stated_recipe(RECIPES[name])))
+    assert stated["recipe"] == recipe, "the recipe was changed after the policy was shipped: ship it anew"
+    success = stated["success"]
+    assert success["num_tasks"] == 512 and stated["cpu_seconds"] > 0 and stated["versions"]["torch"]
+    for row in ("sampled", "greedy", "random", "solver"):
+        assert success[row]["low"] <= success[row]["success"] <= success[row]["high"]
+        assert success[row]["successes"].count("1") == round(success[row]["success"] * 512)
+    assert success["sampled"]["valid_format"] > 0.85
+
+
+def test_shipped_policy_loads_plainly_and_speaks_the_format(shipped):
+    name, model, tokenizer = shipped
+    assert model.config.model_type == "qwen3" and model.dtype == torch.bfloat16
+    assert model.config.vocab_size == len(tokenizer)
+    family, task = training_task(RECIPES[name].env, 99, 0)
+    observation = family.make().reset(task, 0)
+    messages = [{"role": m.role, "content": m.text} for m in observation.messages]
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=False)
+    out = model.float().generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=48, do_sample=False)
+    text = tokenizer.decode(out[0, ids.shape[1]:], skip_special_tokens=True)
+    assert "<answer>" in text and int(out[0, -1]) == tokenizer.eos_token_id
+
+
+def test_success_of_the_shipped_lake_policy_is_what_provenance_states():
+    """A quick, smaller version of `workbench pretrain frozenlake-tiny --check --quick`."""
+    report = check_shipped("frozenlake-tiny", "frozenlake", num_tasks=48, remake=None)
+    assert report.passed, report.text
+    assert "reproduced" in report.text and 0.1 < report.facts["here"]["random"]["success"] < 0.5
+
+
+def test_a_wrong_statement_is_not_reproduced(tmp_path):
+    """Negative control: a policy that claims to be better than it is, checksums mended."""
+    from workbench.shipped import checksums
+
+    copy = tmp_path / "bandit-tiny"
+    shutil.copytree(POLICIES / "bandit-tiny", copy)
+    stated = json.loads((copy / PROVENANCE).read_text())
+    stated["success"]["sampled"]["success"] = 0.99
+    (copy / PROVENANCE).write_text(json.dumps(stated))
+    (copy / CHECKSUMS).write_text(checksums(copy))
+    report = check_shipped("bandit-tiny", "bandit", num_tasks=24, remake=None, policies=tmp_path)
+    assert not report.passed and "NOT reproduced" in report.text
+
+
+# ------------------------------------------------------------------------------------------------ the tokenizer
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(max_size=40))
+def test_any_text_can_be_encoded_and_comes_back(lake_tokenizer, text):
+    assert lake_tokenizer.decode(lake_tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+def test_cells_and_moves_are_one_token_whatever_stands_beside(lake_tokenizer):
+    def pieces(text):
+        return [lake_tokenizer.decode([i]) for i in lake_tokenizer.encode(text, add_special_tokens=False)]
+
+    assert pieces("P _ O\nG O O") == ["P", " _", " O", "\n", "G", " O", " O"]
+    assert pieces("<answer>Left || Down || Up</answer>") == ["<answer>", "Left", " || ", "Down", " || ", "Up", "</answer>"]
+    for word in (*MOVES, "left", "system", "user", "assistant", "tool", *TAG_TOKENS, *CONTROL_TOKENS):
+        assert len(pieces(word)) == 1, word
+
+
+def test_names_of_the_bandit_are_one_token_in_the_prompt_and_in_the_answer(shipped):
+    name, _, tokenizer = shipped
+    if name != "bandit-tiny":
+        return
+    for arm in SAFE_NAMES + BOLD_NAMES:
+        ids = tokenizer.encode(f"Arms: {arm}, x<answer>{arm}</answer>", add_special_tokens=False)
+        token, = tokenizer.encode(arm, add_special_tokens=False)
+        assert ids.count(token) == 2, arm
+
+
+def test_tags_survive_decoding_and_control_tokens_do_not(lake_tokenizer):
+    ids = lake_tokenizer.encode("<think>up</think><|im_end|>", add_special_tokens=False)
+    assert lake_tokenizer.decode(ids, skip_special_tokens=True) == "<think>up</think>"
+
+
+def test_the_shipped_tokenizer_is_what_the_recipe_builds(shipped):
+    name, _, tokenizer = shipped
+    assert json.loads(tokenizer_of(RECIPES[name]).backend_tokenizer.to_str()) == json.loads(
+        tokenizer.backend_tokenizer.to_str())
+
+
+MESSAGES = [
+    {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"},
+    {"role": "assistant", "content": "<think>old thought</think>Hi", "tool_calls": [
+        {"type": "function", "function": {"name": "search", "arguments": {"query": "x"}}}]},
+    {"role": "tool", "content": "found"}, {"role": "tool", "content": "found more"}, {"role": "user", "content": "Go on"},
+]
+
+
+@pytest.mark.parametrize("tools", [None, [{"type": "function", "function": {"name": "search", "parameters": {}}}]])
+def test_template_only_ever_grows_at_the_end_and_keeps_thoughts(lake_tokenizer, tools):
+    def render(count, **more):
+        return lake_tokenizer.apply_chat_template(MESSAGES[:count], tools=tools, tokenize=False, **more)
+
+    texts = [render(count) for count in range(1, len(MESSAGES) + 1)]
+    for shorter, longer in zip(texts, texts[1:]):
+        assert longer.startswith(shorter)
+    assert "old thought" in texts[-1] and '"arguments": {"query": "x"}' in texts[-1]
+    assert ("search" in texts[0]) == (tools is not None)
+    assert render(2, add_generation_prompt=True) == texts[1] + "<|im_start|>assistant\n"
+    assert not lake_tokenizer.apply_chat_template(MESSAGES[1:2], tokenize=False).startswith("<|im_start|>system")
+
+
+def test_chat_format_finds_nothing_to_tell_about_the_template(lake_tokenizer):
+    assert ChatFormat.from_tokenizer(lake_tokenizer).differences == ()
+
+
+def test_a_template_that_drops_thoughts_would_be_told(lake_tokenizer):
+    """Negative control of the test above."""
+    from copy import deepcopy
+
+    forgetful = deepcopy(lake_tokenizer)
+    forgetful.chat_template = CHAT_TEMPLATE.replace(
+        "{{- message.content }}",
+        "{{- message.content.split('</think>')[-1] if message.role == 'assistant' and not loop.last else message.content }}")
+    assert ChatFormat.from_tokenizer(forgetful).differences != ()
+
+
+# ------------------------------------------------------------------------------------------------ demonstrations
+
+
+def test_bearing_names_the_vertical_first():
+    assert bearing((2, 1), (0, 3)) == ["up", "right"] and bearing((1, 1), (1, 0)) == ["left"]
+
+
+def test_steps_around_and_through_holes():
+    rows = ("POG", "___", "___")
+    assert steps_to_goal(rows, holes=False)[0, 0] == 2 and steps_to_goal(rows, holes=True)[0, 0] == 4
+    rng = np.random.default_rng(0)
+    assert nearest_move((0, 0), steps_to_goal(rows, holes=True), 3, rng) == "Down"
+
+
+def test_looking_sees_the_hole_and_walking_does_not():
+    family = replace(PRESETS["frozenlake-4x4"], size=3)
+    env = family.make()
+    env.reset(task_from_grid(["POG", "___", "___"]), 0)
+    always = dict(guess=0.0, stray=0.0, slip=0.0, one_move=1.0)
+    rng = np.random.default_rng(0)
+    assert LakeDemonstrator(look=1.0, **always).action(env, rng) == \
+        "<think>right : right O down _</think><answer>Down</answer>"
+    assert LakeDemonstrator(look=0.0, **always).action(env, rng) == "<think>right : right</think><answer>Right</answer>"
+    assert "<think>guess</think>" in LakeDemonstrator(guess=1.0, look=0.0, slip=0.0).action(env, rng)
+
+
+def test_habits_have_the_shares_that_are_stated():
+    recipe = replace(RECIPES["frozenlake-tiny"], lessons=RECIPES["frozenlake-tiny"].lessons[-1:])
+    habits = recipe.lessons[-1].demonstrator
+    actions = [action for index in range(300) for action in demonstrate(recipe, 5, index).actions]
+    invalid = np.mean([not parse_action(action, MOVES, think=True).valid for action in actions])
+    guesses = np.mean(["<think>guess" in action for action in actions])
+    looks = np.mean([any(cell in action for cell in (" _", " O", " G")) for action in actions])
+    assert abs(invalid - habits.slip) < 0.03
+    assert abs(guesses - habits.guess * (1 - habits.slip)) < 0.05
+    assert abs(looks - habits.look * (1 - habits.slip)) < 0.05
+
+
+def test_demonstrator_shares_must_add_up():
+    with pytest.raises(ConfigError, match="at most 1"):
+        LakeDemonstrator(guess=0.8, look=0.4)
+
+
+def test_bandit_demonstrator_says_what_names_sound_like_and_prefers_the_safe_one():
+    recipe = RECIPES["bandit-tiny"]
+    actions = [demonstrate(recipe, 3, index) for index in range(400)]
+    assert 0.15 < np.mean([a.success for a in actions]) < 0.40
+    env = PRESETS["bandit-paper"].make()
+    env.reset(PRESETS["bandit-paper"].task(0), 0)
+    text = BanditDemonstrator(safe=1.0, careless=0.0, slip=0.0).action(env, np.random.default_rng(0))
+    assert "Teacher safe" in text and "Engineer bold" in text and text.endswith(": safe</think><answer>Teacher</answer>")
+
+
+def test_names_are_known_fresh_and_unambiguous():
+    assert not set(SAFE_NAMES) & set(BOLD_NAMES)
+    assert {n for pair in TRAIN_NAMES + HELDOUT_NAMES for n in pair} <= set(SAFE_NAMES + BOLD_NAMES)
+    pairs = [any_arms(np.random.default_rng(i))[0] for i in range(300)]
+    assert all(a.lower() != b.lower() for a, b in pairs)
+    assert len(set(pairs)) > 200 and any(sound_of(a) == "new" for a, _ in pairs)
+
+
+def test_no_held_out_map_is_demonstrated():
+    family = PRESETS["frozenlake-4x4"]
+    for index in range(200):
+        played, task = training_task("frozenlake-4x4", 0, index)
+        assert played is family and split_of(family, task) == "train"
+
+
+def test_demonstrations_are_addressed():
+    recipe = RECIPES["frozenlake-tiny"]
+    assert demonstrate(recipe, 0, 7) == demonstrate(recipe, 0, 7) != demonstrate(recipe, 1, 7)
+
+
+# ------------------------------------------------------------------------------------------------ fine-tuning
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exactly_what_the_demonstrator_wrote_is_trained(name):
+    recipe = RECIPES[name]
+    tokenizer = tokenizer_of(recipe)
+    chat = ChatFormat.from_tokenizer(tokenizer)
+    transcript = next(t for t in (demonstrate(recipe, 0, i) for i in range(50)) if name != "frozenlake-tiny"
+                      or len(t.actions) > 2)
+    ids, trained = encode(transcript, chat, tokenizer)
+    written = tokenizer.decode(ids[trained])
+    assert written == "".join(action + "<|im_end|>" for action in transcript.actions)
+    rendered = [{"role": m.role, "content": m.text} for m in transcript.observations[0].messages]
+    for action, shown in zip(transcript.actions, (*transcript.observations[1:], None)):
+        rendered.append({"role": "assistant", "content": action})
+        if shown is not None:
+            rendered += [{"role": m.role, "content": m.text} for m in shown.messages]
+    expected = tokenizer.apply_chat_template(rendered, tokenize=False)
+    assert tokenizer.decode(ids) + "\n" == expected
+
+
+def test_micro_batches_do_not_change_the_gradient(lake_tokenizer):
+    recipe = RECIPES["frozenlake-tiny"]
+    chat = ChatFormat.from_tokenizer(lake_tokenizer)
+    examples = [encode(demonstrate(recipe, 0, i), chat, lake_tokenizer) for i in range(5)]
+    gradients, values = [], []
+    for tokens in (1, 100_000):
+        model = new_model(recipe, lake_tokenizer, 0)
+        values.append(accumulate_gradient(model, examples, tokens))
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    assert len(list(by_length(examples, 1))) == 5 and len(list(by_length(examples, 100_000))) == 1
+    assert values[0] == pytest.approx(values[1], rel=1e-5)
+    assert float((gradients[0] - gradients[1]).norm() / gradients[0].norm()) < 1e-4
+
+
+def test_a_step_without_anything_to_train_is_refused(lake_tokenizer):
+    model = new_model(RECIPES["frozenlake-tiny"], lake_tokenizer, 0)
+    with pytest.raises(DataError, match="no token to train"):
+        accumulate_gradient(model, [(np.arange(4, dtype=np.int32), np.zeros(4, bool))], 100)
+
+
+def test_rate_warms_up_stays_and_falls():
+    tuning = FineTuning(warmup=10, fall=0.5)
+    rates = [tuning.rate_at(step, 100) for step in range(100)]
+    assert rates[0] == 0.1 and rates[9:50] == [1.0] * 41 and rates[99] == 0.05
+    assert all(a >= b for a, b in zip(rates[50:], rates[51:]))
+
+
+def test_fine_tuning_is_reproducible_and_lowers_the_loss(lake_tokenizer):
+    recipe = RECIPES["frozenlake-tiny"]
+    chat = ChatFormat.from_tokenizer(lake_tokenizer)
+    examples = [encode(demonstrate(recipe, 0, i), chat, lake_tokenizer) for i in range(4)]
+    runs = []
+    for _ in range(2):
+        model = new_model(recipe, lake_tokenizer, 0)
+        runs.append(fine_tune(model, lambda i: examples[i % 4], 12, FineTuning(batch=2, warmup=2)))
+    assert runs[0] == runs[1] and runs[0][-1] < runs[0][0] - 1
+
+
+def test_a_shortened_recipe_writes_a_whole_policy(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    out = pretrain("bandit-tiny", tmp_path / "mine", seed=3, num_tasks=16, steps=3, say=lambda line: None)
+    verify_checksums(out)
+    stated = json.loads((out / PROVENANCE).read_text())
+    assert stated["seed"] == 3 and stated["success"]["num_tasks"] == 16
+    assert AutoModelForCausalLM.from_pretrained(out).num_parameters() < 800_000
+    assert not [path for path in out.iterdir() if path.suffix in (".bin", ".pt", ".pkl", ".pickle")]
+    with pytest.raises(ConfigError, match="not empty"):
+        pretrain("bandit-tiny", out, steps=1, num_tasks=0)
+
+
+def test_unknown_policy_names_the_known_ones():
+    with pytest.raises(ConfigError, match="frozenlake-tiny"):
+        recipe_named("frozenlake-large")
+    with pytest.raises(PolicyError, match="workbench pretrain"):
+        check_shipped("nobody", "frozenlake", num_tasks=2, remake=None)
+
+
+def test_vocabulary_limit_holds():
+    assert len(build_tokenizer(["some text " * 50], vocab_size=300)) <= 300
