@@ -18,7 +18,8 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -246,19 +247,17 @@ def _save(model: Any, tokenizer: Any, out: Path) -> None:
             write_file(out / path.name, path.read_bytes(), replace=True)
 
 
-class _one_thread:
+@contextmanager
+def _one_thread() -> Iterator[None]:
     """Within it torch computes on one thread: the order of sums, hence the result, does not depend on the machine's cores."""
+    import torch
 
-    def __enter__(self) -> None:
-        import torch
-
-        self.before = torch.get_num_threads()
-        torch.set_num_threads(1)
-
-    def __exit__(self, *exception: object) -> None:
-        import torch
-
-        torch.set_num_threads(self.before)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _versions() -> dict[str, str]:

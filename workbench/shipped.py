@@ -74,6 +74,8 @@ def check_shipped(name: str, preset: str, *, num_tasks: int, remake: Callable[[P
         raise PolicyError(f"no shipped policy {name!r} in {policies}; make one with `workbench pretrain {name}`")
     verify_checksums(folder)
     stated = json.loads((folder / PROVENANCE).read_text())["success"]
+    if stated is None:
+        raise PolicyError(f"{folder / PROVENANCE} states no success to compare with; make the policy again with num_tasks > 0")
     here = measure(folder, preset, num_tasks)
     remade = None
     if remake is not None:
