@@ -35,7 +35,8 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class Score:
-    """One policy in one mode on the held-out tasks. Means are per trajectory; `success_low/high` is Wilson's 95 % interval.
+    """One policy in one mode on the held-out tasks; `success_low/high` is Wilson's 95 % interval. `reward`, `turns` and `tokens`
+    are means per trajectory, `valid_format` is the share of turns (None: the environment does not say).
 
     `by_task` [n] is 1.0 where the attempt succeeded, in task order: what paired differences are computed from.
     `tokens` counts sampled tokens; None for policies that sample none (random, solver). A trajectory that a fault ended
@@ -56,7 +57,8 @@ class Score:
     by_task: tuple[float, ...]
 
     def __str__(self) -> str:
-        return f"{self.policy} {self.mode}: {self.success:.3f} [{self.success_low:.3f}, {self.success_high:.3f}] n={self.n}"
+        low, high = (f"{100 * bound:.1f}" for bound in (self.success_low, self.success_high))
+        return f"{self.policy:9} {self.mode:7}  {100 * self.success:5.1f} %  [{low}, {high}]  n={self.n}"
 
 
 def _score(policy: str, mode: str, success: Sequence[bool], rewards: Sequence[float], turns: Sequence[int],

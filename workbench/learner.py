@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -101,7 +102,9 @@ class Learner:
         self._parameters = [p for p in self._bare.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(self._parameters, lr=config.lr, betas=config.betas, eps=config.eps,
                                       weight_decay=config.weight_decay)
-        self._model, self._optimizer = self._accelerator.prepare(self._bare, optimizer)
+        with warnings.catch_warnings():  # what torch offers instead would exchange the buffers once more
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+            self._model, self._optimizer = self._accelerator.prepare(self._bare, optimizer)
         self._model.eval()
 
     @property

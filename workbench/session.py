@@ -5,6 +5,7 @@
 """
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,14 +44,24 @@ class Session:
         """Made on first use: rolling out and looking need no optimizer."""
         return Learner(self.policy.model, self.config.algorithm, self.config.learner)
 
-    def train_tasks(self, step: int) -> list[Task]:
-        """The tasks of a step: a function of (run seed, step). No held-out problem is among them, whatever the seeds."""
-        count = self.config.train.tasks_per_step
+    @cached_property
+    def place(self) -> tuple[int, int]:
+        """(rank, number of processes): what torchrun or accelerate started, else (0, 1)."""
+        from accelerate import PartialState
+
+        # Whoever asks first fixes accelerate's device for the whole process: it must be the policy's.
+        state = PartialState(cpu=self.policy.model.device.type == "cpu")
+        return state.process_index, state.num_processes
+
+    def train_tasks(self, step: int, count: int | None = None) -> list[Task]:
+        """The tasks of a step: a function of (run seed, step); a longer list begins with the shorter one. No held-out
+        problem is among them, whatever the seeds."""
+        count = self.config.train.tasks_per_step if count is None else count
         return env_tasks(self.family, "train", count, seed=self.config.seed, step=step)
 
     def held_out_tasks(self, count: int | None = None) -> list[Task]:
         """The fixed tasks that every evaluation uses, whatever the run's seed."""
-        return env_tasks(self.family, "held-out", count or self.config.evaluation.num_tasks)
+        return env_tasks(self.family, "held-out", self.config.evaluation.num_tasks if count is None else count)
 
     def sync(self) -> None:
         """Hand the learner's weights to the engine, which then knows their version."""
@@ -63,7 +74,7 @@ def open_session(config: Config, *, quiet: bool = False) -> Session:
     policy = load_policy(config.policy.name, dtype=config.policy.dtype, device=device)
     chat = ChatFormat.from_tokenizer(policy.tokenizer, template_flags=dict(config.policy.template_flags))
     for difference in chat.differences:
-        if not quiet and difference not in _told:
+        if not quiet and difference not in _told and first_process():
             _told.add(difference)
             print(f"note: {policy.name}: {difference}", file=sys.stderr)
     return Session(config, policy, chat, open_engine(replace(config.engine, device=device), policy.model))
@@ -90,11 +101,19 @@ def reopen(run: Any, *, step: int | None = None, quiet: bool = False) -> Session
     return session
 
 
+def first_process() -> bool:
+    """True in the one process that speaks, before anything is opened: what torchrun put into the environment."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def _device(name: str) -> str:
-    if name != "auto":
-        return name
+    """The device itself: "auto" is a GPU where there is one, and each process of a machine has its own."""
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and "LOCAL_RANK" in os.environ:
+        return f"cuda:{os.environ['LOCAL_RANK']}"
+    return name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from workbench.collect import CollectConfig, collect
+from workbench.errors import ConfigError
 from workbench.session import Session
 from workbench.types import Group, Task, Trajectory
 
@@ -15,16 +16,18 @@ def rollout(
 ) -> list[Group]:
     """Sample `group_size` attempts at each task with the session's engine; one group per task, in task order.
 
-    `tasks` may be a number: so many of the step's training tasks. With several processes each one samples its share of the
+    `tasks` may be a number: so many training tasks of the step. With several processes each one samples its share of the
     tasks and all of them return all groups. The same (seed, purpose, step) gives the same groups, bit for bit, for
-    environments that are stepped in the tick (law 8).
+    environments that are stepped in the tick (law 8). `on_done` sees the trajectories of this process as they end.
     """
     if isinstance(tasks, int):
-        tasks = session.train_tasks(step)[:tasks]
-    rank, world = _place()
+        tasks = session.train_tasks(step, tasks)
+    if not tasks:
+        raise ConfigError("a rollout needs at least one task")
+    rank, world = session.place
     groups = collect(
         tasks[rank::world], family=session.family, engine=session.engine, chat=session.chat,
-        config=config or session.config.collect, group_size=group_size or session.config.train.group_size,
+        config=config or session.config.collect, group_size=session.config.train.group_size if group_size is None else group_size,
         address=address or (session.config.seed, purpose, step), on_done=on_done,
     )
     if world == 1:
@@ -33,11 +36,3 @@ def rollout(
 
     gathered = {group.task.id: group for group in gather_object(groups)}
     return [gathered[task.id] for task in tasks]
-
-
-def _place() -> tuple[int, int]:
-    """(rank, number of processes): what `accelerate` or torchrun started, else (0, 1)."""
-    from accelerate import PartialState
-
-    state = PartialState()
-    return state.process_index, state.num_processes

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -18,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from accelerate.utils import broadcast_object_list, wait_for_everyone
 
 from workbench import checkpoint
 from workbench.batch import Batch
 from workbench.cells.evaluate import evaluate, neighbours
 from workbench.cells.rollout import rollout
 from workbench.cells.watch import follow
-from workbench.config import Config, to_dict
+from workbench.config import Config, check_liveness, to_dict
 from workbench.errors import LearnerError, StoreError
 from workbench.evaluation import Score, report
 from workbench.metrics import rollout_metrics
@@ -96,19 +98,27 @@ def train_here(config: Config, path: str | Path, *, on_step: Callable[[StepOutco
     """Train in this process until `config.train.steps` are done; returns the finished run.
 
     Evaluates random play, the solver and the untrained policy first, so that no later number stands alone (law 12).
-    Under torchrun every rank calls this; only the first one writes. Raises LearnerError after
-    `train.max_empty_steps` steps in a row in which nothing could be trained, StoreError if the run folder exists.
+    Under torchrun every process calls this; only the first one writes and is told of steps and scores. Raises ConfigError
+    for contradictions, LearnerError after `train.max_empty_steps` steps in a row in which nothing could be trained,
+    StoreError if the run folder exists.
     """
+    check_liveness(config, frozenset())  # a config that was made in Python has not been through `load_config`
     session = open_session(config)
-    first = session.learner.is_main
+    first = session.learner.is_main  # made first of all: it asserts the number of processes
+    [path] = broadcast_object_list([str(path)])  # a name with a time in it may differ between processes
     run = create_run(path, to_dict(config)) if first else None
+    if not first:
+        on_step = on_score = on_rollout = None
     try:
+        if run is not None:
+            run.event({"kind": "policy", "name": session.policy.name, "fingerprint": session.policy.fingerprint})
         scores = neighbours(session) + evaluate(session, name="untrained")
         _record(run, 0, scores, on_score)
         _loop(session, run, scores, on_step, on_score, on_rollout)
     finally:
         if run is not None:
             run.close()
+    wait_for_everyone()  # the others must not read what the first one is still writing
     return open_run(path)
 
 
@@ -125,10 +135,12 @@ def _loop(session: Session, run: RunWriter | None, scores: list[Score], on_step,
             on_step(outcome)
         empty = 0 if outcome.updates else empty + 1
         if empty >= train.max_empty_steps:
+            fault = next((f"; the first fault: {t.error}" for group in outcome.groups for t in group if t.error), "")
             raise LearnerError(
                 f"{empty} steps in a row taught nothing (step {step}: {outcome.metrics['flat_groups']:.0%} of the groups are "
-                f"flat, {outcome.metrics['unscored']:.0f} trajectories unscored). Look at them with `workbench show {run.path if run else 'RUN'} "
-                f"{step}`; a policy that always or never succeeds gives group baselines nothing to compare")
+                f"flat, {outcome.metrics['unscored']:.0f} trajectories unscored{fault}). Look at them with `workbench show "
+                f"{run.path if run else 'RUN'} {step}`; a policy that always or never succeeds gives group baselines nothing "
+                "to compare")
         if last or (train.evaluate_every and step % train.evaluate_every == 0):
             now = evaluate(session, name="trained")
             _record(run, step, [*scores, *now], on_score)
@@ -176,7 +188,8 @@ class RunningRun:
         return open_run(self.path)
 
     def wait(self) -> Run:
-        """Block until it ends, with a progress line. Raises LearnerError with the end of its log if it failed.
+        """Block until it ends, with a progress line; a run that was stopped is returned as far as it came. Raises
+        LearnerError with the end of its log if it failed.
 
         An interrupt (Ctrl-C, or the kernel's stop button) ends the waiting, not the run.
         """
@@ -190,8 +203,9 @@ class RunningRun:
                 bar.close("no longer waited for; the run goes on until it is done, or .stop()")
                 raise
             follow(bar, self.path)
-            bar.close(f"failed with status {self.process.returncode}" if self.process.returncode else "")
-        if self.process.returncode != 0:
+            stopped, failed = self.process.returncode == -signal.SIGTERM, self.process.returncode != 0
+            bar.close("stopped" if stopped else f"failed with status {self.process.returncode}" if failed else "")
+        if failed and not stopped:
             log = Path(f"{self.path}.log").read_text(errors="replace")
             raise LearnerError(f"the run in {self.path} ended with status {self.process.returncode}; its log ends:\n{log[-3000:]}")
         return self.run
@@ -219,7 +233,7 @@ def train(config: Config, path: str | Path) -> RunningRun:
     from workbench.writer import write_file
 
     settings = path.parent / f"{path.name}.config.json"
-    write_file(settings, json.dumps(to_dict(config), indent=1).encode())
+    write_file(settings, json.dumps(to_dict(config), indent=1).encode(), replace=True)  # one may lie there of a failed try
     with open(f"{path}.log", "wb") as log:
         process = subprocess.Popen([sys.executable, "-m", "workbench.cli", "train", str(settings), "--out", str(path)],
                                    stdout=log, stderr=subprocess.STDOUT, start_new_session=True)

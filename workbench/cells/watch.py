@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from workbench.evaluation import Score
 
 
+LABEL = 12  # characters: a longer one would push the numbers out of a terminal's line
+MEASURING = "measuring random play, the solver and the untrained policy"
+
+
 @dataclass(frozen=True)
 class Eyes:
     """The callbacks that `train_here` takes, drawing on one progress bar."""
@@ -29,13 +33,14 @@ class Eyes:
     def on_score(self, step: int, scores: list[Score]) -> None:
         for score in scores:
             if step == 0 or score.policy == "trained":
-                self.bar.say(f"step {step}: {score}")
+                self.bar.say(f"step {step:3d}  {score}")
 
 
 @contextmanager
 def watch(steps: int, label: str) -> Iterator[Eyes]:
     """A progress bar over training steps, as the callbacks of `train_here`."""
-    with progress(steps, label) as bar:
+    with progress(steps, label if len(label) <= LABEL else "training") as bar:
+        bar.update(0, MEASURING)
         yield Eyes(bar)
 
 
@@ -55,7 +60,7 @@ def follow(bar: Progress, path: Path) -> None:
     except StoreError:  # its process has not made the folder yet
         return bar.update(0, "starting")
     if not evaluations:
-        return bar.update(0, "measuring random play, the solver and the untrained policy")
+        return bar.update(0, MEASURING)
     steps = run.steps()
     if len(steps) == bar.total and step_name(steps[-1]) not in evaluations:
         return bar.update(len(steps), "measuring the trained policy")
