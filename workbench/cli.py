@@ -5,6 +5,7 @@ Exit status: 0 done, 1 the answer is no (a replay differs, a demo did not learn,
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -21,10 +22,21 @@ def main(argv: list[str] | None = None) -> int:
     from workbench.errors import WorkbenchError
 
     args = _parser().parse_args(argv)
+    rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     try:
-        return args.run(args)
+        with contextlib.ExitStack() as stack:
+            if rank != "0":  # under torchrun the first process speaks; the others only of what went wrong
+                os.environ["WORKBENCH_PROGRESS"] = "quiet"
+                stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
+            return args.run(args)
     except WorkbenchError as error:
-        print(f"workbench: {type(error).__name__}: {error}", file=sys.stderr)
+        where = f" (process {rank} of {world})" if world != "1" else ""
+        print(f"workbench{where}: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:  # torch's way of saying that another process is gone: that one has said why
+        if world == "1" or "peer" not in str(error):
+            raise
+        print(f"workbench (process {rank} of {world}): another process ended, so this one does too", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("workbench: interrupted; committed steps are kept", file=sys.stderr)
@@ -50,15 +62,15 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("evaluate", _evaluate, "success of a run's or preset's policy on the held-out tasks, beside its neighbours")
     sub.add_argument("source", help="a run folder, or a preset (its untrained policy)")
-    sub.add_argument("--tasks", type=int, help="number of held-out tasks (default: the config's)")
-    sub.add_argument("--step", type=int, help="checkpoint to load (default: the newest)")
+    sub.add_argument("--tasks", type=_count, help="number of held-out tasks (default: the config's)")
+    sub.add_argument("--step", type=_count, help="checkpoint of the run to load (default: the newest)")
     sub.add_argument("--json", action="store_true", help="print the table as JSON")
     _add_set(sub)
 
     sub = command("rollout", _rollout, "sample attempts at a few tasks and show them turn by turn")
     sub.add_argument("source", help="a run folder, or a preset")
-    sub.add_argument("--tasks", type=int, default=1)
-    sub.add_argument("--group", type=int, default=2, help="attempts at each task")
+    sub.add_argument("--tasks", type=_count, default=1)
+    sub.add_argument("--group", type=_count, default=2, help="attempts at each task")
     sub.add_argument("--tokens", action="store_true", help="show tokens by author instead of turns")
     _add_set(sub)
 
@@ -69,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("show", _show, "a run, or one step of it: curves, trajectories, tokens, credit")
     sub.add_argument("run_path", type=Path, metavar="RUN")
     sub.add_argument("step", type=int, nargs="?", metavar="STEP")
-    sub.add_argument("--task", type=int, default=0, help="which group of the step")
+    sub.add_argument("--task", type=int, help="which group of the step (default: the first)")
     sub.add_argument("--attempt", type=int, help="which attempt of the group (default: the whole group)")
     sub.add_argument("--tokens", action="store_true", help="tokens coloured by author and credit")
     sub.add_argument("--html", type=Path, help="write the picture to this HTML file instead")
@@ -97,12 +109,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _count(text: str) -> int:
+    """A number of things, for argparse."""
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"a whole number, at least 1, is expected; got {text!r}")
+    return number
+
+
 def _add_set(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE",
                      help="change one setting, such as algorithm.normalize_std=false; may be repeated")
 
 
-def _overrides(settings: list[str]) -> dict[str, str]:
+def _overrides(settings: list[str]) -> dict[str, Any]:
     from workbench.errors import ConfigError
 
     pairs = {}
@@ -110,48 +130,70 @@ def _overrides(settings: list[str]) -> dict[str, str]:
         key, equals, value = setting.partition("=")
         if not equals:
             raise ConfigError(f"--set takes KEY=VALUE, got {setting!r}; for example --set train.steps=10")
-        pairs[key.strip()] = value.strip()
+        key, value = key.strip(), value.strip()
+        if key.startswith("policy.template_flags."):  # these have no type to be read as: "false" would be true
+            with contextlib.suppress(ValueError):
+                value = json.loads(value)
+        pairs[key] = value
     return pairs
 
 
 def _config(source: str, settings: list[str]):
     from workbench.config import from_dict, load_config_with_warnings
     from workbench.errors import ConfigError
+    from workbench.session import first_process
 
     if source.endswith(".json"):
         if settings:
             raise ConfigError("a stored config is taken as it is; --set goes with a preset or a .toml file")
         try:
-            return from_dict(json.loads(Path(source).read_text(encoding="utf-8")))
-        except (OSError, json.JSONDecodeError) as error:
+            tree = json.loads(Path(source).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
             raise ConfigError(f"cannot read {source}: {error}") from error
+        if isinstance(tree, dict) and tree.get("kind") == "config":  # of a run folder: inside its seal
+            from workbench.store import open_run
+
+            tree = open_run(Path(source).resolve().parent).config
+        return from_dict(tree)
     config, warnings = load_config_with_warnings(source, _overrides(settings))
-    for warning in warnings:
+    for warning in warnings if first_process() else ():
         print(f"note: {warning}", file=sys.stderr)
     return config
 
 
 def _session(source: str, settings: list[str], step: int | None = None):
     """A run folder's policy, or a preset's untrained one."""
+    from workbench.errors import ConfigError
     from workbench.session import open_session, reopen
     from workbench.store import open_run
 
-    if Path(source).is_dir():
+    if _is_run(source):
         if settings:
-            from workbench.errors import ConfigError
             raise ConfigError("a run's config is fixed; --set goes with a preset or a .toml file")
         return reopen(open_run(source), step=step)
+    if step is not None:
+        raise ConfigError(f"--step names a checkpoint of a run, but {source!r} is no run folder")
     return open_session(_config(source, settings))
+
+
+def _is_run(source: str) -> bool:
+    """A preset's name is a preset, whatever folders there are; `./frozenlake` is a folder."""
+    from workbench.config import PRESETS
+
+    return source not in PRESETS and Path(source).is_dir()
 
 
 # ------------------------------------------------------------------------------------------------ commands
 
 
 def _train(args: argparse.Namespace) -> int:
+    from workbench.cells.show import show_evaluations
+
     config = _config(args.config, args.settings)
     out = args.out or Path("runs") / f"{Path(args.config).stem}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     run = _train_with_progress(config, out)
-    print(f"\n{run.path}: {len(run.steps())} steps committed. Look at it: workbench show {run.path}")
+    print(f"\n{show_evaluations(run).text}\n\n{run.path}: {len(run.steps())} steps committed. "
+          f"Look at it: workbench show {run.path}")
     return 0
 
 
@@ -159,6 +201,10 @@ def _train_with_progress(config, out: Path):
     from workbench.cells.train import train_here
     from workbench.cells.watch import watch
 
+    if out.exists():  # `create_run` would say so too, but only after everything has been opened
+        from workbench.errors import StoreError
+
+        raise StoreError(f"{out} is there already, and a run is never overwritten; choose another name")
     with watch(config.train.steps, label=out.name) as eyes:
         return train_here(config, out, on_step=eyes.on_step, on_score=eyes.on_score)
 
@@ -171,7 +217,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     from workbench.views import show_evaluation
 
     session, scores = _session(args.source, args.settings, args.step), []
-    if Path(args.source).is_dir():  # the policy it started from, on the same tasks, beside it (law 12)
+    if _is_run(args.source):  # the policy it started from, on the same tasks, beside it (law 12)
         untrained = open_session(from_dict(open_run(args.source).config))
         scores += evaluate(untrained, name="untrained", num_tasks=args.tasks)
     scores += evaluate(session, name="trained" if scores else "untrained", num_tasks=args.tasks)
@@ -205,16 +251,20 @@ def _replay(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     from workbench.cells.show import show_run, show_step
+    from workbench.errors import ConfigError
     from workbench.store import open_run
 
     run = open_run(args.run_path)
+    if args.step is None and (args.task is not None or args.attempt is not None or args.tokens):
+        raise ConfigError("--task, --attempt and --tokens look at one step; name it: workbench show RUN STEP")
     view = show_run(run) if args.step is None else show_step(
-        run, args.step, task=args.task, attempt=args.attempt, tokens=args.tokens)
+        run, args.step, task=args.task or 0, attempt=args.attempt, tokens=args.tokens)
     if args.html is None:
         print(view.text)
         return 0
-    from workbench.writer import write_file
+    from workbench.writer import make_folder, write_file
 
+    make_folder(args.html.absolute().parent)
     write_file(args.html, replace=True, content=f'<!doctype html><meta charset="utf-8">{view.html}\n'.encode("utf-8", "replace"))
     print(args.html)
     return 0
@@ -230,7 +280,15 @@ def _play(args: argparse.Namespace) -> int:
 
     if args.env not in PRESETS:
         raise ConfigError(f"no environment {args.env!r}; {nearest(args.env, PRESETS)}")
-    print(show_trajectory(play(PRESETS[args.env], load_tokenizer(args.tokenizer), task_seed=args.seed)).text)
+    def echoing(question: str) -> str:  # what is piped in is not seen otherwise
+        typed = input(question)
+        print(typed)
+        return typed
+
+    print("You are the policy and see what it sees. Type the answer (Right || Down), or the whole text with its tags; Ctrl-D ends.\n")
+    trajectory = play(PRESETS[args.env], load_tokenizer(args.tokenizer), task_seed=args.seed,
+                      ask=input if sys.stdin.isatty() else echoing)
+    print(f"\n{show_trajectory(trajectory).text}")
     return 0
 
 
@@ -257,8 +315,11 @@ def _doctor(args: argparse.Namespace) -> int:
 
 def _demo(args: argparse.Namespace) -> int:
     from workbench.cells.demo import demo
+    from workbench.errors import ConfigError
     from workbench.views import show_demo
 
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise ConfigError("the demo runs in one process; for several, torchrun ... -m workbench.cli train")
     config = _config(args.task, args.settings)
     out = args.out or Path("runs") / f"demo-{args.task}-{time.strftime('%Y%m%d-%H%M%S')}"
     table: dict[str, Any] = demo(config, args.seeds, out, _train_with_progress)

@@ -8,6 +8,7 @@ from workbench.collect import CollectConfig, collect
 from workbench.engines.scripted import ScriptedEngine
 from workbench.envs.base import EnvFamily
 from workbench.envs.format import format_action
+from workbench.errors import EngineError
 from workbench.types import Trajectory
 
 
@@ -16,7 +17,7 @@ def play(family: EnvFamily, tokenizer, *, task_seed: int = 0, ask: Callable[[str
     """Play one task at the keyboard and return the trajectory that a model would have made.
 
     Type moves (`Right || Down`), which are put into the environment's format, or a whole action with its tags, which is
-    sent as it is. EOF (Ctrl-D) sends an empty action. What you type is tokenized by `tokenizer`: you see what it sees.
+    sent as it is. EOF (Ctrl-D) ends the attempt where it stands. What you type is tokenized by `tokenizer`: you see what it sees.
     """
     chat = ChatFormat.from_tokenizer(tokenizer)
     shown: dict[str, int] = {}
@@ -26,7 +27,7 @@ def play(family: EnvFamily, tokenizer, *, task_seed: int = 0, ask: Callable[[str
         try:
             typed = ask("you> ").strip()
         except EOFError:
-            typed = ""
+            raise EngineError("the player left") from None
         if typed and "<answer>" not in typed:
             typed = format_action([move.strip() for move in typed.split("||")], think=getattr(family, "think", False))
         ids = [*tokenizer.encode(typed, add_special_tokens=False), min(chat.stop_ids)]

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workbench.errors import DataError, PolicyError
 from workbench.store import Run, open_run
 from workbench.types import Observation, Segment, View
 from workbench.views import (credit_of, show_curves, show_evaluation, show_group, show_segment, show_text, show_tokens,
@@ -31,6 +32,9 @@ def show_evaluations(run: Run | str | Path, step: int | None = None) -> View:
     """The table of one evaluation (default: the last): every policy on the same tasks, with intervals and paired differences."""
     run = _opened(run)
     reports = {report["step"]: report for report in run.evaluations().values() if "step" in report}
+    if not reports or (step is not None and step not in reports):
+        found = f"after steps {', '.join(map(str, sorted(reports)))}" if reports else "none yet"
+        raise DataError(f"run {run.name} has no evaluation{'' if step is None else f' after step {step}'}; it has {found}")
     report = reports[max(reports) if step is None else step]
     return show_evaluation(report["rows"], report["paired"], title=f"{run.name}, after step {report['step']}")
 
@@ -38,13 +42,15 @@ def show_evaluations(run: Run | str | Path, step: int | None = None) -> View:
 def show_step(run: Run | str | Path, step: int, *, task: int = 0, attempt: int | None = None, tokens: bool = False) -> View:
     """One group of a step (default), one attempt turn by turn, or its tokens by author with the credit that training used."""
     run = _opened(run)
-    group = run.groups(step)[task]
+    groups = run.groups(step)
+    group = groups[_index(task, len(groups), f"step {step} has no task")]
     if attempt is None and not tokens:
         return show_group(group)
-    trajectory = group[attempt or 0]
+    attempt = _index(attempt or 0, len(group), f"task {task} of step {step} has no attempt")
+    trajectory = group[attempt]
     if not tokens:
         return show_trajectory(trajectory)
-    return show_tokens(trajectory, token_texts(run), credit=_credit(run, step, task, attempt or 0))
+    return show_tokens(trajectory, token_texts(run), credit=_credit(run, step, task, attempt))
 
 
 def show_prompt(session: Session, observation: Observation) -> View:
@@ -74,6 +80,12 @@ def _opened(run: Run | str | Path) -> Run:
     return run if isinstance(run, Run) else open_run(run)
 
 
+def _index(index: int, length: int, words: str) -> int:
+    if not 0 <= index < length:
+        raise DataError(f"{words} {index}; they are counted from 0 to {length - 1}")
+    return index
+
+
 def _credit(run: Run, step: int, task: int, attempt: int):
     """What the step's first update used for one attempt; None where the step made none."""
     if not run.updates(step):
@@ -94,5 +106,5 @@ def _token_texts(policy: str) -> TokenTexts:
         from workbench.policy import load_tokenizer
 
         return ChatFormat.from_tokenizer(load_tokenizer(policy)).token_texts
-    except ImportError:  # a laptop without transformers still shows who wrote what
+    except (ImportError, PolicyError):  # a laptop without transformers, or without the policy, still shows who wrote what
         return lambda ids: [f"[{token_id}]" for token_id in ids]

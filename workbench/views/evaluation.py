@@ -178,7 +178,7 @@ def _seed_cells(seed: Mapping[str, Any]) -> list[str]:
         str(seed["seed"]),
         rate("untrained", "sampled"),
         rate("trained", "sampled"),
-        " ".join(_paired_cells(rise)[1:3]),
+        "not measured" if rise is None else " ".join(_paired_cells(rise)[1:3]),
         rate("untrained", "greedy"),
         rate("trained", "greedy"),
         rate("random", "sampled"),
