@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from workbench import pretrain as pretrain_module
 from workbench.chat import ChatFormat
 from workbench.demonstrations import (
-    BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, any_arms, bearing, nearest_move, sound_of, steps_to_goal,
+    BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, any_arms, bearing, nearest_move, sound_of,
+    steps_to_goal,
 )
 from workbench.envs import PRESETS, split_of
 from workbench.envs.bandit import HELDOUT_NAMES, TRAIN_NAMES
@@ -22,7 +23,9 @@ from workbench.envs.format import parse_action
 from workbench.envs.frozen_lake import MOVES, task_from_grid
 from workbench.errors import ConfigError, DataError, PolicyError
 from workbench.fine_tuning import FineTuning, accumulate_gradient, by_length, fine_tune
-from workbench.pretrain import RECIPES, demonstrate, encode, new_model, pretrain, recipe_named, tokenizer_of, training_task
+from workbench.pretrain import (
+    RECIPES, demonstrate, encode, new_model, pretrain, recipe_named, tokenizer_of, training_task,
+)
 from workbench.shipped import CHECKSUMS, POLICIES, PROVENANCE, check_shipped, verify_checksums
 from workbench.tiny_tokenizer import CHAT_TEMPLATE, CONTROL_TOKENS, TAG_TOKENS, build_tokenizer
 
@@ -135,7 +138,8 @@ def test_cells_and_moves_are_one_token_whatever_stands_beside(lake_tokenizer):
         return [lake_tokenizer.decode([i]) for i in lake_tokenizer.encode(text, add_special_tokens=False)]
 
     assert pieces("P _ O\nG O O") == ["P", " _", " O", "\n", "G", " O", " O"]
-    assert pieces("<answer>Left || Down || Up</answer>") == ["<answer>", "Left", " || ", "Down", " || ", "Up", "</answer>"]
+    assert pieces("<answer>Left || Down || Up</answer>") == [
+        "<answer>", "Left", " || ", "Down", " || ", "Up", "</answer>"]
     for word in (*MOVES, "left", "system", "user", "assistant", "tool", *TAG_TOKENS, *CONTROL_TOKENS):
         assert len(pieces(word)) == 1, word
 
@@ -165,7 +169,8 @@ MESSAGES = [
     {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"},
     {"role": "assistant", "content": "<think>old thought</think>Hi", "tool_calls": [
         {"type": "function", "function": {"name": "search", "arguments": {"query": "x"}}}]},
-    {"role": "tool", "content": "found"}, {"role": "tool", "content": "found more"}, {"role": "user", "content": "Go on"},
+    {"role": "tool", "content": "found"}, {"role": "tool", "content": "found more"},
+    {"role": "user", "content": "Go on"},
 ]
 
 
@@ -194,7 +199,8 @@ def test_a_template_that_drops_thoughts_would_be_told(lake_tokenizer):
     forgetful = deepcopy(lake_tokenizer)
     forgetful.chat_template = CHAT_TEMPLATE.replace(
         "{{- message.content }}",
-        "{{- message.content.split('</think>')[-1] if message.role == 'assistant' and not loop.last else message.content }}")
+        "{{- message.content.split('</think>')[-1] if message.role == 'assistant' and not loop.last "
+        "else message.content }}")
     assert ChatFormat.from_tokenizer(forgetful).differences != ()
 
 
@@ -248,7 +254,8 @@ def test_bandit_demonstrator_says_what_names_sound_like_and_prefers_the_safe_one
     env = PRESETS["bandit-paper"].make()
     env.reset(PRESETS["bandit-paper"].task(0), 0)
     text = BanditDemonstrator(safe=1.0, careless=0.0, slip=0.0).action(env, np.random.default_rng(0))
-    assert "Teacher safe" in text and "Engineer bold" in text and text.endswith(": safe</think><answer>Teacher</answer>")
+    assert "Teacher safe" in text and "Engineer bold" in text
+    assert text.endswith(": safe</think><answer>Teacher</answer>")
 
 
 def test_names_are_known_fresh_and_unambiguous():

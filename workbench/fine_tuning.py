@@ -2,7 +2,7 @@
 
 A named exception of law 1: what is trained here was written by a demonstrator, not sampled by the policy.
 
-Axes: B transcripts in a micro-batch · T tokens, padded on the right to the longest of the micro-batch · A trained tokens.
+Axes: B transcripts in a micro-batch · T tokens, padded on the right to the longest of them · A trained tokens.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FineTuning:
 
     Muon (Jordan et al. 2024, in torch since 2.9) learns to read a grid from half the transcripts that AdamW needs.
     `batch` transcripts a step; `fall` is the share of the steps, at the end, in which the learning rates fall to a
-    twentieth. `micro_batch_tokens` bounds the padded size of one forward pass; it changes speed and memory, not the result.
+    twentieth. `micro_batch_tokens` bounds the padded size of one forward pass: speed and memory, not the result.
     """
 
     batch: int = 8
@@ -71,7 +71,8 @@ def fine_tune(model: torch.nn.Module, example: Callable[[int], Example], steps: 
             optimizer.step()
             optimizer.zero_grad()
         if (step + 1) % every == 0:
-            say(f"step {step + 1}/{steps}  loss {sum(losses[-every:]) / every:.3f}  {time.process_time() - began:.0f} CPU-s")
+            recent, seconds = sum(losses[-every:]) / every, time.process_time() - began
+            say(f"step {step + 1}/{steps}  loss {recent:.3f}  {seconds:.0f} CPU-s")
     model.eval()
     return losses
 
@@ -109,7 +110,7 @@ def accumulate_gradient(model: torch.nn.Module, examples: Sequence[Example], mic
 
 
 def by_length(examples: Sequence[Example], micro_batch_tokens: int) -> Iterator[list[Example]]:
-    """Cut `examples`, sorted by length, into micro-batches of at most `micro_batch_tokens` padded tokens (or one row)."""
+    """Cut `examples`, sorted by length, into micro-batches of at most `micro_batch_tokens` padded tokens (or 1 row)."""
     rows: list[Example] = []
     for example in sorted(examples, key=lambda e: len(e[0])):
         if rows and (len(rows) + 1) * len(example[0]) > micro_batch_tokens:

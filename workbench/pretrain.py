@@ -5,10 +5,11 @@
     python -m workbench.pretrain frozenlake-tiny --check --quick     # the same without running the recipe
 
 A recipe is supervised fine-tuning of a randomly initialised Qwen3-architecture model on the transcripts of an imperfect
-demonstrator (`demonstrations.py`) in fresh tasks of the *training* split: no held-out problem is ever shown. The token ids
-are those that `chat` builds for reinforcement learning too, so nothing is new to the policy when that begins.
+demonstrator (`demonstrations.py`) in fresh tasks of the *training* split: no held-out problem is ever shown. The token
+ids are those that `chat` builds for reinforcement learning too, so nothing is new to the policy when that begins.
 
-What is trained is what the demonstrator wrote, its end-of-turn included; never a prompt, a reply or a template's literal.
+What is trained is what the demonstrator wrote, its end-of-turn included; never a prompt, a reply or a template's
+literal.
 """
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (
     Recipe("frozenlake-tiny", "frozenlake-4x4", "frozenlake", words=("guess",), lessons=(
         Lesson(700, LakeDemonstrator(guess=0.0, look=1.0, slip=0.0)),
         Lesson(250, LakeDemonstrator()))),
-    Recipe("bandit-tiny", "bandit", "bandit", words=SAFE_NAMES + BOLD_NAMES, lessons=(Lesson(1000, BanditDemonstrator()),)),
+    Recipe("bandit-tiny", "bandit", "bandit", words=SAFE_NAMES + BOLD_NAMES, lessons=(
+        Lesson(1000, BanditDemonstrator()),)),
 )}
 
 
@@ -156,13 +158,14 @@ def encode(transcript: Transcript, chat: ChatFormat, tokenizer: Any) -> tuple[np
             conversation.add_observation(transcript.observations[turn])
         ids = np.array(tokenizer.encode(action, add_special_tokens=False) + [tokenizer.eos_token_id], np.int32)
         # Zeros stand where a sampler's logprobs would: they mark the span as written here, and nobody reads them.
-        conversation.add_action(ids, np.zeros(len(ids), np.float32), finish="stop", policy_version=0, sampling=Sampling())
+        conversation.add_action(ids, np.zeros(len(ids), np.float32), finish="stop", policy_version=0,
+                                sampling=Sampling())
     segment, = conversation.segments
     return segment.token_ids, segment.eligible
 
 
 def tokenizer_of(recipe: Recipe) -> Any:
-    """The recipe's tokenizer, trained on what its environment and demonstrator say. Always the same, whatever the seed."""
+    """The recipe's tokenizer, trained on what its environment and demonstrator say: the same one for every seed."""
     texts = []
     for index in range(TOKENIZER_TRANSCRIPTS):
         # One in so many, so that all lessons are heard.
@@ -217,7 +220,8 @@ def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: 
     _save(model, tokenizer, out)
     habits = range(recipe.steps * recipe.tuning.batch, recipe.steps * recipe.tuning.batch + 512)
     provenance = {
-        "name": name, "seed": seed, "recipe": stated_recipe(recipe), "demonstrations": recipe.steps * recipe.tuning.batch,
+        "name": name, "seed": seed, "recipe": stated_recipe(recipe),
+        "demonstrations": recipe.steps * recipe.tuning.batch,
         "demonstrator_success": float(np.mean([demonstrate(recipe, seed, index).success for index in habits])),
         "last_loss": float(np.mean(losses[-20:])), "cpu_seconds": round(cpu_seconds, 1), "versions": _versions(),
         "success": measure(out, recipe.config, num_tasks) if num_tasks else None,
@@ -249,7 +253,7 @@ def _save(model: Any, tokenizer: Any, out: Path) -> None:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Within it torch computes on one thread: the order of sums, hence the result, does not depend on the machine's cores."""
+    """Within it torch computes on one thread: the order of sums, hence the result, does not depend on the cores."""
     import torch
 
     before = torch.get_num_threads()
@@ -278,8 +282,8 @@ def check(name: str, *, quick: bool = False, num_tasks: int = 512,
           say: Callable[[str], None] | None = None) -> CheckReport:
     """Does the shipped policy do what its provenance says, and does the recipe make such a policy again?
 
-    Compares checksums, then success on the held-out tasks, sampled and greedy, with what `provenance.json` states; unless
-    `quick`, runs the recipe anew with the shipped seed and compares its success too (minutes). See `check_shipped` for
+    Compares checksums, then success on the held-out tasks, sampled and greedy, with what `provenance.json` states;
+    unless `quick`, runs the recipe anew with the shipped seed and compares its success too (minutes). See `check_shipped` for
     what counts as reproduced.
     """
     recipe = recipe_named(name)
@@ -295,7 +299,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("name", choices=sorted(RECIPES))
     parser.add_argument("--out", type=Path, help="folder to write (default: runs/policies/NAME)")
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--check", action="store_true", help="check the shipped policy instead; exit 1 if it is not reproduced")
+    parser.add_argument("--check", action="store_true",
+                        help="check the shipped policy instead; exit 1 if it is not reproduced")
     parser.add_argument("--quick", action="store_true", help="with --check: do not run the recipe anew")
     chosen = parser.parse_args(arguments)
     if chosen.check:

@@ -14,8 +14,8 @@ from workbench.stats import paired_difference, wilson_interval
 
 POLICIES = Path(__file__).resolve().parents[1] / "data" / "policies"
 PROVENANCE, CHECKSUMS = "provenance.json", "SHA256SUMS"
-# A recipe that is run on another machine, or with other versions, rounds differently, and small differences grow while a
-# model is trained: two such runs are two draws of a policy. Their success may differ by this much beyond chance.
+# A recipe that is run on another machine, or with other versions, rounds differently, and small differences grow while
+# a model is trained: two such runs are two draws of a policy. Their success may differ by this much beyond chance.
 RECIPE_SPREAD = 0.05
 
 
@@ -40,20 +40,21 @@ def verify_checksums(folder: Path) -> None:
     if listed != checksums(folder):
         stated, found = set(listed.splitlines()), set(checksums(folder).splitlines())
         names = sorted({line.split("  ", 1)[1] for line in stated ^ found})
-        raise PolicyError(f"{folder} is not what was shipped: {', '.join(names)} differ from {CHECKSUMS}; restore the folder "
-                          "from the repository, or make it again with `workbench pretrain`")
+        raise PolicyError(f"{folder} is not what was shipped: {', '.join(names)} differ from {CHECKSUMS}; restore the "
+                          "folder from the repository, or make it again with `workbench pretrain`")
 
 
 def measure(folder: Path, preset: str, num_tasks: int) -> dict[str, Any]:
-    """Success of the policy in `folder` on the held-out tasks of a config preset, sampled and greedy, with its random and
-    best-known neighbours (law 12). Which attempts succeeded is kept, so that two policies can be compared in pairs."""
+    """Success of the policy in `folder` on the held-out tasks of a config preset, sampled and greedy, with its random
+    and best-known neighbours (law 12). Which attempts succeeded is kept, so that policies can be compared in pairs."""
     from workbench.cells.evaluate import evaluate, neighbours
     from workbench.config import load_config
     from workbench.session import open_session
 
     session = open_session(load_config(preset, {"policy.name": str(folder), "policy.device": "cpu"}), quiet=True)
     scores = evaluate(session, name=folder.name, num_tasks=num_tasks)
-    rows = {f"{score.mode}": score for score in scores} | {s.policy: s for s in neighbours(session, num_tasks=num_tasks)}
+    rows = {score.mode: score for score in scores}
+    rows |= {score.policy: score for score in neighbours(session, num_tasks=num_tasks)}
     return {"environment": session.family.label, "num_tasks": num_tasks} | {
         name: {"success": round(s.success, 4), "low": round(s.success_low, 4), "high": round(s.success_high, 4),
                "valid_format": s.valid_format and round(s.valid_format, 4), "turns": round(s.turns, 3),
@@ -67,7 +68,7 @@ def check_shipped(name: str, preset: str, *, num_tasks: int, remake: Callable[[P
 
     Reproduced means, for sampled and greedy success alike: what is measured here lies within the stated 95 % interval
     (widened for fewer tasks than stated), and the remade policy's success differs from the shipped one's, on the same
-    tasks, by no more than its paired 95 % interval and RECIPE_SPREAD allow. Raises PolicyError where files were changed.
+    tasks, by no more than its paired 95 % interval and RECIPE_SPREAD allow. PolicyError where files were changed.
     """
     folder = policies / name
     if not folder.is_dir():
@@ -75,7 +76,8 @@ def check_shipped(name: str, preset: str, *, num_tasks: int, remake: Callable[[P
     verify_checksums(folder)
     stated = json.loads((folder / PROVENANCE).read_text())["success"]
     if stated is None:
-        raise PolicyError(f"{folder / PROVENANCE} states no success to compare with; make the policy again with num_tasks > 0")
+        raise PolicyError(f"{folder / PROVENANCE} states no success to compare with; make the policy again with "
+                          "num_tasks > 0")
     here = measure(folder, preset, num_tasks)
     remade = None
     if remake is not None:
