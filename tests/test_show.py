@@ -1,5 +1,6 @@
 """Cells that look: a prompt token by token, a replay, a run that trains elsewhere followed by its folder alone."""
 import pytest
+import torch
 
 from store_values import ordinary_step
 from workbench.cells.show import show_prompt
@@ -14,6 +15,19 @@ from workbench.views import progress, show_config
 @pytest.fixture(scope="module")
 def session():
     return open_session(load_config("frozenlake"), quiet=True)
+
+
+@pytest.mark.parametrize(("asked", "threads"), [(None, 1), ("2", 2)])
+def test_a_kernel_computes_on_one_thread_like_the_command_line_unless_asked(asked, threads, monkeypatch):
+    """Nobody starts a notebook's kernel with OMP_NUM_THREADS; other threads would mean other roundings, and a slow rollout."""
+    before = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", asked) if asked else monkeypatch.delenv("OMP_NUM_THREADS")
+    try:
+        torch.set_num_threads(2)
+        open_session(load_config("frozenlake"), quiet=True)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_forged_turn_looks_different_from_a_real_one(session):

@@ -57,7 +57,7 @@ def tidy(axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, color="#e3e7eb", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(labelsize=8, colors="#525f6b")
+    axes.tick_params(which="both", labelsize=8, colors="#525f6b")
 
 
 def curves_png(curves: Sequence[Curve], title: str) -> bytes:
