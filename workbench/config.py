@@ -83,7 +83,8 @@ PRESETS: dict[str, Callable[[], Config]] = {
         env=ENV_PRESETS["bandit-code"],
         policy=PolicyConfig(name="bandit-tiny"),
         collect=CollectConfig(max_turn_tokens=32),
-        algorithm=GRPO(normalize_std=False),
+        algorithm=GRPO(normalize_std=False),  # with it, GRPO is driven to the safe arm: see RAGEN's echo trap
+        learner=LearnerConfig(lr=3e-4),
         train=TrainConfig(steps=40, tasks_per_step=8, group_size=8),
     ),
 }
