@@ -69,7 +69,6 @@ echo "Setting up $(VENV) with pip, once: $(3). Free here: $$(df -Pk . | awk 'NR 
 echo "That is with the CPU build of torch. The CUDA build, which pip takes on Linux unless it is told otherwise,"; \
 echo "adds $(CUDA_COST): 'Set-up' in README.md says how to choose."; \
 alive || $(PYTHON) -m venv --clear $(VENV); \
-for stamp in $(1); do rm -f $(VENV)/$$stamp; done; \
 $(VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.$(2)' || { \
 	echo "Set-up failed: no network (it is needed this once), or no space?" >&2; \
 	echo "Run the same command again; it goes on where it stopped." >&2; exit 1; }; \

@@ -213,6 +213,14 @@ def test_after_the_tests_are_set_up_the_demo_and_the_lab_are_too(tmp_path):
     assert make(folder, "setup-demo").stdout + make(folder, "setup-lab").stdout == ""
 
 
+def test_a_lab_that_cannot_be_fetched_leaves_the_demo_ready(tmp_path):
+    folder = small_checkout(tmp_path, LOGGING_PYTHON)
+    make(folder, "setup-demo")
+    (folder / "no-network").touch()
+    assert make(folder, "setup-lab").returncode != 0
+    assert (again := make(folder, "setup-demo")).returncode == 0 and again.stdout == ""
+
+
 @pytest.mark.parametrize(
     ("python", "words"),
     [
