@@ -5,7 +5,7 @@ import pytest
 from workbench.cells.demo import verdict
 from workbench.envs import FrozenLake
 from workbench.envs import tasks as env_tasks
-from workbench.errors import ConfigError
+from workbench.errors import ConfigError, EnvError
 from workbench.evaluation import (MODES, EvaluationConfig, compare, evaluate_baselines, evaluate_policy, report,
                                   score_trajectories)
 from workbench.collect import CollectConfig
@@ -29,6 +29,21 @@ def test_a_score_counts_faults_as_failures_and_leaves_unscored_rewards_out_of_th
     score = score_trajectories("p", "sampled", trajectories)
     assert (score.success, score.reward, score.faults, score.n) == (1 / 3, 0.5, 1, 3)
     assert score.by_task == (1.0, 0.0, 0.0)
+
+
+def test_an_environment_that_does_not_know_success_has_no_rate_of_zero():
+    silent = [attempt(i, reward=1.0, success=None) for i in range(3)]
+    with pytest.raises(EnvError, match="does not say whether an attempt succeeded"):
+        score_trajectories("p", "sampled", silent)
+    metrics = rollout_metrics([Group(tuple(silent))])
+    assert "success" not in metrics and metrics["reward_mean"] == 1.0
+
+
+def test_metrics_of_a_step_without_a_single_score_are_absent_not_zero():
+    group = Group(tuple(attempt(i, reward=None, success=None, stop=StopReason.ENV_ERROR) for i in range(2)))
+    metrics = rollout_metrics([group])
+    assert {"reward_mean", "reward_std", "reward_std_within", "flat_groups", "success"} & set(metrics) == set()
+    assert metrics["unscored"] == 2 and metrics["stop_env_error"] == 1.0
 
 
 def test_a_paired_difference_is_of_b_over_a():
@@ -80,6 +95,36 @@ def test_baselines_play_the_very_tasks_and_dynamics_that_policies_play():
     assert {score.policy for score in first} == {"random", "solver"} and all(score.n == 20 for score in first)
     other = evaluate_baselines(tasks, family=lake, seed=4)
     assert [score.by_task for score in first] != [score.by_task for score in other]  # negative control: the seed acts
+
+
+class Brittle(FrozenLake):
+    """A lake whose environment raises in some tasks, or in all of them."""
+
+    broken_tasks = ()
+
+    def make(self):
+        lake, broken = super().make(), self.broken_tasks
+        reset = lake.reset
+
+        def sometimes(task, dynamics_seed):
+            if task.id in broken:
+                raise OSError("no lake today")
+            return reset(task, dynamics_seed)
+
+        lake.reset = sometimes
+        return lake
+
+
+def test_an_environment_that_raises_is_a_fault_of_baselines_too(monkeypatch):
+    tasks = env_tasks(FrozenLake(), "held-out", 6)
+    whole = evaluate_baselines(tasks, family=FrozenLake(), seed=0)
+    monkeypatch.setattr(Brittle, "broken_tasks", (tasks[2].id,))
+    for before, score in zip(whole, evaluate_baselines(tasks, family=Brittle(), seed=0)):
+        assert score.faults == 1 and score.by_task[2] == 0.0 and score.n == 6
+        assert [w for i, w in enumerate(score.by_task) if i != 2] == [w for i, w in enumerate(before.by_task) if i != 2]
+    monkeypatch.setattr(Brittle, "broken_tasks", tuple(task.id for task in tasks))
+    with pytest.raises(EnvError, match="random play of frozenlake broke in every attempt.*no lake today"):
+        evaluate_baselines(tasks, family=Brittle(), seed=0)
 
 
 def test_too_few_tasks_are_refused():

@@ -1,14 +1,19 @@
 """The loop as a whole, on the shipped policy: exact, replayable, durable in the right order, and honest about nothing learned."""
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from workbench.cells.evaluate import evaluate
-from workbench.cells.train import fresh_path, train, train_here, train_step
+from workbench.cells.train import RunningRun, fresh_path, train, train_here, train_step
 from workbench.config import load_config
-from workbench.errors import LearnerError, StoreError
+from workbench.envs.frozen_lake import FrozenLakeEnv
+from workbench.errors import ConfigError, LearnerError, StoreError
+from workbench.policy import load_policy
 from workbench.replay import replay_step
 from workbench.session import open_session, reopen
 from workbench.store import create_run, open_run
@@ -101,6 +106,46 @@ def test_a_run_that_cannot_learn_ends_with_the_reason(tmp_path):
     assert stored.steps() == [1, 2] and list(stored.metrics()["flat_groups"]) == [1.0, 1.0]
 
 
+def test_a_run_in_which_everything_breaks_is_kept_and_names_the_fault(tmp_path, monkeypatch):
+    step = FrozenLakeEnv.step
+
+    def broken(env, action_text):
+        if "<think></think>" not in action_text:  # random play and the solver think nothing; the policy always does
+            raise OSError("no lake today")
+        return step(env, action_text)
+
+    monkeypatch.setattr(FrozenLakeEnv, "step", broken)
+    with pytest.raises(LearnerError, match="12 trajectories unscored; the first fault: OSError: no lake today"):
+        train_here(tiny(train__max_empty_steps=1), tmp_path / "broken")
+    stored = open_run(tmp_path / "broken")
+    assert stored.steps() == [1] and stored.metrics()["stop_env_error"][1] == 1.0
+    assert all(t.reward is None for group in stored.groups(1) for t in group)  # unscored, not zero (law 5)
+    (score,) = [r for r in stored.evaluations()["step-00000000"]["rows"] if (r["policy"], r["mode"]) == ("untrained", "greedy")]
+    assert score["faults"] == 8
+
+
+def test_a_contradiction_made_in_python_is_refused_too(tmp_path):
+    config = tiny()
+    with pytest.raises(ConfigError, match="group_size >= 2"):
+        train_here(replace(config, train=replace(config.train, group_size=1)), tmp_path / "never")
+
+
+def test_a_run_remembers_which_weights_it_started_from(finished):
+    (event,) = [event for event in finished.events() if event["kind"] == "policy"]
+    assert event["fingerprint"] == load_policy("frozenlake-tiny").fingerprint
+
+
+def test_a_run_that_was_stopped_is_returned_as_far_as_it_came(finished):
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    running = RunningRun(finished.path, process, 5)
+    running.stop()
+    assert running.wait().steps() == [1, 2]
+    killed = RunningRun(finished.path, subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]), 5)
+    Path(f"{finished.path}.log").write_text("out of memory")
+    with pytest.raises(LearnerError, match="status -9; its log ends:\nout of memory"):  # that was not us
+        killed.wait()
+
+
 def test_a_run_trains_in_its_own_process_and_is_never_overwritten(tmp_path):
     path = tmp_path / "own"
     run = train(tiny(train__steps=1), path).wait()
@@ -113,3 +158,6 @@ def test_a_run_trains_in_its_own_process_and_is_never_overwritten(tmp_path):
 def test_a_run_that_fails_in_its_process_shows_the_end_of_its_log(tmp_path):
     with pytest.raises(LearnerError, match="no-such-policy"):
         train(tiny(policy__name="./no-such-policy"), tmp_path / "bad").wait()
+    again = train(tiny(), tmp_path / "bad")  # what the failed try left beside the folder is in nobody's way
+    again.stop()
+    again.process.wait()

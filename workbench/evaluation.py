@@ -15,7 +15,7 @@ import numpy as np
 from workbench.collect import CollectConfig
 from workbench.envs import baselines
 from workbench.envs.base import EnvFamily
-from workbench.errors import ConfigError
+from workbench.errors import ConfigError, EnvError
 from workbench.seeds import rng_at, seed_of
 from workbench.stats import paired_difference, wilson_interval
 from workbench.types import Group, Task, Trajectory, trajectories_of
@@ -72,6 +72,10 @@ def _score(policy: str, mode: str, success: Sequence[bool], rewards: Sequence[fl
 def score_trajectories(policy: str, mode: str, trajectories: Sequence[Trajectory]) -> Score:
     """Summarise attempts, one per task. Unscored rewards are left out of the mean, never counted as 0 (law 5)."""
     scored = [t.reward for t in trajectories if t.reward is not None]
+    ended = [t for t in trajectories if t.turns and not t.stop_reason.is_fault]
+    if ended and all(t.success is None for t in ended):
+        raise EnvError(f"the environment of task {ended[0].task.id!r} does not say whether an attempt succeeded, and that is no "
+                       "zero: put `success` (true or false) into the info of its StepResults")
     return _score(
         policy, mode, [bool(t.success) for t in trajectories], scored or [float("nan")],
         [len(t.turns) for t in trajectories], [t.num_sampled for t in trajectories],
@@ -101,17 +105,26 @@ def evaluate_policy(
 def evaluate_baselines(tasks: Sequence[Task], *, family: EnvFamily, seed: int) -> list[Score]:
     """The neighbours that every result is shown with: uniform random play and the best-known solver.
 
-    They play with the dynamics seeds that policies get, so that they can be paired with them.
+    They play with the dynamics seeds that policies get, so that they can be paired with them. An attempt in which the
+    environment raises is a fault and no success, as it is for a policy. Raises EnvError if all of them are.
     """
     scores = []
     for name, act in (("random", family.random_action), ("solver", family.solver_action)):
-        attempts = []
+        attempts: list[baselines.Attempt | None] = []
         for task in tasks:
             rng = rng_at(seed, "baseline", name, task.id)
-            attempts.append(baselines.play(family, task, seed_of(seed, "evaluation", "dynamics", task.id, 0),
-                                           lambda env, act=act, rng=rng: act(env, rng)))
-        scores.append(_score(name, "sampled" if name == "random" else "greedy", [a.success for a in attempts],
-                             [a.reward for a in attempts], [a.turns for a in attempts], None, None, 0))
+            try:
+                attempts.append(baselines.play(family, task, seed_of(seed, "evaluation", "dynamics", task.id, 0),
+                                               lambda env, act=act, rng=rng: act(env, rng)))
+            except Exception as error:  # a third-party environment may raise anything (law 10)
+                attempts.append(None)
+                fault = error
+        ended = [attempt for attempt in attempts if attempt is not None]
+        if not ended:
+            raise EnvError(f"{name} play of {family.name} broke in every attempt, the last time with "
+                           f"{type(fault).__name__}: {fault}; mend the environment before anything is trained in it") from fault
+        scores.append(_score(name, "sampled" if name == "random" else "greedy", [a is not None and a.success for a in attempts],
+                             [a.reward for a in ended], [a.turns for a in ended], None, None, len(attempts) - len(ended)))
     return scores
 
 

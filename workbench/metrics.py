@@ -10,7 +10,8 @@ from workbench.types import Group, StopReason, trajectories_of
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Rewards, success, spread within groups, lengths and stop reasons of one step; every key is a plain number.
+    """Rewards, success, spread within groups, lengths and stop reasons of one step; every key is a plain number. What could
+    not be computed (no attempt was scored, the environment says nothing of success or format) is absent, not zero (law 5).
 
     `reward_std_within` is the mean over groups of the standard deviation inside a group (population form): the signal
     that group baselines live on, and the first to fall in an echo trap (RAGEN, arXiv 2504.20073, section 4).
@@ -23,17 +24,19 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     stops = Counter(t.stop_reason for t in trajectories)
     valid = [turn.info["valid_format"] for t in trajectories for turn in t.turns if "valid_format" in turn.info]
     cut = [turn.finish == "length" for t in trajectories for turn in t.turns]
-    metrics = {
-        "reward_mean": float(rewards.mean()) if len(rewards) else float("nan"),
-        "reward_std": float(rewards.std()) if len(rewards) else float("nan"),
-        "reward_std_within": float(np.mean(spreads)) if spreads else float("nan"),
-        "flat_groups": float(np.mean([s == 0.0 for s in spreads])) if spreads else float("nan"),
-        "success": float(np.mean([bool(t.success) for t in trajectories])),
-        "turns": float(np.mean([len(t.turns) for t in trajectories])),
-        "sampled_tokens": float(np.mean([t.num_sampled for t in trajectories])),
-        "valid_format": float(np.mean(valid)) if valid else float("nan"),
-        "turns_cut": float(np.mean(cut)) if cut else 0.0,
-        "unscored": float(sum(t.reward is None for t in trajectories)),
-        "segments": float(np.mean([len(t.segments) for t in trajectories])),
+    knows = any(t.success is not None for t in trajectories)
+    values = {
+        "reward_mean": rewards,
+        "reward_std": [rewards.std()] if len(rewards) else [],
+        "reward_std_within": spreads,
+        "flat_groups": [spread == 0.0 for spread in spreads],
+        "success": [bool(t.success) for t in trajectories] if knows else [],
+        "turns": [len(t.turns) for t in trajectories],
+        "sampled_tokens": [t.num_sampled for t in trajectories],
+        "valid_format": valid,
+        "turns_cut": cut,
+        "unscored": [sum(t.reward is None for t in trajectories)],
+        "segments": [len(t.segments) for t in trajectories],
     }
+    metrics = {name: float(np.mean(some)) for name, some in values.items() if len(some)}
     return metrics | {f"stop_{reason.value}": stops[reason] / len(trajectories) for reason in StopReason}

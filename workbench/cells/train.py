@@ -137,7 +137,7 @@ def _loop(session: Session, run: RunWriter | None, scores: list[Score], on_step,
         if empty >= train.max_empty_steps:
             fault = next((f"; the first fault: {t.error}" for group in outcome.groups for t in group if t.error), "")
             raise LearnerError(
-                f"{empty} steps in a row taught nothing (step {step}: {outcome.metrics['flat_groups']:.0%} of the groups are "
+                f"{empty} steps in a row taught nothing (step {step}: {outcome.metrics.get('flat_groups', 0):.0%} of the groups are "
                 f"flat, {outcome.metrics['unscored']:.0f} trajectories unscored{fault}). Look at them with `workbench show "
                 f"{run.path if run else 'RUN'} {step}`; a policy that always or never succeeds gives group baselines nothing "
                 "to compare")
