@@ -130,7 +130,7 @@ def test_a_preset_is_a_preset_whatever_folders_there_are(workbench):
 
 @pytest.mark.parametrize("words, message", [
     (["evaluate", "RUN", "--step", "1"], "checkpoints of steps [2]"),
-    (["evaluate", "frozenlake", "--step", "1"], "'frozenlake' is no run folder"),
+    (["evaluate", "frozenlake", "--step", "1", "--tasks", "2"], "'frozenlake' is no run folder"),
     (["evaluate", "RUN", "--set", "seed=1"], "a run's config is fixed"),
     (["evaluate", "frozenlake", "--tasks", "0"], "at least 1"),
     (["rollout", "frozenlake", "--group", "none"], "at least 1"),

@@ -14,7 +14,7 @@ from workbench.envs import tasks as env_tasks
 from workbench.envs.format import format_action
 from workbench.envs.frozen_lake import MOVES
 from workbench.errors import ConfigError, DataError, EngineError
-from workbench.seeds import rng_at
+from workbench.seeds import rng_at, seed_of
 from workbench.tiny_tokenizer import build_tokenizer
 from workbench.types import Message, Observation, Source, StepResult, StopReason, Task
 
@@ -87,7 +87,22 @@ def test_another_step_is_another_draw(tokenizer, chat):
     engine = ScriptedEngine(wanderer(tokenizer, chat))
     other = collect(env_tasks(LAKE, "train", 3), family=LAKE, engine=engine, chat=chat, config=CollectConfig(), group_size=3,
                     address=(0, "test", 2))
-    assert plain(other) != plain(gather(tokenizer, chat))
+    words = [[turn.text for t in group for turn in t.turns] for group in other]
+    assert words != [[turn.text for t in group for turn in t.turns] for group in gather(tokenizer, chat)]
+
+
+def test_every_turn_has_the_noise_of_its_address_and_no_two_share_it(tokenizer, chat):
+    seeds = []
+
+    def script(request):
+        seeds.append(request.seed)
+        return wanderer(tokenizer, chat)(request)
+
+    groups = gather(tokenizer, chat, engine=ScriptedEngine(script))
+    expected = [seed_of(0, "test", 1, "engine", t.task.id, t.attempt, turn.index) for g in groups for t in g for turn in t.turns]
+    assert sorted(seeds) == sorted(expected) and len(set(seeds)) == len(seeds)
+    fates = [seed_of(0, "test", 1, "dynamics", t.task.id, t.attempt) for g in groups for t in g]
+    assert [t.dynamics_seed for g in groups for t in g] == fates and not set(fates) & set(seeds)
 
 
 def test_a_group_is_one_task_with_as_many_fates(tokenizer, chat):

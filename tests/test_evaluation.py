@@ -67,6 +67,7 @@ def test_a_report_pairs_every_policy_with_untrained_and_random_in_its_mode():
 @pytest.mark.parametrize("change, broken", [
     ({}, None),
     ({"trained": 46}, "rises by at least 8 points"),
+    ({"untrained": 40, "trained": 48, "n": 50}, "clear of zero"),  # eight points, but of fifty tasks
     ({"untrained": 10, "trained": 20, "random": 30}, "above random play"),
     ({"greedy": (70, 62)}, "greedy success does not fall"),
     ({"greedy": (64, 62)}, None),  # within a half-width

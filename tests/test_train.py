@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from workbench.cells.evaluate import evaluate
+from workbench.cells.evaluate import evaluate, neighbours
+from workbench.cells.rollout import rollout
 from workbench.cells.train import RunningRun, fresh_path, train, train_here, train_step
 from workbench.config import load_config
+from workbench.envs import baselines
 from workbench.envs.frozen_lake import FrozenLakeEnv
 from workbench.errors import ConfigError, LearnerError, StoreError
 from workbench.policy import load_policy
@@ -58,6 +60,20 @@ def test_the_last_evaluation_is_that_of_the_stored_weights(finished):
         assert list(score.by_task) == list(stored["trained", score.mode]["by_task"])
     assert session.engine.policy_version == 2
     assert {policy for policy, _ in stored} == {"random", "solver", "untrained", "trained"}  # law 12
+
+
+def test_everyone_is_measured_on_the_same_held_out_tasks_and_fates(monkeypatch):
+    """Whatever the run's seed: only so are runs, and a policy and its baselines, paired task by task (law 12)."""
+    session, other = open_session(tiny(), quiet=True), open_session(tiny(seed=1), quiet=True)
+    tasks = session.held_out_tasks()
+    assert tasks == other.held_out_tasks()
+    assert session.train_tasks(1) != other.train_tasks(1) and session.train_tasks(1) != session.train_tasks(2)
+    fates = []
+    play = baselines.play
+    monkeypatch.setattr(baselines, "play", lambda family, task, seed, policy: fates.append(seed) or play(family, task, seed, policy))
+    neighbours(session)
+    played = rollout(session, tasks, group_size=1, address=(session.config.evaluation.seed, "evaluation"))
+    assert fates == 2 * [group[0].dynamics_seed for group in played]
 
 
 def test_what_the_engine_sampled_from_is_what_the_learner_holds(finished):
