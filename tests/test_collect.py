@@ -337,3 +337,23 @@ def test_sampling_settings_reach_the_engine_and_wrong_ones_are_refused(tokenizer
                   {"env_runner": "fork"}, {"env_deadline_s": 0.0}, {"max_context": 0}, {"temperature": float("inf")}):
         with pytest.raises(ConfigError):
             replace(CollectConfig(), **wrong)
+
+
+@pytest.mark.parametrize("history", ["append", "window", "fresh"])
+def test_the_engine_keeps_only_the_segments_that_still_grow(tokenizer, chat, history):
+    """A rewritten history leaves its old segment behind; its cache is given back at once, not at the end of the attempt."""
+    class Counting(ScriptedEngine):
+        live, most = set(), 0
+
+        def submit(self, request):
+            Counting.live.add(request.session)
+            Counting.most = max(Counting.most, len(Counting.live))
+            super().submit(request)
+
+        def release(self, session):
+            Counting.live.discard(session)
+            super().release(session)
+
+    Counting.live, Counting.most = set(), 0
+    gather(tokenizer, chat, engine=Counting(wanderer(tokenizer, chat)), history=history, window=1)
+    assert Counting.most <= 9 and Counting.live == set()  # 3 tasks x 3 attempts: one segment each at any time

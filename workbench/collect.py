@@ -1,11 +1,12 @@
 """From tasks to groups of finished trajectories: the one loop between policy and environments.
 
-There is no barrier between turns. Whatever an environment has answered goes to the engine at the next tick, whatever the
-engine has finished goes to its environment, and a slow, hung or finished attempt never holds up the others:
+There is no barrier between turns. Whatever an environment has answered goes to the engine at the next tick, whatever
+the engine has finished goes to its environment, and a slow, hung or finished attempt never holds up the others:
 
-    reset ──▶ prompt ──▶ engine ──▶ action ──▶ environment ──▶ observation ──▶ prompt ──▶ ...   until a named stop reason
+    reset ──▶ prompt ──▶ engine ──▶ action ──▶ environment ──▶ observation ──▶ prompt ──▶ ...  to a named stop reason
 
-Every draw has an address (law 8), so the result does not depend on who finished first, and comes back in address order.
+Every draw has an address (law 8), so the result does not depend on who finished first, and comes back in address
+order.
 """
 from __future__ import annotations
 
@@ -37,21 +38,22 @@ class CollectConfig:
     max_context: int | None = None  # tokens of one sequence, prompt included; None: what the engine can hold
     temperature: float = 1.0
     top_p: float = 1.0
-    env_runner: str = "inline"      # "inline": deterministic, in the tick | "threads": slow environments, with a deadline
+    env_runner: str = "inline"      # "inline": deterministic, in the tick | "threads": slow ones, with a deadline
     env_deadline_s: float = 30.0    # wall-clock limit of one reset or step (threads only)
 
     def __post_init__(self) -> None:
         if self.history not in HISTORIES:
             raise ConfigError(f"collect.history is one of {', '.join(HISTORIES)}; got {self.history!r}")
         if self.window < 1:
-            raise ConfigError(f"collect.window counts exchanges and is at least 1, got {self.window}; use history='fresh'")
+            raise ConfigError(f"collect.window counts exchanges and is at least 1, got {self.window}; "
+                              "use history='fresh'")
         if self.max_turn_tokens < 1:
             raise ConfigError(f"collect.max_turn_tokens is at least 1, got {self.max_turn_tokens}")
         if self.max_context is not None and self.max_context < 1:
             raise ConfigError(f"collect.max_context is at least 1 token, or none, got {self.max_context}")
         if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1:
-            raise ConfigError("collect.temperature is finite and not negative, and collect.top_p lies above 0 and up to 1; "
-                              f"got {self.temperature} and {self.top_p}")
+            raise ConfigError("collect.temperature is finite and not negative, and collect.top_p lies above 0 and up "
+                              f"to 1; got {self.temperature} and {self.top_p}")
         if self.env_runner not in ("inline", "threads"):
             raise ConfigError(f"collect.env_runner is 'inline' or 'threads', got {self.env_runner!r}")
         if not self.env_deadline_s > 0:
@@ -126,8 +128,7 @@ class _Collector:
     def let_go(self, attempt: _Attempt) -> None:
         self.runner.close(attempt.key)
         if attempt.conversation is not None:
-            for index in range(attempt.conversation.segment_index + 1):
-                self.engine.release(f"{attempt.key}/{index}")
+            self.engine.release(f"{attempt.key}/{attempt.conversation.segment_index}")
 
     def abandon(self) -> None:
         """Let go of what an interrupt or a bug left under way: the engine outlives this collect."""
@@ -138,7 +139,7 @@ class _Collector:
     # -- policy side
 
     def ask(self, attempt: _Attempt) -> None:
-        """Submit the next turn. The request's seed names the turn, so nothing else in the batch can change its noise."""
+        """Submit the next turn. Its seed names the turn, so nothing else in the batch can change its noise."""
         conversation, turn = attempt.conversation, len(attempt.turns)
         prompt_ids = conversation.prompt_ids
         room = self.context - len(prompt_ids)
@@ -209,7 +210,10 @@ class _Collector:
             return self.end(attempt, StopReason.ENV_ERROR, str(error))
         if length >= self.context:
             return self.end(attempt, StopReason.CONTEXT_FULL)
+        before = attempt.conversation.segment_index
         attempt.conversation.add_observation(result.observation)
+        if attempt.conversation.segment_index != before:  # a rewritten history: what was cached for the old one is over
+            self.engine.release(f"{attempt.key}/{before}")
         self.ask(attempt)
 
     def run(self) -> None:
@@ -255,8 +259,8 @@ def collect(
 
     `address` is the beginning of every seed: (run seed, purpose, step). `on_done` sees each trajectory as it ends.
     Faults (a raising environment, an engine without an answer) end *their* trajectory with a named stop reason and are
-    returned like any other (law 10). Raises ConfigError for a task that stands twice. However it ends, nothing of it stays
-    behind in the engine or the runner, so that an interrupted collect can be followed by another.
+    returned like any other (law 10). Raises ConfigError for a task that stands twice. However it ends, nothing of it
+    stays behind in the engine or the runner, so that an interrupted collect can be followed by another.
     """
     if group_size < 1:
         raise ConfigError(f"group_size is at least 1, got {group_size}")

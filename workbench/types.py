@@ -108,9 +108,9 @@ class Observation:
 class StepResult:
     """An environment's answer to one action.
 
-    `reward` is what this turn earned (None: could not be scored); `reward_parts` names what it is made of and sums to it.
-    `terminated`: the task is over. `truncated`: a limit of the environment ran out. `info` is for people: JSON values
-    such as `success` (bool), `moves` (list), `valid_format` (bool), `state` (text drawn in views).
+    `reward` is what this turn earned (None: could not be scored); `reward_parts` names what it is made of and sums to
+    it. `terminated`: the task is over. `truncated`: a limit of the environment ran out. `info` is for people: JSON
+    values such as `success` (bool), `moves` (list), `valid_format` (bool), `state` (text drawn in views).
     """
 
     observation: Observation
@@ -202,6 +202,13 @@ class Span:
         if self.plain_logprobs is not None and self.logprobs is None:
             raise DataError("plain_logprobs without logprobs: a span that was not sampled here has neither")
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Pickle, which carries spans between processes, brings arrays back writable: frozen again (law 6)."""
+        self.__dict__.update(state)
+        for value in state.values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
     @property
     def eligible(self) -> bool:
         """Law 1: trained if and only if the policy sampled it in this very segment."""
@@ -248,7 +255,7 @@ class Segment:
 
     @property
     def prompt_length(self) -> int:
-        """Tokens before the first one sampled in this segment; everything after is the *response* (masks, section 7)."""
+        """Tokens before the first one sampled in this segment; everything after is the *response*."""
         length = 0
         for span in self.spans:
             if span.eligible:
