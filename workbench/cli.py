@@ -1,6 +1,7 @@
 """`workbench ...`: the terminal door. Every command is one call into the cells that notebooks use.
 
-Exit status: 0 done, 1 the answer is no (a replay differs, a demo did not learn, a check failed), 2 a usage or input error.
+Exit status: 0 done, 1 the answer is no (a replay differs, a demo did not learn, a check failed), 2 a usage or input
+error.
 """
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="workbench", description="Train LLM agents with reinforcement learning, and see what the training does.")
+    parser = argparse.ArgumentParser(
+        prog="workbench",
+        description="Train LLM agents with reinforcement learning, and see what the training does.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, run, words: str) -> argparse.ArgumentParser:
@@ -60,7 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--out", type=Path, help="run folder to make (default: runs/<config>-<seed>-<time>)")
     _add_set(sub)
 
-    sub = command("evaluate", _evaluate, "success of a run's or preset's policy on the held-out tasks, beside its neighbours")
+    sub = command("evaluate", _evaluate,
+                  "success of a run's or preset's policy on the held-out tasks, beside its neighbours")
     sub.add_argument("source", help="a run folder, or a preset (its untrained policy)")
     sub.add_argument("--tasks", type=_count, help="number of held-out tasks (default: the config's)")
     sub.add_argument("--step", type=_count, help="checkpoint of the run to load (default: the newest)")
@@ -74,7 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--tokens", action="store_true", help="show tokens by author instead of turns")
     _add_set(sub)
 
-    sub = command("replay", _replay, "recompute a step's credit from its stored ids and rewards; exit 1 if a number differs")
+    sub = command("replay", _replay,
+                  "recompute a step's credit from its stored ids and rewards; exit 1 if a number differs")
     sub.add_argument("run_path", type=Path, metavar="RUN")
     sub.add_argument("step", type=int, metavar="STEP")
 
@@ -91,12 +96,15 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--seed", type=int, default=0, help="task seed")
     sub.add_argument("--tokenizer", default="frozenlake-tiny", help="policy whose tokens you type in")
 
-    sub = command("pretrain", _pretrain, "make a shipped tiny policy again, or check that the shipped one does what it says")
+    sub = command("pretrain", _pretrain,
+                  "make a shipped tiny policy again, or check that the shipped one does what it says")
     sub.add_argument("name")
     sub.add_argument("--out", type=Path, help="folder to write (default: runs/policies/NAME)")
     sub.add_argument("--seed", type=int, default=None)
-    sub.add_argument("--check", action="store_true", help="reproduce the shipped policy's success within its interval; exit 1 if not")
-    sub.add_argument("--quick", action="store_true", help="with --check: evaluate the shipped weights only, do not train anew")
+    sub.add_argument("--check", action="store_true",
+                     help="reproduce the shipped policy's success within its interval; exit 1 if not")
+    sub.add_argument("--quick", action="store_true",
+                     help="with --check: evaluate the shipped weights only, do not train anew")
 
     sub = command("doctor", _doctor, "what is installed, what works here, and what to do about the rest")
     sub.add_argument("--json", action="store_true")
@@ -234,7 +242,8 @@ def _rollout(args: argparse.Namespace) -> int:
     for group in rollout(session, args.tasks, group_size=args.group):
         print(show_group(group).text)
         for trajectory in group:
-            print((show_tokens(trajectory, session.chat.token_texts) if args.tokens else show_trajectory(trajectory)).text)
+            print((show_tokens(trajectory, session.chat.token_texts) if args.tokens
+                   else show_trajectory(trajectory)).text)
     return 0
 
 
@@ -265,7 +274,8 @@ def _show(args: argparse.Namespace) -> int:
     from workbench.writer import make_folder, write_file
 
     make_folder(args.html.absolute().parent)
-    write_file(args.html, replace=True, content=f'<!doctype html><meta charset="utf-8">{view.html}\n'.encode("utf-8", "replace"))
+    write_file(args.html, replace=True,
+               content=f'<!doctype html><meta charset="utf-8">{view.html}\n'.encode("utf-8", "replace"))
     print(args.html)
     return 0
 
@@ -285,7 +295,8 @@ def _play(args: argparse.Namespace) -> int:
         print(typed)
         return typed
 
-    print("You are the policy and see what it sees. Type the answer (Right || Down), or the whole text with its tags; Ctrl-D ends.\n")
+    print("You are the policy and see what it sees. Type the answer (Right || Down), or the whole text with its tags; "
+          "Ctrl-D ends.\n")
     trajectory = play(PRESETS[args.env], load_tokenizer(args.tokenizer), task_seed=args.seed,
                       ask=input if sys.stdin.isatty() else echoing)
     print(f"\n{show_trajectory(trajectory).text}")

@@ -3,8 +3,8 @@
     config = load_config("frozenlake", {"algorithm.normalize_std": False, "train.steps": 10})
     config = load_config("experiments/mine.toml")        # a TOML file: `base = "frozenlake"` plus the keys that differ
 
-A knob that does nothing is an error (law 11): an unknown key names the nearest right one; a setting that *you* wrote and
-that cannot have an effect with the others is refused; the same setting coming from a preset is a warning.
+A knob that does nothing is an error (law 11): an unknown key names the nearest right one; a setting that *you* wrote
+and that cannot have an effect with the others is refused; the same setting coming from a preset is a warning.
 """
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class TrainConfig:
         if self.evaluate_every < 0:
             raise ConfigError(f"train.evaluate_every is 0 (only before and after) or more, got {self.evaluate_every}")
         if self.keep_checkpoints < 2:
-            raise ConfigError("train.keep_checkpoints is at least 2: if the newest is damaged, the one before it is used")
+            raise ConfigError("train.keep_checkpoints is at least 2: if the newest is damaged, the one before it is "
+                              "used")
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,8 @@ def _build(cls: type, tree: Any, path: str) -> Any:
 def _value(hint: Any, value: Any, where: str, key: str) -> Any:
     if where in KINDS:
         if not isinstance(value, Mapping) or "kind" not in value:
-            raise ConfigError(f"{where} holds a 'kind' (one of {', '.join(sorted(KINDS[where]))}) and its settings, got {value!r}")
+            raise ConfigError(f"{where} holds a 'kind' (one of {', '.join(sorted(KINDS[where]))}) and its settings, "
+                              f"got {value!r}")
         kind, rest = value["kind"], {k: v for k, v in value.items() if k != "kind"}
         if not isinstance(kind, str) or kind not in KINDS[where]:
             raise ConfigError(f"{where}.kind: no {where} {kind!r}; {nearest(str(kind), KINDS[where])}")
@@ -189,7 +191,8 @@ def _coerce(hint: Any, value: Any, where: str) -> Any:
 
 
 def load_config(source: str | Path, overrides: Mapping[str, Any] = {}) -> Config:
-    """A preset's name or a TOML file, with dotted overrides on top. What you set yourself must have an effect (law 11)."""
+    """A preset's name or a TOML file, with dotted overrides on top. What you set yourself must have an effect (law 11).
+    """
     config, warnings = load_config_with_warnings(source, overrides)
     return config
 
@@ -267,14 +270,16 @@ def _fields_of(tree: Mapping[str, Any], parents: list[str]) -> list[str]:
 
 
 def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
-    """Contradictions raise. Settings that cannot act raise if they were written by the user, else come back as warnings."""
+    """Contradictions raise. Settings that cannot act raise if they were written by the user, else come back as
+    warnings.
+    """
     c, train, alg = config, config.train, config.algorithm
     if train.group_size < getattr(alg, "min_group_size", 1):
         raise ConfigError(f"{type(alg).__name__} compares attempts within a group and needs train.group_size >= "
                           f"{alg.min_group_size}, got {train.group_size}")
     if c.collect.temperature == 0:
-        raise ConfigError("collect.temperature = 0 makes all attempts at a task alike, so that nothing can be compared; "
-                          "training samples at a temperature above 0 (evaluation is greedy by itself)")
+        raise ConfigError("collect.temperature = 0 makes all attempts at a task alike, so that nothing can be "
+                          "compared; training samples at a temperature above 0 (evaluation is greedy by itself)")
     if alg.minibatches > train.tasks_per_step * train.group_size:
         raise ConfigError(f"algorithm.minibatches = {alg.minibatches} cuts a step of {train.tasks_per_step} x "
                           f"{train.group_size} trajectories into more parts than it has")

@@ -67,7 +67,8 @@ class LakeDemonstrator:
         return self._towards_goal(env, rng, count, looks=habit < self.guess + self.look)
 
     def _towards_goal(self, env: FrozenLakeEnv, rng: np.random.Generator, count: int, *, looks: bool) -> str:
-        """`down right : down right`, or, looking: `down right : down O right _ right _`, with no `down` in the answer."""
+        """`down right : down right`, or, looking: `down right : down O right _ right _`, with no `down` in the answer.
+        """
         rows, size, goal = env.rows, len(env.rows), find(env.rows, "G")
         around, through = steps_to_goal(rows, holes=True), steps_to_goal(rows, holes=False)
         cell, moves = env.position, []

@@ -1,8 +1,8 @@
 """How good is a policy, and compared with what: the same held-out tasks for everyone (law 12).
 
 Every policy plays the same tasks with the same dynamics seeds and, where it samples, the same noise (common random
-numbers), so that differences are paired task by task. Success is reported sampled at temperature 1 *and* greedy: training
-often only sharpens, and one of the two alone would overstate it.
+numbers), so that differences are paired task by task. Success is reported sampled at temperature 1 *and* greedy:
+training often only sharpens, and one of the two alone would overstate it.
 """
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class Score:
-    """One policy in one mode on the held-out tasks; `success_low/high` is Wilson's 95 % interval. `reward`, `turns` and `tokens`
-    are means per trajectory, `valid_format` is the share of turns (None: the environment does not say).
+    """One policy in one mode on the held-out tasks; `success_low/high` is Wilson's 95 % interval. `reward`, `turns` and
+    `tokens` are means per trajectory, `valid_format` is the share of turns (None: the environment does not say).
 
     `by_task` [n] is 1.0 where the attempt succeeded, in task order: what paired differences are computed from.
     `tokens` counts sampled tokens; None for policies that sample none (random, solver). A trajectory that a fault ended
@@ -74,8 +74,8 @@ def score_trajectories(policy: str, mode: str, trajectories: Sequence[Trajectory
     scored = [t.reward for t in trajectories if t.reward is not None]
     ended = [t for t in trajectories if t.turns and not t.stop_reason.is_fault]
     if ended and all(t.success is None for t in ended):
-        raise EnvError(f"the environment of task {ended[0].task.id!r} does not say whether an attempt succeeded, and that is no "
-                       "zero: put `success` (true or false) into the info of its StepResults")
+        raise EnvError(f"the environment of task {ended[0].task.id!r} does not say whether an attempt succeeded, and "
+                       "that is no zero: put `success` (true or false) into the info of its StepResults")
     return _score(
         policy, mode, [bool(t.success) for t in trajectories], scored or [float("nan")],
         [len(t.turns) for t in trajectories], [t.num_sampled for t in trajectories],
@@ -85,7 +85,8 @@ def score_trajectories(policy: str, mode: str, trajectories: Sequence[Trajectory
 
 
 def evaluate_policy(
-    name: str, tasks: Sequence[Task], play: Callable[[Sequence[Task], CollectConfig, tuple[int | str, ...]], list[Group]],
+    name: str, tasks: Sequence[Task],
+    play: Callable[[Sequence[Task], CollectConfig, tuple[int | str, ...]], list[Group]],
     *, config: CollectConfig, seed: int, modes: Sequence[str] = MODES,
 ) -> list[Score]:
     """Let a policy play `tasks` once per mode: sampled at temperature 1, and greedy.
@@ -122,9 +123,11 @@ def evaluate_baselines(tasks: Sequence[Task], *, family: EnvFamily, seed: int) -
         ended = [attempt for attempt in attempts if attempt is not None]
         if not ended:
             raise EnvError(f"{name} play of {family.name} broke in every attempt, the last time with "
-                           f"{type(fault).__name__}: {fault}; mend the environment before anything is trained in it") from fault
-        scores.append(_score(name, "sampled" if name == "random" else "greedy", [a is not None and a.success for a in attempts],
-                             [a.reward for a in ended], [a.turns for a in ended], None, None, len(attempts) - len(ended)))
+                           f"{type(fault).__name__}: {fault}; mend the environment before anything is trained in it"
+                           ) from fault
+        scores.append(_score(
+            name, "sampled" if name == "random" else "greedy", [a is not None and a.success for a in attempts],
+            [a.reward for a in ended], [a.turns for a in ended], None, None, len(attempts) - len(ended)))
     return scores
 
 

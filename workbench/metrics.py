@@ -10,8 +10,9 @@ from workbench.types import Group, StopReason, trajectories_of
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Rewards, success, spread within groups, lengths and stop reasons of one step; every key is a plain number. What could
-    not be computed (no attempt was scored, the environment says nothing of success or format) is absent, not zero (law 5).
+    """Rewards, success, spread within groups, lengths and stop reasons of one step; every key is a plain number. What
+    could not be computed (no attempt was scored, the environment says nothing of success or format) is absent, not zero
+    (law 5).
 
     `reward_std_within` is the mean over groups of the standard deviation inside a group (population form): the signal
     that group baselines live on, and the first to fall in an echo trap (RAGEN, arXiv 2504.20073, section 4).

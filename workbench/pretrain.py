@@ -283,8 +283,8 @@ def check(name: str, *, quick: bool = False, num_tasks: int = 512,
     """Does the shipped policy do what its provenance says, and does the recipe make such a policy again?
 
     Compares checksums, then success on the held-out tasks, sampled and greedy, with what `provenance.json` states;
-    unless `quick`, runs the recipe anew with the shipped seed and compares its success too (minutes). See `check_shipped` for
-    what counts as reproduced.
+    unless `quick`, runs the recipe anew with the shipped seed and compares its success too (minutes). See
+    `check_shipped` for what counts as reproduced.
     """
     recipe = recipe_named(name)
 

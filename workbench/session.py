@@ -1,4 +1,5 @@
-"""Open everything that a config names: policy, chat format, engine, environment, learner. The doors all come through here.
+"""Open everything that a config names: policy, chat format, engine, environment, learner. The doors all come through
+here.
 
     session = open_session(load_config("frozenlake"))
     session.policy, session.chat, session.engine, session.family
@@ -28,7 +29,9 @@ _told: set[str] = set()  # differences that were already printed in this process
 
 @dataclass(frozen=True)
 class Session:
-    """What a config names, opened. Frozen: the engine and the learner hold state of their own, nothing here is replaced."""
+    """What a config names, opened. Frozen: the engine and the learner hold state of their own, nothing here is
+    replaced.
+    """
 
     config: Config
     policy: Policy
@@ -92,8 +95,8 @@ def reopen(run: Any, *, step: int | None = None, quiet: bool = False) -> Session
     if step is None:
         found = checkpoint.load_newest(run.path)
         if found is None:
-            raise StoreError(f"{run.path} has no checkpoint yet; train at least one step, or evaluate the policy it started "
-                             f"from: {session.policy.name}")
+            raise StoreError(f"{run.path} has no checkpoint yet; train at least one step, or evaluate the policy it "
+                             f"started from: {session.policy.name}")
     else:
         found = checkpoint.load(Path(run.path), step)
     _, tensors, state = found
@@ -110,9 +113,9 @@ def first_process() -> bool:
 def _one_thread_unless_asked() -> None:
     """Compute on one CPU thread, or on as many as OMP_NUM_THREADS says.
 
-    Every door comes through here, so a notebook's kernel, which nobody starts with that variable, rounds like the command
-    line does, bit for bit. And it is as fast: a tiny model on two busy cores was measured 25 times slower with two threads,
-    which wait for each other all the time.
+    Every door comes through here, so a notebook's kernel, which nobody starts with that variable, rounds like the
+    command line does, bit for bit. And it is as fast: a tiny model on two busy cores was measured 25 times slower with
+    two threads, which wait for each other all the time.
     """
     if not os.environ.get("OMP_NUM_THREADS"):
         import torch

@@ -19,8 +19,9 @@ MIN_RISE = 0.08  # of sampled success, in shares: eight points
 def verdict(report: dict[str, Any]) -> dict[str, Any]:
     """Did this run learn? Four conditions on the last evaluation of a run, each with its figures.
 
-    Sampled success rises by at least eight points over the untrained policy on the same tasks, the paired 95 % interval is
-    clear of zero, it ends above random play, and greedy success does not fall by more than a half-width of its interval.
+    Sampled success rises by at least eight points over the untrained policy on the same tasks, the paired 95 % interval
+    is clear of zero, it ends above random play, and greedy success does not fall by more than a half-width of its
+    interval.
     """
     rows = {(row["policy"], row["mode"]): row for row in report["rows"]}
     pairs = {(pair["a"], pair["b"]): pair for pair in report["paired"]}
@@ -42,9 +43,9 @@ def demo(config: Config, seeds: Sequence[int], out: Path, train: Callable[[Confi
          say: Callable[[str], None] = print) -> dict[str, Any]:
     """Train once per seed with `train(config, path)`, judge each, write `table.json` into `out`; returns the table.
 
-    The table holds every row of the last evaluation of every seed, its verdict, and the CPU and wall seconds of its steps
-    (evaluations apart). A run that ends because nothing could be learned has failed like any other. Raises ConfigError for
-    a seed that stands twice, StoreError where a table lies in `out` already.
+    The table holds every row of the last evaluation of every seed, its verdict, and the CPU and wall seconds of its
+    steps (evaluations apart). A run that ends because nothing could be learned has failed like any other. Raises
+    ConfigError for a seed that stands twice, StoreError where a table lies in `out` already.
     """
     if len(set(seeds)) != len(seeds):
         raise ConfigError(f"every seed is a run of its own, but one stands twice in {list(seeds)}")

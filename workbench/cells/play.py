@@ -17,7 +17,8 @@ def play(family: EnvFamily, tokenizer, *, task_seed: int = 0, ask: Callable[[str
     """Play one task at the keyboard and return the trajectory that a model would have made.
 
     Type moves (`Right || Down`), which are put into the environment's format, or a whole action with its tags, which is
-    sent as it is. EOF (Ctrl-D) ends the attempt where it stands. What you type is tokenized by `tokenizer`: you see what it sees.
+    sent as it is. EOF (Ctrl-D) ends the attempt where it stands. What you type is tokenized by `tokenizer`: you see
+    what it sees.
     """
     chat = ChatFormat.from_tokenizer(tokenizer)
     shown: dict[str, int] = {}

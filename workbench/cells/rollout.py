@@ -16,8 +16,8 @@ def rollout(
 ) -> list[Group]:
     """Sample `group_size` attempts at each task with the session's engine; one group per task, in task order.
 
-    `tasks` may be a number: so many training tasks of the step. With several processes each one samples its share of the
-    tasks and all of them return all groups. The same (seed, purpose, step) gives the same groups, bit for bit, for
+    `tasks` may be a number: so many training tasks of the step. With several processes each one samples its share of
+    the tasks and all of them return all groups. The same (seed, purpose, step) gives the same groups, bit for bit, for
     environments that are stepped in the tick (law 8). `on_done` sees the trajectories of this process as they end.
     """
     if isinstance(tasks, int):
@@ -27,7 +27,8 @@ def rollout(
     rank, world = session.place
     groups = collect(
         tasks[rank::world], family=session.family, engine=session.engine, chat=session.chat,
-        config=config or session.config.collect, group_size=session.config.train.group_size if group_size is None else group_size,
+        config=config or session.config.collect,
+        group_size=session.config.train.group_size if group_size is None else group_size,
         address=address or (session.config.seed, purpose, step), on_done=on_done,
     )
     if world == 1:

@@ -29,18 +29,25 @@ def show_run(run: Run | str | Path) -> View:
 
 
 def show_evaluations(run: Run | str | Path, step: int | None = None) -> View:
-    """The table of one evaluation (default: the last): every policy on the same tasks, with intervals and paired differences."""
+    """The table of one evaluation (default: the last): every policy on the same tasks, with intervals and paired
+    differences.
+    """
     run = _opened(run)
     reports = {report["step"]: report for report in run.evaluations().values() if "step" in report}
     if not reports or (step is not None and step not in reports):
         found = f"after steps {', '.join(map(str, sorted(reports)))}" if reports else "none yet"
-        raise DataError(f"run {run.name} has no evaluation{'' if step is None else f' after step {step}'}; it has {found}")
+        raise DataError(f"run {run.name} has no evaluation{'' if step is None else f' after step {step}'}; "
+                        f"it has {found}")
     report = reports[max(reports) if step is None else step]
     return show_evaluation(report["rows"], report["paired"], title=f"{run.name}, after step {report['step']}")
 
 
-def show_step(run: Run | str | Path, step: int, *, task: int = 0, attempt: int | None = None, tokens: bool = False) -> View:
-    """One group of a step (default), one attempt turn by turn, or its tokens by author with the credit that training used."""
+def show_step(
+    run: Run | str | Path, step: int, *, task: int = 0, attempt: int | None = None, tokens: bool = False,
+) -> View:
+    """One group of a step (default), one attempt turn by turn, or its tokens by author with the credit that training
+    used.
+    """
     run = _opened(run)
     groups = run.groups(step)
     group = groups[_index(task, len(groups), f"step {step} has no task")]
@@ -59,7 +66,8 @@ def show_prompt(session: Session, observation: Observation) -> View:
 
 
 def show_scores(scores: Sequence[Score]) -> View:
-    """Scores of policies on the same tasks, with their intervals, paired where `untrained` or `random` is among them."""
+    """Scores of policies on the same tasks, with their intervals, paired where `untrained` or `random` is among them.
+    """
     from workbench.evaluation import report
 
     table = report(scores)
@@ -106,5 +114,6 @@ def _token_texts(policy: str) -> TokenTexts:
         from workbench.policy import load_tokenizer
 
         return ChatFormat.from_tokenizer(load_tokenizer(policy)).token_texts
-    except (ImportError, PolicyError):  # a laptop without transformers, or without the policy, still shows who wrote what
+    except (ImportError, PolicyError):
+        # a laptop without transformers, or without the policy, still shows who wrote what
         return lambda ids: [f"[{token_id}]" for token_id in ids]

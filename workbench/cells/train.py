@@ -39,7 +39,8 @@ from workbench.views import progress
 
 @dataclass(frozen=True, eq=False)
 class StepOutcome:
-    """What one step did: its groups, its numbers, and the seconds each phase took (wall and CPU, kept apart, law 14)."""
+    """What one step did: its groups, its numbers, and the seconds each phase took (wall and CPU, kept apart, law 14).
+    """
 
     step: int
     groups: tuple[Group, ...]
@@ -98,9 +99,9 @@ def train_here(config: Config, path: str | Path, *, on_step: Callable[[StepOutco
     """Train in this process until `config.train.steps` are done; returns the finished run.
 
     Evaluates random play, the solver and the untrained policy first, so that no later number stands alone (law 12).
-    Under torchrun every process calls this; only the first one writes and is told of steps and scores. Raises ConfigError
-    for contradictions, LearnerError after `train.max_empty_steps` steps in a row in which nothing could be trained,
-    StoreError if the run folder exists.
+    Under torchrun every process calls this; only the first one writes and is told of steps and scores. Raises
+    ConfigError for contradictions, LearnerError after `train.max_empty_steps` steps in a row in which nothing could be
+    trained, StoreError if the run folder exists.
     """
     check_liveness(config, frozenset())  # a config that was made in Python has not been through `load_config`
     session = open_session(config)
@@ -137,10 +138,10 @@ def _loop(session: Session, run: RunWriter | None, scores: list[Score], on_step,
         if empty >= train.max_empty_steps:
             fault = next((f"; the first fault: {t.error}" for group in outcome.groups for t in group if t.error), "")
             raise LearnerError(
-                f"{empty} steps in a row taught nothing (step {step}: {outcome.metrics.get('flat_groups', 0):.0%} of the groups are "
-                f"flat, {outcome.metrics['unscored']:.0f} trajectories unscored{fault}). Look at them with `workbench show "
-                f"{run.path if run else 'RUN'} {step}`; a policy that always or never succeeds gives group baselines nothing "
-                "to compare")
+                f"{empty} steps in a row taught nothing (step {step}: {outcome.metrics.get('flat_groups', 0):.0%} of "
+                f"the groups are flat, {outcome.metrics['unscored']:.0f} trajectories unscored{fault}). Look at them "
+                f"with `workbench show {run.path if run else 'RUN'} {step}`; a policy that always or never succeeds "
+                "gives group baselines nothing to compare")
         if last or (train.evaluate_every and step % train.evaluate_every == 0):
             now = evaluate(session, name="trained")
             _record(run, step, [*scores, *now], on_score)
@@ -207,7 +208,8 @@ class RunningRun:
             bar.close("stopped" if stopped else f"failed with status {self.process.returncode}" if failed else "")
         if failed and not stopped:
             log = Path(f"{self.path}.log").read_text(errors="replace")
-            raise LearnerError(f"the run in {self.path} ended with status {self.process.returncode}; its log ends:\n{log[-3000:]}")
+            raise LearnerError(f"the run in {self.path} ended with status {self.process.returncode}; "
+                               f"its log ends:\n{log[-3000:]}")
         return self.run
 
     def stop(self) -> None:
@@ -233,7 +235,8 @@ def train(config: Config, path: str | Path) -> RunningRun:
     from workbench.writer import write_file
 
     settings = path.parent / f"{path.name}.config.json"
-    write_file(settings, json.dumps(to_dict(config), indent=1).encode(), replace=True)  # one may lie there of a failed try
+    # one may lie there of a failed try
+    write_file(settings, json.dumps(to_dict(config), indent=1).encode(), replace=True)
     with open(f"{path}.log", "wb") as log:
         process = subprocess.Popen([sys.executable, "-m", "workbench.cli", "train", str(settings), "--out", str(path)],
                                    stdout=log, stderr=subprocess.STDOUT, start_new_session=True)

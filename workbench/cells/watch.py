@@ -52,7 +52,9 @@ def headline(metrics: Mapping[str, Any]) -> str:
 
 
 def follow(bar: Progress, path: Path) -> None:
-    """Draw on `bar` what a run's folder says now. Nothing but the folder is asked: any process can do this, at any time."""
+    """Draw on `bar` what a run's folder says now. Nothing but the folder is asked: any process can do this, at any
+    time.
+    """
     try:
         run = open_run(path)
         metrics = run.metrics()

@@ -17,7 +17,8 @@ class Env(Protocol):
     """One attempt in progress."""
 
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
-        """Start `task`. The observation depends on the task only; `dynamics_seed` drives chance from here on (law 7)."""
+        """Start `task`. The observation depends on the task only; `dynamics_seed` drives chance from here on (law 7).
+        """
 
     def step(self, action_text: str) -> StepResult:
         """Take the whole text the policy wrote in its turn. Bad text is answered, not raised (law 10)."""

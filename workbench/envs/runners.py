@@ -1,10 +1,12 @@
-"""Who steps the environments: the seam between collecting and environments that may be slow, hung or in another process.
+"""Who steps the environments: the seam between collecting and environments that may be slow, hung or in another
+process.
 
 Calls are data (which attempt, which action), never closures, so a runner may live in this thread, in threads of its own
 or in worker processes. Every call is answered exactly once by `poll`, by a value, an error or a missed deadline.
 
     InlineRunner   steps in the caller's own thread, at once: deterministic, for pure and fast environments
-    ThreadRunner   one daemon thread per attempt: a slow environment holds nobody up, a hung one is given up at its deadline
+    ThreadRunner   one daemon thread per attempt: a slow environment holds nobody up, a hung one is given up at its
+                   deadline
 """
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ def _answer(key: str, call: Callable[[], Observation | StepResult], envs: dict[s
         value = call()
         if not isinstance(value, (Observation, StepResult)):
             raise EnvError(
-                f"an environment returns an Observation from reset and a StepResult from step, got {type(value).__name__}"
+                "an environment returns an Observation from reset and a StepResult from step, "
+                f"got {type(value).__name__}"
             )
         state_key = envs[key].state_key() if hasattr(envs[key], "state_key") else None
         if state_key is not None and not isinstance(state_key, str):

@@ -34,8 +34,8 @@ def figure(width: float, height: float):
 
 
 def png_of(drawing) -> bytes:
-    """The same figure gives the same bytes: no date, no version inside. A palette of 256 colours, because saved notebooks
-    carry these pictures: a third of the size, and no difference to be seen in lines and text."""
+    """The same figure gives the same bytes: no date, no version inside. A palette of 256 colours, because saved
+    notebooks carry these pictures: a third of the size, and no difference to be seen in lines and text."""
     from PIL import Image  # comes with matplotlib
 
     buffer, small = io.BytesIO(), io.BytesIO()

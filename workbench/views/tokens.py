@@ -75,8 +75,8 @@ def show_tokens(trajectory: Trajectory, token_texts: Callable[[Sequence[int]], l
 
     `token_texts(ids)` gives one display string per token (`ChatFormat.token_texts`). `credit` is the advantage per
     token [T] (NaN where there is none), or columns [T] such as `credit_of` gives: "advantage" colours the trained
-    tokens red to blue, "weight" tells which of them count, the rest is in the tooltips. At most about `max_tokens` tokens
-    are drawn, first and last of each segment, with a notice of how many are hidden.
+    tokens red to blue, "weight" tells which of them count, the rest is in the tooltips. At most about `max_tokens`
+    tokens are drawn, first and last of each segment, with a notice of how many are hidden.
     """
     columns = _columns(credit, sum(len(segment) for segment in trajectory.segments))
     scale = _scale(columns)
@@ -109,7 +109,8 @@ def show_segment(segment: Segment, token_texts: Callable[[Sequence[int]], list[s
     drawn = _draw_segment(segment, token_texts, {}, 0.0, max(40, max_tokens), split=True)
     label = f"{title}: {_counted(segment, drawn.kind_T)}"
     present = [look for kind, look in enumerate(KINDS) if (drawn.kind_T == kind).any()]
-    return m.finished(m.card(m.heading(label), _legend({}, 0.0, present), drawn.html), "\n".join([visible(label), *drawn.text]))
+    return m.finished(m.card(m.heading(label), _legend({}, 0.0, present), drawn.html),
+                      "\n".join([visible(label), *drawn.text]))
 
 
 # ------------------------------------------------------------------------------------------------ credit
