@@ -81,6 +81,26 @@ def test_weights_are_cast_to_the_engines_dtype():
     assert worst_gap(other.to(torch.bfloat16), play(engine, prompts(2), turns=1)) < 0.5
 
 
+@pytest.mark.parametrize("family", ["qwen3", "gemma3", "mistral", "gpt2"])
+def test_half_precision_does_not_round_the_frequencies_of_positions(family):
+    """Rounded to bfloat16 they turn the thousandth position by up to a radian: another model than the trained one."""
+    model = tiny(family)
+    engine = open_engine(TransformersEngineConfig(dtype="bfloat16"), model)
+    kept = {name: buffer for name, buffer in model.named_buffers() if name not in model.state_dict()}
+    assert any("inv_freq" in name for name in kept) or family == "gpt2"
+    own = dict(engine._model.named_buffers())
+    assert all(own[name].dtype == buffer.dtype and torch.equal(own[name], buffer) for name, buffer in kept.items())
+    assert {parameter.dtype for parameter in engine._model.parameters()} == {torch.bfloat16}
+    rounded = {name for name, buffer in tiny(family).to(torch.bfloat16).named_buffers()
+               if name in kept and not torch.equal(buffer.to(kept[name].dtype), kept[name])}
+    assert family == "gpt2" or any("inv_freq" in name for name in rounded)  # control: `.to` does round them
+
+
+def test_ties_stay_ties_in_half_precision():
+    engine = open_engine(TransformersEngineConfig(dtype="bfloat16"), tiny(TIED))
+    assert engine._model.lm_head.weight is engine._model.get_input_embeddings().weight
+
+
 def test_weights_that_diverged_end_turns_with_an_error():
     engine = open_engine(TransformersEngineConfig(), tiny(UNTIED))
     engine.sync({name: tensor * float("nan") for name, tensor in tiny(UNTIED).state_dict().items()}, 1)

@@ -8,6 +8,22 @@ import torch
 from workbench.errors import EngineError
 
 
+def cast_weights(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Change parameters and stored buffers of `model` to `dtype`, in place; ties stay ties.
+
+    Buffers that are no part of the state (the frequencies of rotary positions) keep their type, as in a model that
+    `from_pretrained` loads in half precision. `model.to(dtype)` would round them, and the angle of position 1000 would
+    be off by a radian: the engine would sample from another model than the one that is trained.
+    """
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(dtype)
+        for module in model.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                if name not in module._non_persistent_buffers_set and buffer.is_floating_point():
+                    setattr(module, name, buffer.to(dtype))
+
+
 def copy_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
     """Copy `weights` into `model` in place, casting to the model's dtype and device.
 
