@@ -387,8 +387,8 @@ def test_one_writer_per_folder_and_no_stale_lock(tmp_path):
 ALLOWED = {
     ("workbench/cells/train.py", "open"): "what a child process prints, as it comes: a log, not a record",
     ("workbench/cells/train.py", "path.parent.mkdir"): "the folder that runs lie in, before the child starts",
-    ("workbench/doctor.py", "open"): "asks whether the disk takes bytes at all, in a temporary folder",
-    ("workbench/doctor.py", "os.rename"): "the same question",
+    ("workbench/doctor/machine.py", "open"): "asks whether the disk takes bytes at all, in a temporary folder",
+    ("workbench/doctor/machine.py", "os.rename"): "the same question",
 }
 
 WRITING_CALLS = {
