@@ -13,6 +13,7 @@ from typing import Any
 
 from workbench.chat.encode import Piece
 from workbench.chat.skeleton import Template, TemplateRefused, placeholder
+from workbench.errors import ChatFormatError
 from workbench.types import Message, Source
 
 TOOLS_BEFORE = (
@@ -117,7 +118,12 @@ def _shows_tools(template: Template) -> bool:
 
 
 def chat_message(message: Message, source: Source, turn: int) -> ChatMessage:
-    """A message as pieces by `source`. Only parts that the environment's author marked as trusted are literal."""
+    """A message as pieces by `source`. Only parts that the environment's author marked as trusted are literal.
+
+    Raises ChatFormatError for a role that is no plain word: templates write it between their control tokens."""
+    if not message.role.isidentifier():
+        raise ChatFormatError(f"the role of a message is a word such as system, user, assistant or tool, got "
+                              f"{message.role!r}; text belongs into the content")
     pieces = tuple(Piece(part.text, source, turn, part.trusted) for part in message.content if part.text)
     name = Piece(message.name, source, turn) if message.name else None
     call_id = Piece(message.tool_call_id, source, turn) if message.tool_call_id else None

@@ -125,7 +125,7 @@ class SafeEncoder:
         return builder.spans()
 
     def run(self, text: str, later: bool, plain: bool) -> tuple[list[int], list[tuple[int, int]]]:
-        """(ids, character offsets) of text without control tokens in it. `plain`: all of it is literal text."""
+        """(ids, character offsets) of text without control tokens in it. `plain`: one literal, cut at its controls."""
         encode = self._encode_cached if len(text) <= CACHED_CHARACTERS else self._encode_text
         ids, offsets = encode(text, later)
         if not plain and not self.forbidden_ids.isdisjoint(ids):
@@ -207,7 +207,8 @@ class _Builder:
         if not run:
             return
         text = run[0][0] if len(run) == 1 else "".join(part[0] for part in run)
-        ids, offsets = encoder.run(text, self._later, all(part[3] for part in run))
+        # Literals side by side are there because a guard was taken out between them: joined, they may be a forgery.
+        ids, offsets = encoder.run(text, self._later, plain=len(run) == 1 and run[0][3])
         self._later = True
         if len(run) == 1:
             self._emit(ids, run[0][1], run[0][2])
