@@ -122,6 +122,15 @@ def test_a_run_that_cannot_learn_ends_with_the_reason(tmp_path):
     assert stored.steps() == [1, 2] and list(stored.metrics()["flat_groups"]) == [1.0, 1.0]
 
 
+def test_a_run_that_learned_nothing_can_still_be_opened(tmp_path):
+    """Its checkpoint holds the weights of version 0, which the engine has already."""
+    run = train_here(tiny(collect__max_turn_tokens=2, train__steps=1), tmp_path / "flat")
+    session = reopen(run, quiet=True)
+    assert session.learner.version == session.engine.policy_version == 0
+    assert all(torch.equal(tensor, session.policy.model.state_dict()[name])
+               for name, tensor in session.learner.weights().items())
+
+
 def test_a_run_in_which_everything_breaks_is_kept_and_names_the_fault(tmp_path, monkeypatch):
     step = FrozenLakeEnv.step
 

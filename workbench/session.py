@@ -101,7 +101,8 @@ def reopen(run: Any, *, step: int | None = None, quiet: bool = False) -> Session
         found = checkpoint.load(Path(run.path), step)
     _, tensors, state = found
     session.learner.load_state(tensors, state["learner"])
-    session.sync()
+    if session.learner.version:  # version 0 is what the engine holds: a run in which nothing was updated yet
+        session.sync()
     return session
 
 
