@@ -125,7 +125,7 @@ class SafeEncoder:
         return builder.spans()
 
     def run(self, text: str, later: bool, plain: bool) -> tuple[list[int], list[tuple[int, int]]]:
-        """(ids, character offsets) of text without control tokens in it. `plain`: one literal, cut at its controls."""
+        """(ids, character offsets) of text without control tokens in it. `plain`: all of it is literal text."""
         encode = self._encode_cached if len(text) <= CACHED_CHARACTERS else self._encode_text
         ids, offsets = encode(text, later)
         if not plain and not self.forbidden_ids.isdisjoint(ids):
