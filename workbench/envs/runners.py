@@ -20,7 +20,7 @@ from typing import Protocol
 
 from workbench.envs.base import Env, EnvFamily
 from workbench.errors import EnvError
-from workbench.types import Observation, StepResult, Task
+from workbench.types import Message, Observation, StepResult, Task, Text
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,19 @@ class EnvRunner(Protocol):
         """The attempt is over. Unknown keys are ignored."""
 
 
+def _check_messages(observation: Observation) -> None:
+    """Raise EnvError unless messages are made of what `types` says: anything else could be neither shown nor stored."""
+    if not isinstance(observation, Observation):
+        raise EnvError(f"the observation of a StepResult is an Observation, got {type(observation).__name__}")
+    for message in observation.messages:
+        if not isinstance(message, Message) or not all(isinstance(part, Text) for part in message.content):
+            raise EnvError(f"an Observation holds Messages whose content is Texts, got {message!r}")
+        words = (message.role, *(part.text for part in message.content))
+        names = (message.name, message.tool_call_id)
+        if not all(isinstance(word, str) for word in (*words, *(name for name in names if name is not None))):
+            raise EnvError(f"role, texts and names of a Message are strings, got {message!r}")
+
+
 def _answer(key: str, call: Callable[[], Observation | StepResult], envs: dict[str, Env]) -> EnvAnswer:
     started = time.monotonic()
     try:
@@ -61,6 +74,7 @@ def _answer(key: str, call: Callable[[], Observation | StepResult], envs: dict[s
                 "an environment returns an Observation from reset and a StepResult from step, "
                 f"got {type(value).__name__}"
             )
+        _check_messages(value if isinstance(value, Observation) else value.observation)
         state_key = envs[key].state_key() if hasattr(envs[key], "state_key") else None
         if state_key is not None and not isinstance(state_key, str):
             raise EnvError(f"state_key() names a state by a string, got {state_key!r}")
