@@ -85,6 +85,12 @@ def test_what_a_preset_sets_without_effect_is_a_warning(monkeypatch):
     assert len(warnings) == 1 and "collect.window = 5 has no effect" in warnings[0]
 
 
+@pytest.mark.parametrize("settings", [{"collect.temperature": 0.7}, {"collect.top_p": 0.9}])
+def test_training_on_bent_samples_is_allowed_and_said(settings):
+    (warning,) = load_config_with_warnings("frozenlake", settings)[1]
+    assert "bent distribution" in warning
+
+
 def test_group_baselines_need_groups():
     with pytest.raises(ConfigError, match="group_size >= 2"):
         load_config("frozenlake", {"train.group_size": 1})

@@ -99,6 +99,11 @@ def test_every_history_goes_through_collect_credit_and_learner(history):
     assert (shown_again > 0) == (history == "window")
 
 
+def test_another_run_seed_shuffles_otherwise():
+    seeds = {open_session(tiny(seed=seed), quiet=True).learner.config.seed for seed in (0, 1)}
+    assert len(seeds) == 2
+
+
 def test_trajectories_are_durable_before_the_first_update(tmp_path, monkeypatch):
     session = open_session(tiny(), quiet=True)
 

@@ -308,5 +308,10 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
             node = node.get(part)
         return node
 
-    return [f"{key} = {at(tree, key)!r} has no effect here: {why}"
-            for key, dead, why in inert if dead and at(tree, key) != at(defaults, key)]
+    warnings = [f"{key} = {at(tree, key)!r} has no effect here: {why}"
+                for key, dead, why in inert if dead and at(tree, key) != at(defaults, key)]
+    if c.collect.temperature != 1 or c.collect.top_p != 1:
+        warnings.append(
+            f"collect.temperature = {c.collect.temperature} and top_p = {c.collect.top_p}: attempts are sampled from a bent "
+            "distribution, but the loss scores the policy's own; no importance weight makes up for it yet")
+    return warnings

@@ -22,6 +22,7 @@ from workbench.envs.base import EnvFamily
 from workbench.errors import StoreError
 from workbench.learner import Learner
 from workbench.policy import Policy, load_policy
+from workbench.seeds import seed_of
 from workbench.types import Task
 
 _told: set[str] = set()  # differences that were already printed in this process
@@ -45,7 +46,9 @@ class Session:
     @cached_property
     def learner(self) -> Learner:
         """Made on first use: rolling out and looking need no optimizer."""
-        return Learner(self.policy.model, self.config.algorithm, self.config.learner)
+        config = self.config.learner
+        address = seed_of(self.config.seed, "learner", config.seed)  # runs with other seeds shuffle otherwise (law 8)
+        return Learner(self.policy.model, self.config.algorithm, replace(config, seed=address))
 
     @cached_property
     def place(self) -> tuple[int, int]:
