@@ -32,10 +32,6 @@ class MicroBatch:
     scored_by_M: Tensor  # int64: where their predictions stand, as indices into B * L
     segment_M: Tensor   # int64: the row each belongs to, 0..B-1
 
-    @property
-    def padded_tokens(self) -> int:
-        return self.input_ids_BL.numel()
-
 
 @dataclass(frozen=True, eq=False)
 class Rows:
