@@ -1,8 +1,5 @@
 """The loop as a whole, on the shipped policy: exact, replayable, durable in the right order, and honest about nothing learned."""
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +7,11 @@ import torch
 
 from workbench.cells.evaluate import evaluate, neighbours
 from workbench.cells.rollout import rollout
-from workbench.cells.train import RunningRun, fresh_path, train, train_here, train_step
+from workbench.cells.train import train_here, train_step
 from workbench.config import load_config
 from workbench.envs import baselines
 from workbench.envs.frozen_lake import FrozenLakeEnv
-from workbench.errors import ConfigError, LearnerError, StoreError
+from workbench.errors import ConfigError, LearnerError
 from workbench.policy import load_policy
 from workbench.replay import replay_step
 from workbench.session import open_session, reopen
@@ -163,31 +160,3 @@ def test_a_contradiction_made_in_python_is_refused_too(tmp_path):
 def test_a_run_remembers_which_weights_it_started_from(finished):
     (event,) = [event for event in finished.events() if event["kind"] == "policy"]
     assert event["fingerprint"] == load_policy("frozenlake-tiny").fingerprint
-
-
-def test_a_run_that_was_stopped_is_returned_as_far_as_it_came(finished):
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    running = RunningRun(finished.path, process, 5)
-    running.stop()
-    assert running.wait().steps() == [1, 2]
-    killed = RunningRun(finished.path, subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]), 5)
-    Path(f"{finished.path}.log").write_text("out of memory")
-    with pytest.raises(LearnerError, match="status -9; its log ends:\nout of memory"):  # that was not us
-        killed.wait()
-
-
-def test_a_run_trains_in_its_own_process_and_is_never_overwritten(tmp_path):
-    path = tmp_path / "own"
-    run = train(tiny(train__steps=1), path).wait()
-    assert run.steps() == [1] and np.isfinite(run.metrics()["reward_mean"]).all()
-    with pytest.raises(StoreError, match="never overwritten"):
-        train(tiny(), path)
-    assert fresh_path(path).name == "own-2"
-
-
-def test_a_run_that_fails_in_its_process_shows_the_end_of_its_log(tmp_path):
-    with pytest.raises(LearnerError, match="no-such-policy"):
-        train(tiny(policy__name="./no-such-policy"), tmp_path / "bad").wait()
-    again = train(tiny(), tmp_path / "bad")  # what the failed try left beside the folder is in nobody's way
-    again.stop()
-    again.process.wait()

@@ -385,8 +385,8 @@ def test_one_writer_per_folder_and_no_stale_lock(tmp_path):
 
 # (file, call) -> why it may touch a disk itself. Everything else goes through `writer`.
 ALLOWED = {
-    ("workbench/cells/train.py", "open"): "what a child process prints, as it comes: a log, not a record",
-    ("workbench/cells/train.py", "path.parent.mkdir"): "the folder that runs lie in, before the child starts",
+    ("workbench/cells/running.py", "open"): "what a child process prints, as it comes: a log, not a record",
+    ("workbench/cells/running.py", "path.parent.mkdir"): "the folder that runs lie in, before the child starts",
     ("workbench/doctor/machine.py", "open"): "asks whether the disk takes bytes at all, in a temporary folder",
     ("workbench/doctor/machine.py", "os.rename"): "the same question",
 }
