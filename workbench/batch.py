@@ -50,10 +50,11 @@ class Batch:
     turn_offsets: Tensor             # int64 [N + 1], into turn_reward_K
     turn_reward_K: Tensor            # float64; NaN where a turn could not be scored
     names_N: tuple[str, ...]         # "task id/attempt", for messages to people
-    # later facts [T], float32; None: not computed
+    # later facts, float32; None: not computed; NaN for a token or trajectory that none was needed for
     old_logp_T: Tensor | None = None
     ref_logp_T: Tensor | None = None
-    value_T: Tensor | None = None
+    value_T: Tensor | None = None        # a critic's value of what stands before token t
+    final_value_N: Tensor | None = None  # ... and of what stands after the last token of a truncated trajectory
 
     @classmethod
     def from_groups(cls, groups: Sequence[Group]) -> Batch:
@@ -142,7 +143,7 @@ class Batch:
         by_token = {f.name: getattr(self, f.name)[tokens] for f in fields(self)
                     if f.name.endswith("_T") and getattr(self, f.name) is not None}
         by_trajectory = {f.name: getattr(self, f.name)[chosen] for f in fields(self)
-                         if f.name.endswith("_N") and f.name != "names_N"}
+                         if f.name.endswith("_N") and f.name != "names_N" and getattr(self, f.name) is not None}
         group = by_trajectory.pop("group_of_trajectory_N").tolist()
         first_seen = {g: i for i, g in enumerate(dict.fromkeys(group))}
         return replace(

@@ -68,17 +68,19 @@ class LearnerConfig:
 class Learner:
     """Owns a model and its optimizer. `version` counts the updates that were made; it names the weights."""
 
-    def __init__(self, model: nn.Module, algorithm: Algorithm, config: LearnerConfig, *, own_copy: bool = True) -> None:
+    def __init__(self, model: nn.Module, algorithm: Algorithm, config: LearnerConfig, *, own_copy: bool = True,
+                 reference: nn.Module | None = None) -> None:
         """The model is copied, so the one handed in stays the untrained policy. `own_copy=False` saves that memory:
-        then the caller must not use it any more. Raises LearnerError for the wrong number of processes and for
-        weights that are not float32 (small updates vanish in half precision)."""
+        then the caller must not use it any more. `reference` is what `ref_logp_T` is computed with; it is read only.
+        Raises LearnerError for the wrong number of processes and for weights that are not float32 (small updates
+        vanish in half precision)."""
         trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not trainable:
             raise LearnerError("the model has no parameter that requires a gradient; nothing can be trained")
         if wrong := [f"{name} is {p.dtype}" for name, p in trainable if p.dtype != torch.float32]:
             raise LearnerError(f"weights are trained in float32, but {wrong[0]}; load the policy with dtype='float32' "
                                "and set precision='bf16' for speed")
-        self.algorithm, self.config, self.version = algorithm, config, 0
+        self.algorithm, self.config, self.version, self._reference = algorithm, config, 0, reference
         self.empty_updates = self.bad_updates = 0  # so far: with nothing to train, with numbers that were not finite
         self._bad_in_a_row = 0
         # Precision is ours (autocast below): accelerate's is one setting for the whole Python process.
@@ -114,6 +116,25 @@ class Learner:
 
     # -------------------------------------------------------------------------------------------- one step
 
+    def facts(self, batch: Batch) -> Batch:
+        """The batch with those later facts that `algorithm.requires` and that it does not have yet, under the current
+        weights: call it before credit is computed. Every process calls it with the same whole batch.
+
+        Numbers stand at the sampled tokens of scored trajectories, NaN elsewhere. Raises LearnerError for a fact that
+        nothing here can compute.
+        """
+        missing = [name for name in self.algorithm.requires if getattr(batch, name) is None]
+        needed_T = batch.eligible_T & batch.scored_N[batch.trajectory_of_token_T]
+        made: dict[str, Tensor] = {}
+        if "old_logp_T" in missing:
+            made["old_logp_T"] = self.logprobs(batch, needed_T)
+        if "ref_logp_T" in missing and self._reference is not None:
+            made["ref_logp_T"] = self.logprobs(batch, needed_T, self._reference)
+        if unknown := [name for name in missing if name not in made]:
+            raise LearnerError(f"{self.algorithm.name} needs {', '.join(unknown)}, but this learner has nothing to "
+                               "compute it with: a reference policy is handed over as Learner(reference=...)")
+        return replace(batch, **made) if made else batch
+
     def update(self, batch: Batch, credit: Credit, *, step: int) -> list[UpdateReport]:
         """All updates of one step. Every process calls this with the same whole batch.
 
@@ -141,13 +162,15 @@ class Learner:
                     raise error
         return reports
 
-    def logprobs(self, batch: Batch, tokens_T: Tensor) -> Tensor:
-        """Logprob of the chosen tokens under the current weights [T], float32; NaN elsewhere. No gradient."""
+    def logprobs(self, batch: Batch, tokens_T: Tensor, model: nn.Module | None = None) -> Tensor:
+        """Logprob of the chosen tokens under the current weights, or those of another `model` [T], float32; NaN
+        elsewhere. No gradient."""
         rows = Rows.of(batch, tokens_T)
         logp_T = torch.zeros(batch.num_tokens)
+        model, head = (self._bare, self._head) if model is None else (model.eval(), output_head(model))
         with torch.no_grad():
             for micro in self._micro_batches(rows):
-                logits_MV = trained_logits(self._bare, self._head, micro, bf16=self.config.precision == "bf16")
+                logits_MV = trained_logits(model, head, micro, bf16=self.config.precision == "bf16")
                 logp_T[micro.token_M] = logprobs_of(logits_MV, self._ids(batch, micro)).cpu()
         return torch.where(tokens_T, self._summed(logp_T), torch.nan)
 

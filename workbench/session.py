@@ -48,7 +48,9 @@ class Session:
         """Made on first use: rolling out and looking need no optimizer."""
         config = self.config.learner
         address = seed_of(self.config.seed, "learner", config.seed)  # runs with other seeds shuffle otherwise (law 8)
-        return Learner(self.policy.model, self.config.algorithm, replace(config, seed=address))
+        # The learner trains a copy, so the policy's own model stays what it was: the reference.
+        reference = self.policy.model if "ref_logp_T" in self.config.algorithm.requires else None
+        return Learner(self.policy.model, self.config.algorithm, replace(config, seed=address), reference=reference)
 
     @cached_property
     def place(self) -> tuple[int, int]:

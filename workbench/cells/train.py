@@ -56,6 +56,7 @@ def train_step(session: Session, step: int, run: RunWriter | None = None,
         run.write_step(step, groups)
     clock.lap("store")
     batch = Batch.from_groups(groups)
+    batch = session.learner.facts(batch)  # what credit needs of the models: values, reference logprobs
     credit = session.config.algorithm.credit(batch)
     clock.lap("credit")
     try:
