@@ -97,7 +97,7 @@ def test_unknown_splits_are_refused():
 
 
 def test_presets_are_what_their_names_say():
-    assert set(ENVS) == {"frozenlake", "bandit"}
+    assert set(ENVS) == {"frozenlake", "bandit", "sokoban"}
     assert {family.name for family in PRESETS.values()} == set(ENVS)
     demo = PRESETS["frozenlake-4x4"]
     assert (demo.size, demo.slip, demo.hole_density, demo.max_moves, demo.think) == (4, 0.0, 0.2, 10, True)

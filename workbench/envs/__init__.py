@@ -11,16 +11,23 @@ from types import MappingProxyType
 from workbench.envs.bandit import CODE_NAMES, HELDOUT_NAMES, PAPER_HELDOUT_NAMES, PAPER_NAMES, Bandit
 from workbench.envs.base import Env, EnvFamily
 from workbench.envs.frozen_lake import FrozenLake
+from workbench.envs.sokoban import Sokoban
+from workbench.envs.sokoban_levels import ALTERNATIVE
 from workbench.envs.splits import split_of, tasks
 
 # Kinds of environment by the name that a config gives them; a new one is one more line here.
-ENVS: Mapping[str, type] = MappingProxyType({FrozenLake.name: FrozenLake, Bandit.name: Bandit})
+ENVS: Mapping[str, type] = MappingProxyType({
+    FrozenLake.name: FrozenLake, Bandit.name: Bandit, Sokoban.name: Sokoban})
 
 PRESETS: Mapping[str, EnvFamily] = MappingProxyType({
     "frozenlake-4x4": FrozenLake(),  # the demo's: slip 0, holes 0.2, 10 moves
     "frozenlake-4x4-nothink": FrozenLake(think=False),
     "frozenlake-4x4-slip": FrozenLake(slip=0.2),
     "frozenlake-4x4-gymnasium": FrozenLake(slip=2 / 3),  # RAGEN's first versions: 1/3 intended, 1/3 to each side
+    "sokoban-6x6": Sokoban(),
+    "sokoban-6x6-coordinates": Sokoban(observation="coordinates"),
+    "sokoban-6x6-symbols": Sokoban(symbols=ALTERNATIVE),
+    "sokoban-8x8-2": Sokoban(size=8, boxes=2, min_solution=3, max_solution=14, max_moves=30),
     "bandit": Bandit(),
     "bandit-paper": Bandit(safe_payout=0.15, names=PAPER_NAMES, heldout_names=PAPER_HELDOUT_NAMES),
     "bandit-code": Bandit(safe_payout=0.1, names=CODE_NAMES, heldout_names=()),
@@ -28,4 +35,4 @@ PRESETS: Mapping[str, EnvFamily] = MappingProxyType({
     "bandit-test": Bandit(names=HELDOUT_NAMES, heldout_names=()),
 })
 
-__all__ = ["ENVS", "PRESETS", "Bandit", "Env", "EnvFamily", "FrozenLake", "split_of", "tasks"]
+__all__ = ["ENVS", "PRESETS", "Bandit", "Env", "EnvFamily", "FrozenLake", "Sokoban", "split_of", "tasks"]

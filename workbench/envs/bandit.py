@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from workbench.envs.format import format_action, parse_action
+from workbench.envs.format import format_action, parse_action, refusal
 from workbench.envs.splits import content_split
 from workbench.errors import ConfigError, EnvError
 from workbench.seeds import rng_at
@@ -197,10 +197,7 @@ class BanditEnv:
 
     def _refuse(self, complaint: str, quote: str) -> StepResult:
         penalty = float(self.family.format_penalty)
-        words = [Text(complaint, trusted=True)]
-        if quote:
-            words += [Text(" It says: ", trusted=True), Text(quote)]
-        words.append(Text(f"\nNothing was done. Answer like this: {self.family.example}\n", trusted=True))
+        words = refusal(complaint, quote, self.family.example)
         if self.family.show_rewards:
             words.append(Text(f"Reward: {penalty:g}\n"))
         return StepResult(_user(*words, Text(self._state_words())), penalty, {"payout": 0.0, "format": penalty},

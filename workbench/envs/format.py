@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from workbench.types import Text
+
 SEPARATOR = "||"
 THINK_TAGS = ("<think>", "</think>")
 ANSWER_TAGS = ("<answer>", "</answer>")
@@ -61,6 +63,20 @@ def parse_action(text: str, moves: Sequence[str], *, think: bool) -> ParsedActio
     if any(part.strip() for part in outside):
         return ParsedAction((), False, "There is text outside the tags.", thought=thought)
     return _read_moves(blocks[-1], moves, thought)
+
+
+def refusal(complaint: str, quote: str, example: str) -> list[Text]:
+    """What an agent is told about a text that could not be read. Its own words, quoted, stay untrusted (law 9)."""
+    said = [Text(" It says: ", trusted=True), Text(quote)] if quote else []
+    return [Text(complaint, trusted=True), *said,
+            Text(f"\nNothing was done. Answer like this: {example}\n", trusted=True)]
+
+
+def limit_notice(done: int, asked: int) -> list[Text]:
+    """What an agent is told when it asked for more moves than one answer may hold; nothing where it did not."""
+    if asked <= done:
+        return []
+    return [Text(f"Only {done} of {asked} moves were done; the limit is {done} per answer.\n", trusted=True)]
 
 
 def _split(text: str, tags: Sequence[str], places: Sequence[int]) -> tuple[list[str], list[str]]:

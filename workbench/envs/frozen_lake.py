@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from workbench.envs import lake_solver
-from workbench.envs.format import ParsedAction, format_action, parse_action
+from workbench.envs.format import ParsedAction, format_action, limit_notice, parse_action, refusal
 from workbench.envs.splits import content_split
 from workbench.errors import ConfigError, EnvError
 from workbench.seeds import rng_at
@@ -205,11 +205,8 @@ class FrozenLakeEnv:
             if self.finished:
                 break
         goal = 1.0 if self._cell() == GOAL else 0.0
-        notices = []
         # Moves left over because the attempt ended need no word; those beyond the limit do.
-        if len(parsed.moves) > len(wanted) and not self.finished:
-            notices.append(Text(f"Only {len(wanted)} of {len(parsed.moves)} moves were done; "
-                                f"the limit is {len(wanted)} per answer.\n", trusted=True))
+        notices = [] if self.finished else limit_notice(len(wanted), len(parsed.moves))
         return self._result(notices, {"goal": goal, "format": 0.0}, done, effective, parsed, before)
 
     # -------------------------------------------------------------------------------------------- optional parts
@@ -256,10 +253,7 @@ class FrozenLakeEnv:
         return self.position != (row, column)
 
     def _refuse(self, parsed: ParsedAction) -> StepResult:
-        notices = [Text(parsed.complaint, trusted=True)]
-        if parsed.quote:
-            notices += [Text(" It says: ", trusted=True), Text(parsed.quote)]
-        notices.append(Text(f"\nNothing was done. Answer like this: {self.family.example}\n", trusted=True))
+        notices = refusal(parsed.complaint, parsed.quote, self.family.example)
         return self._result(notices, {"goal": 0.0, "format": float(self.family.format_penalty)}, [], False, parsed,
                             self.position)
 

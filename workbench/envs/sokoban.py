@@ -1,0 +1,287 @@
+"""Sokoban: push every box onto a target. Text only; several moves in one answer.
+
+    # # # # # #      # wall · _ floor · O target · √ box on a target · X box · P you · S you on a target
+    # _ _ O # #
+    # _ X _ _ #      Moves: Up, Down, Left, Right. Walking into a box pushes it, unless a wall or a box is behind it.
+    # _ _ P _ #      A move that is blocked is used up and changes nothing. Boxes cannot be pulled: a box in a wrong
+    # _ _ _ _ #      corner stays there, and the attempt runs on until its moves are used up.
+    # # # # # #
+
+What a turn pays, in parts: `moves`, -0.1 a move; `boxes`, +1 for a box pushed onto a target and -1 for one pushed off;
+`solved`, +10 when the last one is on; `format`, `format_penalty` when the text cannot be read or names an unknown move;
+then nothing is done and the agent is told what was wrong. Moves beyond `max_moves_per_action` are not carried out, cost
+neither reward nor moves, and are told too. The attempt ends when all boxes are on targets (terminated) or when the
+last of `max_moves` is used (truncated); `max_turns` counts answers and is kept by whoever runs the attempt.
+
+`observation` says how the agent is shown the room: the "grid", "coordinates" (row and column of everything that is not
+plain floor, counted from 1 at the top left), or "both".
+
+The game has no chance in it: `dynamics_seed` changes nothing. `task_seed` makes the level (`sokoban_levels.py`).
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from workbench.envs import sokoban_levels as levels, sokoban_solver as solver
+from workbench.envs.format import ParsedAction, format_action, limit_notice, parse_action, refusal
+from workbench.envs.splits import content_split
+from workbench.errors import ConfigError, EnvError
+from workbench.types import Message, Observation, StepResult, Task, Text
+
+MOVES = ("Up", "Down", "Left", "Right")
+OBSERVATIONS = ("grid", "coordinates", "both")
+PER_MOVE, ONTO_TARGET, OFF_TARGET, ALL_ON_TARGETS = -0.1, 1.0, -1.0, 10.0  # gym-sokoban's, and RAGEN's
+
+
+@dataclass(frozen=True)
+class Sokoban:
+    """A family of levels. The fields are its only configuration.
+
+    size                  rows and columns, the outer wall included
+    boxes                 1 or 2, with as many targets
+    wall_density          probability that a cell inside is a wall
+    min_solution, max_solution
+                          shortest solutions have from min to max moves, every length equally likely
+    max_moves             moves in the whole attempt
+    max_moves_per_action  moves carried out of one answer
+    max_turns             answers in the whole attempt
+    think                 the format: thought and answer, or the answer alone
+    format_penalty        what an unreadable answer pays (0 or negative)
+    show_rewards          tell the agent what its answer paid; off, no reward is ever in a prompt
+    observation           "grid", "coordinates" or "both"
+    symbols               seven characters: wall, floor, target, box on target, box, player, player on target
+    """
+
+    size: int = 6
+    boxes: int = 1
+    wall_density: float = 0.15
+    min_solution: int = 2
+    max_solution: int = 8
+    max_moves: int = 15
+    max_moves_per_action: int = 5
+    max_turns: int = 10
+    think: bool = True
+    format_penalty: float = -0.1
+    show_rewards: bool = False
+    observation: str = "grid"
+    symbols: str = levels.STANDARD
+
+    name: ClassVar[str] = "sokoban"
+    solver_name: ClassVar[str] = "optimal"
+
+    def __post_init__(self) -> None:
+        for field, low, high in (("size", 4, 9), ("boxes", 1, 2), ("min_solution", 1, self.max_solution),
+                                 ("max_solution", 1, 40), ("max_moves", 1, None), ("max_moves_per_action", 1, None),
+                                 ("max_turns", 1, None)):
+            value = getattr(self, field)
+            if value < low or high is not None and value > high:
+                upper = "" if high is None else f" and at most {high}"
+                raise ConfigError(f"Sokoban.{field} must be at least {low}{upper}, got {value!r}")
+        if not 0 <= self.wall_density <= 0.4:
+            raise ConfigError(f"Sokoban.wall_density must lie in 0 to 0.4, got {self.wall_density!r}; with more walls "
+                              "hardly any floor is in one piece")
+        if not float("-inf") < self.format_penalty <= 0:
+            raise ConfigError("Sokoban.format_penalty is 0 or negative (more would pay for garbage), got "
+                              f"{self.format_penalty!r}")
+        if self.observation not in OBSERVATIONS:
+            raise ConfigError(f"Sokoban.observation is one of {', '.join(OBSERVATIONS)}, got {self.observation!r}")
+        if len(self.symbols) != 7 or len(set(self.symbols)) != 7 or any(not c.isprintable() or c.isspace()
+                                                                        for c in self.symbols):
+            raise ConfigError(f"Sokoban.symbols are seven different visible characters ({levels.STANDARD!r}: wall, "
+                              f"floor, target, box on target, box, player, player on target), got {self.symbols!r}")
+        reachable = min(self.max_moves, self.max_turns * self.max_moves_per_action)
+        if reachable < self.max_solution:
+            raise ConfigError(f"Sokoban.max_solution = {self.max_solution} moves cannot be made: the limits allow "
+                              f"{reachable}; raise max_moves (or max_turns), or lower max_solution")
+
+    # -------------------------------------------------------------------------------------------- tasks
+
+    def task(self, task_seed: int) -> Task:
+        """The level of this seed. Depends on size, boxes, walls, lengths and the seed alone, so that families which
+        differ in limits, symbols or observation are compared on the same levels."""
+        lengths = range(self.min_solution, self.max_solution + 1)
+        level = levels.make_level(self.size, self.boxes, self.wall_density, lengths, task_seed)
+        return Task(f"sokoban-{self.size}x{self.size}-{self.boxes}/{task_seed}", self.name, int(task_seed),
+                    {"level": list(level.rows)}, {"solution": level.moves})
+
+    def split_of(self, task: Task) -> str:
+        """"train" or "held-out", by the level itself: no level is in both, whatever the seeds."""
+        return content_split("/".join(task.payload["level"]))
+
+    def make(self) -> SokobanEnv:
+        return SokobanEnv(self)
+
+    # -------------------------------------------------------------------------------------------- yardsticks
+
+    def random_action(self, env: SokobanEnv, rng: np.random.Generator) -> str:
+        """Moves uniformly at random out of the four, as many as an answer may hold: the limit on answers then takes
+        nothing from random play, and what comes after a solution is not carried out."""
+        return format_action([MOVES[move] for move in rng.integers(4, size=self.max_moves_per_action)],
+                             think=self.think)
+
+    def solver_action(self, env: SokobanEnv, rng: np.random.Generator) -> str:
+        """As much of a shortest solution as fits into one answer; Up in a deadlock, where nothing helps."""
+        moves = solver.plan(env.room, env.state, self.max_moves_per_action)
+        return format_action([MOVES[move] for move in moves] or MOVES[:1], think=self.think)
+
+    # -------------------------------------------------------------------------------------------- words
+
+    @property
+    def label(self) -> str:
+        """The whole setting in one line, for tables and plots."""
+        symbols = "" if self.symbols == levels.STANDARD else f", symbols {self.symbols}"
+        return (f"Sokoban {self.size}x{self.size}, {self.boxes} {'box' if self.boxes == 1 else 'boxes'}, solutions of "
+                f"{self.min_solution} to {self.max_solution}, walls {self.wall_density:.3g}, {self.max_moves} moves, "
+                f"{self.max_moves_per_action} per answer, {self.max_turns} answers, {self.observation}{symbols}")
+
+    @property
+    def instructions(self) -> str:
+        """The trusted part of the first prompt. The limits in it are those that are enforced."""
+        wall, floor, target, done, box, player, standing = self.symbols
+        goal = f"Push {'the box onto the target' if self.boxes == 1 else 'every box onto a target'}.\n"
+        grid = (f"{wall} wall, {floor} floor, {target} target, {box} box, {done} box on target, {player} you, {standing} "
+                "you on target.\n")
+        places = "Places are row and column, from 1 at the top left; the outer ring is wall.\n"
+        per_answer = min(self.max_moves_per_action, self.max_moves)
+        return (goal + (grid if self.observation != "coordinates" else "") + (places if self.observation != "grid" else "")
+                + f"Moves: {', '.join(MOVES)}. Limits: {self.max_moves} moves in all, {per_answer} per answer, "
+                f"{self.max_turns} answers.\nAnswer like this: {self.example}\n\n")
+
+    @property
+    def example(self) -> str:
+        moves = MOVES[3:] if min(self.max_moves_per_action, self.max_moves) == 1 else (MOVES[3], MOVES[1])
+        return format_action(moves, think=self.think, thought="plan")
+
+
+class SokobanEnv:
+    """One attempt. Holds nothing but numbers and strings: picklable, and rebuilt by (family, task, dynamics_seed)."""
+
+    def __init__(self, family: Sokoban) -> None:
+        self.family = family
+        self.room: solver.Room = ()
+        self.state: solver.State = (0, ())
+        self.moves_used = 0
+        self.turns = 0
+        self.finished = True
+
+    def reset(self, task: Task, dynamics_seed: int) -> Observation:
+        self._open(task.payload["level"])
+        self.moves_used, self.turns, self.finished = 0, 0, self._solved()
+        if self.finished:
+            raise EnvError(f"task {task.id!r} is solved before the first move; give it a box that is off its target")
+        return _user(Text(self.family.instructions, trusted=True), Text(self._state_words()))
+
+    def step(self, action_text: str) -> StepResult:
+        if self.finished:
+            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
+        self.turns += 1
+        parsed = parse_action(action_text, MOVES, think=self.family.think)
+        if not parsed.valid:
+            notices = refusal(parsed.complaint, parsed.quote, self.family.example)
+            return self._result(notices, _parts(format=float(self.family.format_penalty)), [], False, parsed)
+        wanted = parsed.moves[: self.family.max_moves_per_action]
+        done, before, parts = [], self.state, _parts()
+        for move in wanted:
+            for part, paid in self._move(MOVES.index(move)).items():
+                parts[part] += paid
+            done.append(move)
+            if self.finished:
+                break
+        effective = self.state != before
+        notices = [] if self.finished else limit_notice(len(wanted), len(parsed.moves))
+        return self._result(notices, parts | {"moves": PER_MOVE * len(done)}, done, effective, parsed)
+
+    # -------------------------------------------------------------------------------------------- optional parts
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that the future depends on, as JSON values."""
+        return {"level": list(levels.draw(self.room, self.state)), "moves_used": self.moves_used, "turns": self.turns,
+                "finished": self.finished}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot of the same family, without a reset."""
+        self._open(snapshot["level"])
+        self.moves_used, self.turns, self.finished = (
+            snapshot["moves_used"], snapshot["turns"], snapshot["finished"])
+
+    def state_key(self) -> str:
+        """Names the state: two attempts with the same key have the same future."""
+        return f"{'/'.join(levels.draw(self.room, self.state))} {self.family.max_moves - self.moves_used}"
+
+    def draw(self) -> str:
+        """The grid as text: one symbol a cell, single spaces between, one line a row."""
+        vocabulary = str.maketrans(levels.STANDARD, self.family.symbols)
+        return "\n".join(" ".join(row.translate(vocabulary)) for row in levels.draw(self.room, self.state))
+
+    def places(self) -> str:
+        """The same facts as rows and columns, from 1 at the top left; the outer wall goes without saying."""
+        size = len(self.room)
+        inner = [r * size + c for r in range(1, size - 1) for c in range(1, size - 1)]
+        walls = [cell for cell in inner if self.room[cell // size][cell % size] == solver.WALL]
+        player, boxes = self.state
+        lines = [("You", (player,)), ("Box", boxes), ("Target", solver.targets_of(self.room)), ("Wall", walls)]
+        return "\n".join(f"{name} {', '.join(f'{cell // size + 1} {cell % size + 1}' for cell in cells) or 'none'}"
+                         for name, cells in lines)
+
+    # -------------------------------------------------------------------------------------------- inside
+
+    def _open(self, rows: Sequence[str]) -> None:
+        self.room, self.state = levels.read(rows)
+        size, boxes = len(self.room), len(self.state[1])
+        if (size, boxes) != (self.family.size, self.family.boxes):
+            raise EnvError(f"expected a level of {self.family.size} x {self.family.size} with {self.family.boxes} "
+                           f"box(es), got {size} x {size} with {boxes}; the task must come from a family of the same "
+                           "kind")
+
+    def _solved(self) -> bool:
+        return self.state[1] == solver.targets_of(self.room)
+
+    def _on_targets(self) -> int:
+        return len(set(self.state[1]) & set(solver.targets_of(self.room)))
+
+    def _move(self, move: int) -> dict[str, float]:
+        """Carry out one move; what it pays besides its price."""
+        before = self._on_targets()
+        self.state = solver.step(self.room, self.state, move)
+        self.moves_used += 1
+        change = self._on_targets() - before
+        self.finished = self._solved() or self.moves_used >= self.family.max_moves
+        return {"boxes": ONTO_TARGET if change > 0 else OFF_TARGET if change < 0 else 0.0,
+                "solved": ALL_ON_TARGETS if self._solved() else 0.0}
+
+    def _result(self, notices: Sequence[Text], parts: dict[str, float], done: list[str], effective: bool,
+                parsed: ParsedAction) -> StepResult:
+        reward = sum(parts.values())
+        solved = self._solved()
+        texts = list(notices)
+        if self.family.show_rewards:
+            texts.append(Text(f"Reward: {reward:g}\n"))
+        info = {"success": solved, "moves": done, "effective": effective, "valid_format": parsed.valid,
+                "complaint": parsed.complaint, "asked_moves": len(parsed.moves), "state": self.draw(),
+                "on_targets": self._on_targets(), "moves_left": self.family.max_moves - self.moves_used}
+        return StepResult(_user(*texts, Text(self._state_words())), reward, parts, solved,
+                          self.finished and not solved, info)
+
+    def _state_words(self) -> str:
+        shown = {"grid": [self.draw()], "coordinates": [self.places()], "both": [self.draw(), self.places()]}
+        end = ("All boxes are on targets." if self.family.boxes > 1 else "The box is on the target.") if self._solved() \
+            else f"Moves left: {self.family.max_moves - self.moves_used}"
+        return "\n".join([*shown[self.family.observation], end])
+
+
+def _parts(**paid: float) -> dict[str, float]:
+    return {"moves": 0.0, "boxes": 0.0, "solved": 0.0, "format": 0.0} | paid
+
+
+def task_from_rows(rows: Sequence[str], task_id: str = "sokoban/drawn") -> Task:
+    """A task drawn by hand in the standard symbols, one string a row; spaces between the cells may stay."""
+    level = levels.level_from_rows(rows)
+    return Task(task_id, Sokoban.name, 0, {"level": list(level.rows)}, {"solution": level.moves})
+
+
+def _user(*parts: Text) -> Observation:
+    return Observation((Message("user", parts),))
