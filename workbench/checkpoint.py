@@ -66,12 +66,17 @@ def save(run: RunWriter | str | os.PathLike, step: int, tensors: Mapping[str, Ma
     files[_STATE] = json.dumps(content, indent=1).encode("ascii")
     folder = _folder(run)
     writer.make_folder(folder)
-    if (folder / step_name(step)).exists() and not _is_sound(run, step):
+    if (folder / step_name(step)).exists() and damage(run, step) is not None:
         writer.set_aside(folder / step_name(step), folder.parent / "orphans")
     writer.write_folder(folder / step_name(step), files, kind="checkpoint", version=FORMAT)
-    for old in steps(run)[:-keep]:
-        writer.remove_folder(folder / step_name(old))
+    prune(run, keep)
     return folder / step_name(step)
+
+
+def prune(run: RunWriter | str | os.PathLike, keep: int) -> None:
+    """Remove all but the newest `keep`: the second half of a save, done again by who goes on after a kill between."""
+    for old in steps(run)[:-keep]:
+        writer.remove_folder(_folder(run) / step_name(old))
 
 
 def steps(run: RunWriter | str | os.PathLike) -> list[int]:
@@ -94,12 +99,13 @@ def load(run: RunWriter | str | os.PathLike, step: int) -> Checkpoint:
     return Checkpoint(step, tensors, content["state"])
 
 
-def _is_sound(run: RunWriter | str | os.PathLike, step: int) -> bool:
+def damage(run: RunWriter | str | os.PathLike, step: int) -> str | None:
+    """Why the checkpoint of `step` cannot be used, after reading every byte of it; None where it is sound."""
     try:
         load(run, step)
-    except StoreError:
-        return False
-    return True
+    except StoreError as error:
+        return str(error)
+    return None
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

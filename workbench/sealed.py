@@ -119,19 +119,22 @@ def read_sealed_json(path: Path, *, kind: str, version: int) -> Any:
         content = document["content"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(f"{path} is damaged or was not written by this program: {error!r}") from error
-    check_format(path, found=(found, number), expected=(kind, version))
+    program = content.get("program") if isinstance(content, dict) else None
+    check_format(path, found=(found, number), expected=(kind, version), program=program)
     if sha256(json_bytes(content, kind)).hexdigest() != digest:
         raise StoreError(f"{path} was changed after it was written (its sha256 differs); restore it from a copy")
     return content
 
 
-def check_format(path: Path, *, found: tuple[Any, Any], expected: tuple[str, int]) -> None:
-    """Raise StoreError unless a file's (kind, format version) is one that this version of the program reads."""
+def check_format(path: Path, *, found: tuple[Any, Any], expected: tuple[str, int], program: Any = None) -> None:
+    """Raise StoreError unless a file's (kind, format version) is one that this version of the program reads.
+    `program`: the version that wrote it, where the file says so."""
     if found[0] != expected[0]:
         raise StoreError(f"{path} holds a {found[0]!r}, expected a {expected[0]!r}")
     if type(found[1]) is not int or not 1 <= found[1] <= expected[1]:
+        reads = f"workbench {program}, which wrote it" if program else f"one that reads format {found[1]!r}"
         raise StoreError(f"{path} has format {found[1]!r} of {expected[0]!r}; this version reads formats 1 to "
-                         f"{expected[1]}. Open it with a version of the workbench that reads format {found[1]!r}")
+                         f"{expected[1]}. Open it with a version of the workbench that is new enough: {reads}")
 
 
 def read_file(path: Path) -> bytes:

@@ -2,7 +2,7 @@
 
     NAME/
       run.json                     what this folder is, and its format version
-      config.json                  the whole configuration
+      config.json                  the whole configuration it began with; `settings` events say what was changed since
       metrics.jsonl                one line a step. THE LINE COMMITS THE STEP: it seals (bytes, sha256) the step's files
       events.jsonl                 what was worth saying: skipped updates, warnings
       clock.jsonl                  wall-clock data, processes, machines: apart from what is hashed
@@ -21,6 +21,7 @@ One process writes (flock), any number read, also while it writes.
 """
 from __future__ import annotations
 
+import copy
 import os
 import platform
 import re
@@ -31,7 +32,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import columns, sealed, writer
+from workbench import __version__, columns, sealed, writer
 from workbench.columns import first_difference, groups_equal, tables_equal  # noqa: F401  (part of this surface)
 from workbench.errors import StoreError
 from workbench.sealed import Seal
@@ -78,7 +79,7 @@ def create_run(path: str | os.PathLike, config: Mapping[str, Any]) -> RunWriter:
     if path.exists():
         raise StoreError(f"{path} is there already; choose another name, or go on with that run by `reopen_run`")
     files = {
-        "run.json": sealed.sealed_json({"name": path.name}, kind="run", version=FORMAT),
+        "run.json": sealed.sealed_json({"name": path.name, "program": __version__}, kind="run", version=FORMAT),
         "config.json": sealed.sealed_json(config, kind="config", version=FORMAT),
         **{name: b"" for name in _LINES},
     }
@@ -136,7 +137,23 @@ class RunWriter:
 
     def _clock(self, entry: Mapping[str, Any]) -> None:
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        writer.append_line(self.path / "clock.jsonl", {"at": now, **entry})
+        writer.append_line(self.path / "clock.jsonl", {"at": now, **entry}, sync=False)
+
+    def write_clock(self, step: int, clock: Mapping[str, Any]) -> None:
+        """Seconds and whatever else depends on the machine, of a step that was just committed."""
+        self._clock({"what": "step", "step": step, "clock": dict(clock)})
+
+    def note_machine(self, facts: Mapping[str, Any]) -> None:
+        """What the last bit of a number depends on (threads, versions ...), for all steps from the next one on. The
+        same facts as before are not written again."""
+        known = self.run.machines()
+        if not known or known[-1][1] != dict(facts):
+            self._clock({"what": "machine", "after": self.last_step or 0, "machine": dict(facts)})
+
+    def change_settings(self, changed: Mapping[str, Sequence[Any]]) -> None:
+        """From the next step on `changed` holds: dotted key -> (old value, new value). One event, and so one commit
+        point; `Run.config` has the new values from then on."""
+        self.event({"kind": "settings", "after": self.last_step or 0, "changed": dict(changed)})
 
     def _write(self, step: int, name: str, content: memoryview) -> Path:
         self._check_open(step)
@@ -178,7 +195,7 @@ class RunWriter:
         if TRAJECTORIES not in seals:
             raise StoreError(f"step {step} has no trajectories yet; call write_step before commit_step")
         if clock:
-            self._clock({"what": "step", "step": step, "clock": dict(clock)})
+            self.write_clock(step, clock)
         files = {name: vars(seal) for name, seal in seals.items()}
         writer.append_line(self.path / "metrics.jsonl", {"step": step, "metrics": dict(metrics), "files": files})
         self._committed.add(step)
@@ -227,11 +244,14 @@ class Run:
     def __init__(self, path: Path):
         self.path = path
         if not path.is_dir():
+            if writer.half_made(path):
+                raise StoreError(f"there is no run folder {path}: its process died before the folder was complete, so "
+                                 "nothing had been done yet. Start it again with `workbench train`")
             raise StoreError(f"there is no run folder {path}; runs lie side by side in one folder, one folder each")
         if not (path / "run.json").is_file():
             raise StoreError(f"{path} is not a run folder: it has no run.json. Name the folder of one run")
         sealed.read_sealed_json(path / "run.json", kind="run", version=FORMAT)
-        self.config: dict[str, Any] = sealed.read_sealed_json(path / "config.json", kind="config", version=FORMAT)
+        self.first_config = sealed.read_sealed_json(path / "config.json", kind="config", version=FORMAT)
         self._known: tuple[tuple[int, int], dict[int, dict]] = ((-1, -1), {})
 
     @property
@@ -240,6 +260,23 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The whole configuration, as it is in force now."""
+        return self.config_of(10**8)
+
+    def config_of(self, step: int) -> dict[str, Any]:
+        """The configuration that was in force at the end of `step`: what it began with, and what was changed since."""
+        config = copy.deepcopy(self.first_config)
+        for event in self.events() if (self.path / "events.jsonl").exists() else ():
+            for key, (_, value) in event["changed"].items() if _is_change(event, step) else ():
+                *parents, leaf = key.split(".")
+                node = config
+                for parent in parents:
+                    node = node[parent]
+                node[leaf] = value
+        return config
 
     def _commits(self) -> dict[int, dict]:
         """Step -> its metrics line. Read again only when the file has changed."""
@@ -272,6 +309,10 @@ class Run:
                 found.append(f"{name}: the last line is cut short ({len(torn)} bytes) and was left out")
         for step in self.uncommitted():
             found.append(f"step {step} has files but was not committed (under way, or its process died)")
+        machines = self.machines()
+        for (_, before), (after, now) in zip(machines, machines[1:]):
+            found.append(f"after step {after} it went on with other {differing(before, now)}: from there on it need "
+                         "not be, bit for bit, the run that was never interrupted")
         return found
 
     def _commit(self, step: int) -> dict:
@@ -319,10 +360,17 @@ class Run:
 
     def processes(self) -> list[dict[str, Any]]:
         """Which processes wrote this run, when and where."""
-        return [line for line in sealed.read_lines(self.path / "clock.jsonl").records if line["what"] != "step"]
+        lines = sealed.read_lines(self.path / "clock.jsonl").records
+        return [line for line in lines if line["what"] not in ("step", "machine")]
+
+    def machines(self) -> list[tuple[int, dict[str, Any]]]:
+        """(step, facts): from the step after it on, the run was computed by what `facts` say (threads, versions ...).
+        Several of them: bit-exactness is not promised."""
+        lines = sealed.read_lines(self.path / "clock.jsonl").records
+        return [(line["after"], line["machine"]) for line in lines if line["what"] == "machine"]
 
     def events(self) -> list[dict[str, Any]]:
-        """What was worth saying, in order: skipped updates, warnings."""
+        """What was worth saying, in order: skipped updates, changed settings, warnings."""
         return list(sealed.read_lines(self.path / "events.jsonl").records)
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
@@ -342,6 +390,16 @@ class Run:
                 data = data[:len(data) - len(sealed.read_lines(self.path / name).torn)]
             total.update(f"{name} {sha256(data).hexdigest()}\n".encode())
         return total.hexdigest()
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What two sets of facts differ in, in words: "threads (1, now 2)"."""
+    keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    return ", ".join(f"{key} ({before.get(key)}, now {now.get(key)})" for key in keys)
+
+
+def _is_change(event: Mapping[str, Any], step: int) -> bool:
+    return event.get("kind") == "settings" and event["after"] <= step
 
 
 def _frame(rows: Mapping[int, Mapping[str, Any]]) -> pandas.DataFrame:

@@ -163,6 +163,8 @@ def create_folder(path: Path, files: Mapping[str, bytes], folders: Iterable[str]
             os.mkdir(temporary / check_name(name))
         for name, content in files.items():
             _write_new(temporary / check_name(name), content)
+    for leftover in half_made(Path(path)):  # of earlier tries: the name is taken now, so nobody is still at it
+        _discard(leftover)
 
 
 @contextmanager
@@ -218,6 +220,11 @@ def set_aside(path: Path, folder: Path) -> Path:
     return target
 
 
+def half_made(path: Path) -> list[Path]:
+    """Temporaries of `path` that lie beside it: it was being made when a process died, or is being made just now."""
+    return sorted(path.parent.glob(f"{TEMPORARY}{path.name}-*")) if path.parent.is_dir() else []
+
+
 def sweep(folder: Path) -> list[Path]:
     """Remove what killed processes left half-written or half-deleted below `folder`. Only for who holds its lock."""
     leftovers = []
@@ -234,8 +241,11 @@ def sweep(folder: Path) -> list[Path]:
 # ------------------------------------------------------------------------------------------------ lines
 
 
-def append_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Add one record: one write, one fsync. A tail without its newline is cut off first and kept as `.orphan-…`."""
+def append_line(path: Path, record: Mapping[str, Any], *, sync: bool = True) -> None:
+    """Add one record: one write, one fsync. A tail without its newline is cut off first and kept as `.orphan-…`.
+
+    `sync=False` is for lines that nobody will miss (the clock): a power cut may take the last of them.
+    """
     path, line = Path(path), line_bytes(record)
     with _disk_errors(path, "append to"):
         is_new = not path.exists()
@@ -246,7 +256,8 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
                 end = cut_lines(path)
             try:
                 _write_all(fd, line)
-                os.fsync(fd)
+                if sync:
+                    os.fsync(fd)
             except BaseException:
                 os.ftruncate(fd, end)
                 raise
