@@ -355,8 +355,7 @@ def first_difference(a: Any, b: Any, where: str = "groups") -> str | None:
     zero; True is not 1. A tuple and a list of the same entries are equal (JSON has only one), and so are 1 and 1.0.
     """
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        same = type(a) is type(b) and a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-        return None if same else f"{where}: {a!r} is not {b!r}"
+        return _array_difference(a, b, where)
     a, b = (value.item() if isinstance(value, np.generic) else value for value in (a, b))
     if is_dataclass(a) or is_dataclass(b):
         if type(a) is not type(b):
@@ -373,6 +372,26 @@ def first_difference(a: Any, b: Any, where: str = "groups") -> str | None:
     else:
         return None if _same_scalar(a, b) else f"{where}: {a!r} is not {b!r}"
     return _first(parts)
+
+
+def _array_difference(a: Any, b: Any, where: str) -> str | None:
+    """The first entry of which a bit differs, and how many do; or in what the arrays as such are not alike."""
+    if type(a) is not type(b) or a.dtype != b.dtype or a.shape != b.shape:
+        kinds = (f"{x.dtype}{list(x.shape)}" if isinstance(x, np.ndarray) else type(x).__name__ for x in (a, b))
+        return f"{where}: " + " is not ".join(kinds)
+    differs = np.flatnonzero(differing_bits(a, b))
+    if not len(differs):
+        return None
+    index = np.unravel_index(differs[0], a.shape)
+    x, y = a[index].item(), b[index].item()
+    return f"{where}{[int(i) for i in index]}: {x!r} is not {y!r} ({len(differs)} of {a.size} entries differ)"
+
+
+def differing_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """For each entry of two arrays of one type and shape, flat: does any bit differ? NaN equals the same NaN, 0.0 is
+    not -0.0."""
+    a, b = (np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(x.size, x.itemsize) for x in (a, b))
+    return (a != b).any(axis=1)
 
 
 def _first(parts: Iterable[tuple[Any, Any, str]]) -> str | None:
