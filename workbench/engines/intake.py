@@ -4,10 +4,14 @@ A request that passes is *in flight* until its completion is handed over or its 
 """
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from workbench.engines.base import Request
 from workbench.errors import EngineError
+
+UNLIMITED = 1 << 20  # context of models that have no positions to run out of
 
 
 class Intake:
@@ -67,6 +71,19 @@ class Intake:
                 f"sync to version {version} refused: the engine already holds version {policy_version}; versions must "
                 "grow, so that a version names one set of weights"
             )
+
+
+def model_context(model: Any, max_context: int | None) -> int:
+    """Tokens of one sequence: what a Hugging Face model has positions for, and no more than was asked for."""
+    text = model.config.get_text_config(decoder=True)
+    positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None) or UNLIMITED
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        # Beyond this length it rotates differently, which would make kept keys wrong.
+        positions = min(positions, rope.get("original_max_position_embeddings", positions))
+    if max_context is not None and max_context > positions:
+        raise EngineError(f"engine.max_context is {max_context}, but the model has positions for {positions} tokens")
+    return int(max_context or positions)
 
 
 def new_token_limit(prompt_length: int, request: Request, context_length: int) -> int:

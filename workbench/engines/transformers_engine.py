@@ -23,7 +23,7 @@ import torch
 from workbench.engines.base import Completion, Request
 from workbench.engines.cohort_runner import CohortRunner
 from workbench.engines.config import TransformersEngineConfig
-from workbench.engines.intake import Intake, new_token_limit
+from workbench.engines.intake import Intake, model_context, new_token_limit
 from workbench.engines.probe import Verdict, judge, slot_forward
 from workbench.engines.rows import Counters, Row
 from workbench.engines.sampling import Sampled, sample_rows, uniforms
@@ -31,8 +31,6 @@ from workbench.engines.slot_runner import SlotRunner
 from workbench.engines.weights import cast_weights, copy_weights
 from workbench.errors import EngineError
 from workbench.types import Sampling
-
-UNLIMITED = 1 << 20  # context of models that have no positions to run out of
 
 
 class TransformersEngine:
@@ -58,7 +56,7 @@ class TransformersEngine:
         self._counters = Counters()
         vocab_size = int(self._model.get_input_embeddings().weight.shape[0])
         self._verdict = self._choose(vocab_size)
-        self._intake = Intake(_context_length(self._model, config.max_context), vocab_size,
+        self._intake = Intake(model_context(self._model, config.max_context), vocab_size,
                               config.cache_tokens if self.keeps_cache else None)
         self._runner = self._make_runner()
 
@@ -177,16 +175,3 @@ class TransformersEngine:
 
 def _keeps_logits(model: torch.nn.Module) -> bool:
     return "logits_to_keep" in inspect.signature(model.forward).parameters
-
-
-def _context_length(model: torch.nn.Module, max_context: int | None) -> int:
-    """Tokens of one sequence: what the model has positions for, and no more than was asked for."""
-    text = model.config.get_text_config(decoder=True)
-    positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None) or UNLIMITED
-    rope = getattr(text, "rope_parameters", None) or {}
-    if rope.get("rope_type") == "longrope":
-        # Beyond this length it rotates differently, which would make kept keys wrong.
-        positions = min(positions, rope.get("original_max_position_embeddings", positions))
-    if max_context is not None and max_context > positions:
-        raise EngineError(f"engine.max_context is {max_context}, but the model has positions for {positions} tokens")
-    return int(max_context or positions)
