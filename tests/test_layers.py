@@ -27,7 +27,7 @@ LAYERS: dict[str, float] = {
     "envs": 2.0, "tools": 2.1, "engines": 2.0, "algorithms": 2.0, "metrics": 2.0,
     "demonstrations": 2.1,
     # 3: attempts, weights, files, pictures
-    "sealed": 3.0, "writer": 3.1, "columns": 3.2, "store": 3.3, "run_diff": 3.4, "collect": 3.1, "policy": 3.0,
+    "sealed": 3.0, "workers": 3.05, "writer": 3.1, "columns": 3.2, "store": 3.3, "run_diff": 3.4, "collect": 3.1, "policy": 3.0,
     "lint": 3.1, "views": 3.0,
     # 4: learning, and what may be said of it
     "fine_tuning": 4.0, "microbatch": 4.0, "update_report": 4.0, "learner": 4.1, "checkpoint": 4.0, "replay": 4.1,
@@ -68,6 +68,7 @@ INSTEAD: dict[str, str] = {
     "pretrain": "the policy that was made",
     "demonstrations": "the demonstrations, as text",
     "metrics": "the metrics, a plain mapping",
+    "workers": "the runner, behind the EnvRunner protocol of envs/runners.py",
     "run_diff": "the finished comparison",
 }
 

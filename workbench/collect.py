@@ -26,6 +26,7 @@ from workbench.errors import ConfigError, EngineError, EnvError, WorkbenchError
 from workbench.sealed import plain
 from workbench.seeds import seed_of
 from workbench.types import Group, Observation, Sampling, StepResult, StopReason, Task, Trajectory, Turn
+from workbench.workers import ProcessRunner
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,12 @@ class CollectConfig:
     max_context: int | None = None  # tokens of one sequence, prompt included; None: what the engine can hold
     temperature: float = 1.0
     top_p: float = 1.0
-    env_runner: str = "inline"      # "inline": deterministic, in the tick | "threads": slow ones, with a deadline
-    env_deadline_s: float = 30.0    # wall-clock limit of one reset or step (threads only)
+    # "inline": deterministic, in the tick | "threads": slow ones, with a deadline | "processes": killed at their deadline
+    env_runner: str = "inline"
+    env_deadline_s: float = 30.0    # wall-clock limit of one reset or step (not inline)
+    env_workers: int = 4            # processes that answer; one that is stuck is replaced until its deadline
+    env_retries: int = 2            # times an attempt is run again from its seed after its worker process died
+    env_answer_bytes: int = 1_000_000  # longest answer that is taken from a worker process
 
     def __post_init__(self) -> None:
         if self.history not in HISTORIES:
@@ -54,13 +59,24 @@ class CollectConfig:
         if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1:
             raise ConfigError("collect.temperature is finite and not negative, and collect.top_p lies above 0 and up "
                               f"to 1; got {self.temperature} and {self.top_p}")
-        if self.env_runner not in ("inline", "threads"):
-            raise ConfigError(f"collect.env_runner is 'inline' or 'threads', got {self.env_runner!r}")
+        if self.env_runner not in ("inline", "threads", "processes"):
+            raise ConfigError(f"collect.env_runner is 'inline', 'threads' or 'processes', got {self.env_runner!r}")
         if not self.env_deadline_s > 0:
             raise ConfigError(f"collect.env_deadline_s is a positive number of seconds, got {self.env_deadline_s}")
+        for name, least in (("env_workers", 1), ("env_retries", 0), ("env_answer_bytes", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"collect.{name} is at least {least}, got {getattr(self, name)}")
 
     def runner(self) -> EnvRunner:
+        """A new runner of this kind; whoever asks for it shuts it down."""
+        if self.env_runner == "processes":
+            return ProcessRunner(self.env_deadline_s, self.env_workers, self.env_retries, self.env_answer_bytes)
         return InlineRunner() if self.env_runner == "inline" else ThreadRunner(self.env_deadline_s)
+
+    def runs_like(self, other: CollectConfig) -> bool:
+        """True where a runner made for `other` will do."""
+        names = ("env_runner", "env_deadline_s", "env_workers", "env_retries", "env_answer_bytes")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
 @dataclass
@@ -258,16 +274,20 @@ def collect(
     """Sample `group_size` attempts at each task; one group per task, in the order of `tasks`.
 
     `address` is the beginning of every seed: (run seed, purpose, step). `on_done` sees each trajectory as it ends.
+    `runner` steps the environments and stays open; without one, `config` says which, and it is closed at the end.
     Faults (a raising environment, an engine without an answer) end *their* trajectory with a named stop reason and are
     returned like any other (law 10). Raises ConfigError for a task that stands twice. However it ends, nothing of it
     stays behind in the engine or the runner, so that an interrupted collect can be followed by another.
     """
     if group_size < 1:
         raise ConfigError(f"group_size is at least 1, got {group_size}")
-    collector = _Collector(engine, chat, family, config, address, runner or config.runner(), on_done)
+    own = config.runner() if runner is None else None
+    collector = _Collector(engine, chat, family, config, address, runner or own, on_done)
     try:
         started = [[collector.start(task, number) for number in range(group_size)] for task in tasks]
         collector.run()
     finally:
         collector.abandon()
+        if own is not None:
+            own.shutdown()
     return [Group(tuple(attempt.result for attempt in attempts)) for attempts in started]

@@ -290,7 +290,9 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
          "env.max_moves ends the attempt before that many moves are made"),
         ("collect.window", c.collect.history != "window", f"collect.history is {c.collect.history!r}, not 'window'"),
         ("collect.env_deadline_s", c.collect.env_runner == "inline",
-         "an inline environment cannot be cut off; set collect.env_runner='threads'"),
+         "an inline environment cannot be cut off; set collect.env_runner='processes' (or 'threads')"),
+        *((f"collect.{name}", c.collect.env_runner != "processes", "there are no worker processes; set "
+           "collect.env_runner='processes'") for name in ("env_workers", "env_retries", "env_answer_bytes")),
     ]
     if hasattr(alg, "clip_low"):
         for key in ("algorithm.clip_low", "algorithm.clip_high"):

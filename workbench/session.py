@@ -19,6 +19,7 @@ from workbench.engines import open_engine
 from workbench.engines.base import Engine
 from workbench.envs import tasks as env_tasks
 from workbench.envs.base import EnvFamily
+from workbench.envs.runners import EnvRunner
 from workbench.errors import StoreError
 from workbench.learner import Learner
 from workbench.policy import Policy, load_policy
@@ -51,6 +52,12 @@ class Session:
         # The learner trains a copy, so the policy's own model stays what it was: the reference.
         reference = self.policy.model if "ref_logp_T" in self.config.algorithm.requires else None
         return Learner(self.policy.model, self.config.algorithm, replace(config, seed=address), reference=reference)
+
+    @cached_property
+    def runner(self) -> EnvRunner:
+        """What steps the environments, kept from step to step: worker processes need not start anew. They go with the
+        session."""
+        return self.config.collect.runner()
 
     @cached_property
     def place(self) -> tuple[int, int]:

@@ -7,6 +7,7 @@ or in worker processes. Every call is answered exactly once by `poll`, by a valu
     InlineRunner   steps in the caller's own thread, at once: deterministic, for pure and fast environments
     ThreadRunner   one daemon thread per attempt: a slow environment holds nobody up, a hung one is given up at its
                    deadline
+    ProcessRunner  in `workbench.workers`: a hung environment is killed at its deadline, a dead one is run again
 """
 from __future__ import annotations
 
@@ -51,8 +52,11 @@ class EnvRunner(Protocol):
     def close(self, key: str) -> None:
         """The attempt is over. Unknown keys are ignored."""
 
+    def shutdown(self) -> None:
+        """Give back threads and processes. A runner that is used again after it starts anew."""
 
-def _check_messages(observation: Observation) -> None:
+
+def check_messages(observation: Observation) -> None:
     """Raise EnvError unless messages are made of what `types` says: anything else could be neither shown nor stored."""
     if not isinstance(observation, Observation):
         raise EnvError(f"the observation of a StepResult is an Observation, got {type(observation).__name__}")
@@ -65,7 +69,10 @@ def _check_messages(observation: Observation) -> None:
             raise EnvError(f"role, texts and names of a Message are strings, got {message!r}")
 
 
-def _answer(key: str, call: Callable[[], Observation | StepResult], envs: dict[str, Env]) -> EnvAnswer:
+def answer_call(key: str, call: Callable[[], Observation | StepResult], envs: dict[str, Env],
+                caught: type[BaseException] | tuple[type[BaseException], ...] = (Exception, SystemExit)) -> EnvAnswer:
+    """Run `call`, which resets or steps `envs[key]`, and make an answer of whatever comes of it. `caught`: exceptions
+    that are the environment's own; not Ctrl-C where it may be the user's."""
     started = time.monotonic()
     try:
         value = call()
@@ -74,15 +81,15 @@ def _answer(key: str, call: Callable[[], Observation | StepResult], envs: dict[s
                 "an environment returns an Observation from reset and a StepResult from step, "
                 f"got {type(value).__name__}"
             )
-        _check_messages(value if isinstance(value, Observation) else value.observation)
+        check_messages(value if isinstance(value, Observation) else value.observation)
         state_key = envs[key].state_key() if hasattr(envs[key], "state_key") else None
         if state_key is not None and not isinstance(state_key, str):
             raise EnvError(f"state_key() names a state by a string, got {state_key!r}")
-    except (Exception, SystemExit) as error:  # a third-party environment may raise anything (law 10)
+    except caught as error:  # a third-party environment may raise anything (law 10)
         where = traceback.extract_tb(error.__traceback__)[-1]
         try:
             words = str(error)
-        except Exception:
+        except caught:
             words = "(an exception whose text cannot be read)"
         text = f"{type(error).__name__}: {words} ({where.filename.rsplit('/', 1)[-1]}:{where.lineno})"
         return EnvAnswer(key, error=text, seconds=time.monotonic() - started)
@@ -104,11 +111,11 @@ class InlineRunner:
             self._envs[key] = family.make()
             return self._envs[key].reset(task, dynamics_seed)
 
-        self._ready.append(_answer(key, start, self._envs))
+        self._ready.append(answer_call(key, start, self._envs))
 
     def step(self, key: str, action_text: str) -> None:
         env = self._envs[key]
-        self._ready.append(_answer(key, lambda: env.step(action_text), self._envs))
+        self._ready.append(answer_call(key, lambda: env.step(action_text), self._envs))
 
     def poll(self, wait_s: float = 0.0) -> list[EnvAnswer]:
         ready, self._ready = self._ready, []
@@ -118,12 +125,15 @@ class InlineRunner:
         self._envs.pop(key, None)
         self._ready = [answer for answer in self._ready if answer.key != key]
 
+    def shutdown(self) -> None:
+        self._envs, self._ready = {}, []
+
 
 class ThreadRunner:
     """One daemon thread per attempt. `deadline_s` bounds each call by the wall clock.
 
     A thread cannot be killed: a hung call is answered with `timed_out=True` at its deadline and its thread abandoned
-    (it ends with the process). Code that may hang for ever belongs in worker processes, behind this same protocol.
+    (it ends with the process). Code that may hang for ever belongs in worker processes (`workbench.workers`).
     """
 
     def __init__(self, deadline_s: float = 30.0) -> None:
@@ -187,3 +197,7 @@ class ThreadRunner:
         if calls is not None:
             calls.put(None)
         self._waiting.pop(key, None)
+
+    def shutdown(self) -> None:
+        for key in list(self._calls):
+            self.close(key)
