@@ -105,8 +105,18 @@ class Sokoban:
         differ in limits, symbols or observation are compared on the same levels."""
         lengths = range(self.min_solution, self.max_solution + 1)
         level = levels.make_level(self.size, self.boxes, self.wall_density, lengths, task_seed)
-        return Task(f"sokoban-{self.size}x{self.size}-{self.boxes}/{task_seed}", self.name, int(task_seed),
-                    {"level": list(level.rows)}, {"solution": level.moves})
+        return self.task_of(level, f"sokoban-{self.size}x{self.size}-{self.boxes}/{task_seed}", int(task_seed))
+
+    def task_of(self, level: levels.Level, task_id: str = "sokoban/drawn", task_seed: int = 0) -> Task:
+        """A task of this level (`sokoban_levels.level_from_rows` reads one that was drawn by hand). Its metadata tells
+        people, not the agent: the length of a shortest solution, and the grid before the first move."""
+        return Task(task_id, self.name, task_seed, {"level": list(level.rows)},
+                    {"solution": level.moves, "state": self.picture(level.rows)})
+
+    def picture(self, rows: Sequence[str]) -> str:
+        """A level in this family's symbols: one symbol a cell, single spaces between, one line a row."""
+        vocabulary = str.maketrans(levels.STANDARD, self.symbols)
+        return "\n".join(" ".join(row.translate(vocabulary)) for row in rows)
 
     def split_of(self, task: Task) -> str:
         """"train" or "held-out", by the level itself: no level is in both, whatever the seeds."""
@@ -214,8 +224,7 @@ class SokobanEnv:
 
     def draw(self) -> str:
         """The grid as text: one symbol a cell, single spaces between, one line a row."""
-        vocabulary = str.maketrans(levels.STANDARD, self.family.symbols)
-        return "\n".join(" ".join(row.translate(vocabulary)) for row in levels.draw(self.room, self.state))
+        return self.family.picture(levels.draw(self.room, self.state))
 
     def places(self) -> str:
         """The same facts as rows and columns, from 1 at the top left; the outer wall goes without saying."""
@@ -275,12 +284,6 @@ class SokobanEnv:
 
 def _parts(**paid: float) -> dict[str, float]:
     return {"moves": 0.0, "boxes": 0.0, "solved": 0.0, "format": 0.0} | paid
-
-
-def task_from_rows(rows: Sequence[str], task_id: str = "sokoban/drawn") -> Task:
-    """A task drawn by hand in the standard symbols, one string a row; spaces between the cells may stay."""
-    level = levels.level_from_rows(rows)
-    return Task(task_id, Sokoban.name, 0, {"level": list(level.rows)}, {"solution": level.moves})
 
 
 def _user(*parts: Text) -> Observation:

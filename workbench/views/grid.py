@@ -1,11 +1,11 @@
 """Grids inside an environment's text: found, and drawn as real coloured cells.
 
 A grid is two or more lines in a row with the same number of single characters, spaces between them or not. Only what
-consists wholly of known tiles is drawn; any other text is shown as it stands.
+consists wholly of the known tiles of one game is drawn; any other text is shown as it stands.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from workbench.views.markup import INK, MONO, Html, tag
@@ -30,18 +30,37 @@ LAKE_TILES: Mapping[str, Tile] = {
     "√": Tile("you on the goal", "#00734f", "#ffffff"),
 }
 
+# Sokoban's, in the order of its symbols; what stands where it should is green, as on the lake.
+_SOKOBAN = (Tile("wall", "#27323d", "#8fa1b0"), Tile("floor", "#f4f1ea", "#8a8578"), Tile("target", "#f2c230"),
+            Tile("box on a target", "#00734f", "#ffffff"), Tile("box", "#b3682b", "#ffffff"),
+            Tile("you", "#0072b2", "#ffffff"), Tile("you on a target", "#005685", "#f2c230"))
+SOKOBAN_TILES: Mapping[str, Tile] = dict(zip("#_O√XPS", _SOKOBAN))
+SOKOBAN_OTHER_TILES: Mapping[str, Tile] = dict(zip("W.GCBA@", _SOKOBAN))  # RAGEN's second vocabulary
+
+# In this order: each row of a Sokoban level has walls, which no lake has, but a lake without its goal row could be floor.
+GAMES: tuple[Mapping[str, Tile], ...] = (LAKE_TILES, SOKOBAN_TILES, SOKOBAN_OTHER_TILES)
+
 
 @dataclass(frozen=True)
 class FoundGrid:
-    """The text before the grid, its cells row by row, the text after."""
+    """The text before the grid, its cells row by row, the text after, and the tiles that it is made of."""
 
     before: str
     cells: tuple[tuple[str, ...], ...]
     after: str
+    tiles: Mapping[str, Tile]
 
 
-def find_grid(text: str, tiles: Mapping[str, Tile] = LAKE_TILES) -> FoundGrid | None:
-    """The first grid of known tiles in `text`, or None."""
+def find_grid(text: str, tiles: Mapping[str, Tile] | None = None) -> FoundGrid | None:
+    """The first grid of these tiles in `text`, or None. `tiles` None: those of the first game that has one there."""
+    for game in GAMES if tiles is None else (tiles,):
+        found = _find(text, game)
+        if found is not None:
+            return found
+    return None
+
+
+def _find(text: str, tiles: Mapping[str, Tile]) -> FoundGrid | None:
     lines = text.split("\n")
     rows = [_row(line, tiles) for line in lines]
     start = 0
@@ -50,7 +69,7 @@ def find_grid(text: str, tiles: Mapping[str, Tile] = LAKE_TILES) -> FoundGrid | 
         while end < len(rows) and width and len(rows[end]) == width:
             end += 1
         if width >= 2 and end - start >= 2:
-            return FoundGrid("\n".join(lines[:start]), tuple(rows[start:end]), "\n".join(lines[end:]))
+            return FoundGrid("\n".join(lines[:start]), tuple(rows[start:end]), "\n".join(lines[end:]), tiles)
         start = end
     return None
 
@@ -64,13 +83,13 @@ def _row(line: str, tiles: Mapping[str, Tile]) -> tuple[str, ...]:
     return cells if all(cell in tiles for cell in cells) else ()
 
 
-def draw_grid(cells: tuple[tuple[str, ...], ...], tiles: Mapping[str, Tile] = LAKE_TILES, *, size: int = 24) -> Html:
+def draw_grid(grid: FoundGrid, *, size: int = 24) -> Html:
     """The cells as a small table of squares, `size` pixels wide, each with its letter."""
     rows = []
-    for row in cells:
+    for row in grid.cells:
         squares = []
         for character in row:
-            tile = tiles[character]
+            tile = grid.tiles[character]
             squares.append(tag("td", character, title=tile.meaning, style=(
                 f"background-color:{tile.background};color:{tile.foreground};width:{size}px;height:{size}px;"
                 f"min-width:{size}px;padding:0;text-align:center;vertical-align:middle;border:1px solid #ffffff;"
@@ -81,11 +100,16 @@ def draw_grid(cells: tuple[tuple[str, ...], ...], tiles: Mapping[str, Tile] = LA
         "border:1px solid #9fb0bf"))
 
 
-def legend(cells_seen: set[str], tiles: Mapping[str, Tile] = LAKE_TILES) -> Html:
-    """What the tiles mean, for those that occur."""
+def legend(grids: Iterable[FoundGrid]) -> Html | None:
+    """What the tiles mean, for those that occur; None where there is no grid."""
+    grids = list(grids)
+    seen = {character for grid in grids for row in grid.cells for character in row}
+    if not seen:
+        return None
+    tiles = {character: tile for grid in grids for character, tile in grid.tiles.items()}
     items = []
     for character, tile in tiles.items():
-        if character in cells_seen:
+        if character in seen:
             items.append(tag("span", tag("span", character, style=(
                 f"background-color:{tile.background};color:{tile.foreground};font-family:{MONO};padding:0 5px;"
                 "border-radius:2px;border:1px solid #c9d2da")), " " + tile.meaning, style="margin:0 12px 0 0"))

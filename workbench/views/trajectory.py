@@ -14,7 +14,7 @@ from workbench.types import Group, Message, Trajectory, Turn, View
 from workbench.views import markup as m
 from workbench.views import words
 from workbench.views.escape import capped, visible
-from workbench.views.grid import LAKE_TILES, Tile, draw_grid, find_grid, legend
+from workbench.views.grid import Tile, draw_grid, find_grid, legend
 from workbench.views.markup import Html, tag
 
 LONGEST_TEXT = 4000   # characters of one message that are shown
@@ -22,7 +22,7 @@ MOST_MOVES = 40       # moves and tool calls of one turn that are shown
 ARROWS = {"left": "←", "right": "→", "up": "↑", "down": "↓"}
 
 
-def show_trajectory(trajectory: Trajectory, *, max_turns: int = 50, tiles: Mapping[str, Tile] = LAKE_TILES) -> View:
+def show_trajectory(trajectory: Trajectory, *, max_turns: int = 50, tiles: Mapping[str, Tile] | None = None) -> View:
     """What one attempt looked like.
 
     You will see one row per turn: the state the policy saw (a grid drawn in cells where its text holds one), the text
@@ -44,11 +44,11 @@ def show_trajectory(trajectory: Trajectory, *, max_turns: int = 50, tiles: Mappi
         rows.append(_turn_html(turn, states[turn.index], tiles))
     text.append(_end_text(trajectory, states[-1]))
     rows.append(_end_html(trajectory, states[-1], tiles))
-    seen = {c for state in states for grid in [find_grid(state, tiles)] if grid for row in grid.cells for c in row}
+    meanings = legend(grid for state in states if (grid := find_grid(state, tiles)))
     html = m.card(
         _headline_html(trajectory),
         _told_html(trajectory.first_observation.messages),
-        m.note(legend(seen, tiles)) if seen else None,
+        m.note(meanings) if meanings else None,
         m.table(rows, m.head_cells(["the policy saw", "and wrote", "moves done", "reward"])))
     return m.finished(html, "\n\n".join(part for part in text if part))
 
@@ -59,11 +59,12 @@ def show_trajectory(trajectory: Trajectory, *, max_turns: int = 50, tiles: Mappi
 def _states(trajectory: Trajectory) -> list[str]:
     """Text of the state before each turn, and of the last one: K + 1 texts.
 
-    An environment that fills `info["state"]` says it itself; otherwise the observation's own words are the state.
+    An environment that fills `info["state"]` (and, before the first turn, the task's `metadata["state"]`) says it
+    itself; otherwise the observation's own words are the state.
     """
     messages = trajectory.first_observation.messages
-    first = messages[-1].text if messages else ""
-    states = [_grid_only(first)]
+    first = trajectory.task.metadata.get("state")
+    states = [str(first) if first else _grid_only(messages[-1].text if messages else "")]
     for turn in trajectory.turns:
         state = turn.info.get("state")
         states.append(str(state) if state else _reply_text(turn))
@@ -213,11 +214,11 @@ def _told_html(messages: tuple[Message, ...]) -> Html | None:
     return m.folded(f"What the policy was told first ({roles})", *blocks)
 
 
-def state_html(state: str, tiles: Mapping[str, Tile]) -> Html:
+def state_html(state: str, tiles: Mapping[str, Tile] | None = None) -> Html:
     grid = find_grid(state, tiles)
     if grid is None:
         return m.block(capped(state, LONGEST_TEXT), style="max-width:420px") if state else tag("span", "—")
-    return tag("div", m.block(grid.before) if grid.before.strip() else None, draw_grid(grid.cells, tiles),
+    return tag("div", m.block(grid.before) if grid.before.strip() else None, draw_grid(grid),
                m.block(grid.after) if grid.after.strip() else None)
 
 
@@ -229,7 +230,7 @@ def _written_html(turn: Turn) -> Html:
     return m.block(m.join(spans) if spans else tag("span", "(nothing)", style=styles["think"]))
 
 
-def _turn_html(turn: Turn, state: str, tiles: Mapping[str, Tile]) -> list[Html]:
+def _turn_html(turn: Turn, state: str, tiles: Mapping[str, Tile] | None) -> list[Html]:
     complaint, reply = _complaint(turn), _reply_words(turn)
     calls = [m.block(call) for call in _calls(turn)]
     wrote = tag("div", _written_html(turn),
@@ -248,7 +249,7 @@ def _reward_cell(reward: float | None, parts: Mapping[str, float]) -> Html:
     return m.number_cell(m.join([total, *notes]))
 
 
-def _end_html(trajectory: Trajectory, state: str, tiles: Mapping[str, Tile]) -> list[Html]:
+def _end_html(trajectory: Trajectory, state: str, tiles: Mapping[str, Tile] | None) -> list[Html]:
     why = tag("div", outcome_badge(trajectory), words.STOP_WORDS[trajectory.stop_reason])
     total = tag("div", words.reward_words(trajectory), style="font-weight:600")
     return [m.cell(m.note("the end"), state_html(state, tiles)), m.cell(why), m.cell(""),
@@ -258,7 +259,7 @@ def _end_html(trajectory: Trajectory, state: str, tiles: Mapping[str, Tile]) -> 
 # ------------------------------------------------------------------------------------------------ groups
 
 
-def show_group(group: Group, *, max_attempts: int = 64, tiles: Mapping[str, Tile] = LAKE_TILES) -> View:
+def show_group(group: Group, *, max_attempts: int = 64, tiles: Mapping[str, Tile] | None = None) -> View:
     """All attempts at one task.
 
     You will see one row per attempt: success, reward, how far the reward lies from the mean of the group (what GRPO
@@ -291,7 +292,7 @@ def show_group(group: Group, *, max_attempts: int = 64, tiles: Mapping[str, Tile
     html = m.card(
         m.heading(f"group {words.name_of(group.task.id)}"),
         m.note(summary),
-        draw_grid(start.cells, tiles, size=20) if start else None,
+        draw_grid(start, size=20) if start else None,
         m.table(
             [_attempt_html(t, row, mean, scale, spread) for t, row in zip(shown, cells)],
             m.head_cells(["attempt", "outcome", *header[2:]], right=("attempt", "reward", "- mean", "turns", "tokens")),
