@@ -39,7 +39,7 @@ class CollectConfig:
     max_context: int | None = None  # tokens of one sequence, prompt included; None: what the engine can hold
     temperature: float = 1.0
     top_p: float = 1.0
-    # "inline": deterministic, in the tick | "threads": slow ones, with a deadline | "processes": killed at their deadline
+    # "inline": deterministic, in the tick | "threads": slow ones | "processes": slow ones, killed at their deadline
     env_runner: str = "inline"
     env_deadline_s: float = 30.0    # wall-clock limit of one reset or step (not inline)
     env_workers: int = 4            # processes that answer; one that is stuck is replaced until its deadline

@@ -15,8 +15,9 @@ import numpy as np
 from workbench.collect import CollectConfig
 from workbench.envs import baselines
 from workbench.envs.base import EnvFamily
+from workbench.envs.runners import EnvAnswer, EnvRunner, InlineRunner
 from workbench.errors import ConfigError, EnvError
-from workbench.seeds import rng_at, seed_of
+from workbench.seeds import seed_of
 from workbench.stats import paired_difference, wilson_interval
 from workbench.types import Group, Task, Trajectory, trajectories_of
 
@@ -103,32 +104,43 @@ def evaluate_policy(
     return scores
 
 
-def evaluate_baselines(tasks: Sequence[Task], *, family: EnvFamily, seed: int) -> list[Score]:
+def evaluate_baselines(tasks: Sequence[Task], *, family: EnvFamily, seed: int,
+                       runner: EnvRunner | None = None) -> list[Score]:
     """The neighbours that every result is shown with: uniform random play and the best-known solver.
 
-    They play with the dynamics seeds that policies get, so that they can be paired with them. An attempt in which the
-    environment raises is a fault and no success, as it is for a policy. Raises EnvError if all of them are.
+    They play with the dynamics seeds that policies get, so that they can be paired with them. `runner` runs whole
+    attempts, each within the deadline of one call (none: in this thread). An attempt in which the environment raises,
+    hangs or dies is a fault and no success, as it is for a policy. Raises EnvError if all of them are.
     """
     scores = []
-    for name, act in (("random", family.random_action), ("solver", family.solver_action)):
-        attempts: list[baselines.Attempt | None] = []
-        for task in tasks:
-            rng = rng_at(seed, "baseline", name, task.id)
-            try:
-                attempts.append(baselines.play(family, task, seed_of(seed, "evaluation", "dynamics", task.id, 0),
-                                               lambda env, act=act, rng=rng: act(env, rng)))
-            except Exception as error:  # a third-party environment may raise anything (law 10)
-                attempts.append(None)
-                fault = error
+    for name in baselines.BASELINES:
+        answers = _play_all(baselines.Yardstick(family, name, seed), tasks, seed, runner or InlineRunner())
+        attempts = [None if a.observation is None else baselines.played(a.observation) for a in answers]
         ended = [attempt for attempt in attempts if attempt is not None]
         if not ended:
             raise EnvError(f"{name} play of {family.name} broke in every attempt, the last time with "
-                           f"{type(fault).__name__}: {fault}; mend the environment before anything is trained in it"
-                           ) from fault
+                           f"{answers[-1].error}; mend the environment before anything is trained in it")
         scores.append(_score(
             name, "sampled" if name == "random" else "greedy", [a is not None and a.success for a in attempts],
             [a.reward for a in ended], [a.turns for a in ended], None, None, len(attempts) - len(ended)))
     return scores
+
+
+def _play_all(family: EnvFamily, tasks: Sequence[Task], seed: int, runner: EnvRunner) -> list[EnvAnswer]:
+    """What `runner` answers to one reset of each task, in task order."""
+    names = [f"{family.policy}#{index}" for index in range(len(tasks))]
+    answers: dict[str, EnvAnswer] = {}
+    try:
+        for name, task in zip(names, tasks):
+            runner.reset(name, family, task, seed_of(seed, "evaluation", "dynamics", task.id, 0))
+        while len(answers) < len(tasks):
+            for answer in runner.poll(0.05):
+                answers[answer.key] = answer
+                runner.close(answer.key)
+    finally:
+        for name in names:
+            runner.close(name)
+    return [answers[name] for name in names]
 
 
 def compare(a: Score, b: Score) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def evaluate(session: Session, *, name: str = "policy", num_tasks: int | None = 
 def neighbours(session: Session, *, num_tasks: int | None = None) -> list[Score]:
     """Random play and the best-known solver on the same tasks."""
     return evaluate_baselines(session.held_out_tasks(num_tasks), family=session.family,
-                              seed=session.config.evaluation.seed)
+                              seed=session.config.evaluation.seed, runner=session.runner)
 
 
 def evaluation_report(session: Session, scores: Sequence[Score], *, num_tasks: int | None = None) -> dict[str, Any]:

@@ -5,17 +5,18 @@ uniform random play once that was measured, so it is measured here for every env
 """
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from workbench.envs.base import EnvFamily
-from workbench.errors import ConfigError
+from workbench.errors import ConfigError, EnvError
 from workbench.seeds import rng_at, seed_of
 from workbench.stats import Estimate, cluster_mean, rate
-from workbench.types import Task
+from workbench.types import Message, Observation, StepResult, Task
 
 BASELINES = ("random", "solver")
 
@@ -64,6 +65,43 @@ def play(family: EnvFamily, task: Task, dynamics_seed: int, policy: Callable[[An
         if result.terminated or result.truncated:
             break
     return Attempt(success, reward, turns, moves)
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """A family made of another: its `reset` plays a whole attempt by one of the BASELINES and shows what came of it.
+
+    So a runner can play yardsticks, with its deadlines, wherever it runs environments; one call is one attempt.
+    """
+
+    family: Any
+    policy: str
+    seed: int
+    name: str = "yardstick"
+    max_turns: int = 0
+
+    def make(self) -> _PlayedOnce:
+        return _PlayedOnce(self)
+
+
+class _PlayedOnce:
+    def __init__(self, yardstick: Yardstick) -> None:
+        self.yardstick = yardstick
+
+    def reset(self, task: Task, dynamics_seed: int) -> Observation:
+        family, policy = self.yardstick.family, self.yardstick.policy
+        act = {"random": family.random_action, "solver": family.solver_action}[policy]
+        rng = rng_at(self.yardstick.seed, "baseline", policy, task.id)
+        attempt = play(family, task, dynamics_seed, lambda env: act(env, rng))
+        return Observation((Message("user", json.dumps(asdict(attempt))),))
+
+    def step(self, action_text: str) -> StepResult:
+        raise EnvError("a yardstick has played its attempt at reset; there is nothing to answer")
+
+
+def played(observation: Observation) -> Attempt:
+    """The attempt that a `Yardstick` shows."""
+    return Attempt(**json.loads(observation.messages[0].text))
 
 
 def evaluate_baseline(family: EnvFamily, tasks: Sequence[Task], policy: str | Callable[[Any, np.random.Generator], str],

@@ -89,7 +89,8 @@ def supervise(control_fd: int, trainer: int, answer_bytes: int) -> None:
                 del orders[: ORDER.size]
                 if order == b"+":
                     fd = connections.pop(0)
-                    pids[number] = _fork_worker(fd, answer_bytes, unneeded=[control.fileno(), woken, wake, *connections])
+                    unneeded = [control.fileno(), woken, wake, *connections]
+                    pids[number] = _fork_worker(fd, answer_bytes, unneeded)
                     os.close(fd)
                 elif number in pids:
                     _kill(pids[number])
@@ -99,7 +100,7 @@ def supervise(control_fd: int, trainer: int, answer_bytes: int) -> None:
         _take_along(pids)
 
 
-def _fork_worker(fd: int, answer_bytes: int, *, unneeded: list[int]) -> int:
+def _fork_worker(fd: int, answer_bytes: int, unneeded: list[int]) -> int:
     supervisor = os.getpid()
     pid = os.fork()
     if pid:
