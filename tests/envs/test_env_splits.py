@@ -16,7 +16,7 @@ import hashlib, json
 from workbench.envs import PRESETS, tasks
 from workbench.envs.baselines import evaluate_baseline
 lines = []
-for name in ("frozenlake-4x4-slip", "bandit"):
+for name in ("frozenlake-4x4-slip", "bandit", "sokoban-6x6", "sokoban-8x8-2"):
     family = PRESETS[name]
     chosen = [*tasks(family, "train", 12, seed=3, step=2), *tasks(family, "held-out", 12)]
     lines += [json.dumps([t.id, t.task_seed, dict(t.payload)]) for t in chosen]
