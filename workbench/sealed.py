@@ -137,11 +137,12 @@ def check_format(path: Path, *, found: tuple[Any, Any], expected: tuple[str, int
                          f"{expected[1]}. Open it with a version of the workbench that is new enough: {reads}")
 
 
-def read_file(path: Path) -> bytes:
-    """All bytes of a regular file; StoreError if it is missing, a link, or cannot be read."""
+def read_file(path: Path, *, start: int = 0) -> bytes:
+    """All bytes of a regular file, from byte `start` on; StoreError if it is missing, a link, or cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as file:
+            file.seek(start)
             return file.read()
     except FileNotFoundError as error:
         raise StoreError(f"{path} is missing; restore it from a copy of the run") from error
@@ -216,19 +217,21 @@ def _parse_line(line: bytes) -> dict[str, Any] | None:
     return record
 
 
-def read_lines(path: Path) -> Lines:
-    """Read a file of lines. An end without a line break, or with a page of zeros in it, is a write cut short: reported
-    in `torn`, not returned. Any other line that fails its checksum is damage: StoreError names it."""
-    data = read_file(path)
-    records, ends, start = [], [], 0
-    while (newline := data.find(b"\n", start)) >= 0:
-        record = _parse_line(data[start:newline])
+def read_lines(path: Path, *, start: int = 0) -> Lines:
+    """Read a file of lines, from byte `start` on (0, or one of the `ends` of an earlier reading). An end without a line
+    break, or with a page of zeros in it, is a write cut short: reported in `torn`, not returned. Any other line that
+    fails its checksum is damage: StoreError names it."""
+    data = read_file(path, start=start)
+    records, ends, at = [], [], 0
+    while (newline := data.find(b"\n", at)) >= 0:
+        record = _parse_line(data[at:newline])
         if record is None:
-            if newline + 1 == len(data) and b"\0" in data[start:]:
+            if newline + 1 == len(data) and b"\0" in data[at:]:
                 break
-            raise StoreError(f"{path}: line {len(records) + 1} is damaged (its checksum differs); restore the file "
-                             "from a copy of the run")
+            behind = f" behind byte {start}" if start else ""
+            raise StoreError(f"{path}: line {len(records) + 1}{behind} is damaged (its checksum differs); restore the "
+                             "file from a copy of the run")
         records.append(record)
-        start = newline + 1
-        ends.append(start)
-    return Lines(tuple(records), tuple(ends), data[start:])
+        at = newline + 1
+        ends.append(start + at)
+    return Lines(tuple(records), tuple(ends), data[at:])
