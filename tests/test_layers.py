@@ -30,7 +30,8 @@ LAYERS: dict[str, float] = {
     "sealed": 3.0, "workers": 3.05, "writer": 3.1, "columns": 3.2, "store": 3.3, "run_diff": 3.4, "collect": 3.1, "policy": 3.0,
     "lint": 3.1, "views": 3.0,
     # 4: learning, and what may be said of it
-    "fine_tuning": 4.0, "microbatch": 4.0, "update_report": 4.0, "learner": 4.1, "checkpoint": 4.0, "replay": 4.1,
+    "fine_tuning": 4.0, "microbatch": 4.0, "update_report": 4.0, "training_state": 4.0, "ranks": 4.03, "critic": 4.05,
+    "learner": 4.1, "checkpoint": 4.0, "replay": 4.1,
     "evaluation": 4.0, "audit": 4.2,
     # 5-9: one config; everything it names, opened; cells; doors
     "config": 5.0, "session": 6.0, "cells": 7.0, "shipped": 7.1, "doctor": 7.1,
@@ -47,6 +48,9 @@ INSTEAD: dict[str, str] = {
     "cli": "the parsed value",
     "doctor": "the finding it needs",
     "learner": "the weights, or a function batch -> report",
+    "critic": "the values that were computed",
+    "ranks": "this process's micro-batches, or the numbers put together",
+    "training_state": "the named tensors",
     "checkpoint": "the tensors, or the function that saves them",
     "replay": "the recomputed credit table",
     "evaluation": "the finished evaluation, a plain mapping",

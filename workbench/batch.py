@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from workbench.errors import DataError
-from workbench.types import Group, Segment, trajectories_of
+from workbench.types import Group, Segment, StopReason, trajectories_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,8 @@ class Batch:
     scored_N: Tensor                 # bool
     outcome_N: Tensor                # float64; NaN where the environment gave none
     terminated_N: Tensor             # bool
-    truncated_N: Tensor              # bool: a critic would bootstrap here
+    truncated_N: Tensor              # bool: a limit ended it, not the task; a critic may bootstrap here
+    context_full_N: Tensor           # bool: ... and it was the context's, of which the policy is not told
     turn_offsets: Tensor             # int64 [N + 1], into turn_reward_K
     turn_reward_K: Tensor            # float64; NaN where a turn could not be scored
     names_N: tuple[str, ...]         # "task id/attempt", for messages to people
@@ -78,6 +79,7 @@ class Batch:
             outcome_N=torch.tensor([_nan(t.outcome) for t in trajectories], dtype=torch.float64),
             terminated_N=torch.tensor([t.terminated for t in trajectories]),
             truncated_N=torch.tensor([t.truncated for t in trajectories]),
+            context_full_N=torch.tensor([t.stop_reason is StopReason.CONTEXT_FULL for t in trajectories]),
             turn_offsets=_offsets(len(rewards) for rewards in turn_rewards),
             turn_reward_K=torch.from_numpy(np.concatenate(turn_rewards)),
             names_N=tuple(f"{t.task.id}/{t.attempt}" for t in trajectories),
@@ -155,6 +157,30 @@ class Batch:
             turn_reward_K=self.turn_reward_K[turns],
             names_N=tuple(self.names_N[n] for n in chosen.tolist()),
         )
+
+    def with_a_token_after(self, trajectories: Tensor) -> tuple[Batch, Tensor, Tensor]:
+        """A new batch in which each of these trajectories [C] is one token longer: its last one once more. So there is
+        an index for what stands after its end, and nothing that is asked about that index sees the added token itself.
+
+        Returns the batch, where each old token went [T], and where the added ones are [C]. Raises DataError for a
+        trajectory whose last segment is empty.
+        """
+        last_S = torch.full((self.num_trajectories,), -1).scatter_reduce(
+            0, self.trajectory_of_segment_S, torch.arange(self.num_segments), "amax")
+        segments = last_S[trajectories]
+        if bool((segments < 0).any()) or bool((self.segment_lengths_S[segments] == 0).any()):
+            raise DataError("a trajectory without tokens has no end to add a token to")
+        added_S = torch.zeros(self.num_segments, dtype=torch.int64).index_add(0, segments, torch.ones_like(segments))
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), (self.segment_lengths_S + added_S).cumsum(0)])
+        shift_S = offsets[:-1] - self.segment_offsets[:-1]
+        old_T = torch.arange(self.num_tokens) + shift_S[self.segment_of_token_T]
+        added = offsets[1:][segments] - 1
+        source = torch.zeros(int(offsets[-1]), dtype=torch.int64)
+        source[old_T] = torch.arange(self.num_tokens)
+        source[added] = self.segment_offsets[1:][segments] - 1
+        by_token = {f.name: getattr(self, f.name)[source] for f in fields(self)
+                    if f.name.endswith("_T") and getattr(self, f.name) is not None}
+        return replace(self, **by_token, segment_offsets=offsets), old_T, added
 
 
 def deal(lengths_R: Sequence[int], ranks: int) -> tuple[tuple[int, ...], ...]:

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.algorithms import ALGORITHMS, GRPO
+from workbench.algorithms.base import needs_critic
 from workbench.collect import CollectConfig
+from workbench.critic import CriticConfig
 from workbench.engines import ENGINES, TransformersEngineConfig
 from workbench.envs import ENVS, PRESETS as ENV_PRESETS
 from workbench.envs.base import EnvFamily
@@ -71,6 +73,7 @@ class Config:
     collect: CollectConfig = field(default_factory=CollectConfig)
     algorithm: Any = field(default_factory=GRPO)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)  # of an algorithm that needs one
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
@@ -294,11 +297,7 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
         *((f"collect.{name}", c.collect.env_runner != "processes", "there are no worker processes; set "
            "collect.env_runner='processes'") for name in ("env_workers", "env_retries", "env_answer_bytes")),
     ]
-    if hasattr(alg, "clip_low"):
-        for key in ("algorithm.clip_low", "algorithm.clip_high"):
-            inert.append((key, alg.epochs * alg.minibatches == 1,
-                          "with one update per step the ratio is 1 everywhere and clipping can never bind; "
-                          "raise algorithm.epochs or algorithm.minibatches"))
+    inert += _inert_in_learning(c)
     wrong = [f"{key} has no effect: {why}" for key, dead, why in inert if dead and key in written]
     if wrong:
         raise ConfigError("; ".join(wrong) + ". Remove it, or change what makes it inert")
@@ -316,4 +315,28 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
         warnings.append(
             f"collect.temperature = {c.collect.temperature} and top_p = {c.collect.top_p}: attempts are sampled from a bent "
             "distribution, but the loss scores the policy's own; no importance weight makes up for it yet")
+    if getattr(alg, "kl_coef", 0) and alg.kl_in == "loss" and alg.kl_estimator == "k1":
+        warnings.append("algorithm.kl_estimator = 'k1' in the loss pulls nowhere: its gradient is zero on average and "
+                        "only adds noise; take k2 or k3 there, or algorithm.kl_in = 'reward'")
     return warnings
+
+
+def _inert_in_learning(config: Config) -> list[tuple[str, bool, str]]:
+    """(setting, whether it cannot act, why) of the algorithm and its critic."""
+    alg, has_critic = config.algorithm, needs_critic(config.algorithm)
+    kind = next(name for name, cls in ALGORITHMS.items() if type(alg) is cls)
+    inert = [(f"critic.{f.name}", not has_critic, f"algorithm {kind!r} needs no critic") for f in fields(config.critic)]
+    inert.append(("critic.value_coef", config.critic.trunk == "own", "a critic with its own trunk has its own "
+                  "optimizer (critic.lr); set critic.trunk='policy'"))
+    if hasattr(alg, "clip_low"):
+        one = alg.epochs * alg.minibatches == 1
+        for key in ("algorithm.clip_low", "algorithm.clip_high"):
+            inert.append((key, one, "with one update per step the ratio is 1 everywhere and clipping can never bind; "
+                          "raise algorithm.epochs or algorithm.minibatches"))
+        if hasattr(alg, "value_clip"):
+            inert.append(("algorithm.value_clip", one, "with one update per step no value has moved yet and clipping "
+                          "can never bind; raise algorithm.epochs or algorithm.minibatches"))
+    if hasattr(alg, "kl_coef"):
+        for key in ("algorithm.kl_estimator", "algorithm.kl_in"):
+            inert.append((key, not alg.kl_coef, "algorithm.kl_coef is 0, so there is no pull towards a reference"))
+    return inert

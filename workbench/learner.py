@@ -12,29 +12,29 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any
 
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch import Tensor, nn
 
-from workbench.algorithms.base import Algorithm, Credit, LossInputs
-from workbench.batch import Batch, deal
+from workbench.algorithms.base import Algorithm, Credit, LossInputs, needs_critic
+from workbench.batch import Batch
+from workbench.critic import Critic, CriticConfig
 from workbench.errors import ConfigError, LearnerError
-from workbench.microbatch import MicroBatch, Rows, cut, output_head, trained_logits
+from workbench.microbatch import MicroBatch, Rows, output_head, trained_logits
 from workbench.ops.reduce import masked_sum_over
 from workbench.ops.shift import entropy_of, logprobs_of
+from workbench.ranks import Ranks
 from workbench.seeds import rng_at
+from workbench.training_state import (copied, load_optimizer, load_tensors, named_tensors, optimizer_tensors,
+                                      refuse_other, trainable_names)
 from workbench.update_report import UpdateNumbers, UpdateReport, credit_table, figures, first_bad
 
 STATE_FORMAT = 1
 ENTROPY_ROWS = 1024  # logits to take the entropy of at once, where no gradient is asked for: bounds memory, not results
-SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,12 @@ class Learner:
     """Owns a model and its optimizer. `version` counts the updates that were made; it names the weights."""
 
     def __init__(self, model: nn.Module, algorithm: Algorithm, config: LearnerConfig, *, own_copy: bool = True,
-                 reference: nn.Module | None = None) -> None:
+                 critic: CriticConfig | None = None, reference: nn.Module | None = None) -> None:
         """The model is copied, so the one handed in stays the untrained policy. `own_copy=False` saves that memory:
-        then the caller must not use it any more. `reference` is what `ref_logp_T` is computed with; it is read only.
-        Raises LearnerError for the wrong number of processes and for weights that are not float32 (small updates
-        vanish in half precision)."""
+        then the caller must not use it any more. `critic` says how to build the critic of an algorithm that needs one
+        (None: as CriticConfig has it). `reference` is what `ref_logp_T` is computed with; it is only read. Raises
+        LearnerError for the wrong number of processes and for weights that are not float32 (small updates vanish in
+        half precision)."""
         trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not trainable:
             raise LearnerError("the model has no parameter that requires a gradient; nothing can be trained")
@@ -83,31 +84,21 @@ class Learner:
         self.algorithm, self.config, self.version, self._reference = algorithm, config, 0, reference
         self.empty_updates = self.bad_updates = 0  # so far: with nothing to train, with numbers that were not finite
         self._bad_in_a_row = 0
-        # Precision is ours (autocast below): accelerate's is one setting for the whole Python process.
-        self._accelerator = Accelerator(
-            cpu=next(model.parameters()).device.type == "cpu", mixed_precision="no", gradient_accumulation_steps=1,
-            kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
-        )
-        if self._accelerator.num_processes != config.num_processes:
-            raise LearnerError(
-                f"asked for {config.num_processes} processes, but this is a world of "
-                f"{self._accelerator.num_processes}. Start it with `torchrun --nproc_per_node {config.num_processes} "
-                "...` (`accelerate launch --cpu` quietly starts one only), or set learner.num_processes to what you "
-                "start"
-            )
-        if (kind := self._accelerator.distributed_type.value) in SHARDED:
-            raise LearnerError(f"accelerate is set to {kind}, but weights are trained whole on every process here "
-                               "(DDP); take that setting out of the accelerate config or the environment")
+        self._ranks = Ranks(next(model.parameters()).device, config.num_processes)
+        self._accelerator = self._ranks.accelerator
         # Dropout would be noise that the sampler never saw; gradients flow in eval mode all the same.
         self._bare = (copy.deepcopy(model) if own_copy else model).eval()
         self._head = output_head(self._bare)
         self._parameters = [p for p in self._bare.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(self._parameters, lr=config.lr, betas=config.betas, eps=config.eps,
-                                      weight_decay=config.weight_decay)
-        with warnings.catch_warnings():  # what torch offers instead would exchange the buffers once more
-            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-            self._model, self._optimizer = self._accelerator.prepare(self._bare, optimizer)
-        self._model.eval()
+        self._model, self._optimizer = self._ranks.prepare(self._bare, self._adamw(self._parameters, config.lr))
+        self._critic: Critic | None = None
+        if needs_critic(algorithm):
+            self._critic = Critic(self._bare, critic or CriticConfig(), self._ranks, self._adamw,
+                                  bf16=config.precision == "bf16")
+
+    def _adamw(self, parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=lr, betas=self.config.betas, eps=self.config.eps,
+                                 weight_decay=self.config.weight_decay)
 
     @property
     def is_main(self) -> bool:
@@ -130,6 +121,9 @@ class Learner:
             made["old_logp_T"] = self.logprobs(batch, needed_T)
         if "ref_logp_T" in missing and self._reference is not None:
             made["ref_logp_T"] = self.logprobs(batch, needed_T, self._reference)
+        if self._critic is not None and {"value_T", "final_value_N"} & set(missing):
+            value_T, final_N = self._critic.facts(batch, needed_T, self.config.micro_batch_tokens)
+            made |= {"value_T": value_T} | ({"final_value_N": final_N} if "final_value_N" in missing else {})
         if unknown := [name for name in missing if name not in made]:
             raise LearnerError(f"{self.algorithm.name} needs {', '.join(unknown)}, but this learner has nothing to "
                                "compute it with: a reference policy is handed over as Learner(reference=...)")
@@ -165,14 +159,13 @@ class Learner:
     def logprobs(self, batch: Batch, tokens_T: Tensor, model: nn.Module | None = None) -> Tensor:
         """Logprob of the chosen tokens under the current weights, or those of another `model` [T], float32; NaN
         elsewhere. No gradient."""
-        rows = Rows.of(batch, tokens_T)
-        logp_T = torch.zeros(batch.num_tokens)
         model, head = (self._bare, self._head) if model is None else (model.eval(), output_head(model))
-        with torch.no_grad():
-            for micro in self._micro_batches(rows):
-                logits_MV = trained_logits(model, head, micro, bf16=self.config.precision == "bf16")
-                logp_T[micro.token_M] = logprobs_of(logits_MV, self._ids(batch, micro)).cpu()
-        return torch.where(tokens_T, self._summed(logp_T), torch.nan)
+
+        def of_micro(micro: MicroBatch) -> Tensor:
+            logits_MV = trained_logits(model, head, micro, bf16=self.config.precision == "bf16")
+            return logprobs_of(logits_MV, self._ids(batch, micro))
+
+        return self._ranks.gathered(batch, tokens_T, self.config.micro_batch_tokens, of_micro)
 
     def _minibatches(self, batch: Batch, trained_T: Tensor, step: int, epoch: int) -> list[Tensor]:
         """Which tokens each update of an epoch trains [T]: trajectories, shuffled by (seed, step, epoch), dealt out."""
@@ -198,35 +191,42 @@ class Learner:
             why = "nothing to train: no sampled token has a weight (all unscored or filtered); weights were not touched"
             return UpdateReport({"trained_tokens": 0, **self._counts()},
                                 credit_table(batch, credit, numbers, used_T, step=step, update=update), why)
-        rows = Rows.of(batch, used_T)
-        micro_batches = self._micro_batches(rows)
-        self._optimizer.zero_grad(set_to_none=True)
+        micro_batches = self._ranks.micro_batches(Rows.of(batch, used_T), self.config.micro_batch_tokens)
+        self._clear_gradients()
         for index, micro in enumerate(micro_batches):
             last = index + 1 == len(micro_batches)
             # Gradients cross processes once, with the last micro-batch; every process has the same number of them.
-            with nullcontext() if last else self._accelerator.no_sync(self._model):
+            with ExitStack() as quiet:
+                for model in () if last else self._wrapped():
+                    quiet.enter_context(self._accelerator.no_sync(model))
                 self._forward_backward(batch, credit, micro, trained, numbers)
-        numbers.share(self._summed)
-        grad_norm = float(nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None]))
+        if self._critic is not None:
+            self._critic.exchange_gradients()
+        numbers.share(self._ranks.summed)
+        norms = self._gradient_norms()
         loss = float(masked_sum_over(numbers.loss_T.double(), torch.where(used_T, credit.weight_T, 0.0), trained))
         table = credit_table(batch, credit, numbers, used_T, step=step, update=update)
-        metrics = {"loss": loss, "grad_norm": grad_norm, "lr": self._learning_rate(),
-                   "micro_batches": len(micro_batches),
+        metrics = {"loss": loss, **norms, "lr": self._learning_rate(), "micro_batches": len(micro_batches),
                    **figures(batch, credit, numbers, used_T, version=self.version if update == 0 else None)}
-        if not self._everywhere(math.isfinite(loss) and math.isfinite(grad_norm)):
+        finite = all(map(math.isfinite, (loss, *norms.values(), metrics.get("value_loss", 0.0))))
+        if not self._ranks.everywhere(finite):
             self.bad_updates += 1
             why = first_bad(batch, credit, numbers, used_T, self._gradients())
-            self._optimizer.zero_grad(set_to_none=True)
+            self._clear_gradients()
             self._bad_in_a_row += 1
             finite_only = {name: value for name, value in metrics.items() if math.isfinite(value)}
-            why = f"not finite (loss {loss}, gradient norm {grad_norm}): {why}; the weights were not touched"
+            why = f"not finite (loss {loss}, gradient norm {norms['grad_norm']}): {why}; the weights were not touched"
             return UpdateReport(finite_only | self._counts(), table, why)
-        if grad_norm == 0.0:
+        if self._critic is not None and norms["critic_grad_norm"] > 0.0:
+            self._scale_down(self._critic.parameters, norms["critic_grad_norm"])
+            self._critic.step()
+        if norms["grad_norm"] == 0.0:
             # AdamW would still move the weights, by its momentum: on the strength of earlier batches, not of this one.
             self.empty_updates += 1
-            why = "nothing to learn: the gradient is exactly zero (every group flat?); the weights were not touched"
+            why = ("nothing to learn: the gradient is exactly zero (every group flat, or every advantage?); the "
+                   "policy's weights were not touched")
             return UpdateReport(metrics | self._counts(), table, why)
-        self._step(grad_norm)
+        self._step(norms["grad_norm"])
         return UpdateReport(metrics | self._counts(), table, None)
 
     def _counts(self) -> dict[str, int]:
@@ -234,8 +234,11 @@ class Learner:
 
     def _forward_backward(self, batch: Batch, credit: Credit, micro: MicroBatch, trained: int,
                           numbers: UpdateNumbers) -> None:
-        """Add one micro-batch's share to the gradient, and write down what happened to its tokens."""
-        logits_MV = trained_logits(self._model, self._head, micro, bf16=self.config.precision == "bf16")
+        """Add one micro-batch's share to the gradients, and write down what happened to its tokens."""
+        critic = self._critic
+        shared = critic is not None and critic.shares_trunk
+        with critic.listening(self._head) if shared else nullcontext() as heard:
+            logits_MV = trained_logits(self._model, self._head, micro, bf16=self.config.precision == "bf16")
         device, at_M = logits_MV.device, micro.token_M
         logp_M = logprobs_of(logits_MV, self._ids(batch, micro))
         if self.algorithm.entropy_coef:
@@ -257,17 +260,54 @@ class Learner:
             loss = masked_sum_over(result.loss_M, fact(credit.weight_T), trained) * world
         else:
             loss = logits_MV.sum()  # of nothing: zero, and yet every parameter takes part in the reduction
+        if shared:  # one graph, one backward pass: the trunk gets both gradients
+            loss = loss + critic.config.value_coef * self._value_loss(critic.values_heard(heard), batch, credit, micro,
+                                                                      trained, numbers)
         self._accelerator.backward(loss)
         numbers.record(at_M, logp=logp_M, old_logp=old_logp_M, entropy=entropy_M, loss=result.loss_M,
                        ratio=result.ratio_M, clip_state=result.clip_state_M, figures=result.figures)
+        if critic is not None and not shared:
+            self._accelerator.backward(self._value_loss(critic.values(micro), batch, credit, micro, trained, numbers))
+
+    def _value_loss(self, value_M: Tensor, batch: Batch, credit: Credit, micro: MicroBatch, trained: int,
+                    numbers: UpdateNumbers) -> Tensor:
+        """The critic's share of one micro-batch, under the same denominator as the policy's."""
+        def fact(values_T: Tensor) -> Tensor:
+            return values_T[micro.token_M].float().to(value_M.device)
+
+        result = self.algorithm.value_loss(value_M, fact(batch.value_T), fact(credit.return_T))
+        numbers.record(micro.token_M, figures={"new_value": value_M, "value_loss": result.loss,
+                                               "value_clip_fraction": result.clipped})
+        return masked_sum_over(result.loss, fact(credit.weight_T), trained) * self._accelerator.num_processes
+
+    def _wrapped(self) -> list[nn.Module]:
+        """The models whose gradients are exchanged between processes by themselves."""
+        own = self._critic is not None and not self._critic.shares_trunk
+        return [self._model, self._critic.model] if own else [self._model]
+
+    def _gradient_norms(self) -> dict[str, float]:
+        def norm(parameters: list[nn.Parameter]) -> float:
+            return float(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+
+        if self._critic is None:
+            return {"grad_norm": norm(self._parameters)}
+        return {"grad_norm": norm(self._parameters), "critic_grad_norm": norm(self._critic.parameters)}
+
+    def _clear_gradients(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+        if self._critic is not None:
+            self._critic.clear()
+
+    def _scale_down(self, parameters: list[nn.Parameter], norm: float) -> None:
+        if self.config.max_grad_norm and norm > self.config.max_grad_norm:
+            scale = self.config.max_grad_norm / norm
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(scale)
 
     def _step(self, grad_norm: float) -> None:
         self._bad_in_a_row = 0
-        if self.config.max_grad_norm and grad_norm > self.config.max_grad_norm:
-            scale = self.config.max_grad_norm / grad_norm
-            for parameter in self._parameters:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(scale)
+        self._scale_down(self._parameters, grad_norm)
         for group in self._optimizer.param_groups:
             group["lr"] = self._learning_rate()
         self._optimizer.step()
@@ -278,31 +318,10 @@ class Learner:
         warmup = self.config.warmup_updates
         return self.config.lr * min(1.0, (self.version + 1) / warmup) if warmup else self.config.lr
 
-    # -------------------------------------------------------------------------------------------- dealing and talking
-
-    def _micro_batches(self, rows: Rows) -> list[MicroBatch]:
-        """This process's micro-batches. Processes with fewer than others get empty ones: all must take part alike."""
-        accelerator, segments = self._accelerator, rows.trained_segments
-        hands = deal([int(rows.length_S[s]) for s in segments], accelerator.num_processes)
-        pieces = [cut(rows.length_S, [segments[i] for i in hand], self.config.micro_batch_tokens) for hand in hands]
-        mine = pieces[accelerator.process_index]
-        mine = mine + [[]] * (max(len(piece) for piece in pieces) - len(mine))
-        return [rows.build(segments, accelerator.device) for segments in mine]
+    # -------------------------------------------------------------------------------------------- checks
 
     def _ids(self, batch: Batch, micro: MicroBatch) -> Tensor:
         return batch.token_ids_T[micro.token_M].to(micro.input_ids_BL.device)
-
-    def _summed(self, values_T: Tensor) -> Tensor:
-        """Put together what each process worked out for its own rows (zero elsewhere)."""
-        if self._accelerator.num_processes == 1:
-            return values_T
-        return self._accelerator.reduce(values_T.to(self._accelerator.device), "sum").cpu()
-
-    def _everywhere(self, fine: bool) -> bool:
-        if self._accelerator.num_processes == 1:
-            return fine
-        bad = torch.tensor([0 if fine else 1], device=self._accelerator.device)
-        return int(self._accelerator.reduce(bad, "sum")) == 0
 
     def _check(self, batch: Batch, credit: Credit) -> None:
         missing = [name for name in self.algorithm.requires if getattr(batch, name) is None]
@@ -318,17 +337,16 @@ class Learner:
             raise LearnerError(f"{int(stray_T.sum())} tokens have a weight but were not sampled by the policy here, "
                                f"the first: {where}. Only sampled tokens are trained; an exception must name itself in "
                                "Credit.widened")
-        if self._accelerator.num_processes > 1:
-            digest = blake2b(digest_size=7)
-            for tensor in (batch.token_ids_T, batch.segment_offsets, credit.advantage_T, credit.weight_T):
-                digest.update(tensor.contiguous().numpy().tobytes())
-            mine = torch.tensor([int.from_bytes(digest.digest(), "big")], device=self._accelerator.device)
-            if len(self._accelerator.gather(mine).unique()) != 1:
-                raise LearnerError("the processes were handed different batches; each must get the whole one, and the "
-                                   "same")
+        if self._critic is not None and credit.return_T is None:
+            raise LearnerError(f"the credit of {self.algorithm.name} has no return_T, so there is nothing to fit its "
+                               "critic to")
+        held = (batch.token_ids_T, batch.segment_offsets, credit.advantage_T, credit.weight_T, credit.return_T)
+        if not self._ranks.agree_on(tensor for tensor in held if tensor is not None):
+            raise LearnerError("the processes were handed different batches; each must get the whole one, and the same")
 
     def _gradients(self) -> dict[str, Tensor]:
-        return {name: p.grad for name, p in self._bare.named_parameters() if p.grad is not None}
+        policy = {name: p.grad for name, p in self._bare.named_parameters() if p.grad is not None}
+        return policy | (self._critic.gradients() if self._critic is not None else {})
 
     # -------------------------------------------------------------------------------------------- weights and state
 
@@ -337,47 +355,36 @@ class Learner:
         return {name: tensor.detach() for name, tensor in self._bare.state_dict().items()}
 
     def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """What it takes to go on bit for bit: {"model": {name: tensor}, "optimizer": {"i.key": tensor}}, JSON value.
+        """What it takes to go on bit for bit: {"model": {name: tensor}, "optimizer": {"i.key": tensor}}, JSON value;
+        with a critic also "critic" and "critic_optimizer".
 
         Tensors are copies on the CPU, tied weights once. `i` numbers the trainable parameters in the model's order.
         """
-        optimizer = self._optimizer.state_dict()
-        model = {name: p.detach().cpu().clone() for name, p in self._model_tensors().items()}
-        moments = {f"{i}.{key}": torch.as_tensor(value).detach().cpu().clone()
-                   for i, entry in optimizer["state"].items() for key, value in entry.items()}
-        return {"model": model, "optimizer": moments}, {
+        tensors = {"model": copied(named_tensors(self._bare)), "optimizer": optimizer_tensors(self._optimizer)}
+        state = {
             "format": STATE_FORMAT, "version": self.version, "empty_updates": self.empty_updates,
             "bad_updates": self.bad_updates, "bad_in_a_row": self._bad_in_a_row,
-            "trainable": [name for name, p in self._bare.named_parameters() if p.requires_grad],
+            "trainable": trainable_names(self._bare),
         }
+        if self._critic is None:
+            return tensors, state
+        critic_tensors, critic_state = self._critic.state()
+        return tensors | critic_tensors, state | {"critic": critic_state}
 
     def load_state(self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
-        """Take over what `state` gave. Raises LearnerError, before anything is changed, for another model's state."""
+        """Take over what `state` gave. Raises LearnerError, before anything is changed, for another model's state, and
+        for one with a critic where none is needed or the other way round."""
         if state.get("format") != STATE_FORMAT:
             raise LearnerError(f"learner state of format {state.get('format')!r}, this program reads {STATE_FORMAT}")
-        mine, trainable = self._model_tensors(), [n for n, p in self._bare.named_parameters() if p.requires_grad]
-        theirs = tensors["model"]
-        if odd := sorted(set(mine) ^ set(theirs)) or [n for n in mine if mine[n].shape != theirs[n].shape]:
-            raise LearnerError(f"this state belongs to another model: {odd[0]!r} is missing on one side or differs in "
-                               "shape")
-        if list(state["trainable"]) != trainable:
-            raise LearnerError("this state trains other parameters than this model does (another adapter, other frozen "
-                               "layers)")
-        entries: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in tensors["optimizer"].items():
-            index, key = name.split(".", 1)
-            entries.setdefault(int(index), {})[key] = tensor.clone()
-        with torch.no_grad():
-            for name, tensor in mine.items():
-                tensor.copy_(theirs[name])
-        # Hyperparameters are the config's, not the checkpoint's: a resumed run does what its config says.
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": entries, "param_groups": groups})
+        refuse_other(self._bare, tensors["model"], list(state["trainable"]), "model")
+        if self._critic is not None:
+            self._critic.refuse_other(tensors, state.get("critic"))
+        elif "critic" in state:
+            raise LearnerError(f"this state has a critic, but {self.algorithm.name} needs none: it was saved by a run "
+                               "with another algorithm. Use that one, or start a new run")
+        load_tensors(self._bare, tensors["model"])
+        load_optimizer(self._optimizer, tensors["optimizer"])
+        if self._critic is not None:
+            self._critic.load_state(tensors)
         self.version, self._bad_in_a_row = int(state["version"]), int(state["bad_in_a_row"])
         self.empty_updates, self.bad_updates = int(state["empty_updates"]), int(state["bad_updates"])
-
-    def _model_tensors(self) -> dict[str, Tensor]:
-        """Parameters and the buffers that belong to the state, tied ones once under their first name."""
-        kept = set(self._bare.state_dict())
-        buffers = {name: b for name, b in self._bare.named_buffers() if name in kept}
-        return {**dict(self._bare.named_parameters()), **buffers}

@@ -51,7 +51,8 @@ class Session:
         address = seed_of(self.config.seed, "learner", config.seed)  # runs with other seeds shuffle otherwise (law 8)
         # The learner trains a copy, so the policy's own model stays what it was: the reference.
         reference = self.policy.model if "ref_logp_T" in self.config.algorithm.requires else None
-        return Learner(self.policy.model, self.config.algorithm, replace(config, seed=address), reference=reference)
+        return Learner(self.policy.model, self.config.algorithm, replace(config, seed=address),
+                       critic=self.config.critic, reference=reference)
 
     @cached_property
     def runner(self) -> EnvRunner:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from workbench.algorithms.base import Credit
 from workbench.batch import Batch
+from workbench.ops.value import explained_variance
 from workbench.types import CreditTable
 
 
@@ -74,26 +75,40 @@ def credit_table(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: T
         "advantage": credit.advantage_T.numpy(),
         "weight": credit.weight_T.numpy(),
         "rollout_logp": batch.rollout_logp_T.numpy(),
-        "old_logp": used_only(numbers.old_logp_T),
+        # Known for the whole step where it was computed beforehand: credit may have been made of it.
+        "old_logp": used_only(numbers.old_logp_T) if batch.old_logp_T is None else batch.old_logp_T.numpy(),
         "new_logp": used_only(numbers.logp_T),
         "entropy": used_only(numbers.entropy_T),
         "ratio": used_only(numbers.ratio_T),
         "clip_state": numbers.clip_state_T.to(torch.int8).numpy(),
     }
-    for name, values_T in (("ref_logp", batch.ref_logp_T), ("value", batch.value_T)):
+    for name, values_T in (("ref_logp", batch.ref_logp_T), ("value", batch.value_T), ("return", credit.return_T)):
         if values_T is not None:
             columns[name] = values_T.numpy()
+    if "new_value" in numbers.figures:
+        columns["new_value"] = used_only(numbers.figures["new_value"])
+    if batch.final_value_N is not None:
+        columns["final_value"] = _at_last_token(batch, batch.final_value_N).numpy()
     frozen = {name: np.array(column) for name, column in columns.items()}  # copies: the table outlives the batch
     for column in frozen.values():
         column.flags.writeable = False
     return CreditTable(step, update, frozen)
 
 
+def _at_last_token(batch: Batch, values_N: Tensor) -> Tensor:
+    """A number per trajectory at the trajectory's last token [T], NaN elsewhere."""
+    place_N = torch.full((batch.num_trajectories,), -1).scatter_reduce(
+        0, batch.trajectory_of_token_T, torch.arange(batch.num_tokens), "amax")
+    present_N = place_N >= 0  # a trajectory that failed at its very beginning has no token
+    return torch.full((batch.num_tokens,), torch.nan).index_copy(0, place_N[present_N], values_N[present_N])
+
+
 def figures(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *,
             version: int | None) -> dict[str, float]:
     """Means over the tokens this update trained. `approx_kl` estimates KL(old || new) in nats as r - 1 - log r
-    (Schulman, joschu.net/blog/kl-approx.html). With `version`, the one of the weights at a step's first update, also
-    the gap between sampler and trainer (later updates have moved) and the share of tokens sampled by older weights."""
+    (Schulman, joschu.net/blog/kl-approx.html); `explained_variance` is of the values that credit was made of, before
+    this step's updates. With `version`, the one of the weights at a step's first update, also the gap between sampler
+    and trainer (later updates have moved) and the share of tokens sampled by older weights."""
     log_ratio = (numbers.logp_T - numbers.old_logp_T)[used_T].double()
     state = numbers.clip_state_T[used_T]
     result = {
@@ -107,6 +122,9 @@ def figures(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor
         "weight_mean": float(credit.weight_T[used_T].mean()),
     }
     result |= {name: float(values_T[used_T].double().mean()) for name, values_T in numbers.figures.items()}
+    if batch.value_T is not None and credit.return_T is not None:
+        explained = explained_variance(batch.value_T[used_T], credit.return_T[used_T])
+        result |= {} if explained is None else {"explained_variance": explained}
     if version is None:
         return result
     versions = batch.policy_version_T[used_T]
@@ -127,10 +145,12 @@ def _gap(batch: Batch, numbers: UpdateNumbers, used_T: Tensor) -> dict[str, floa
 def first_bad(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor,
               gradients: Mapping[str, Tensor]) -> str:
     """Name the first number that is not finite, in the order in which numbers are made, and where it stands."""
-    chain = {
+    before = {"ref_logp": batch.ref_logp_T, "value": batch.value_T, "return": credit.return_T}
+    critic = {name: numbers.figures[name] for name in ("new_value", "value_loss") if name in numbers.figures}
+    chain = {name: values_T for name, values_T in before.items() if values_T is not None} | {
         "advantage": credit.advantage_T, "weight": credit.weight_T, "old_logp": numbers.old_logp_T,
         "new_logp": numbers.logp_T, "entropy": numbers.entropy_T, "ratio": numbers.ratio_T, "loss": numbers.loss_T,
-    }
+    } | critic
     for name, values_T in chain.items():
         bad = (used_T & ~values_T.isfinite()).nonzero()[:, 0]
         if len(bad):

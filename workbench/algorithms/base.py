@@ -14,6 +14,8 @@ from typing import Protocol
 from torch import Tensor
 
 from workbench.batch import Batch
+from workbench.errors import DataError
+from workbench.ops.value import ValueLoss
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +24,8 @@ class Credit:
 
     `advantage_T` is zero where nothing is trained. `weight_T` is eligibility times the weight of the token's row
     (law 1); the tokens with a weight are the trained ones, and the loss is divided by their number (law 4).
-    `notes` are figures about the batch for the metrics line. `return_T` is what a critic would be fitted to.
+    `notes` are figures about the batch for the metrics line. `return_T` is what a critic is fitted to, NaN where
+    nothing is trained.
     `widened` names the reason where tokens that were not sampled are trained on purpose (supervised fine-tuning, the
     loss-mask ablation); without it such a weight is an error.
     """
@@ -65,7 +68,8 @@ class TokenLoss:
 
 
 class Algorithm(Protocol):
-    """`requires` names the later facts of the Batch (such as "ref_logp_T") that must be there before `loss`.
+    """`requires` names the later facts of the Batch (such as "ref_logp_T") that must be there before `credit`. One that
+    names "value_T" needs a critic: see `CriticAlgorithm`.
 
     A step makes `updates_per_step = epochs * minibatches` updates: in each epoch the trajectories are shuffled and
     dealt into `minibatches`. `min_group_size` is the least number of attempts per task that credit can be given for.
@@ -84,3 +88,21 @@ class Algorithm(Protocol):
     def credit(self, batch: Batch) -> Credit: ...
 
     def loss(self, inputs: LossInputs) -> TokenLoss: ...
+
+
+class CriticAlgorithm(Algorithm, Protocol):
+    """An algorithm whose credit has a `return_T`, and that says how a critic is fitted to it."""
+
+    def value_loss(self, value_M: Tensor, old_value_M: Tensor, target_M: Tensor) -> ValueLoss: ...
+
+
+def needs_critic(algorithm: Algorithm) -> bool:
+    return "value_T" in algorithm.requires
+
+
+def demand_facts(algorithm: Algorithm, batch: Batch) -> None:
+    """Raises DataError naming what the algorithm requires and the batch does not have."""
+    missing = [name for name in algorithm.requires if getattr(batch, name) is None]
+    if missing:
+        raise DataError(f"{algorithm.name} needs {', '.join(missing)}, which this batch does not have: "
+                        "Learner.facts(batch) makes one that does")
