@@ -24,7 +24,7 @@ LAYERS: dict[str, float] = {
     # 1: pure tensor functions; one tokenizer; flat storage
     "ops": 1.0, "chat": 1.0, "tiny_tokenizer": 1.0, "batch": 1.1,
     # 2: problems, samplers, how credit is given
-    "envs": 2.0, "tools": 2.1, "engines": 2.0, "algorithms": 2.0, "metrics": 2.0,
+    "envs": 2.0, "tools": 2.1, "engines": 2.0, "algorithms": 2.0, "metrics": 2.0, "rounding": 2.0,
     "demonstrations": 2.1,
     # 3: attempts, weights, files, pictures
     "sealed": 3.0, "workers": 3.05, "writer": 3.1, "columns": 3.2, "store": 3.3, "run_diff": 3.4, "collect": 3.1, "policy": 3.0,
@@ -74,6 +74,7 @@ INSTEAD: dict[str, str] = {
     "metrics": "the metrics, a plain mapping",
     "workers": "the runner, behind the EnvRunner protocol of envs/runners.py",
     "run_diff": "the finished comparison",
+    "rounding": "the facts about the machine, a plain mapping",
 }
 
 # Rooms that open on any laptop: neither these nor anything they import may need a tensor library.

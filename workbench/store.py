@@ -352,6 +352,10 @@ class Run:
         """One row per committed step, indexed by step; a metric that a step did not have is missing there, not zero."""
         return _frame({step: line["metrics"] for step, line in self._commits().items()})
 
+    def metrics_line(self, step: int) -> dict[str, Any]:
+        """The metrics of one committed step, as they were written."""
+        return dict(self._commit(step)["metrics"])
+
     def clock(self) -> pandas.DataFrame:
         """Wall-clock data of the committed steps, indexed by step; `at` is when the step was committed (UTC)."""
         lines = sealed.read_lines(self.path / "clock.jsonl").records
