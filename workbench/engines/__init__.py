@@ -2,27 +2,34 @@
 
     base                  the contract            scripted              follows a script (tests, a human)
     config                settings                transformers_engine   embedded: a Hugging Face model, CPU and GPU
+                                                  vllm_engine           vLLM in this process
 
 Inside the embedded engine: intake (refuses) · slot_runner, slots, attention (kept cache) · cohort_runner (fallback) ·
 probe (which of the two) · sampling · weights · rows.
+Inside the vllm engine: intake · weights (what is taken) · vllm_core (all that touches vLLM) · gap (is it the new model?).
 """
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workbench.engines.config import TransformersEngineConfig
+from workbench.engines.config import TransformersEngineConfig, VllmEngineConfig
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
 
-__all__ = ["ENGINES", "TransformersEngineConfig", "open_engine"]
+__all__ = ["ENGINES", "TransformersEngineConfig", "VllmEngineConfig", "open_engine"]
 
 # What a config can name.
-ENGINES: dict[str, type] = {"transformers": TransformersEngineConfig}
+ENGINES: dict[str, type] = {"transformers": TransformersEngineConfig, "vllm": VllmEngineConfig}
 
 
-def open_engine(config: TransformersEngineConfig, model) -> "Engine":
+def open_engine(config: TransformersEngineConfig | VllmEngineConfig, model) -> "Engine":
     """The engine that these settings describe, with its own copy of `model`'s weights. Raises EngineError."""
-    from workbench.engines.transformers_engine import TransformersEngine  # torch is imported only when it is needed
+    # Torch, and vLLM, are imported only when they are needed.
+    if isinstance(config, VllmEngineConfig):
+        from workbench.engines.vllm_engine import open_vllm_engine
+
+        return open_vllm_engine(model, config)
+    from workbench.engines.transformers_engine import TransformersEngine
 
     return TransformersEngine(model, config)

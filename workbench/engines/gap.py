@@ -1,0 +1,109 @@
+"""Does the engine sample from the weights it was told of? Its logprobs beside one plain forward pass of those weights.
+
+Axis letters: N probes · T tokens of a probe, prompt and sampled · D width of the model · V vocabulary.
+
+An engine that prepares weights for itself (packs them, ties them, keeps keys and values of old ones) can go on sampling
+from a mixture of old and new without a word. So a short probe is sampled after every sync, and a model that is more
+than rounding away is an error that names what is stale.
+"""
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from workbench.engines.weights import WeightNames
+
+# (mean, largest) |difference of logprobs| in nats that rounding explains. Measured on the shipped policies: float32
+# 1e-6 and 1e-5, bfloat16 2e-3 and 2e-2; an output head that a sync forgot was 0.3 and more.
+LIMITS = {torch.float32: (1e-3, 0.05), torch.bfloat16: (0.01, 0.5), torch.float16: (0.01, 0.5)}
+HEAD_LIMITS = {torch.float32: 1e-5, torch.bfloat16: 1e-3, torch.float16: 1e-3}  # 1 - cosine of a row of logits
+
+
+class PlainForward:
+    """A model without its weights: they are lent for each pass, so that no second copy of them is kept.
+
+    Made from a Hugging Face causal language model, which is left as it is.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.names = WeightNames.of(model)
+        # deepcopy asks `memo` first: what it finds there stands in for the parameter, shared where that is shared.
+        shells = {id(p): torch.nn.Parameter(p.to("meta"), requires_grad=False) for p in model.parameters()}
+        self._shell = copy.deepcopy(model, shells).eval()
+        self.hidden_size = int(model.config.get_text_config(decoder=True).hidden_size)
+        head = model.get_output_embeddings()
+        self._head = next((f"{name}.weight" for name, module in model.named_modules() if module is head), None)
+
+    def logprobs(self, weights: Mapping[str, torch.Tensor], ids_NT: np.ndarray, count: int) -> np.ndarray:
+        """log p of the last `count` tokens of each row, float64 [N, count]. `weights` as `WeightNames.choose` gives."""
+        device = next(iter(weights.values())).device
+        ids = torch.as_tensor(ids_NT, dtype=torch.long, device=device)
+        with torch.no_grad():
+            output = torch.func.functional_call(self._shell, dict(weights), (ids,), {"use_cache": False})
+            # Logits before a token describe it.
+            logp_NTV = output.logits[:, -count - 1 : -1].float().log_softmax(-1)
+        return logp_NTV.gather(2, ids[:, -count:, None])[..., 0].double().cpu().numpy()
+
+    def head_logits(self, weights: Mapping[str, torch.Tensor], hidden_ND: torch.Tensor) -> torch.Tensor | None:
+        """What the output head makes of `hidden_ND`, float32 [N, V] on the CPU, bias left out; None: it has no name."""
+        first = {name: names[0] for names in self.names.tied for name in names}
+        if self._head not in first:
+            return None
+        return hidden_ND.float() @ weights[first[self._head]].detach().float().cpu().T
+
+
+@dataclass(frozen=True)
+class Gap:
+    """|difference of logprobs| over the tokens of a probe, in nats."""
+
+    mean: float
+    largest: float
+    tokens: int
+
+    @classmethod
+    def between(cls, said: np.ndarray, plain: np.ndarray) -> "Gap":
+        difference = np.abs(np.asarray(said, np.float64) - np.asarray(plain, np.float64))
+        return cls(float(difference.mean()), float(difference.max()), difference.size)
+
+    def within(self, mean: float, largest: float) -> bool:
+        """False for NaN too: weights that are no numbers agree with nothing."""
+        return self.mean < mean and self.largest < largest
+
+    def __str__(self) -> str:
+        return f"mean {self.mean:.2g}, max {self.largest:.2g} over {self.tokens} tokens"
+
+
+def limits(dtypes: set[torch.dtype], gap_mean: float | None = None) -> tuple[float, float]:
+    """(mean, largest) that may be left between an engine and a forward pass computed in these dtypes."""
+    mean = max(LIMITS.get(dtype, LIMITS[torch.float32])[0] for dtype in dtypes)
+    largest = max(LIMITS.get(dtype, LIMITS[torch.float32])[1] for dtype in dtypes)
+    return (mean, largest) if gap_mean is None else (gap_mean, max(largest, 50 * gap_mean))
+
+
+def head_differs(own_NV: torch.Tensor, plain_NV: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Is the engine's output head another one? Compared by direction: some models scale their logits."""
+    width = min(own_NV.shape[-1], plain_NV.shape[-1])  # an engine may pad its vocabulary
+    cosine_N = torch.nn.functional.cosine_similarity(own_NV[:, :width].double(), plain_NV[:, :width].double(), dim=-1)
+    return not bool((1 - cosine_N < HEAD_LIMITS[dtype]).all())
+
+
+def what_is_stale(*, finite: bool, answers_as_before: bool, head_is_old: bool, new_prompts_agree: bool) -> str:
+    """The likeliest cause of a gap, and what to do about it."""
+    if not finite:
+        return ("the logprobs are not finite: the new weights have diverged, or overflow in the engine's dtype; look at "
+                "the learner's gradient norms, or use another engine.dtype")
+    if answers_as_before:
+        return "nothing of the new weights arrived: the engine answers exactly as before the sync"
+    if head_is_old:
+        return ("the output head is stale: it still holds other weights than those of this sync. Where it is tied to "
+                "the embedding it must be prepared again after loading (VllmCore.refresh_tied)")
+    if new_prompts_agree:
+        return ("the prefix cache is stale: new prompts agree, and one that was seen before the sync does not; it must "
+                "be dropped after loading (VllmCore.forget_prefixes), or switched off with engine.cache='off'")
+    return ("weights below the output head are stale, or this model is computed differently by the two; if it was so "
+            "when the engine was opened, and only a little over the limit in a half-precision dtype, it may be "
+            "rounding: engine.gap_mean raises the limit, engine.dtype='float32' removes the doubt")

