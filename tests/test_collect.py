@@ -8,8 +8,9 @@ import pytest
 
 from workbench.chat import ChatFormat
 from workbench.collect import CollectConfig, collect
+from workbench.columns import first_difference
 from workbench.engines.scripted import ScriptedEngine
-from workbench.envs import FrozenLake
+from workbench.envs import Bandit, FrozenLake
 from workbench.envs import tasks as env_tasks
 from workbench.envs.format import format_action
 from workbench.envs.frozen_lake import MOVES
@@ -225,6 +226,21 @@ def test_a_hung_environment_is_given_up_at_its_deadline(tokenizer, chat):
     family.release.set()
 
 
+@pytest.mark.parametrize("family", [FrozenLake(max_turns=4, slip=0.3), Bandit(max_turns=2)], ids=["lake", "bandit"])
+def test_worker_processes_give_the_same_groups_as_the_tick(tokenizer, chat, family):
+    """Addressed (law 8): same noise, sorted by address, whatever answered first. Slow attempts are no exception."""
+    script = wanderer(tokenizer, chat)
+    tasks = env_tasks(family, "train", 3)
+    inline = gather(tokenizer, chat, family=family, tasks=tasks, engine=ScriptedEngine(script))
+    runner = CollectConfig(env_runner="processes", env_workers=2).runner()
+    for _ in range(2):  # the second time with workers that are there already
+        again = gather(tokenizer, chat, family=family, tasks=tasks, runner=runner, engine=ScriptedEngine(
+            script, delay_ticks=lambda r: int(rng_at(r.seed, "delay").integers(5))))
+        assert first_difference(inline, again) is None
+    runner.shutdown()
+    assert any(len(t.turns) > 1 or t.reward for group in inline for t in group)
+
+
 @dataclass(frozen=True)
 class Hostile:
     """Breaks the contract of an environment in one way."""
@@ -301,7 +317,7 @@ def test_a_group_whose_first_attempt_never_began_is_still_one_task(tokenizer, ch
         gather(tokenizer, chat, family=Leaky(), tasks=moody_tasks("leaks"), group_size=3)
 
 
-@pytest.mark.parametrize("env_runner", ["inline", "threads"])
+@pytest.mark.parametrize("env_runner", ["inline", "threads", "processes"])
 def test_an_interrupted_collect_leaves_nothing_behind(tokenizer, chat, env_runner):
     script, asked = wanderer(tokenizer, chat), []
 
@@ -339,7 +355,8 @@ def test_sampling_settings_reach_the_engine_and_wrong_ones_are_refused(tokenizer
     gather(tokenizer, chat, engine=ScriptedEngine(script), temperature=0.7, top_p=0.9, max_turn_tokens=40)
     assert set(asked) == {(0.7, 0.9, 40)}
     for wrong in ({"temperature": -1.0}, {"top_p": 0.0}, {"history": "all"}, {"window": 0}, {"max_turn_tokens": 0},
-                  {"env_runner": "fork"}, {"env_deadline_s": 0.0}, {"max_context": 0}, {"temperature": float("inf")}):
+                  {"env_runner": "fork"}, {"env_deadline_s": 0.0}, {"env_workers": 0}, {"env_retries": -1},
+                  {"env_answer_bytes": 0}, {"max_context": 0}, {"temperature": float("inf")}):
         with pytest.raises(ConfigError):
             replace(CollectConfig(), **wrong)
 

@@ -134,3 +134,15 @@ def test_a_stored_config_that_is_none_is_refused(tree):
 def test_another_kind_starts_from_its_own_defaults():
     config = load_config("frozenlake", {"env.kind": "bandit", "env.safe_payout": 0.1})
     assert config.env == Bandit(safe_payout=0.1)
+
+
+def test_what_concerns_worker_processes_is_alive_only_with_them():
+    for key, value in (("env_workers", 2), ("env_retries", 0), ("env_answer_bytes", 5)):
+        for kind in ("inline", "threads"):
+            with pytest.raises(ConfigError, match=f"collect.{key} has no effect: there are no worker processes"):
+                load_config("frozenlake", {f"collect.{key}": value, "collect.env_runner": kind})
+        assert load_config("frozenlake", {f"collect.{key}": value, "collect.env_runner": "processes"})
+    with pytest.raises(ConfigError, match="cannot be cut off; set collect.env_runner='processes'"):
+        load_config("frozenlake", {"collect.env_deadline_s": 3})
+    config, warnings = load_config_with_warnings("frozenlake", {"collect.env_deadline_s": 3, "collect.env_runner": "processes"})
+    assert config.collect.env_deadline_s == 3 and warnings == []

@@ -108,10 +108,16 @@ class ProcessRunner:
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._numbers = self._slots = self._supervisors = 0
         self._control: socket.socket | None = None
+        self._process: subprocess.Popen | None = None
         self._selector: selectors.BaseSelector | None = None
         self._heard = False  # did this supervisor say that it is ready
         self._reports = bytearray()
         self._let_go = lambda: None
+
+    @property
+    def supervisor_pid(self) -> int | None:
+        """The process that all workers are children of; None while there is none."""
+        return self._process.pid if self._control is not None else None
 
     # ------------------------------------------------------------------------------------------ the protocol
 
@@ -381,10 +387,11 @@ class ProcessRunner:
         if self._control is not None:
             return
         self._supervisors += 1
-        process, self._control = start_supervisor(self.answer_bytes)
+        self._process, self._control = start_supervisor(self.answer_bytes)
         self._selector, self._heard, self._reports = selectors.DefaultSelector(), False, bytearray()
         self._selector.register(self._control, selectors.EVENT_READ, None)
-        self._let_go = weakref.finalize(self, _let_go, os.getpid(), process, self._control, self._selector)
+        self._let_go = weakref.finalize(self, _let_go, os.getpid(), self._process, self._control,
+                                        self._selector)
 
     def _supervisor_is_gone(self) -> None:
         """All workers have died with it. They are run again under a new one, unless it never got as far as working."""

@@ -61,8 +61,8 @@ def describe(value: Any, where: str = "the family") -> Any:
         return {"tuple": [describe(item, where) for item in value]}
     if isinstance(value, list):
         return [describe(item, where) for item in value]
-    if isinstance(value, Mapping):
-        return {"dict": {key: describe(item, where) for key, item in value.items()}}
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: describe(item, f"{where}.{key}") for key, item in value.items()}}
     try:
         return plain(value, where)
     except WorkbenchError as error:
