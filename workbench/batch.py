@@ -104,6 +104,12 @@ class Batch:
         """int64 [T]: the token's place in its own segment, from 0"""
         return torch.arange(self.num_tokens) - self.segment_offsets[:-1][self.segment_of_token_T]
 
+    @cached_property
+    def last_token_N(self) -> Tensor:
+        """int64 [N]: the index into T of each trajectory's last token; -1 for one that failed before it had any"""
+        nowhere_N = torch.full((self.num_trajectories,), -1)
+        return nowhere_N.scatter_reduce(0, self.trajectory_of_token_T, torch.arange(self.num_tokens), "amax")
+
     @property
     def segment_lengths_S(self) -> Tensor:
         return self.segment_offsets.diff()
@@ -163,21 +169,18 @@ class Batch:
         an index for what stands after its end, and nothing that is asked about that index sees the added token itself.
 
         Returns the batch, where each old token went [T], and where the added ones are [C]. Raises DataError for a
-        trajectory whose last segment is empty.
+        trajectory without a token.
         """
-        last_S = torch.full((self.num_trajectories,), -1).scatter_reduce(
-            0, self.trajectory_of_segment_S, torch.arange(self.num_segments), "amax")
-        segments = last_S[trajectories]
-        if bool((segments < 0).any()) or bool((self.segment_lengths_S[segments] == 0).any()):
+        ends = self.last_token_N[trajectories]
+        if bool((ends < 0).any()):
             raise DataError("a trajectory without tokens has no end to add a token to")
-        added_S = torch.zeros(self.num_segments, dtype=torch.int64).index_add(0, segments, torch.ones_like(segments))
+        added_S = torch.zeros(self.num_segments, dtype=torch.int64)
+        added_S[self.segment_of_token_T[ends]] = 1
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), (self.segment_lengths_S + added_S).cumsum(0)])
-        shift_S = offsets[:-1] - self.segment_offsets[:-1]
-        old_T = torch.arange(self.num_tokens) + shift_S[self.segment_of_token_T]
-        added = offsets[1:][segments] - 1
+        old_T = torch.arange(self.num_tokens) + (offsets - self.segment_offsets)[:-1][self.segment_of_token_T]
+        added = old_T[ends] + 1
         source = torch.zeros(int(offsets[-1]), dtype=torch.int64)
-        source[old_T] = torch.arange(self.num_tokens)
-        source[added] = self.segment_offsets[1:][segments] - 1
+        source[old_T], source[added] = torch.arange(self.num_tokens), ends
         by_token = {f.name: getattr(self, f.name)[source] for f in fields(self)
                     if f.name.endswith("_T") and getattr(self, f.name) is not None}
         return replace(self, **by_token, segment_offsets=offsets), old_T, added

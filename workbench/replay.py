@@ -1,7 +1,8 @@
 """Replay: was what training used really what these rollouts earn? Recomputed from the run folder, compared bit for bit.
 
 Everything is taken from the stored trajectories of a step: the columns that say which token is which, then credit by
-the run's own algorithm, then ratio and clip state from the stored logprobs. Each column of each credit table of the
+the run's own algorithm (from a critic's values and a reference's logprobs as stored, where it needs them), then ratio
+and clip state from the stored logprobs. Each column of each credit table of the
 step is compared in every bit (NaN equals NaN). Nothing is sampled, no weights are needed.
 """
 from __future__ import annotations
@@ -12,10 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from workbench.errors import StoreError
 from workbench.store import Run
 from workbench.types import CreditTable, Group, trajectories_of
 
 SHOWN = 5  # differing tokens named per column
+
+# Facts that the models gave before credit was computed: taken as stored, and the same in every update of a step.
+FROM_MODELS = ("old_logp", "ref_logp", "value", "final_value")
 
 
 @dataclass(frozen=True)
@@ -76,9 +81,12 @@ def replay_step(run: Run, step: int, algorithm: Any, *,
     tables = [run.credit(step, update) for update in run.updates(step)]
     if tables:
         facts |= _credit(groups, tables[0], algorithm, collate)
+    step_facts = {name: tables[0][name] for name in FROM_MODELS if tables and name in tables[0].columns}
     compared, left_out, differences = {}, {}, []
     for table in tables:
         expected = facts | _used(table, facts, algorithm) | _ratios(table, facts, algorithm)
+        if table.update != tables[0].update:
+            expected |= step_facts
         compared[table.update] = tuple(name for name in expected if name in table.columns)
         left_out[table.update] = tuple(name for name in table.columns if name not in expected)
         found = (_compare(table, name, column, groups, facts) for name, column in expected.items())
@@ -87,19 +95,34 @@ def replay_step(run: Run, step: int, algorithm: Any, *,
 
 
 def _credit(groups: Sequence[Group], table: CreditTable, algorithm: Any, collate: Any) -> dict[str, np.ndarray]:
-    """Advantage and weight by the algorithm. Later facts that credit may need (a critic's values) are as stored."""
+    """Advantage, weight and return by the algorithm; what it needs of the models is as stored."""
     if collate is None:
         from workbench.batch import Batch
 
         collate = Batch.from_groups
     batch = collate(groups)
-    later = {f"{name}_T": table.columns[name] for name in ("value", "ref_logp") if name in table.columns}
-    if later:
-        import torch
-
-        batch = replace(batch, **{name: torch.from_numpy(column.copy()) for name, column in later.items()})
+    if needed := getattr(algorithm, "requires", ()):
+        batch = replace(batch, **_stored_facts(batch, table, needed, algorithm.name))
     credit = algorithm.credit(batch)
-    return {"advantage": np.asarray(credit.advantage_T), "weight": np.asarray(credit.weight_T)}
+    found = {"advantage": np.asarray(credit.advantage_T), "weight": np.asarray(credit.weight_T)}
+    if getattr(credit, "return_T", None) is not None:
+        found["return"] = np.asarray(credit.return_T)
+    return found
+
+
+def _stored_facts(batch: Any, table: CreditTable, needed: Sequence[str], name: str) -> dict[str, Any]:
+    """The later facts of the batch that an algorithm requires, from the columns of a table."""
+    import torch
+
+    columns = {fact: fact.removesuffix("_T").removesuffix("_N") for fact in needed}
+    if missing := [column for column in columns.values() if column not in table.columns]:
+        raise StoreError(f"the credit of {name} is made of {', '.join(missing)}, which the stored table does not have: "
+                         "this step was trained by another algorithm")
+    found = {fact: torch.from_numpy(table[column].copy()) for fact, column in columns.items()}
+    if "final_value_N" in found:  # stored at each trajectory's last token
+        per_token, last_N = found["final_value_N"], batch.last_token_N
+        found["final_value_N"] = torch.where(last_N < 0, torch.nan, per_token[last_N.clamp(min=0)])
+    return found
 
 
 def _used(table: CreditTable, facts: Mapping[str, np.ndarray], algorithm: Any) -> dict[str, np.ndarray]:

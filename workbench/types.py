@@ -394,9 +394,11 @@ class CreditTable:
 
     Columns (numpy, all of length T; a column that was not computed is absent, never zero):
         trajectory, segment, turn int32 · position int32 (in its segment) · token_id int32 · source int8 · eligible bool
-        advantage, weight float64 (credit is computed in float64)
+        advantage, weight, return float64 (credit is computed in float64; what the critic is fitted to)
         rollout_logp, old_logp, new_logp, entropy, ratio float32 (NaN where not eligible)
-        clip_state int8 (0 free, -1 clipped low, +1 clipped high) · value, ref_logp float32
+        clip_state int8 (0 free, -1 clipped low, +1 clipped high) · ref_logp float32
+        value, new_value float32: the critic's, before the token, when credit was computed and in this update
+        final_value float32: the critic's, after the token, at the last one of a truncated trajectory, else NaN
     """
 
     step: int

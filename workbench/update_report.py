@@ -88,19 +88,13 @@ def credit_table(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: T
     if "new_value" in numbers.figures:
         columns["new_value"] = used_only(numbers.figures["new_value"])
     if batch.final_value_N is not None:
-        columns["final_value"] = _at_last_token(batch, batch.final_value_N).numpy()
+        has_end_N = batch.last_token_N >= 0
+        columns["final_value"] = torch.full((batch.num_tokens,), torch.nan).index_copy(
+            0, batch.last_token_N[has_end_N], batch.final_value_N[has_end_N]).numpy()
     frozen = {name: np.array(column) for name, column in columns.items()}  # copies: the table outlives the batch
     for column in frozen.values():
         column.flags.writeable = False
     return CreditTable(step, update, frozen)
-
-
-def _at_last_token(batch: Batch, values_N: Tensor) -> Tensor:
-    """A number per trajectory at the trajectory's last token [T], NaN elsewhere."""
-    place_N = torch.full((batch.num_trajectories,), -1).scatter_reduce(
-        0, batch.trajectory_of_token_T, torch.arange(batch.num_tokens), "amax")
-    present_N = place_N >= 0  # a trajectory that failed at its very beginning has no token
-    return torch.full((batch.num_tokens,), torch.nan).index_copy(0, place_N[present_N], values_N[present_N])
 
 
 def figures(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *,

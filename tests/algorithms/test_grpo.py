@@ -1,6 +1,8 @@
 """GRPO over whole trajectories: who gets credit, who gets none, and what the loss is."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -129,3 +131,17 @@ def test_table_and_fields():
     for wrong in (dict(clip_low=1.5), dict(clip_high=-0.1), dict(epochs=0), dict(minibatches=0)):
         with pytest.raises(ConfigError):
             GRPO(**wrong)
+
+
+def test_kl_in_the_reward_lowers_what_an_attempt_earned():
+    """Two attempts of equal reward; the one that strayed further from the reference has done worse."""
+    batch = Batch.from_groups(make_groups(tasks=1, attempts=2, rewards=[[1.0, 1.0]]))
+    away_T = torch.where(batch.trajectory_of_token_T == 0, 0.5, 0.0)
+    batch = replace(batch, old_logp_T=torch.full((batch.num_tokens,), -1.0), ref_logp_T=-1.0 - away_T)
+    algorithm = GRPO(kl_coef=0.1, kl_in="reward", kl_estimator="k1", normalize_std=False)
+    credit, first_T = algorithm.credit(batch), batch.eligible_T & (batch.trajectory_of_token_T == 0)
+    expected = -0.1 * 0.5 * int(first_T.sum()) / 2  # half of it above the mean, half below
+    assert credit.advantage_T[first_T].tolist() == pytest.approx([expected] * int(first_T.sum()), abs=1e-9)
+    assert not GRPO(kl_coef=0.1).credit(batch).advantage_T.any()  # in the loss it is no credit
+    assert algorithm.requires == ("old_logp_T", "ref_logp_T") and GRPO(kl_coef=0.1).requires == ("ref_logp_T",)
+    assert GRPO().requires == ()

@@ -236,7 +236,8 @@ def _tooltip(facts: _Facts, i: int) -> str:
     lines = [f"id {facts.ids[i]}"]
     if np.isfinite(facts.logp[i]):
         lines.append(f"logprob {facts.logp[i]:.4f} (probability {np.exp(facts.logp[i]):.3f})")
-    for name in ("advantage", "weight", "old_logp", "new_logp", "ratio", "entropy", "ref_logp", "value"):
+    for name in ("advantage", "weight", "old_logp", "new_logp", "ratio", "entropy", "ref_logp", "value",
+                 "return", "final_value"):
         if name in facts.columns and np.isfinite(facts.columns[name][i]):
             lines.append(f"{name} {facts.columns[name][i]:.4g}")
     if "clip_state" in facts.columns and facts.columns["clip_state"][i]:
