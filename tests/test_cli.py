@@ -171,7 +171,7 @@ def test_show_goes_from_the_run_to_the_token(workbench, trained):
 def test_a_run_is_shown_where_its_policy_cannot_be_found(trained, monkeypatch):
     """Ids instead of texts; everything else is in the run folder."""
     run = open_run(trained)
-    run.config["policy"]["name"] = "./on-another-machine"
+    run.first_config["policy"]["name"] = "./on-another-machine"
     text = show_cell.show_step(run, 1, tokens=True).text
     assert "[" + str(int(run.groups(1)[0][0].segments[0].token_ids[0])) + "]" in text
 

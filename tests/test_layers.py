@@ -20,14 +20,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS: dict[str, float] = {
     # 0: the vocabulary
-    "errors": 0.0, "types": 0.1, "seeds": 0.1, "stats": 0.1, "progress": 0.1,
+    "errors": 0.0, "types": 0.1, "seeds": 0.1, "stats": 0.1, "progress": 0.1, "stopping": 0.1,
     # 1: pure tensor functions; one tokenizer; flat storage
     "ops": 1.0, "chat": 1.0, "tiny_tokenizer": 1.0, "batch": 1.1,
     # 2: problems, samplers, how credit is given
     "envs": 2.0, "tools": 2.1, "engines": 2.0, "algorithms": 2.0, "metrics": 2.0, "rounding": 2.0,
     "demonstrations": 2.1,
     # 3: attempts, weights, files, pictures
-    "sealed": 3.0, "workers": 3.05, "writer": 3.1, "columns": 3.2, "store": 3.3, "run_diff": 3.4, "collect": 3.1, "policy": 3.0,
+    "sealed": 3.0, "workers": 3.05, "writer": 3.1, "columns": 3.2, "store": 3.3, "run_diff": 3.4, "follow": 3.4, "collect": 3.1, "policy": 3.0,
     "lint": 3.1, "views": 3.0,
     # 4: learning, and what may be said of it
     "fine_tuning": 4.0, "microbatch": 4.0, "update_report": 4.0, "training_state": 4.0, "ranks": 4.03, "critic": 4.05,
@@ -74,6 +74,8 @@ INSTEAD: dict[str, str] = {
     "metrics": "the metrics, a plain mapping",
     "workers": "the runner, behind the EnvRunner protocol of envs/runners.py",
     "run_diff": "the finished comparison",
+    "follow": "the rows and evaluations that were read",
+    "stopping": "nothing: a cell is interrupted by an exception",
     "rounding": "the facts about the machine, a plain mapping",
 }
 
@@ -92,6 +94,7 @@ TENSOR_FREE = (
     "columns",
     "store",
     "run_diff",
+    "follow",
     "metrics",
     "demonstrations",
     "progress",

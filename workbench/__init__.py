@@ -28,8 +28,10 @@ PUBLIC: dict[str, str] = {
     # cells: each is one call with something to look at
     "rollout": "workbench.cells.rollout:rollout",
     "train": "workbench.cells.running:train",
+    "attach": "workbench.cells.running:attach",
     "train_step": "workbench.cells.train:train_step",
     "train_here": "workbench.cells.train:train_here",
+    "resume_here": "workbench.cells.resume:resume_here",
     "evaluate": "workbench.cells.evaluate:evaluate",
     "neighbours": "workbench.cells.evaluate:neighbours",
     "evaluation_report": "workbench.cells.evaluate:evaluation_report",

@@ -1,7 +1,7 @@
 """`workbench ...`: the terminal door. Every command is one call into the cells that notebooks use.
 
 Exit status: 0 done, 1 the answer is no (a replay differs, a demo did not learn, a check failed), 2 a usage or input
-error.
+error, 130 stopped by Ctrl-C, 143 stopped by SIGTERM (a run then keeps its committed steps, and `resume` goes on).
 """
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 def main(argv: list[str] | None = None) -> int:
     from workbench.errors import WorkbenchError
+    from workbench.stopping import heeding
 
     args = _parser().parse_args(argv)
     rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
@@ -29,6 +31,7 @@ def main(argv: list[str] | None = None) -> int:
             if rank != "0":  # under torchrun the first process speaks; the others only of what went wrong
                 os.environ["WORKBENCH_PROGRESS"] = "quiet"
                 stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
+            stack.enter_context(heeding(signal.SIGTERM, signal.SIGINT))
             return args.run(args)
     except WorkbenchError as error:
         where = f" (process {rank} of {world})" if world != "1" else ""
@@ -39,9 +42,10 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"workbench (process {rank} of {world}): another process ended, so this one does too", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("workbench: interrupted; committed steps are kept", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as asked:
+        if rank == "0":
+            print(f"workbench: {str(asked) or 'interrupted; committed steps are kept'}", file=sys.stderr)
+        return 128 + getattr(asked, "signal", signal.SIGINT)
     except BrokenPipeError:  # `workbench show ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -61,6 +65,10 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("train", _train, "train in this process; under torchrun, one rank per process")
     sub.add_argument("config", help="a preset (frozenlake, bandit), a .toml file, or the config.json of a run")
     sub.add_argument("--out", type=Path, help="run folder to make (default: runs/<config>-<seed>-<time>)")
+    _add_set(sub)
+
+    sub = command("resume", _resume, "go on with a run that was killed or stopped; a complete one is left as it is")
+    sub.add_argument("run_path", type=Path, metavar="RUN")
     _add_set(sub)
 
     sub = command("evaluate", _evaluate,
@@ -215,6 +223,25 @@ def _train_with_progress(config, out: Path):
         raise StoreError(f"{out} is there already, and a run is never overwritten; choose another name")
     with watch(config.train.steps, label=out.name) as eyes:
         return train_here(config, out, on_step=eyes.on_step, on_score=eyes.on_score)
+
+
+def _resume(args: argparse.Namespace) -> int:
+    from workbench.cells.resume import is_complete, resume_here, resumed_config
+    from workbench.cells.show import show_evaluations
+    from workbench.cells.watch import watch
+    from workbench.store import open_run
+
+    run, settings = open_run(args.run_path), _overrides(args.settings)
+    config, _ = resumed_config(run, settings)
+    if is_complete(run, config):
+        print(f"{run.path} is already complete: {len(run.steps())} steps; nothing was changed")
+        return 0
+    with watch(config.train.steps, label=run.name) as eyes:
+        eyes.bar.update(len(run.steps()), "opening")
+        run = resume_here(run.path, settings, on_step=eyes.on_step, on_score=eyes.on_score, on_note=eyes.bar.say)
+    print(f"\n{show_evaluations(run).text}\n\n{run.path}: {len(run.steps())} steps committed. "
+          f"Look at it: workbench show {run.path}")
+    return 0
 
 
 def _evaluate(args: argparse.Namespace) -> int:

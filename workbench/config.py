@@ -218,6 +218,19 @@ def load_config_with_warnings(source: str | Path, overrides: Mapping[str, Any] =
     return config, check_liveness(config, frozenset(written))
 
 
+def changed_config(tree: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[Config, dict[str, tuple[Any, Any]]]:
+    """A stored tree with overrides on top, checked like any other; and what they changed: dotted key -> (old, new)."""
+    before = to_dict(from_dict(tree))
+    after = to_dict(from_dict(before))
+    written = _flatten(overrides)
+    for key, value in written.items():
+        _set(after, key, value)
+    config = from_dict(after)
+    check_liveness(config, frozenset(written))
+    old, new = _flatten(before), _flatten(to_dict(config))
+    return config, {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
+
+
 def _read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -21,6 +21,7 @@ import os
 import secrets
 import shutil
 import socket
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -306,7 +307,7 @@ class FolderLock:
         with _disk_errors(path, "lock"):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
             try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._take()
             except BlockingIOError:
                 holder = os.pread(self._fd, 500, 0).decode("utf-8", "replace").strip() or "unknown"
                 self.release()
@@ -318,6 +319,15 @@ class FolderLock:
             since = datetime.now(timezone.utc).isoformat(timespec="seconds")
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
+
+    def _take(self) -> None:
+        """Try for a moment: who only asks whether somebody writes holds the lock too, for microseconds."""
+        for _ in range(5):
+            try:
+                return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.02)
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     @property
     def released(self) -> bool:

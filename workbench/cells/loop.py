@@ -19,7 +19,7 @@ from workbench.cells.again import compare
 from workbench.cells.evaluate import evaluate, neighbours
 from workbench.cells.schedule import Schedule
 from workbench.cells.step import Clock, StepOutcome, repeat_step, synchronise, train_step
-from workbench.errors import LearnerError, PolicyError, StoreError
+from workbench.errors import LearnerError, PolicyError
 from workbench.evaluation import Score, report
 from workbench.metrics import rollout_metrics
 from workbench.rounding import machine_facts
@@ -59,8 +59,8 @@ def go_on(session: Session, run: RunWriter | None, path: str | Path, schedule: S
     """Bring the run in `path` from where `schedule` says it stands to its end. Every process calls it, with the same
     schedule; the one that writes hands in `run`.
 
-    Raises PolicyError where the policy's files are not those that the run began with, LearnerError where a repeated
-    step does not come out again, and after `train.max_empty_steps` steps in a row that taught nothing.
+    Raises LearnerError where a repeated step does not come out again, and after `train.max_empty_steps` steps in a row
+    that taught nothing.
     """
     loop = _Loop(session, run, open_run(path), schedule, watchers if run is not None else Watchers(), drift)
     train = session.config.train
@@ -84,17 +84,25 @@ def go_on(session: Session, run: RunWriter | None, path: str | Path, schedule: S
 
 
 def _begin(loop: _Loop) -> None:
-    """What is written down before the first step; what was written already is held against what is there now."""
+    """What is written down before the first step."""
     policy, run = loop.session.policy, loop.run
-    known = next((event for event in loop.stored.events() if event["kind"] == "policy"), None)
-    if known is None:
+    if _policy_event(loop.stored) is None:
         run.event({"kind": "policy", "name": policy.name, "fingerprint": policy.fingerprint})
-    elif known["fingerprint"] != policy.fingerprint:
-        raise PolicyError(f"the policy {policy.name!r} is not the one that {loop.stored.path} began with: its weights "
-                          f"had the fingerprint {known['fingerprint']}, now {policy.fingerprint}. Put the former files "
-                          "back, or start a new run with these")
     run.note_machine(machine_of(loop.session))
     checkpoint.prune(run, loop.session.config.train.keep_checkpoints)
+
+
+def check_policy(session: Session, stored: Run) -> None:
+    """Raise PolicyError where the policy's files are not those that the run began with."""
+    policy, known = session.policy, _policy_event(stored)
+    if known is not None and known["fingerprint"] != policy.fingerprint:
+        raise PolicyError(f"the policy {policy.name!r} is not the one that {stored.path} began with: its weights had "
+                          f"the fingerprint {known['fingerprint']}, now {policy.fingerprint}. Put the former files back, "
+                          "or start a new run with these")
+
+
+def _policy_event(stored: Run) -> dict[str, Any] | None:
+    return next((event for event in stored.events() if event["kind"] == "policy"), None)
 
 
 def machine_of(session: Session) -> dict[str, Any]:

@@ -10,7 +10,8 @@ own.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from accelerate.utils import broadcast_object_list, wait_for_everyone
@@ -18,11 +19,12 @@ from accelerate.utils import broadcast_object_list, wait_for_everyone
 from workbench.cells.loop import Watchers, go_on
 from workbench.cells.schedule import schedule
 from workbench.cells.step import StepOutcome, train_step  # noqa: F401  (part of this surface)
-from workbench.cells.stopping import heeding_if_alone, stopped_runs_say_so
 from workbench.config import Config, check_liveness, to_dict
+from workbench.errors import StoreError
 from workbench.evaluation import Score
 from workbench.session import open_session
 from workbench.store import Run, create_run, open_run
+from workbench.stopping import Asked, heeding_if_alone
 
 
 def train_here(config: Config, path: str | Path, *, on_step: Callable[[StepOutcome], None] | None = None,
@@ -50,3 +52,18 @@ def train_here(config: Config, path: str | Path, *, on_step: Callable[[StepOutco
                 run.close()
         wait_for_everyone()  # the others must not read what the first one is still writing
     return open_run(path)
+
+
+@contextmanager
+def stopped_runs_say_so(path: str | Path) -> Iterator[None]:
+    """An interrupt of a run leaves this block with words: how far the run came, and how it goes on."""
+    try:
+        yield
+    except KeyboardInterrupt as asked:
+        words = f"stopped; `workbench resume {path}` goes on"
+        try:
+            done = len(open_run(path).steps())
+            words = f"stopped after {done} committed steps; `workbench resume {path}` goes on with step {done + 1}"
+        except StoreError:  # so early that there is nothing to go on with
+            words = f"stopped before {path} was made"
+        raise Asked(words, getattr(asked, "signal", signal.SIGINT)) from None

@@ -9,19 +9,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
-
-from workbench.errors import StoreError
-from workbench.store import open_run
 
 GRACE_S = 5.0  # then the process ends, whatever it is in the middle of
 
 
 class Asked(KeyboardInterrupt):
-    """A signal asked this process to stop. An interrupt of Python's own (Ctrl-C in a notebook) is SIGINT too."""
-
-    signal = signal.SIGINT
+    """A signal asked this process to stop; `signal` is its number. To whoever does not care it is a Ctrl-C."""
 
     def __init__(self, words: str = "", number: int = signal.SIGINT) -> None:
         super().__init__(words)
@@ -68,18 +62,3 @@ def heeding_if_alone(number: int) -> Iterator[None]:
 def _end(number: int) -> None:
     print(f"workbench: ended {GRACE_S:g} s after it was asked to; committed steps are kept", file=sys.stderr, flush=True)
     os._exit(128 + number)
-
-
-@contextmanager
-def stopped_runs_say_so(path: str | Path) -> Iterator[None]:
-    """An interrupt of a run leaves this block with words: how far the run came, and how it goes on."""
-    try:
-        yield
-    except KeyboardInterrupt as asked:
-        words = f"stopped; `workbench resume {path}` goes on"
-        try:
-            done = len(open_run(path).steps())
-            words = f"stopped after {done} committed steps; `workbench resume {path}` goes on with step {done + 1}"
-        except StoreError:  # so early that there is nothing to go on with
-            words = f"stopped before {path} was made"
-        raise Asked(words, getattr(asked, "signal", signal.SIGINT)) from None
