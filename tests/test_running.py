@@ -1,37 +1,204 @@
-"""A run in its own process: started, waited for, stopped, failed."""
+"""A run in its own process: started, found again, waited for, stopped, failed. Only its own process is ever touched."""
+import json
+import signal
 import subprocess
 import sys
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.store_values import ordinary_step
 from tests.test_train import tiny
-from workbench.cells.running import RunningRun, fresh_path, train
-from workbench.cells.train import train_here
+from workbench.cells.processes import Identity, Process, identity, writer_of
+from workbench.cells.running import RunningRun, attach, fresh_path, train
+from workbench.config import to_dict
 from workbench.errors import LearnerError, StoreError
+from workbench.store import create_run
+from workbench.writer import FolderLock
+
+ROOT = Path(__file__).resolve().parents[1]
+SLEEP = "import time; time.sleep(60)"
+IGNORES = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    return train_here(tiny(), tmp_path_factory.mktemp("runs") / "a")
+@pytest.fixture
+def child():
+    """Starts Python processes; ends what is left of them, by their own handles."""
+    started = []
+
+    def start(code: str, **options) -> subprocess.Popen:
+        started.append(subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
 
 
-def test_a_run_that_was_stopped_is_returned_as_far_as_it_came(finished):
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    running = RunningRun(finished.path, process, 5)
-    running.stop()
-    assert running.wait().steps() == [1, 2]
-    killed = RunningRun(finished.path, subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]), 5)
-    Path(f"{finished.path}.log").write_text("out of memory")
-    with pytest.raises(LearnerError, match="status -9; its log ends:\nout of memory"):  # that was not us
-        killed.wait()
+@pytest.fixture
+def two_steps(tmp_path):
+    """A run of five steps of which two are committed."""
+    with create_run(tmp_path / "run", to_dict(tiny(train__steps=5))) as run:
+        run.write_evaluation("step-00000000", {"step": 0, "rows": []})
+        for step in (1, 2):
+            run.write_step(step, ordinary_step(step))
+            run.commit_step(step, {"reward_mean": 0.5})
+    return tmp_path / "run"
+
+
+def noted(path: Path, who: Identity) -> None:
+    path.with_name(f"{path.name}.process.json").write_text(json.dumps(asdict(who)))
+
+
+# ------------------------------------------------------------------------------------------------ processes
+
+
+def test_a_process_is_told_from_another_that_has_its_id(child):
+    process = child(SLEEP)
+    who = identity(process.pid)
+    assert who == identity(process.pid) and Process.find(who) is not None
+    assert Process.find(replace(who, started="another time")) is None, "its id alone does not make it the same"
+    process.kill()
+    for _ in range(100):
+        if identity(process.pid) is None:
+            break
+        time.sleep(0.05)
+    assert identity(process.pid) is None, "what is left of it is not reaped yet, and is no process any more"
+    assert Process.find(who) is None
+
+
+def test_the_end_of_a_process_that_is_no_child_is_noticed():
+    code = ("import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'],"
+            "start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); print(p.pid)")
+    pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    process = Process.find(identity(pid))
+    assert not process.ended(0.2) and process.status is None
+    process.ask()
+    assert process.ended(30) and process.status is None and identity(pid) is None
+    process.ask(), process.kill()  # nothing is sent to whoever has this id next
+
+
+def test_the_writer_of_a_folder_is_who_holds_its_lock_now(two_steps, child):
+    hold = "import sys, time; from workbench.writer import FolderLock; l = FolderLock(sys.argv[1]); print('held', flush=True); time.sleep(60)"
+    holder = subprocess.Popen([sys.executable, "-c", hold, str(two_steps)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout.readline() == "held\n"
+        assert writer_of(two_steps) == identity(holder.pid)
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert (two_steps / ".lock").read_text() and writer_of(two_steps) is None, "the file stays, the lock does not"
+
+
+def test_an_id_that_was_given_away_after_the_lock_was_taken_is_not_its_holder(two_steps, child):
+    """The holder is gone, a child that it forked keeps the lock, and its id went to somebody who came later."""
+    lock = FolderLock(two_steps)
+    later = child(SLEEP)
+    text = (two_steps / ".lock").read_text()
+    since = text.rpartition(" ")[2]
+    (two_steps / ".lock").write_text(text.replace(since, "2020-01-01T00:00:00+00:00").replace(str(text.split()[1]), str(later.pid)))
+    assert writer_of(two_steps) is None
+    lock.release()
+
+
+# ------------------------------------------------------------------------------------------------ attach
+
+
+def test_attach_finds_the_process_that_was_noted_and_no_other(two_steps, child):
+    process = child(SLEEP)
+    who = identity(process.pid)
+    noted(two_steps, who)
+    assert attach(two_steps).process.who == who and attach(two_steps).status.state == "running"
+    for other in (replace(who, started=who.started + "1"), replace(who, machine="elsewhere")):
+        noted(two_steps, other)
+        found = attach(two_steps)
+        assert found.process is None and found.status.state == "ended"
+        found.stop()
+        assert process.poll() is None, "a process that only has the same id is left in peace"
+
+
+def test_attach_to_a_run_that_is_over_gives_it_back_to_look_at(two_steps):
+    found = attach(two_steps)
+    assert (found.status.step, found.status.steps, found.status.state) == (2, 5, "ended")
+    assert "nothing says why" in found.status.problems[-1]
+    with pytest.raises(LearnerError, match="at step 2 of 5"):
+        found.wait()
+    Path(f"{two_steps}.log").write_text("workbench: stopped after 2 committed steps; `workbench resume run` goes on with step 3\n")
+    assert attach(two_steps).status.state == "stopped" and attach(two_steps).wait().steps() == [1, 2]
+    with pytest.raises(StoreError, match="no run folder"):
+        attach(two_steps.with_name("never"))
+
+
+def test_attach_refuses_this_very_process_and_another_machine(two_steps):
+    lock = FolderLock(two_steps)
+    with pytest.raises(StoreError, match="by this very process"):
+        attach(two_steps)
+    text = (two_steps / ".lock").read_text()
+    (two_steps / ".lock").write_text(text.replace(f" on {text.split()[3]} ", " on far-away "))
+    with pytest.raises(StoreError, match="on machine far-away; attach there"):
+        attach(two_steps)
+    lock.release()
+
+
+# ------------------------------------------------------------------------------------------------ ends
+
+
+def running(path, process) -> RunningRun:
+    return RunningRun(path, Process.of_child(process))
+
+
+def test_a_run_that_was_stopped_is_returned_as_far_as_it_came(two_steps, child):
+    run = running(two_steps, child(SLEEP))
+    run.stop()
+    assert run.wait().steps() == [1, 2] and run.status.state == "stopped" and run.process.status == -signal.SIGTERM
+
+
+def test_one_that_does_not_listen_is_killed_by_the_second_call_or_after_a_while(two_steps, child):
+    for patience in (None, 0.3):
+        deaf = child(IGNORES, stdout=subprocess.PIPE)
+        assert deaf.stdout.readline() == b"deaf\n"
+        run = running(two_steps, deaf)
+        run.stop(kill_after_s=patience)
+        if patience is None:
+            assert not run.process.ended(0.3) and run.status.state == "stopping"
+            run.stop()
+        assert run.process.ended(30) and run.process.status == -signal.SIGKILL
+        assert run.status.state == "stopped" and run.wait().steps() == [1, 2]
+
+
+def test_one_that_was_killed_by_somebody_else_has_failed(two_steps, child):
+    Path(f"{two_steps}.log").write_text("loading\nout of memory")
+    run = running(two_steps, child("import os; os.kill(os.getpid(), 9)"))
+    with pytest.raises(LearnerError, match="with status -9; its log ends:\nloading\nout of memory"):
+        run.wait()
+    assert run.status.problems == ("status -9: out of memory",) and "out of memory" in run.log.text
+    assert "[failed]" in repr(run)
+
+
+def test_what_went_wrong_is_told_while_it_goes_on(tmp_path, child):
+    with create_run(tmp_path / "run", to_dict(tiny())) as run:
+        run.write_step(1, ordinary_step(1))
+        run.event({"kind": "skipped_update", "step": 1, "update": 0, "reason": "loss is nan"})
+        run.commit_step(1, {"stop_env_error": 0.25, "stop_env_timeout": None, "stop_terminated": 0.75})
+    status = running(tmp_path / "run", child(SLEEP)).status
+    assert status.state == "running" and status.elapsed_s >= 0
+    assert status.problems == ("step 1: 25% of the attempts were ended by a fault",
+                               "1 updates were skipped, the last in step 1: loss is nan")
 
 
 def test_a_run_trains_in_its_own_process_and_is_never_overwritten(tmp_path):
     path = tmp_path / "own"
-    run = train(tiny(train__steps=1), path).wait()
-    assert run.steps() == [1] and np.isfinite(run.metrics()["reward_mean"]).all()
+    run = train(tiny(train__steps=1), path)
+    assert run.status.state == "running" and run.status.steps == 1
+    assert attach(path).process.who == run.process.who, "also before its folder is there"
+    stored = run.wait()
+    assert stored.steps() == [1] and np.isfinite(stored.metrics()["reward_mean"]).all()
+    assert run.status.state == "done" == attach(path).status.state and run.status.problems == ()
+    assert attach(path).wait().digest() == stored.digest()
     with pytest.raises(StoreError, match="never overwritten"):
         train(tiny(), path)
     assert fresh_path(path).name == "own-2"
@@ -42,4 +209,4 @@ def test_a_run_that_fails_in_its_process_shows_the_end_of_its_log(tmp_path):
         train(tiny(policy__name="./no-such-policy"), tmp_path / "bad").wait()
     again = train(tiny(), tmp_path / "bad")  # what the failed try left beside the folder is in nobody's way
     again.stop()
-    again.process.wait()
+    assert again.process.ended(60)

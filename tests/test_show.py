@@ -1,15 +1,13 @@
-"""Cells that look: a prompt token by token, a replay, a run that trains elsewhere followed by its folder alone."""
+"""Cells that look: a prompt token by token, a replay."""
 import pytest
 import torch
 
-from store_values import ordinary_step
 from workbench.cells.show import show_prompt
-from workbench.cells.watch import follow, headline
-from workbench.config import load_config, to_dict
+from workbench.cells.watch import headline
+from workbench.config import load_config
 from workbench.session import open_session
-from workbench.store import create_run
 from workbench.types import Message, Observation
-from workbench.views import progress, show_config
+from workbench.views import show_config
 
 
 @pytest.fixture(scope="module")
@@ -52,30 +50,6 @@ def test_what_a_config_changed_is_seen_before_everything_else():
     first, folded = html.split("<details", 1)
     assert "train.steps" in first and "default 30" in first and "env.size" not in first
     assert "env.size" in folded and "train.steps" not in folded
-
-
-def test_a_run_is_followed_by_its_folder_alone(tmp_path):
-    path, seen = tmp_path / "run", []
-
-    def look():
-        with progress(2, "run", mode="quiet") as bar:
-            follow(bar, path)
-            seen.append((bar.done, bar.note))
-
-    look()
-    with create_run(path, to_dict(load_config("frozenlake"))) as run:
-        look()
-        run.write_evaluation("step-00000000", {"step": 0, "rows": []})
-        look()
-        for step in (1, 2):
-            run.write_step(step, ordinary_step(step))
-            run.commit_step(step, {"reward_mean": step / 4, "success": None})
-            look()
-        run.write_evaluation("step-00000002", {"step": 2, "rows": []})
-        look()
-    measuring = "measuring random play, the solver and the untrained policy"
-    assert seen == [(0, "starting"), (0, measuring), (0, "first step"), (1, "reward 0.25"),
-                    (2, "measuring the trained policy"), (2, "reward 0.50")]
 
 
 def test_a_headline_leaves_out_what_was_not_computed():

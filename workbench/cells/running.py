@@ -1,38 +1,110 @@
 """A run that trains in a process of its own, and the handle a notebook has on it.
 
-The kernel never becomes a rank: what it holds is a folder and a process id. So a restart of the kernel, a notebook that
-is closed and a cell that is interrupted do not touch the training.
+    run = train(config, "runs/first")     at once; the run goes on whatever happens to this kernel
+    run                                   curves with their baselines, live, with a button that stops it
+    run = attach("runs/first")            the same handle again, after a restart of the kernel
+
+The kernel never becomes a rank: what it holds is a folder and a process. Beside the folder lie three small files: the
+settings it was started with (`.config.json`), what it prints (`.log`), and which process it is (`.process.json`).
 """
 from __future__ import annotations
 
 import json
-import signal
+import os
+import socket
 import subprocess
 import sys
-from contextlib import suppress
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from workbench.cells.processes import Identity, Process, identity, writer_of
 from workbench.cells.watch import follow
 from workbench.config import Config, to_dict
 from workbench.errors import LearnerError, StoreError
+from workbench.follow import RunFollower
 from workbench.store import Run, open_run
-from workbench.views import progress
+from workbench.types import View
+from workbench.views import progress, show_text
+from workbench.views.live import Status
 from workbench.writer import write_file
+
+if TYPE_CHECKING:
+    from workbench.cells.live import LiveView
+
+ON_REQUEST = (-15, -2, 143, 130)  # exit statuses of a process that was asked to end, by SIGTERM or Ctrl-C
+STOPPED = ": stopped "  # in the last line that such a process prints
+LOG_SHOWN = 3000  # characters
+LOOK_S = 1.0  # between two looks at the folder while waiting
 
 
 @dataclass(frozen=True, eq=False)
 class RunningRun:
-    """A run that trains in its own process: a kernel never becomes a rank, and its restart does not end the run."""
+    """A run and the process that trains it. It shows itself: as the last line of a cell it is followed live.
+
+    `process`: None where it had ended before this handle was made. `steps`: how many it was asked for, as far as known.
+    """
 
     path: Path
-    process: subprocess.Popen
-    steps: int  # that it was asked for
+    process: Process | None
+    steps: int | None = None
+    _asked: threading.Event = field(default_factory=threading.Event, repr=False)
+    _views: list[LiveView] = field(default_factory=list, repr=False)
 
     @property
     def run(self) -> Run:
         """What is committed so far."""
         return open_run(self.path)
+
+    @cached_property
+    def _follower(self) -> RunFollower:
+        """For whoever asks from a cell; a view that draws in a thread has its own."""
+        return RunFollower(self.path)
+
+    @property
+    def status(self) -> Status:
+        """How it stands now: state, step, phase, elapsed time, what went wrong."""
+        self._follower.read()
+        return self.status_of(self._follower)
+
+    def status_of(self, follower: RunFollower) -> Status:
+        """The same by what somebody who follows the run has read already."""
+        ended = self.process is None or self.process.ended()
+        status = None if self.process is None else self.process.status
+        if ended:
+            follower.read()  # what it wrote between the last look and its end
+        state = "running" if not ended else _ending(follower, status, self._asked.is_set(), _last_line(self.path))
+        if state == "running" and self._asked.is_set():
+            state = "stopping"
+        steps = follower.steps if follower.steps is not None else self.steps
+        return Status(self.path.name, state, follower.step, steps, follower.phase(), _elapsed(self, follower, ended),
+                      tuple(_problems(self, follower, state, status)))
+
+    @property
+    def log(self) -> View:
+        """The end of what its process printed."""
+        return show_text(_log_end(self.path, 4 * LOG_SHOWN) or "nothing yet", title=f"the end of {self.path.name}.log")
+
+    def watch(self, *, every_s: float = 2.0, button: bool | None = None) -> LiveView:
+        """Curves with baselines, state and problems, drawn anew at most every `every_s` seconds and only when there is
+        something new, in one output, by a thread: the kernel stays free.
+
+        `button`: with a Stop button (an ipywidget). Default: where a notebook is open in front of somebody; elsewhere
+        (papermill, nbclient) the output is a picture that `wait` brings up to date.
+        """
+        from workbench.cells.live import LiveView
+
+        view = LiveView(self, every_s=every_s, button=button)
+        self._views.append(view)
+        return view
+
+    def _ipython_display_(self) -> None:
+        self.watch()._ipython_display_()
 
     def wait(self) -> Run:
         """Block until it ends, with a progress line; a run that was stopped is returned as far as it came. Raises
@@ -42,25 +114,108 @@ class RunningRun:
         """
         with progress(self.steps, self.path.name) as bar:
             try:
-                while self.process.poll() is None:
-                    follow(bar, self.path)
-                    with suppress(subprocess.TimeoutExpired):
-                        self.process.wait(timeout=0.5)
+                follow(bar, self._follower, self.steps)
+                while self.process is not None and not self.process.ended(LOOK_S):
+                    follow(bar, self._follower, self.steps)
             except KeyboardInterrupt:
                 bar.close("no longer waited for; the run goes on until it is done, or .stop()")
                 raise
-            follow(bar, self.path)
-            stopped, failed = self.process.returncode == -signal.SIGTERM, self.process.returncode != 0
-            bar.close("stopped" if stopped else f"failed with status {self.process.returncode}" if failed else "")
-        if failed and not stopped:
-            log = Path(f"{self.path}.log").read_text(errors="replace")
-            raise LearnerError(f"the run in {self.path} ended with status {self.process.returncode}; "
-                               f"its log ends:\n{log[-3000:]}")
+            follow(bar, self._follower, self.steps)
+            status = self.status
+            bar.close("" if status.state == "done" else status.state)
+        for view in self._views:
+            view.finish()
+        if status.state in ("failed", "ended"):
+            code = None if self.process is None else self.process.status
+            words = f"with status {code}" if code is not None else f"at step {status.step} of {status.steps}"
+            raise LearnerError(f"the run in {self.path} ended {words}; its log ends:\n{_log_end(self.path, LOG_SHOWN)}")
         return self.run
 
-    def stop(self) -> None:
-        """Ask it to end (SIGTERM). Committed steps stay."""
-        self.process.terminate()
+    def stop(self, *, kill_after_s: float | None = None) -> None:
+        """Ask it to end (SIGTERM): it abandons the step under way, committed steps stay. Returns at once; `wait` waits.
+
+        A second call kills it, and so does `kill_after_s` seconds without an end (this call waits for them). That loses
+        no committed step either (law 14).
+        """
+        if self.process is None or self.process.ended():
+            return
+        if self._asked.is_set():
+            return self.process.kill()
+        self._asked.set()
+        self.process.ask()
+        if kill_after_s is not None and not self.process.ended(kill_after_s):
+            self.process.kill()
+
+    def __repr__(self) -> str:
+        return f"<{self.status}>"
+
+
+def _ending(follower: RunFollower, status: int | None, asked: bool, last_line: str) -> str:
+    """Why a process that has ended did so: by its exit status, or where that is not known, by what it left."""
+    if follower.done and status in (0, None):
+        return "done"
+    if status in ON_REQUEST or (asked and status in (0, -9, None)) or (status is None and STOPPED in last_line):
+        return "stopped"
+    return "ended" if status in (0, None) else "failed"
+
+
+def _elapsed(running: RunningRun, follower: RunFollower, ended: bool) -> float | None:
+    """Seconds since its process began, until now or its last sign of life."""
+    opened = [_when(line) for line in follower.clock if line.get("what") in ("created", "reopened")]
+    began, last = _changed(_process_file(running.path)), _changed(Path(f"{running.path}.log"))
+    if opened and (began is None or sum(time_ > began for time_ in opened) > 1):
+        began = opened[-1]  # a terminal went on with it after our process: what we noted is about an earlier one
+    if follower.clock:
+        last = max(last or 0.0, _when(follower.clock[-1]))
+    end = last if ended else time.time()
+    return None if began is None or end is None else max(0.0, end - began)
+
+
+def _when(line: Mapping[str, Any]) -> float:
+    return datetime.fromisoformat(line["at"]).timestamp()
+
+
+def _changed(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _problems(running: RunningRun, follower: RunFollower, state: str, status: int | None) -> list[str]:
+    """What went wrong, in words, the worst last."""
+    found = []
+    row = follower.rows[-1] if follower.rows else {}
+    faults = sum(row.get(f"stop_{kind}") or 0.0 for kind in ("env_error", "env_timeout", "engine_error"))
+    if faults:
+        found.append(f"step {row['step']}: {faults:.0%} of the attempts were ended by a fault")
+    skipped = [event for event in follower.events if event.get("kind") == "skipped_update"]
+    if skipped:
+        last = skipped[-1]
+        found.append(f"{len(skipped)} updates were skipped, the last in step {last['step']}: {last['reason']}")
+    if state == "ended":
+        found.append(f"its process is gone before the last step, and nothing says why. Its log ends: "
+                     f"{_last_line(running.path) or '(no log)'}")
+    if state == "failed":
+        found.append(f"status {status}: {_last_line(running.path) or 'it printed nothing'}")
+    return found
+
+
+def _log_end(path: Path, most: int) -> str:
+    """The end of its log; empty where there is none."""
+    try:
+        with open(f"{path}.log", "rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - 4 * most))
+            return log.read().decode("utf-8", "replace")[-most:].strip()
+    except OSError:
+        return ""
+
+
+def _last_line(path: Path) -> str:
+    return next((line for line in reversed(_log_end(path, LOG_SHOWN).splitlines()) if line.strip()), "")
+
+
+# ------------------------------------------------------------------------------------------------ starting, attaching
 
 
 def fresh_path(path: str | Path) -> Path:
@@ -81,7 +236,49 @@ def train(config: Config, path: str | Path) -> RunningRun:
     settings = path.parent / f"{path.name}.config.json"
     # one may lie there of a failed try
     write_file(settings, json.dumps(to_dict(config), indent=1).encode(), replace=True)
-    with open(f"{path}.log", "wb") as log:
-        process = subprocess.Popen([sys.executable, "-m", "workbench.cli", "train", str(settings), "--out", str(path)],
-                                   stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-    return RunningRun(path, process, config.train.steps)
+    return _start(["train", str(settings), "--out", str(path)], path, config.train.steps, "wb")
+
+
+def attach(path: str | Path) -> RunningRun:
+    """The handle on a run that was started earlier: by a kernel that is gone, by another notebook, by a terminal.
+
+    Its process is the one that `train` noted, if that very process is still alive (its id may belong to another one by
+    now), else the one that holds the run's lock. A run whose process has ended is given back all the same, to look at.
+    Raises StoreError where there is no such run, or where this machine or process is not the one to ask.
+    """
+    path = Path(path)
+    noted = _noted(path)
+    if noted is None and not path.is_dir():
+        open_run(path)  # says that there is none, and what to do
+    who = None if noted is None or noted.machine != socket.gethostname() or identity(noted.pid) != noted else noted
+    who = who or writer_of(path)
+    if who is not None and who.machine != socket.gethostname():
+        raise StoreError(f"{path} is being trained by process {who.pid} on machine {who.machine}; attach there. "
+                         "`show_run` shows it from here")
+    if who is not None and who.pid == os.getpid():
+        raise StoreError(f"{path} is being written by this very process; there is no other to attach to")
+    if path.is_dir():
+        open_run(path)
+    return RunningRun(path, None if who is None else Process.find(who))
+
+
+def _start(arguments: list[str], path: Path, steps: int | None, log_mode: str) -> RunningRun:
+    """One `workbench` command in a session of its own, so that no signal to the kernel reaches it."""
+    with open(f"{path}.log", log_mode) as log:
+        child = subprocess.Popen([sys.executable, "-m", "workbench.cli", *arguments], stdin=subprocess.DEVNULL,
+                                 stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    process = Process.of_child(child)
+    write_file(_process_file(path), json.dumps(asdict(process.who)).encode(), replace=True)
+    return RunningRun(path, process, steps)
+
+
+def _process_file(path: Path) -> Path:
+    return path.parent / f"{path.name}.process.json"
+
+
+def _noted(path: Path) -> Identity | None:
+    """The process that was started for a run; None where no (readable) note says so."""
+    try:
+        return Identity(**json.loads(_process_file(path).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None

@@ -4,11 +4,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.errors import StoreError
-from workbench.store import open_run, step_name
+from workbench.follow import MEASURING, RunFollower
 from workbench.views import progress
 from workbench.views.progress_line import Progress
 
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 
 
 LABEL = 12  # characters: a longer one would push the numbers out of a terminal's line
-MEASURING = "measuring random play, the solver and the untrained policy"
 
 
 @dataclass(frozen=True)
@@ -51,19 +48,10 @@ def headline(metrics: Mapping[str, Any]) -> str:
     return ", ".join(f"{words} {value:.2f}" for words, value in known.items() if value is not None and value == value)
 
 
-def follow(bar: Progress, path: Path) -> None:
-    """Draw on `bar` what a run's folder says now. Nothing but the folder is asked: any process can do this, at any
-    time.
-    """
-    try:
-        run = open_run(path)
-        metrics = run.metrics()
-        evaluations = run.evaluations()
-    except StoreError:  # its process has not made the folder yet
-        return bar.update(0, "starting")
-    if not evaluations:
-        return bar.update(0, MEASURING)
-    steps = run.steps()
-    if len(steps) == bar.total and step_name(steps[-1]) not in evaluations:
-        return bar.update(len(steps), "measuring the trained policy")
-    bar.update(len(steps), headline(metrics.iloc[-1].to_dict()) if steps else "first step")
+def follow(bar: Progress, follower: RunFollower, steps: int | None = None) -> None:
+    """Draw on `bar` what a run's folder says now. `steps`: how many there are to be, while the folder does not say."""
+    follower.read()
+    bar.total = steps if follower.steps is None else follower.steps
+    phase = follower.phase()
+    told = follower.rows and (phase.startswith("step ") or phase == "done")
+    bar.update(follower.step, headline(follower.rows[-1]) if told else phase)
