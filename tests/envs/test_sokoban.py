@@ -338,6 +338,16 @@ def test_random_play_is_far_from_the_solver():
     assert evaluate_baseline(family, chosen, "solver").success.mean == 1.0
 
 
+def test_random_play_has_the_whole_horizon():
+    """Law 12: a yardstick that is cut short flatters whatever stands beside it."""
+    family = Sokoban(max_moves=20, max_turns=4)
+    played = [each for each, in evaluate_baseline(family, [family.task(seed) for seed in range(40)], "random").attempts]
+    assert all(attempt.success or attempt.moves == 20 for attempt in played)
+    made = Counter(move for seed in range(100) for move in re.findall(
+        "Up|Down|Left|Right", family.random_action(None, np.random.default_rng(seed))))
+    assert sum(made.values()) == 500 and all(80 < made[move] < 170 for move in MOVES)
+
+
 # ------------------------------------------------------------------------------------------------ solver
 
 

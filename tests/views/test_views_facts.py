@@ -1,6 +1,7 @@
 """What views say is true: numbers, masks, neighbours, pictures."""
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zlib
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 from views_page import Page
 
 from workbench.errors import DataError
-from workbench.types import Group, Segment, Source, Span, StopReason
-from workbench.views import curves_figure, show_curves, show_evaluation, show_group, show_masks, show_tokens
+from workbench.types import Group, Segment, Source, Span, StopReason, Turn
+from workbench.views import (
+    curves_figure, show_curves, show_evaluation, show_group, show_masks, show_tokens, show_trajectory,
+)
 from workbench.views.curves import curves_of, running_mean
 from workbench.views.grid import find_grid
 from workbench.views.markup import RED_BLUE, red_blue
@@ -108,6 +111,63 @@ def test_a_grid_of_the_real_environment_is_drawn():
     task = family.task(3)
     found = find_grid(family.make().reset(task, 0).messages[-1].text)
     assert ["".join(row) for row in found.cells] == task.payload["grid"]
+
+
+def sokoban_trajectory(preset):
+    """Two turns at the keyboard's side of a real environment: a solver's, cut to one move, then the rest."""
+    from dataclasses import replace
+
+    from workbench.envs import PRESETS
+
+    family = PRESETS[preset]
+    task = family.task(11)
+    env = family.make()
+    first = env.reset(task, 0)
+    turns = []
+    for index, one in enumerate((replace(family, max_moves_per_action=1, max_turns=40), family)):
+        action = one.solver_action(env, None)
+        result = env.step(action)
+        turns.append(Turn(index, action, "stop", tuple(result.info["moves"]), (), result.observation.messages,
+                          result.reward, result.reward_parts, None, result.info))
+    return replace(examples.trajectory(), task=task, first_observation=first, turns=tuple(turns)), env
+
+
+SOKOBAN_MEANINGS = {"wall", "floor", "target", "box", "you"}
+
+
+@pytest.mark.parametrize("preset", ["sokoban-6x6", "sokoban-6x6-coordinates", "sokoban-6x6-symbols", "sokoban-8x8-2"])
+def test_sokoban_is_drawn_cell_by_cell_and_the_text_says_the_same(preset):
+    """Every state, the first one too where the policy reads coordinates only: html cells, text and the game agree."""
+    trajectory, env = sokoban_trajectory(preset)
+    view = show_trajectory(trajectory)
+    drawn = [trajectory.task.metadata["state"], *(turn.info["state"] for turn in trajectory.turns)]
+    assert len(set(drawn)) == 3 and drawn[-1] == env.draw()
+    symbols = env.family.symbols
+    page = Page(view.html)
+    tables = re.findall(r"<table[^>]*>(?:(?!<table).)*?</table>", view.html, re.DOTALL)
+    grids = ["\n".join(" ".join(re.findall(r"<td [^>]*title=[^>]*>(.)</td>", row)) for row in table.split("</tr>")[:-1])
+             for table in tables]
+    assert [grid for grid in grids if grid.strip()] == drawn
+    for state in drawn:
+        assert all(line in view.text for line in state.split("\n"))
+        assert find_grid(state).tiles[symbols[0]].meaning == "wall"
+    assert all(meaning in page.text for meaning in SOKOBAN_MEANINGS) and "hole" not in page.text
+    assert view.png is None  # a trajectory has no picture besides its table, whatever the game
+    group = show_group(Group((trajectory,)))
+    assert ("wall" in group.html) == (preset != "sokoban-6x6-coordinates")
+
+
+def test_each_game_is_recognised_and_none_is_taken_for_another():
+    from workbench.envs import PRESETS
+    from workbench.views.grid import LAKE_TILES, SOKOBAN_OTHER_TILES, SOKOBAN_TILES
+
+    expected = {"frozenlake-4x4": LAKE_TILES, "sokoban-6x6": SOKOBAN_TILES, "sokoban-8x8-2": SOKOBAN_TILES,
+                "sokoban-6x6-symbols": SOKOBAN_OTHER_TILES}
+    for name, tiles in expected.items():
+        for seed in range(40):
+            found = find_grid(PRESETS[name].make().reset(PRESETS[name].task(seed), 0).messages[-1].text)
+            assert found.tiles is tiles and len(found.cells) == PRESETS[name].size
+    assert find_grid("You 3 4\nBox 5 4\nTarget 5 5\nWall 2 3, 3 3") is None
 
 
 def test_unscored_attempts_stand_outside_of_mean_and_deviation():

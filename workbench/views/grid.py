@@ -31,8 +31,8 @@ LAKE_TILES: Mapping[str, Tile] = {
 }
 
 # Sokoban's, in the order of its symbols; what stands where it should is green, as on the lake.
-_SOKOBAN = (Tile("wall", "#27323d", "#8fa1b0"), Tile("floor", "#f4f1ea", "#8a8578"), Tile("target", "#f2c230"),
-            Tile("box on a target", "#00734f", "#ffffff"), Tile("box", "#b3682b", "#ffffff"),
+_SOKOBAN = (Tile("wall", "#27323d", "#a9b8c4"), Tile("floor", "#f4f1ea", "#6b665a"), Tile("target", "#f2c230"),
+            Tile("box on a target", "#00734f", "#ffffff"), Tile("box", "#9c5620", "#ffffff"),
             Tile("you", "#0072b2", "#ffffff"), Tile("you on a target", "#005685", "#f2c230"))
 SOKOBAN_TILES: Mapping[str, Tile] = dict(zip("#_O√XPS", _SOKOBAN))
 SOKOBAN_OTHER_TILES: Mapping[str, Tile] = dict(zip("W.GCBA@", _SOKOBAN))  # RAGEN's second vocabulary
