@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load as load_safetensors
 
+from tests.faults.damage import accepted_although_damaged, same, tensors_of
 from workbench import checkpoint, sealed, writer
 from workbench.errors import StoreError
 from workbench.store import create_run
@@ -24,19 +25,8 @@ pytestmark = pytest.mark.usefixtures("no_waiting")
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def tensors_of(seed: int) -> dict[str, dict[str, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(seed)
-    return {"model": {"layer.weight": torch.randn(5, 3, generator=generator), "layer.bias": torch.randn(3, generator=generator)},
-            "optimizer": {"0.step": torch.tensor(float(seed)), "0.exp_avg": torch.randn(5, 3, generator=generator)}}
-
-
 def state_of(step: int) -> dict:
     return {"version": step, "betas": [0.9, 0.95], "lr": 1e-4 / 3, "note": "\ud83d \u2028 é", "none": None}
-
-
-def same(a, b) -> bool:
-    return a.keys() == b.keys() and all(a[f].keys() == b[f].keys() and all(
-        a[f][n].dtype == b[f][n].dtype and torch.equal(a[f][n], b[f][n]) for n in a[f]) for f in a)
 
 
 def saved(path: Path, steps=(1, 2), keep: int = 2) -> Path:
@@ -132,58 +122,12 @@ def test_a_damaged_one_is_named_left_alone_and_the_one_before_is_used(tmp_path):
         checkpoint.load_newest(tmp_path)
 
 
-def mutate(folder: Path, other: Path, rng: random.Random) -> str:
-    """Change one thing in a checkpoint folder; says what."""
-    files = sorted(folder.iterdir())
-    path = rng.choice(files)
-    data = path.read_bytes()
-    kind = rng.choice(["flip", "flip", "flip", "cut", "zeros", "grow", "missing", "swap", "other", "link", "rename"])
-    if kind == "flip":
-        at = rng.randrange(len(data))
-        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1:])
-    elif kind == "cut":
-        path.write_bytes(data[:rng.randrange(len(data))])
-    elif kind == "zeros":
-        at = rng.randrange(len(data))
-        path.write_bytes(data[:at] + bytes(len(data[at:at + 64])) + data[at + 64:])
-    elif kind == "grow":
-        path.write_bytes(data + b"\0")
-    elif kind == "missing":
-        path.unlink()
-    elif kind == "swap":
-        second = rng.choice(files)
-        path.write_bytes(second.read_bytes())
-        second.write_bytes(data)
-    elif kind == "other":
-        path.write_bytes((other / path.name).read_bytes())
-    elif kind == "link":
-        path.unlink()
-        path.symlink_to(other / path.name)
-    else:
-        path.rename(path.with_name("elsewhere"))
-    return f"{kind} {path.name}"
-
-
-@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [300, pytest.param(2000, marks=pytest.mark.full)])
 def test_no_mutated_checkpoint_is_ever_accepted(tmp_path, count):
-    good = saved(tmp_path / "good") / "checkpoints/step-00000002"
-    rng, unchanged = random.Random(0), 0
-    for number in range(count):
-        folder = tmp_path / f"{number}/checkpoints/step-00000002"
-        shutil.copytree(good, folder)
-        what = mutate(folder, good.with_name("step-00000001"), rng)
-        if not any(p.is_symlink() for p in folder.iterdir()) and (
-                {p.name: p.read_bytes() for p in folder.iterdir()} == {p.name: p.read_bytes() for p in good.iterdir()}):
-            unchanged += 1  # a file swapped with itself, zeros over zeros
-        else:
-            try:
-                found = checkpoint.load(tmp_path / str(number), 2)
-            except StoreError as error:
-                assert str(folder) in str(error)
-            else:  # only white space or spelling of the manifest may differ: what is loaded is what was saved
-                assert what.endswith(sealed.MANIFEST) and same(found.tensors, tensors_of(2)), f"accepted after {what}"
-        shutil.rmtree(tmp_path / str(number))
-    assert unchanged < count / 10
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", checkpoint.CheckpointWarning)
+        accepted, tried = accepted_although_damaged(tmp_path, count, random.Random(0))
+    assert not accepted and tried > count * 0.9  # the rest: a file swapped with itself, zeros over zeros
 
 
 def test_the_mutations_would_be_noticed_as_harmful(tmp_path, monkeypatch):

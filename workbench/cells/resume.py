@@ -34,7 +34,8 @@ FREE = frozenset({
 # The same mathematics in other portions or on another machine: the last bits may differ, and that is written down.
 ROUNDING = frozenset({
     "learner.num_processes", "learner.micro_batch_tokens", "policy.device", "engine.device", "engine.max_rows",
-    "engine.prefill_tokens", "engine.cache_tokens", "collect.env_deadline_s",
+    "engine.prefill_tokens", "engine.cache_tokens", "collect.env_deadline_s", "collect.env_workers",
+    "collect.env_retries",
 })
 
 

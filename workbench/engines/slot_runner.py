@@ -86,6 +86,8 @@ class SlotRunner:
         session = self._sessions.get(session_name)
         if session is not None:
             self._forget(session)
+        if not self._sessions and not self._waiting:
+            self._cache.drop()  # who is evicted depends on the room there is: what comes next must not inherit it
 
     def drop(self) -> None:
         """Forget every cache: the weights that made them are gone. Nothing may be in progress."""

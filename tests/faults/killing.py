@@ -1,0 +1,156 @@
+"""Training in forked children that are killed: at a random instant, before their n-th system call, or by a full disk.
+
+torch is imported and the policy loaded once, in the parent; a child costs a fork. It starts the run, or resumes it if
+the folder is there: what a person would type. fsync is switched off in the children: a killed process loses nothing
+that the kernel has (what a power cut may take is simulated in tests/test_writer.py, test_store.py, test_checkpoint.py).
+"""
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from workbench.cells import resume, train  # noqa: E402
+from workbench.config import Config, load_config  # noqa: E402
+from workbench.errors import WorkbenchError  # noqa: E402
+from workbench.run_diff import compare_runs  # noqa: E402
+from workbench.session import Session, open_session  # noqa: E402
+from workbench.store import open_run  # noqa: E402
+
+SMALL = {"train.steps": 6, "train.tasks_per_step": 2, "train.group_size": 4, "train.evaluate_every": 2,
+         "train.checkpoint_every": 2, "evaluation.num_tasks": 4}
+CASES: dict[str, tuple[str, dict]] = {
+    "grpo": ("bandit", {}),
+    "grpo-minibatches": ("bandit", {"algorithm.epochs": 2, "algorithm.minibatches": 2, "learner.warmup_updates": 9}),
+    "ppo-critic": ("bandit", {"algorithm.kind": "ppo", "algorithm.epochs": 2, "algorithm.kl_coef": 0.01}),
+    "ppo-shared-trunk": ("bandit", {"algorithm.kind": "ppo", "critic.trunk": "policy"}),
+    "frozenlake-window": ("frozenlake", {"collect.history": "window", "collect.max_turn_tokens": 24,
+                                         "env.max_moves": 4}),
+    # sessions are evicted, so what is computed depends on the room that an earlier, larger collect has left
+    "frozenlake-tight-cache": ("frozenlake", {"engine.cache_tokens": 1536, "evaluation.num_tasks": 24,
+                                              "train.evaluate_every": 1, "env.max_moves": 4}),
+    "threads": ("bandit", {"collect.env_runner": "threads"}),
+}
+
+
+@cache
+def config_of(case: str, **settings) -> Config:
+    preset, changes = CASES[case]
+    return load_config(preset, SMALL | changes | {key.replace("__", "."): value for key, value in settings.items()})
+
+
+@cache
+def _policy_of(name: str) -> Session:
+    return open_session(config_of(name), quiet=True)
+
+
+def opened(case: str) -> Callable[..., Session]:
+    """`open_session` for a child: everything heavy was loaded by the parent, the engine and the learner are fresh."""
+    ready = _policy_of(case)
+
+    def open_again(config: Config, *, quiet: bool = False) -> Session:
+        return Session(config, ready.policy, ready.chat, ready.engine)
+
+    return open_again
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a child ended: exit status (-9: killed), what it said, how long it lived."""
+
+    status: int
+    words: str
+    seconds: float
+
+
+def start_or_resume(case: str, path: Path, config: Config | None = None) -> None:
+    """What the child does. In the child only: modules are changed."""
+    train.open_session = resume.open_session = opened(case)
+    os.fsync = lambda fd: None
+    if path.exists():
+        resume.resume_here(path, on_note=None)
+    else:
+        train.train_here(config or config_of(case), path)
+
+
+def in_child(act: Callable[[], None], *, kill_after_s: float | None = None) -> Ending:
+    """Do `act` in a forked child, SIGKILL it after `kill_after_s` if it still lives then."""
+    began, (read, write) = time.monotonic(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _live(act, write)
+    os.close(write)
+    end, said = None if kill_after_s is None else began + kill_after_s, b""
+    while True:
+        ready, _, _ = select.select([read], [], [], None if end is None else max(0.0, end - time.monotonic()))
+        if ready:
+            chunk = os.read(read, 65536)
+            said += chunk
+            if not chunk:
+                break
+        elif end is not None:
+            os.kill(pid, signal.SIGKILL)
+            end = None
+    os.close(read)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return Ending(status, said.decode("utf-8", "replace"), time.monotonic() - began)
+
+
+def _live(act: Callable[[], None], write: int) -> None:
+    status, words = 3, ""
+    try:
+        act()
+        status = 0
+    except WorkbenchError as error:
+        status, words = 2, f"{type(error).__name__}: {error}"
+    except BaseException:
+        words = traceback.format_exc()
+    finally:
+        os.write(write, words.encode("utf-8", "replace")[:60_000])
+        os._exit(status)
+
+
+def reference(case: str, folder: Path) -> tuple[Path, float]:
+    """The run that nobody interrupts, and how many seconds it takes."""
+    path = folder / f"{case}-whole"
+    ending = in_child(lambda: start_or_resume(case, path))
+    if ending.status:
+        raise RuntimeError(f"the run without any fault failed: {ending.words}")
+    return path, ending.seconds
+
+
+def lines_of(path: Path) -> bytes:
+    """The whole lines of a run's metrics: what is committed."""
+    file = path / "metrics.jsonl"
+    data = file.read_bytes() if file.exists() else b""
+    return data[:data.rfind(b"\n") + 1]
+
+
+def where(path: Path) -> str:
+    """What a kill hit, as far as the folder shows: so that the report can say what was covered."""
+    if not path.exists():
+        return "before the folder"
+    if list((path / "checkpoints").glob(".t*")):
+        return "in a checkpoint"
+    if list(path.rglob(".t*")):
+        return "in a file"
+    run = open_run(path)
+    evaluations = run.evaluations()
+    if not evaluations:
+        return "measuring the neighbours"
+    if run.uncommitted():
+        return "in a step, trajectories stored"
+    done = len(run.steps())
+    if done and done % 2 == 0 and f"step-{done:08d}" not in evaluations:
+        return "between commit and evaluation"
+    return "while playing, or between steps"
