@@ -42,7 +42,7 @@ class VllmEngineConfig:
     dtype: str = "float32"           # of its own copy of the weights: float32 | bfloat16 | float16
     device: str = "cpu"              # "cpu" or "cuda": the first GPU that this process sees
     max_rows: int = 128              # sequences decoded at once; more of them wait
-    prefill_tokens: int = 2048       # tokens per tick, prompts and decoded ones together
+    prefill_tokens: int = 2048       # tokens per tick, prompts and decoded ones; never less than one whole sequence
     cache_tokens: int = 131_072      # positions of keys and values kept; one sequence must fit into them
     block_tokens: int = 32           # they are kept in blocks, and only whole blocks are used again
     cache: str = "auto"              # "auto": prefixes are kept, which is checked at every sync | "off"

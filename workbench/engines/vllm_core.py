@@ -100,7 +100,8 @@ def open_core(model: torch.nn.Module, config: VllmEngineConfig, context: int) ->
 
     No checkpoint is read: weights come through `load`, at opening as at every sync, so that it does not matter whether
     the model in hand lies on a disk. Tells vLLM by environment variables to stay in this process, send no statistics,
-    and speak up for errors only (VLLM_LOGGING_LEVEL changes that).
+    and print nothing but what ends it: errors come back as ours, and vLLM would print every prompt in flight with them
+    (VLLM_LOGGING_LEVEL changes that).
     """
     vllm = _import_vllm(config.device)
     text = model.config.get_text_config(decoder=True)
@@ -108,7 +109,10 @@ def open_core(model: torch.nn.Module, config: VllmEngineConfig, context: int) ->
     hf_config.architectures = [type(model).__name__]
     arguments = dict(
         skip_tokenizer_init=True, load_format="dummy", generation_config="vllm", dtype=config.dtype, seed=0,
-        max_model_len=context, max_num_seqs=config.max_rows, max_num_batched_tokens=config.prefill_tokens,
+        max_model_len=context, max_num_seqs=config.max_rows,
+        # Prompts are not cut: for each piece vLLM would step a request's generator back, by a guess of how far it had
+        # come (GPU), or fail (CPU: "Generator does not use offset"). So there is room for the longest one.
+        enable_chunked_prefill=False, max_num_batched_tokens=max(config.prefill_tokens, context),
         block_size=config.block_tokens, enable_prefix_caching=config.cache != "off",
         enforce_eager=not config.compiled, logprobs_mode="processed_logprobs", disable_log_stats=True,
         distributed_executor_backend="uni", async_scheduling=False,
@@ -132,7 +136,7 @@ def open_core(model: torch.nn.Module, config: VllmEngineConfig, context: int) ->
 def _import_vllm(device: str) -> Any:
     # Read when vLLM is imported or opened. In this process: weights are handed over by reference.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     if importlib.util.find_spec("vllm") is None:
         raise EngineError(f"engine.kind='vllm' needs the package vllm, which is not installed here. {HOW_TO_INSTALL}")

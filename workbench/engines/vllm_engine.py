@@ -33,6 +33,8 @@ from workbench.types import Sampling
 
 PROBES, PROBE_PROMPT, PROBE_TOKENS = 8, 16, 6  # prompts that were never seen; tokens of each; tokens sampled
 PROBE = "probe"                                # begins the names of the engine's own requests
+# A trained policy is certain of most tokens, and certainty hides every change: probes are sampled hotter than it acts.
+PROBE_TEMPERATURE = 2.0
 
 
 class Core(Protocol):
@@ -227,25 +229,31 @@ class VllmEngine:
         """None where the engine samples from `weights`; else what is wrong. Notes the gap."""
         new = self._probe(self._new_prompts(version), "new")
         seen = self._probe(self._seen_prompt(), "seen")
-        gap_new = Gap.between(new.logp_NT, self._plain.logprobs(weights, new.ids_NT, PROBE_TOKENS))
-        gap_seen = Gap.between(seen.logp_NT, self._plain.logprobs(weights, seen.ids_NT, PROBE_TOKENS))
+        own = getattr(torch, self.config.dtype)
+        # The engine may round what it was given to its dtype: that difference is no fault of the sync. (What is left
+        # of it in training is `logp_gap_mean` of every step.)
+        rounded = {name: w.to(own) if w.is_floating_point() else w for name, w in weights.items()}
+        gap_new, gap_seen = self._gap(rounded, new), self._gap(rounded, seen)
         counters = self._counters
         counters.gap_mean = max(gap_new.mean, gap_seen.mean, key=_nan_first)
         counters.gap_max = max(gap_new.largest, gap_seen.largest, key=_nan_first)
         counters.gap_max_ever = max(counters.gap_max, counters.gap_max_ever, key=_nan_first)
-        own = getattr(torch, self.config.dtype)
-        allowed = limits({own, next(iter(weights.values())).dtype}, self.config.gap_mean)
-        if gap_new.within(*allowed) and gap_seen.within(*allowed):
+        allowed = limits(own, self.config.gap_mean)
+        if gap_new.within(*allowed) and gap_seen.within(*allowed) and not seen.cached_tokens:
             return None
         cause = what_is_stale(
             finite=bool(np.isfinite([counters.gap_mean, counters.gap_max]).all()),
             answers_as_before=before is not None and seen == before,
-            head_is_old=self._head_is_old(weights, own),
-            new_prompts_agree=gap_new.within(*allowed),
+            head_is_old=self._head_is_old(rounded, own),
+            prefixes_are_old=bool(seen.cached_tokens) or gap_new.within(*allowed),
         )
         return (f"version {version}: vLLM does not sample from the weights it was given. Its logprobs differ from a plain "
                 f"forward pass by {gap_new} (a prompt seen before: {gap_seen}), allowed are mean {allowed[0]:g} and max "
                 f"{allowed[1]:g}; {cause}")
+
+    def _gap(self, weights: Mapping[str, torch.Tensor], probed: "_Probed") -> Gap:
+        count = probed.logp_NT.shape[1]
+        return Gap.between(probed.logp_NT, self._plain.logprobs(weights, probed.ids_NT, count, PROBE_TEMPERATURE))
 
     def _head_is_old(self, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> bool:
         width = self._plain.hidden_size
@@ -271,7 +279,8 @@ class VllmEngine:
         found: dict[str, Answer] = {}
         try:
             for row, name in enumerate(names):
-                request = Request(row, name, prompts_NT[row], seed=row, max_new_tokens=count, stop_ids=frozenset())
+                request = Request(row, name, prompts_NT[row], seed=row, max_new_tokens=count, stop_ids=frozenset(),
+                                  temperature=PROBE_TEMPERATURE)
                 self._core.add(name, prompts_NT[row].tolist(), sampling_params(request, count))
             for _ in range(100 + prompts_NT.size + count * len(names)):
                 found |= {answer.name: answer for answer in self._core.step()}
@@ -285,15 +294,17 @@ class VllmEngine:
                               f"{found.get(short[0], 'nothing')} instead of {count} tokens")
         answers = [found[name] for name in names]
         ids_NT = np.concatenate([prompts_NT, np.array([answer.token_ids for answer in answers])], axis=1)
-        return _Probed(ids_NT, np.array([answer.logprobs for answer in answers]))
+        return _Probed(ids_NT, np.array([answer.logprobs for answer in answers]),
+                       sum(answer.cached_tokens for answer in answers))
 
 
 @dataclass(frozen=True, eq=False)
 class _Probed:
-    """Probes with what was sampled after them: ids [N, T], logprobs [N, sampled]."""
+    """Probes with what was sampled after them: ids [N, T], logprobs [N, sampled] at `PROBE_TEMPERATURE`."""
 
     ids_NT: np.ndarray
     logp_NT: np.ndarray
+    cached_tokens: int = 0  # of the prompts, taken from the prefix cache: says where the answer is from, not what it is
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Probed) and np.array_equal(self.ids_NT, other.ids_NT) and np.array_equal(
