@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from tests.store_values import credit_of, ordinary_step
-from workbench import checkpoint
+from workbench import checkpoint, cli
 from workbench.run_diff import PARTS, compare_runs
 from workbench.store import create_run, open_run
 from workbench.types import CreditTable, Group, Segment
 
+ROW = {"policy": "trained", "mode": "sampled", "success": 0.75}
 CONFIG = {"seed": 3, "train": {"steps": 2}, "env": {"name": "lake"}}
 
 
@@ -33,7 +34,7 @@ def write(path, steps=2, config=CONFIG, *, groups: Callable = ordinary_step, tab
             if step in checkpoints:
                 model = weights({"head": torch.arange(6.0), "body": torch.ones(3)})
                 checkpoint.save(run, step, {"model": model}, {"step": step}, keep=5)
-        run.write_evaluation("step-00000002", evaluation({"step": 2, "rows": [{"success": 0.75}]}))
+        run.write_evaluation("step-00000002", evaluation({"step": 2, "rows": [ROW]}))
     return open_run(path)
 
 
@@ -84,7 +85,7 @@ CHANGES = {
     "metric gone": (dict(metrics=lambda m: {k: v for k, v in m.items() if k != "odd"}),
                     ("metrics", 1, "metrics.jsonl", "odd: nan is not absent")),
     "metric None": (dict(metrics=lambda m: m | {"loss": None}), ("metrics", 1, "metrics.jsonl", "loss: 0.1 is not None")),
-    "evaluation": (dict(evaluation=lambda e: e | {"rows": [{"success": 0.5}]}),
+    "evaluation": (dict(evaluation=lambda e: e | {"rows": [ROW | {"success": 0.5}]}),
                    ("evaluation", 2, "evaluations/step-00000002.json", "evaluation['rows'][0]['success']: 0.75 is not 0.5")),
     "weights": (dict(weights=lambda w: w | {"body": torch.nextafter(w["body"], torch.tensor(2.0))}),
                 ("checkpoint", 2, "model.safetensors", "tensor body (F32[3]): 3 of 12 bytes differ")),
@@ -150,3 +151,21 @@ def test_older_checkpoints_that_one_run_kept_are_told_and_do_not_count(tmp_path)
     assert found.equal and found.notes == ("checkpoints of steps 1 are only in a",)
     c = write(tmp_path / "c", checkpoints=(1,))
     assert "its checkpoint is only in a" in compare_runs(a, c, exact=True).first.what, "the last one does count"
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+def test_the_command_exits_by_what_it_finds_and_names_it(ordinary, tmp_path, capsys):
+    write(tmp_path / "b")
+    write(tmp_path / "c", table=lambda t: at(t, "weight", 7))
+    assert cli.main(["diff", str(ordinary.path), str(tmp_path / "b"), "--exact"]) == 0
+    assert capsys.readouterr().out.startswith("equal: to the last bit; every hashed byte was read")
+    assert cli.main(["diff", str(ordinary.path), str(tmp_path / "c"), "--exact"]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("different: step 2, steps/step-00000002/credit-0001.parquet: column weight, token 7 (trajectory 0")
+    assert cli.main(["diff", str(ordinary.path), str(tmp_path / "c")]) == 0, "without --exact it describes"
+    assert cli.main(["diff", str(ordinary.path), str(tmp_path / "c"), "--html", str(tmp_path / "d.html")]) == 0
+    assert "column weight" in (tmp_path / "d.html").read_text()
+    assert cli.main(["diff", str(ordinary.path), str(tmp_path / "nowhere")]) == 2
+    assert "there is no run folder" in capsys.readouterr().err

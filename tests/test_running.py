@@ -13,9 +13,9 @@ import pytest
 from tests.store_values import ordinary_step
 from tests.test_train import tiny
 from workbench.cells.processes import Identity, Process, identity, writer_of
-from workbench.cells.running import RunningRun, attach, fresh_path, train
+from workbench.cells.running import RunningRun, attach, fresh_path, resume, train
 from workbench.config import to_dict
-from workbench.errors import LearnerError, StoreError
+from workbench.errors import ConfigError, LearnerError, StoreError
 from workbench.store import create_run
 from workbench.writer import FolderLock
 
@@ -210,3 +210,17 @@ def test_a_run_that_fails_in_its_process_shows_the_end_of_its_log(tmp_path):
     again = train(tiny(), tmp_path / "bad")  # what the failed try left beside the folder is in nobody's way
     again.stop()
     assert again.process.ended(60)
+
+
+def test_a_run_that_was_stopped_goes_on_in_a_process_of_its_own_and_may_be_longer(tmp_path):
+    path = tmp_path / "run"
+    train(tiny(train__steps=1), path).wait()
+    again = resume(path, {"train.steps": 2})
+    with pytest.raises(StoreError, match=rf"trained by process {again.process.who.pid}; attach"):
+        resume(path)
+    assert attach(path).process.who == again.process.who
+    assert again.wait().steps() == [1, 2] and again.status.state == "done"
+    with pytest.raises(ConfigError, match="cannot be changed"):
+        resume(path, {"learner.lr": 1.0})
+    with pytest.raises(StoreError, match="no run folder"):
+        resume(tmp_path / "never")

@@ -91,13 +91,25 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("run_path", type=Path, metavar="RUN")
     sub.add_argument("step", type=int, metavar="STEP")
 
+    sub = command("diff", _diff, "where two runs part: settings, the first step, file, column, token that differ")
+    sub.add_argument("run_path", type=Path, metavar="RUN")
+    sub.add_argument("other_path", type=Path, metavar="RUN")
+    sub.add_argument("--exact", action="store_true",
+                     help="read every byte, checkpoints too; exit 1 unless everything hashed is equal to the last bit")
+    _add_html(sub)
+
+    sub = command("export", _export, "copy a run to TensorBoard, trackio or Weights & Biases; nothing is sent anywhere")
+    sub.add_argument("run_path", type=Path, metavar="RUN")
+    sub.add_argument("--to", required=True, choices=("tensorboard", "trackio", "wandb"))
+    sub.add_argument("--out", type=Path, help="folder the tracker writes in (default: named after it, beside the run)")
+
     sub = command("show", _show, "a run, or one step of it: curves, trajectories, tokens, credit")
     sub.add_argument("run_path", type=Path, metavar="RUN")
     sub.add_argument("step", type=int, nargs="?", metavar="STEP")
     sub.add_argument("--task", type=int, help="which group of the step (default: the first)")
     sub.add_argument("--attempt", type=int, help="which attempt of the group (default: the whole group)")
     sub.add_argument("--tokens", action="store_true", help="tokens coloured by author and credit")
-    sub.add_argument("--html", type=Path, help="write the picture to this HTML file instead")
+    _add_html(sub)
 
     sub = command("play", _play, "play an environment yourself: you are the policy")
     sub.add_argument("env", help="an environment preset, such as frozenlake-4x4 or bandit-code")
@@ -136,6 +148,10 @@ def _count(text: str) -> int:
 def _add_set(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE",
                      help="change one setting, such as algorithm.normalize_std=false; may be repeated")
+
+
+def _add_html(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--html", type=Path, help="write the picture to this HTML file instead")
 
 
 def _overrides(settings: list[str]) -> dict[str, Any]:
@@ -295,15 +311,38 @@ def _show(args: argparse.Namespace) -> int:
         raise ConfigError("--task, --attempt and --tokens look at one step; name it: workbench show RUN STEP")
     view = show_run(run) if args.step is None else show_step(
         run, args.step, task=args.task or 0, attempt=args.attempt, tokens=args.tokens)
-    if args.html is None:
-        print(view.text)
-        return 0
+    _put(view, args.html)
+    return 0
+
+
+def _put(view, html: Path | None) -> None:
+    """Print a view, or write it as a page of its own."""
+    if html is None:
+        return print(view.text)
     from workbench.writer import make_folder, write_file
 
-    make_folder(args.html.absolute().parent)
-    write_file(args.html, replace=True,
-               content=f'<!doctype html><meta charset="utf-8">{view.html}\n'.encode("utf-8", "replace"))
-    print(args.html)
+    make_folder(html.absolute().parent)
+    page = f'<!doctype html><meta charset="utf-8">{view.html}\n'
+    write_file(html, replace=True, content=page.encode("utf-8", "replace"))
+    print(html)
+
+
+def _diff(args: argparse.Namespace) -> int:
+    from workbench.cells.show import diff_runs
+    from workbench.run_diff import compare_runs
+    from workbench.store import open_run
+    from workbench.views import show_diff
+
+    a, b = open_run(args.run_path), open_run(args.other_path)
+    diff = compare_runs(a, b, exact=args.exact)
+    _put(show_diff(diff) if args.html is None else diff_runs(a, b, exact=args.exact), args.html)
+    return 0 if diff.equal or not args.exact else 1
+
+
+def _export(args: argparse.Namespace) -> int:
+    from workbench.cells.export import export_run
+
+    print(export_run(args.run_path, args.to, args.out).text)
     return 0
 
 

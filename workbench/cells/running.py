@@ -239,6 +239,26 @@ def train(config: Config, path: str | Path) -> RunningRun:
     return _start(["train", str(settings), "--out", str(path)], path, config.train.steps, "wb")
 
 
+def resume(path: str | Path, settings: Mapping[str, Any] = {}) -> RunningRun:
+    """Go on with a run that was killed or stopped, in a process of its own, and return at once.
+
+    `settings`: what may be changed on the way, by dotted name: `resume("runs/first", {"train.steps": 60})`. A run that
+    is complete is left as it is. Raises StoreError where there is no such run or a process is still at it, ConfigError
+    for a setting that cannot be changed.
+    """
+    from workbench.cells.resume import resumed_config
+
+    path = Path(path)
+    config, changed = resumed_config(open_run(path), settings)
+    before = attach(path)
+    if before.process is not None and not before.process.ended():
+        raise StoreError(f"{path} is being trained by process {before.process.who.pid}; attach({str(path)!r}) gives "
+                         "its handle: stop it or wait for it first")
+    words = {name: new if isinstance(new, str) else json.dumps(new) for name, (_, new) in changed.items()}
+    arguments = [f"--set={name}={word}" for name, word in words.items()]
+    return _start(["resume", str(path), *arguments], path, config.train.steps, "ab")
+
+
 def attach(path: str | Path) -> RunningRun:
     """The handle on a run that was started earlier: by a kernel that is gone, by another notebook, by a terminal.
 

@@ -74,6 +74,20 @@ def show_scores(scores: Sequence[Score]) -> View:
     return show_evaluation(table["rows"], table["paired"])
 
 
+def diff_runs(a: Run | str | Path, b: Run | str | Path, *, exact: bool = False) -> View:
+    """Where two runs part: settings, the first step, file, column and token that differ, and both runs' curves.
+
+    `exact` reads every byte of both, checkpoints too; without it the seals on the files are compared.
+    `run_diff.compare_runs` gives the same as a value.
+    """
+    from workbench.run_diff import compare_runs
+    from workbench.views import show_diff
+
+    a, b = _opened(a), _opened(b)
+    rows_a, rows_b = ([{"step": step, **row} for step, row in run.metrics().to_dict("index").items()] for run in (a, b))
+    return show_diff(compare_runs(a, b, exact=exact), rows_a, rows_b, a.evaluations())
+
+
 def show_replay(run: Run | str | Path, step: int) -> View:
     """Recompute a step's credit from its stored ids and rewards, and say whether every stored number is the same."""
     from workbench.config import from_dict

@@ -1,0 +1,120 @@
+"""A run under way and two runs compared, as pictures: everything foreign is escaped, and nothing needs colour."""
+from __future__ import annotations
+
+import base64
+import re
+import xml.etree.ElementTree as tree
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.run_diff import ColumnDifference, Difference, RunDiff
+from workbench.views import show_diff, show_live, show_status
+from workbench.views.curve_svg import curves_svg
+from workbench.views.live import Status, live_curves
+
+EVIL = "<img src=x onerror=window.__xss=1>\x1b[31m\u202e</script>$"
+
+
+def rows(steps: int, **more):
+    return [{"step": step, "success": 0.4 + step / 100, "reward_mean": 0.1 * step, "reward_std_within": 0.2, "entropy": 1.0 / step,
+             "grad_norm": 0.5, **more} for step in range(1, steps + 1)]
+
+
+def evaluation(*names: str):
+    return {"step-00000000": {"step": 0, "rows": [
+        {"policy": name, "mode": "sampled", "n": 8, "success": 0.2 + i / 5, "success_low": 0.1, "success_high": 0.9, "reward": 0.3}
+        for i, name in enumerate(names)]}}
+
+
+def svg_of(html: str) -> str:
+    return base64.b64decode(re.search(r"data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)", html)[1]).decode()
+
+
+def test_a_run_under_way_is_one_line_and_its_curves_with_their_baselines():
+    status = Status("first", "running", 7, 20, "step 8: playing", 83.0, ("update skipped",))
+    view = show_live(status, rows(7, explained_variance=0.3), evaluation("random", "untrained", "solver"))
+    assert view.text.splitlines()[:2] == ["first  [running]  step 7 of 20 · step 8: playing · 1:23", "! update skipped"]
+    assert "success 0.47 (random 0.2, untrained 0.4, solver 0.6)" in view.text and view.png is None
+    svg = svg_of(view.html)
+    for word in ("success", "reward", "reward std within a group", "gradient norm", "entropy", "explained variance", "random",
+                 "untrained", "solver"):
+        assert word in svg, word
+    assert "KL" not in svg, "there is none"
+
+
+def test_a_kl_that_is_always_zero_is_left_out_and_one_that_is_not_is_drawn():
+    titles = [[c.panel.title.split("(")[0] for c in live_curves(rows(3, approx_kl=kl), {})] for kl in (0.0, 1e-9)]
+    assert "KL" not in titles[0] and "KL" in titles[1]
+
+
+def test_a_run_that_has_ended_is_shown_as_show_run_shows_it_with_a_png():
+    view = show_live(Status("first", "failed", 3, 20, "", 9.0, ("status 1: OOM",)), rows(3), evaluation("random"))
+    assert view.png.startswith(b"\x89PNG") and "no untrained, solver beside it" in view.text and "status 1: OOM" in view.text
+    assert show_live(Status("first", "running", 0, 20, "starting"), [], {}).text == "first  [running]  step 0 of 20 · starting"
+
+
+def test_nothing_foreign_acts():
+    status = Status(EVIL, "running", 1, 20, EVIL, 1.0, (EVIL,))
+    view = show_live(status, rows(2), evaluation(EVIL))
+    for text in (view.html, svg_of(view.html), show_status(status).html):
+        assert "<img src=x" not in text and "\x1b" not in text and "\u202e" not in text and "</script>" not in text
+    assert "\x1b" not in view.text and "\u202e" not in view.text
+    names = {element.tag.rpartition("}")[2] for element in tree.fromstring(svg_of(view.html)).iter()}
+    assert names <= {"svg", "g", "rect", "line", "polyline", "circle", "text"}
+
+
+@settings(max_examples=40)
+@given(st.lists(st.lists(st.none() | st.floats(allow_nan=True, allow_infinity=True), min_size=2, max_size=2), max_size=6))
+def test_whatever_the_numbers_are_the_picture_is_sound(values):
+    """Missing, huge, tiny, negative, infinite, equal: well-formed, and every place is a finite number."""
+    made = [{"step": i + 1, "success": a, "grad_norm": b} for i, (a, b) in enumerate(values)]
+    with np.errstate(all="ignore"):
+        svg = str(curves_svg(live_curves(made, {}))[0])
+    tree.fromstring(svg)
+    assert not re.search(r'"[^"]*\b(nan|inf)\b[^"]*"', svg)
+
+
+# ------------------------------------------------------------------------------------------------ two runs
+
+
+def diff(**changes) -> RunDiff:
+    table = {"trajectories": ("", "=", "≠"), "credit": ("", "=", "≠"), "metrics": ("", "=", "a"), "evaluation": ("=", "", "b"),
+             "checkpoint": ("", "", "=")}
+    first = Difference("settings", None, "config.json", f"{EVIL} is not 1")
+    return RunDiff(**{**dict(
+        a=Path("runs/a"), b=Path("runs/b"), exact=False, settings=((EVIL, EVIL, None),), steps=(0, 1, 2), table=table,
+        differences=(first, Difference("credit", 2, "steps/x", EVIL)), digests=("0" * 64, "1" * 64), notes=(EVIL,),
+        credit=(ColumnDifference("weight", 3, 0.5, "token 7: 1 is not 2"),)), **changes})
+
+
+def test_two_runs_side_by_side_say_where_they_part_in_words_and_marks():
+    view = show_diff(diff(), rows(3), rows(4), evaluation("random"))
+    assert view.text.startswith("different: config.json: ")
+    for line in ("trajectories  ·=≠", "metrics       ·=a", "evaluation    =·b", "weight 3 0.5 token 7: 1 is not 2"):
+        assert line in re.sub("  +", " ", view.text) or line in view.text, view.text
+    assert view.png.startswith(b"\x89PNG")
+    assert "\x1b" not in view.text + view.html and "<img src=x" not in view.html and "\u202e" not in view.html
+
+
+def test_equal_runs_say_how_sure_that_is():
+    empty = dict(settings=(), differences=(), credit=(), notes=())
+    assert "every hashed byte was read" in show_diff(diff(exact=True, **empty)).text
+    assert "--exact reads every byte" in show_diff(diff(**empty)).text and show_diff(diff(**empty)).png is None
+
+
+@pytest.mark.parametrize("at", [0, 59, 60, 998])
+def test_of_a_thousand_steps_the_one_that_differs_is_still_seen(at):
+    marks = tuple("≠" if step == at else "=" for step in range(999))
+    text = show_diff(diff(steps=tuple(range(999)), table={"metrics": marks})).text
+    assert text.count("≠") == 2 and "17 steps a column" in text, "once in the table, once in the legend"
+
+
+def test_a_diff_is_shown_for_what_it_is_not_for_its_class():
+    """`views` must open without the rooms above them: any value with these names will do."""
+    same = SimpleNamespace(**vars(diff()), equal=False, first=diff().first)
+    assert show_diff(same).text == show_diff(diff()).text
