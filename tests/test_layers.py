@@ -30,7 +30,7 @@ LAYERS: dict[str, float] = {
     "sealed": 3.0, "workers": 3.05, "writer": 3.1, "columns": 3.2, "store": 3.3, "run_diff": 3.4, "follow": 3.4, "collect": 3.1, "policy": 3.0,
     "lint": 3.1, "views": 3.0,
     # 4: learning, and what may be said of it
-    "fine_tuning": 4.0, "microbatch": 4.0, "update_report": 4.0, "training_state": 4.0, "ranks": 4.03, "critic": 4.05,
+    "fine_tuning": 4.0, "packing": 3.0, "microbatch": 4.0, "update_report": 4.0, "training_state": 4.0, "ranks": 4.03, "critic": 4.05,
     "learner": 4.1, "checkpoint": 4.0, "replay": 4.1,
     "evaluation": 4.0, "audit": 4.2,
     # 5-9: one config; everything it names, opened; cells; doors

@@ -82,7 +82,7 @@ def test_the_gradient_does_not_depend_on_how_the_batch_is_cut(fresh, entropy_coe
 def test_three_micro_batches_are_three():
     batch, credit = batch_and_credit()
     longest = int(batch.segment_lengths_S.max())
-    report, = learner(micro_batch_tokens=4 * longest).update(batch, credit, step=1)
+    report, = learner(micro_batch_tokens=4 * longest, layout="padded").update(batch, credit, step=1)
     assert report.metrics["micro_batches"] == 3
 
 

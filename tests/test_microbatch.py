@@ -1,10 +1,12 @@
 """Micro-batches: the cheap way through the model equals the plain one, for every family of models."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import transformers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning_data import VOCAB, make_groups, tiny_model
 
@@ -12,6 +14,8 @@ from workbench.batch import Batch
 from workbench.errors import LearnerError
 from workbench.microbatch import PADDING_ID, Rows, cut, output_head, trained_logits
 from workbench.ops.shift import logprobs_of, token_logprobs
+from workbench.packing import is_packable, make_packable
+from workbench.types import Group, Segment
 
 COMMON = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
               num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.3)
@@ -46,11 +50,11 @@ def naive(model, batch: Batch, weights_T: torch.Tensor) -> tuple[torch.Tensor, d
     return logp_T.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
-def cheap(model, batch: Batch, weights_T: torch.Tensor, budget: int, *, sort: bool = True):
+def cheap(model, batch: Batch, weights_T: torch.Tensor, budget: int):
     model.zero_grad()
     rows = Rows.of(batch, weights_T != 0)
     logp_T = torch.full((batch.num_tokens,), float("nan"))
-    for segments in cut(rows.length_S, rows.trained_segments, budget, sort=sort):
+    for segments in rows.cut(rows.trained_segments, budget, packed=is_packable(model)):
         micro = rows.build(segments, "cpu")
         logp_M = logprobs_of(trained_logits(model, output_head(model), micro), batch.token_ids_T[micro.token_M])
         (logp_M * weights_T[micro.token_M]).sum().backward()
@@ -79,6 +83,87 @@ def test_logprobs_and_gradient_equal_the_plain_full_forward(name):
     assert (found_T - logp_T)[trained_T].abs().max() < 2e-5
     assert found_T[~trained_T].isnan().all()
     assert relative_difference(gradient, found) < 1e-5
+
+
+def of_one_prompt(groups: list[Group]) -> Batch:
+    """The attempts of a group begin with the same prompt, as they do in life; what follows it is their own."""
+    def begun(trajectory, first):
+        prompt = tuple(span for span in first.segments[0].spans[:2])
+        return replace(trajectory, segments=tuple(
+            Segment((*prompt, *segment.spans[2:])) if index == 0 else segment
+            for index, segment in enumerate(trajectory.segments)))
+
+    return Batch.from_groups([Group(tuple(begun(t, group.trajectories[0]) for t in group)) for group in groups])
+
+
+@pytest.mark.parametrize("name", ["qwen2", "qwen3", "llama", "gemma", "gpt2-dropout"])
+@pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment-per-turn"])
+@pytest.mark.parametrize("budget", [1, 90, 10_000])
+def test_packed_segments_give_the_plain_logprobs_and_gradient(name, fresh, budget):
+    """Shared prompts pass once, and nothing changes: fp32 logprobs to 2e-5, gradient to 1e-5 of its norm."""
+    model = family(name)
+    batch = of_one_prompt(make_groups(tasks=2, attempts=3, turns=3, fresh=fresh, widest=9))
+    weights_T = weights_for(batch)
+    logp_T, gradient = naive(model, batch, weights_T)
+    assert make_packable(model) and is_packable(model)
+    found_T, found = cheap(model, batch, weights_T, budget)
+    trained_T = weights_T != 0
+    assert (found_T - logp_T)[trained_T].abs().max() < 2e-5 and found_T[~trained_T].isnan().all()
+    assert relative_difference(gradient, found) < 1e-5
+
+
+def test_a_prompt_of_a_group_stands_once_in_a_packed_micro_batch():
+    batch = of_one_prompt(make_groups(tasks=2, attempts=3, turns=2))
+    rows = Rows.of(batch, batch.eligible_T)
+    packed = rows.build(rows.trained_segments, "cpu").packed
+    prompts = {int(s): int(p) for s, p in zip(rows.same_prompt_S, rows.prompt_S)}
+    assert len(prompts) == 2
+    expected = int((rows.length_S - rows.prompt_S).sum()) + sum(prompts.values())
+    assert packed.input_ids_1P.shape == packed.position_ids_1P.shape == (1, expected)
+    # Every segment can be read off it: the prompt that it names, then its own part.
+    for segment, part in zip(rows.trained_segments, [p for p in packed.parts if p.prefix_stop]):
+        ids = torch.cat([packed.input_ids_1P[0, part.prefix_start:part.prefix_stop],
+                         packed.input_ids_1P[0, part.start:part.stop]])
+        start = int(batch.segment_offsets[segment])
+        assert torch.equal(ids, batch.token_ids_T[start:start + int(rows.length_S[segment])])
+
+
+@given(st.integers(0, 10_000), st.integers(1, 300), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_packed_micro_batches_hold_every_segment_once_within_the_budget(seed, budget, fresh):
+    batch = of_one_prompt(make_groups(seed, tasks=3, attempts=3, fresh=fresh))
+    rows = Rows.of(batch, batch.eligible_T)
+    pieces = rows.cut(rows.trained_segments, budget, packed=True)
+    assert sorted(s for piece in pieces for s in piece) == rows.trained_segments
+    for piece in pieces:
+        assert len(piece) == 1 or rows.build(piece, "cpu").packed.input_ids_1P.numel() <= budget
+
+
+@pytest.mark.parametrize("name", ["gemma2-softcap", "mistral-window"])
+def test_models_with_attention_of_their_own_kind_are_not_packed(name):
+    model = family(name)
+    assert not make_packable(model) and not is_packable(model)
+    assert model.config._attn_implementation in ("sdpa", "eager")  # as it was
+
+
+def test_negative_control_a_packed_segment_that_sees_its_neighbour_is_noticed(monkeypatch):
+    """Let every part begin with all that stands before it: the probe says no."""
+    import workbench.packing as module
+    straight = module.packed_attention
+    monkeypatch.setattr(module, "packed_attention", lambda q, k, v, parts, scale: straight(
+        q, k, v, [part._replace(prefix_start=0, prefix_stop=part.start) for part in parts], scale))
+    assert not make_packable(family("qwen3"))
+
+
+def test_outside_of_a_packed_pass_a_packable_model_attends_as_ever():
+    """Padding on the left, with its mask: bit for bit what transformers' own attention gives."""
+    model, ids_BL = family("qwen3"), torch.arange(24).view(2, 12) % VOCAB
+    mask_BL = torch.ones_like(ids_BL)
+    mask_BL[1, :5] = 0
+    with torch.no_grad():
+        before = model(input_ids=ids_BL, attention_mask=mask_BL).logits
+        assert make_packable(model)
+        assert torch.equal(model(input_ids=ids_BL, attention_mask=mask_BL).logits, before)
 
 
 def test_negative_control_a_neighbouring_position_is_noticed(monkeypatch):

@@ -57,8 +57,15 @@ class ValueModel(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, *, input_ids: Tensor, use_cache: bool = False) -> SimpleNamespace:
-        hidden_BLH = self.trunk(input_ids=input_ids, use_cache=use_cache).last_hidden_state
+    @property
+    def config(self) -> Any:
+        """The trunk's: how its attention is done."""
+        return self.trunk.config
+
+    def forward(self, *, input_ids: Tensor, use_cache: bool = False, position_ids: Tensor | None = None
+                ) -> SimpleNamespace:
+        placed = {} if position_ids is None else {"position_ids": position_ids}  # not every trunk takes them
+        hidden_BLH = self.trunk(input_ids=input_ids, use_cache=use_cache, **placed).last_hidden_state
         return SimpleNamespace(logits=self.value_of(hidden_BLH))
 
     def value_of(self, hidden_BLH: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from workbench.batch import Batch
 from workbench.critic import Critic, CriticConfig
 from workbench.errors import ConfigError, LearnerError
 from workbench.microbatch import MicroBatch, Rows, output_head, trained_logits
+from workbench.packing import make_packable
 from workbench.ops.reduce import masked_sum_over
 from workbench.ops.shift import entropy_of, logprobs_of
 from workbench.ranks import Ranks
@@ -47,7 +48,8 @@ class LearnerConfig:
     weight_decay: float = 0.0
     warmup_updates: int = 0          # the learning rate rises linearly over these, then stays
     max_grad_norm: float = 1.0       # gradients are scaled down to this norm; 0: never
-    micro_batch_tokens: int = 4096   # padded tokens that go through the model at once: memory and speed only
+    micro_batch_tokens: int = 4096   # tokens that go through the model at once, padding included: memory and speed only
+    layout: str = "auto"             # "auto": packed end to end where a probe proves it right, on CPU | "padded": rows
     precision: str = "fp32"          # "bf16": forward pass under autocast; weights and optimizer stay float32
     num_processes: int = 1           # asserted, because several ways of starting many quietly give one
     max_bad_updates: int = 3         # updates in a row with non-finite numbers before training ends
@@ -57,6 +59,8 @@ class LearnerConfig:
         object.__setattr__(self, "betas", tuple(self.betas))
         if self.precision not in ("fp32", "bf16"):
             raise ConfigError(f"learner.precision is 'fp32' or 'bf16', got {self.precision!r}")
+        if self.layout not in ("auto", "padded"):
+            raise ConfigError(f"learner.layout is 'auto' or 'padded', got {self.layout!r}")
         for name in ("micro_batch_tokens", "num_processes", "max_bad_updates"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"learner.{name} is at least 1, got {getattr(self, name)}")
@@ -84,10 +88,11 @@ class Learner:
         self.algorithm, self.config, self.version, self._reference = algorithm, config, 0, reference
         self.empty_updates = self.bad_updates = 0  # so far: with nothing to train, with numbers that were not finite
         self._bad_in_a_row = 0
-        self._ranks = Ranks(next(model.parameters()).device, config.num_processes)
-        self._accelerator = self._ranks.accelerator
         # Dropout would be noise that the sampler never saw; gradients flow in eval mode all the same.
         self._bare = (copy.deepcopy(model) if own_copy else model).eval()
+        packed = config.layout == "auto" and make_packable(self._bare)
+        self._ranks = Ranks(next(model.parameters()).device, config.num_processes, packed=packed)
+        self._accelerator = self._ranks.accelerator
         self._head = output_head(self._bare)
         self._parameters = [p for p in self._bare.parameters() if p.requires_grad]
         self._model, self._optimizer = self._ranks.prepare(self._bare, self._adamw(self._parameters, config.lr))

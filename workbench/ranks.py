@@ -18,7 +18,7 @@ from torch import Tensor
 
 from workbench.batch import Batch, deal
 from workbench.errors import LearnerError
-from workbench.microbatch import MicroBatch, Rows, cut
+from workbench.microbatch import MicroBatch, Rows
 
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
 
@@ -29,7 +29,9 @@ class Ranks:
     Raises LearnerError for another number and for an accelerate setting that would shard the weights.
     """
 
-    def __init__(self, device: torch.device, count: int) -> None:
+    def __init__(self, device: torch.device, count: int, *, packed: bool = False) -> None:
+        """`packed`: micro-batches are cut for a model that takes its segments packed, not padded."""
+        self.packed = packed
         # Precision is ours (autocast): accelerate's is one setting for the whole Python process.
         self.accelerator = Accelerator(
             cpu=device.type == "cpu", mixed_precision="no", gradient_accumulation_steps=1,
@@ -57,7 +59,7 @@ class Ranks:
         """This process's micro-batches. Processes with fewer than others get empty ones: all must take part alike."""
         trained = rows.trained_segments
         hands = deal([int(rows.length_S[s]) for s in trained], self.count)
-        pieces = [cut(rows.length_S, [trained[i] for i in hand], budget) for hand in hands]
+        pieces = [rows.cut([trained[i] for i in hand], budget, packed=self.packed) for hand in hands]
         mine = pieces[self.accelerator.process_index]
         mine = mine + [[]] * (max(len(piece) for piece in pieces) - len(mine))
         return [rows.build(segments, self.device) for segments in mine]

@@ -1,0 +1,83 @@
+"""Packed attention equals the masked one of the definition, forward and backward; blocks and layout do not matter."""
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import workbench.ops.packed_attention as module
+from workbench.ops.packed_attention import Part, packed_attention
+
+
+def states(total: int, heads: int, key_heads: int, size: int, dtype=torch.float64):
+    torch.manual_seed(total)
+    return [torch.randn(h, total, size, dtype=dtype, requires_grad=True) for h in (heads, key_heads, key_heads)]
+
+
+def by_definition(query, key, value, parts, scale=None):
+    """One big mask over all tokens, keys repeated for the heads that share them."""
+    total, shared = query.shape[1], query.shape[0] // key.shape[0]
+    mask = torch.zeros(total, total, dtype=torch.bool)
+    for part in parts:
+        mask[part.start:part.stop, part.prefix_start:part.prefix_stop] = True
+        mask[part.start:part.stop, part.start:part.stop] = torch.ones(part.stop - part.start,
+                                                                      part.stop - part.start).tril().bool()
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, key.repeat_interleave(shared, 0), value.repeat_interleave(shared, 0), attn_mask=mask, scale=scale)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 12), st.lists(st.integers(1, 20), min_size=1, max_size=4), st.lists(st.integers(1, 9), max_size=2),
+       st.sampled_from([(1, 1), (4, 2), (3, 1)]), st.sampled_from([1, 4, 64]), st.sampled_from([None, 0.3]))
+def test_equals_the_definition_forward_and_backward(prefix, tails, alone, heads, block, scale):
+    """`tails` share one prefix, `alone` have none. float32 inside: to 1e-5."""
+    parts = [Part(0, prefix)]
+    for tail in tails:
+        parts.append(Part(parts[-1].stop, parts[-1].stop + tail, 0, prefix))
+    for length in alone:
+        parts.append(Part(parts[-1].stop, parts[-1].stop + length))
+    inputs = states(parts[-1].stop, *heads, 5)
+    kept, module.BLOCK = module.BLOCK, block
+    try:
+        out = packed_attention(*inputs, parts, scale)
+        weight = torch.randn(out.shape, dtype=out.dtype)
+        found = torch.autograd.grad(out, inputs, weight)
+    finally:
+        module.BLOCK = kept
+    expected = by_definition(*inputs, parts, scale)
+    assert out.dtype == torch.float64 and (out - expected).abs().max() < 1e-5
+    for mine, theirs in zip(found, torch.autograd.grad(expected, inputs, weight)):
+        assert mine.dtype == theirs.dtype and (mine - theirs).abs().max() < 2e-5
+
+
+def test_a_shared_beginning_gets_the_sum_of_the_gradients():
+    """Two attempts on one prompt equal two whole sequences, and the prompt's gradient is the sum over both."""
+    query, key, value = states(11, 2, 1, 4, torch.float32)
+    shared = [Part(0, 5), Part(5, 8, 0, 5), Part(8, 11, 0, 5)]
+    weight = torch.randn(2, 11, 4)
+    weight[:, :5] = 0  # nothing is asked of the prompt itself
+    found = torch.autograd.grad(packed_attention(query, key, value, shared), (key, value), weight)
+    total = [torch.zeros_like(g) for g in found]
+    for own in (slice(5, 8), slice(8, 11)):
+        pick = torch.cat([torch.arange(5), torch.arange(own.start, own.stop)])
+        q, k, v = (t[:, pick] for t in (query, key, value))
+        parts = [Part(0, len(pick))]
+        for mine, theirs in zip(total, torch.autograd.grad(packed_attention(q, k, v, parts), (k, v), weight[:, pick])):
+            mine[:, pick] += theirs
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, total))
+
+
+def test_zero_gradients_stay_exactly_zero():
+    """A flat group must teach nothing at all, not even rounding."""
+    inputs = states(9, 2, 2, 4, torch.float32)
+    out = packed_attention(*inputs, [Part(0, 4), Part(4, 9, 0, 4)])
+    assert not any(g.any() for g in torch.autograd.grad(out, inputs, torch.zeros_like(out)))
+
+
+def test_under_autocast_the_weights_are_those_of_float32():
+    inputs = [t.detach().bfloat16() for t in states(40, 2, 1, 8, torch.float32)]
+    with torch.autocast("cpu", torch.bfloat16):
+        out = packed_attention(*inputs, [Part(0, 40)])
+    exact = by_definition(*(t.double() for t in inputs), [Part(0, 40)])
+    assert out.dtype == torch.bfloat16
+    assert torch.equal(out, exact.float().bfloat16()) or (out.double() - exact).abs().max() < 0.01
