@@ -20,6 +20,8 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import pandas  # noqa: E402, F401  (so that no child spends most of its life importing it)
+
 from workbench.cells import resume, train  # noqa: E402
 from workbench.config import Config, load_config  # noqa: E402
 from workbench.errors import WorkbenchError  # noqa: E402
@@ -27,6 +29,8 @@ from workbench.run_diff import compare_runs  # noqa: E402
 from workbench.session import Session, open_session  # noqa: E402
 from workbench.store import open_run  # noqa: E402
 
+BROKEN = 9  # exit status of a child that `break_at` ended
+CALLS = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "ftruncate", "link", "symlink")
 SMALL = {"train.steps": 6, "train.tasks_per_step": 2, "train.group_size": 4, "train.evaluate_every": 2,
          "train.checkpoint_every": 2, "evaluation.num_tasks": 4}
 CASES: dict[str, tuple[str, dict]] = {
@@ -64,6 +68,30 @@ def opened(case: str) -> Callable[..., Session]:
     return open_again
 
 
+def break_at(number: int, *, error: int | None = None) -> None:
+    """Before the `number`-th system call that writes, this process ends, as if killed; of a write, half is done. With
+    `error` (ENOSPC, EIO ...) that one call fails with it instead. In a child only: `os` is changed."""
+    calls = 0
+
+    def wrap(name: str, real: Callable) -> Callable:
+        def call(*args, **kwargs):
+            nonlocal calls
+            calls += name != "open" or bool(args[1] & (os.O_CREAT | os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY))
+            if calls != number:
+                return real(*args, **kwargs)
+            calls += 1  # what follows is not the n-th again
+            if error is not None:
+                raise OSError(error, os.strerror(error), str(args[0]))
+            if name == "write":
+                real(args[0], memoryview(args[1]).cast("B")[:max(1, memoryview(args[1]).nbytes // 2)])
+            os._exit(BROKEN)
+
+        return call
+
+    for name in CALLS:
+        setattr(os, name, wrap(name, getattr(os, name)))
+
+
 @dataclass(frozen=True)
 class Ending:
     """How a child ended: exit status (-9: killed), what it said, how long it lived."""
@@ -76,7 +104,6 @@ class Ending:
 def start_or_resume(case: str, path: Path, config: Config | None = None) -> None:
     """What the child does. In the child only: modules are changed."""
     train.open_session = resume.open_session = opened(case)
-    os.fsync = lambda fd: None
     if path.exists():
         resume.resume_here(path, on_note=None)
     else:
@@ -108,6 +135,7 @@ def in_child(act: Callable[[], None], *, kill_after_s: float | None = None) -> E
 
 def _live(act: Callable[[], None], write: int) -> None:
     status, words = 3, ""
+    os.fsync = lambda fd: None
     try:
         act()
         status = 0

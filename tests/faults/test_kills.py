@@ -1,0 +1,96 @@
+"""A training run that dies, anywhere, and is resumed: to the last byte the run that nobody interrupted.
+
+The fuller counts are in `full` (.ci/run) and in `make soak`.
+"""
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults import killing
+from workbench.run_diff import compare_runs
+from workbench.store import open_run
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = {"train__steps": 2, "train__tasks_per_step": 2, "train__group_size": 3, "train__checkpoint_every": 1,
+        "train__evaluate_every": 1, "evaluation__num_tasks": 2}
+
+
+@pytest.mark.parametrize("kills, damaged, cases", [
+    (4, 0, ["ppo-critic"]),
+    pytest.param(40, 300, ["grpo", "ppo-critic", "grpo-minibatches"], marks=pytest.mark.full),
+])
+def test_killed_at_random_and_resumed(kills, damaged, cases, tmp_path):
+    """A program of its own: it forks, and a test worker has threads."""
+    command = [sys.executable, "-m", "tests.faults.soak", "--kills", str(kills), "--damaged", str(damaged), "--folder",
+               str(tmp_path), "--case", *cases]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert f"passed: seed 0, {kills} kills" in done.stdout
+
+
+def break_everywhere(folder: Path, numbers, *, error: int | None = None) -> int:
+    """Train with a fault before the n-th system call, for each n of `numbers` until there are no more calls; resume, and
+    compare. Returns how many faults there were."""
+    config, case = killing.config_of("grpo", **TINY), "grpo"
+    killing.opened(case)
+    whole = folder / "whole"
+    assert killing.in_child(lambda: killing.start_or_resume(case, whole, config)).status == 0
+    expected, faults = killing.lines_of(whole), 0
+    for number in numbers:
+        path = folder / f"broken-{number}"
+
+        def broken():
+            killing.break_at(number, error=error)  # noqa: B023
+            killing.start_or_resume(case, path, config)  # noqa: B023
+
+        ending = killing.in_child(broken)
+        assert expected.startswith(killing.lines_of(path))
+        if error is None:
+            assert ending.status in (killing.BROKEN, 0), ending.words
+        elif ending.status:
+            assert ending.status == 2, ending.words
+            assert str(folder) in ending.words and "bytes are free" in ending.words and "StoreError" in ending.words
+            assert "What was there before is untouched" in ending.words
+        faults += ending.status != 0
+        again = killing.in_child(lambda: killing.start_or_resume(case, path, config))  # noqa: B023
+        assert again.status == 0, f"call {number}: {again.words}"
+        difference = compare_runs(open_run(whole), open_run(path), exact=True)
+        assert difference.equal, f"call {number}: {difference.first}"
+        assert not list(path.rglob(".t*-*")), "a temporary stayed behind"
+        shutil.rmtree(path)
+        if not ending.status and not ending.words:
+            break
+    return faults
+
+
+@pytest.mark.parametrize("first, stride", [(2, 23), pytest.param(1, 1, marks=pytest.mark.full)])
+def test_dead_before_the_nth_system_call_of_a_whole_run(tmp_path, first, stride):
+    """Not of a file or a step, but of training with evaluations and checkpoints: nothing in between may matter."""
+    faults = break_everywhere(tmp_path, range(first, 1000, stride))
+    assert faults >= 60 // stride
+
+
+@pytest.mark.parametrize("error, first, stride", [
+    (errno.ENOSPC, 9, 41), pytest.param(errno.ENOSPC, 1, 3, marks=pytest.mark.full),
+    pytest.param(errno.EIO, 2, 3, marks=pytest.mark.full),
+])
+def test_a_full_or_faulty_disk_at_the_nth_system_call_of_a_whole_run(tmp_path, error, first, stride):
+    faults = break_everywhere(tmp_path, range(first, 1000, stride), error=error)
+    assert faults >= 60 // stride
+
+
+def test_the_harness_notices_a_run_that_is_not_the_same(tmp_path):
+    """Negative control: resumed with another seed's policy noise, that is, another run altogether."""
+    config = killing.config_of("grpo", **TINY)
+    for name, seed in (("a", 0), ("b", 1)):
+        other = killing.config_of("grpo", seed=seed, **TINY)
+        assert killing.in_child(lambda: killing.start_or_resume("grpo", tmp_path / name, other)).status == 0  # noqa: B023
+    assert config.seed == 0
+    assert not compare_runs(open_run(tmp_path / "a"), open_run(tmp_path / "b"), exact=True).equal
