@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 from workbench import pretrain as pretrain_module
 from workbench.chat import ChatFormat
 from workbench.demonstrations import (
-    BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, any_arms, bearing, nearest_move, sound_of,
-    steps_to_goal,
+    BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, SokobanDemonstrator, any_arms, bearing, nearest_move,
+    sound_of, steps_to_goal, walk_and_pushes,
 )
 from workbench.envs import PRESETS, split_of
 from workbench.envs.bandit import HELDOUT_NAMES, TRAIN_NAMES
 from workbench.envs.format import parse_action
 from workbench.envs.frozen_lake import MOVES, task_from_grid
+from workbench.envs.sokoban import MOVES as SOKOBAN_MOVES
+from workbench.envs.sokoban_levels import level_from_rows
 from workbench.errors import ConfigError, DataError, PolicyError
 from workbench.fine_tuning import FineTuning, accumulate_gradient, by_length, fine_tune
 from workbench.pretrain import (
@@ -72,7 +74,7 @@ def test_an_unlisted_file_is_noticed(name, tmp_path):
 
 def test_shipped_policies_are_small_and_hold_no_pickle():
     files = [path for path in POLICIES.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 4_000_000
+    assert sum(path.stat().st_size for path in files) < 6_000_000
     assert {path.suffix for path in files} <= {".safetensors", ".json", ".jinja", ""}
     assert {path.parent.name for path in files} == set(RECIPES)
 
@@ -142,6 +144,15 @@ def test_cells_and_moves_are_one_token_whatever_stands_beside(lake_tokenizer):
         "<answer>", "Left", " || ", "Down", " || ", "Up", "</answer>"]
     for word in (*MOVES, "left", "system", "user", "assistant", "tool", *TAG_TOKENS, *CONTROL_TOKENS):
         assert len(pieces(word)) == 1, word
+
+
+def test_places_of_sokoban_are_one_token_a_number(shipped):
+    name, _, tokenizer = shipped
+    if name != "sokoban-tiny":
+        return
+    text = "You 3 4\nBox 2 3\nWall 2 2, 5 4"
+    pieces = [tokenizer.decode([i]) for i in tokenizer.encode(text, add_special_tokens=False)]
+    assert pieces == ["You", " 3", " 4", "\n", "Box", " 2", " 3", "\n", "Wall", " 2", " 2", ",", " 5", " 4"]
 
 
 def test_names_of_the_bandit_are_one_token_in_the_prompt_and_in_the_answer(shipped):
@@ -247,6 +258,52 @@ def test_demonstrator_shares_must_add_up():
         LakeDemonstrator(guess=0.8, look=0.4)
 
 
+def test_a_plan_walks_to_the_box_and_pushes_and_says_where_that_leads():
+    family = PRESETS["sokoban-6x6-coordinates"]
+    level = level_from_rows(["######", "#____#", "#_X__#", "#_P__#", "#__O_#", "######"])
+    env = family.make()
+    env.reset(family.task_of(level), 0)
+    planner = SokobanDemonstrator(guess=0.0, slip=0.0)
+    texts = []
+    while not env.finished:
+        texts.append(planner.action(env, np.random.default_rng(0)))
+        env.step(texts[-1])
+    assert texts == [
+        "<think>down right ; right from 3 2 : left 4 2 up 3 2 : right 3 4</think><answer>Left || Up || Right</answer>",
+        "<think>down ; down from 2 4 : up 2 3 right 2 4 : down 4 4 down 5 4</think>"
+        "<answer>Up || Right || Down || Down</answer>"]
+    assert env.moves_used == level.moves == 7
+
+
+def test_plans_are_shortest_solutions_and_end_with_pushes_of_one_direction():
+    family = PRESETS["sokoban-6x6-coordinates"]
+    for seed in range(60):
+        task = family.task(seed)
+        env = family.make()
+        env.reset(task, 0)
+        walk, pushes = walk_and_pushes(env.room, env.state)
+        assert len({move for move, _ in pushes}) == 1
+        assert all(boxes == env.state[1] for _, (_, boxes) in walk)
+        while not env.finished:
+            env.step(SokobanDemonstrator(guess=0.0, slip=0.0).action(env, np.random.default_rng(seed)))
+        assert env.moves_used == task.metadata["solution"]
+
+
+def test_sokoban_habits_have_the_shares_that_are_stated_and_a_deadlock_is_called_so():
+    recipe = replace(RECIPES["sokoban-tiny"], lessons=RECIPES["sokoban-tiny"].lessons[-1:])
+    habits = recipe.lessons[-1].demonstrator
+    actions = [action for index in range(300) for action in demonstrate(recipe, 5, index).actions]
+    free = [action for action in actions if "<think>stuck" not in action]
+    assert abs(np.mean(["<think>guess" in a for a in free]) - habits.guess * (1 - habits.slip)) < 0.05
+    invalid = [not parse_action(a, SOKOBAN_MOVES, think=True).valid for a in actions]
+    assert abs(np.mean(invalid) - habits.slip) < 0.03
+    family = PRESETS["sokoban-6x6"]
+    env = family.make()
+    env.reset(family.task_of(level_from_rows(["######", "#X___#", "#____#", "#_P__#", "#__O_#", "######"])), 0)
+    text = SokobanDemonstrator(guess=0.0, slip=0.0).action(env, np.random.default_rng(0))
+    assert text.startswith("<think>stuck</think>") and text.count("||") == 4
+
+
 def test_bandit_demonstrator_says_what_names_sound_like_and_prefers_the_safe_one():
     recipe = RECIPES["bandit-tiny"]
     actions = [demonstrate(recipe, 3, index) for index in range(400)]
@@ -266,10 +323,11 @@ def test_names_are_known_fresh_and_unambiguous():
     assert len(set(pairs)) > 200 and any(sound_of(a) == "new" for a, _ in pairs)
 
 
-def test_no_held_out_map_is_demonstrated():
-    family = PRESETS["frozenlake-4x4"]
+@pytest.mark.parametrize("env", ["frozenlake-4x4", "sokoban-6x6-coordinates"])
+def test_no_held_out_map_is_demonstrated(env):
+    family = PRESETS[env]
     for index in range(200):
-        played, task = training_task("frozenlake-4x4", 0, index)
+        played, task = training_task(env, 0, index)
         assert played is family and split_of(family, task) == "train"
 
 
@@ -286,7 +344,7 @@ def test_exactly_what_the_demonstrator_wrote_is_trained(name):
     recipe = RECIPES[name]
     tokenizer = tokenizer_of(recipe)
     chat = ChatFormat.from_tokenizer(tokenizer)
-    transcript = next(t for t in (demonstrate(recipe, 0, i) for i in range(50)) if name != "frozenlake-tiny"
+    transcript = next(t for t in (demonstrate(recipe, 0, i) for i in range(50)) if name == "bandit-tiny"
                       or len(t.actions) > 2)
     ids, trained = encode(transcript, chat, tokenizer)
     written = tokenizer.decode(ids[trained])

@@ -83,6 +83,13 @@ KINDS: dict[str, dict[str, type]] = {"env": ENVS, "engine": ENGINES, "algorithm"
 
 PRESETS: dict[str, Callable[[], Config]] = {
     "frozenlake": lambda: Config(env=ENV_PRESETS["frozenlake-4x4"]),
+    "sokoban": lambda: Config(
+        env=ENV_PRESETS["sokoban-6x6-coordinates"],
+        policy=PolicyConfig(name="sokoban-tiny"),
+        algorithm=GRPO(normalize_std=False),
+        learner=LearnerConfig(lr=3e-4),
+        train=TrainConfig(steps=40),
+    ),
     "bandit": lambda: Config(
         env=ENV_PRESETS["bandit-code"],
         policy=PolicyConfig(name="bandit-tiny"),

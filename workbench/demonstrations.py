@@ -6,6 +6,8 @@ thoughts give away. That is what makes the warm start worth training further:
 * on the lake it plays a turn in one of three habits. It *guesses* (random moves), *walks* (heads for the goal and
   ignores holes) or *looks* (names the cell that each move leads to, and turns away from a hole). Rewards tell the
   habits apart; the demonstrator does not.
+* at Sokoban it *guesses* or *plans*: names where the target lies from the box, the next push and the place to push from,
+  and says after each move where that leaves it, so that a model can think in text what it cannot see at a glance;
 * at the bandit it knows which names sound safe and which sound bold, and mostly takes the safe arm, which pays less.
 
 Everybody slips in the format now and then. Nobody here sees a held-out map.
@@ -20,7 +22,10 @@ import numpy as np
 from workbench.envs.bandit import CODE_NAMES, HELDOUT_NAMES, PAPER_HELDOUT_NAMES, PAPER_NAMES, TRAIN_NAMES, BanditEnv
 from workbench.envs.format import format_action
 from workbench.envs.frozen_lake import MOVES, FrozenLakeEnv
+from workbench.envs import sokoban_solver
 from workbench.envs.lake_solver import find, neighbour
+from workbench.envs.sokoban import MOVES as SOKOBAN_MOVES, SokobanEnv
+from workbench.envs.sokoban_solver import State
 from workbench.errors import ConfigError
 
 Cell = tuple[int, int]
@@ -125,6 +130,74 @@ def nearest_move(cell: Cell, steps: dict[Cell, int], size: int, rng: np.random.G
     here = steps.get(cell, 0)
     good = [move for index, move in enumerate(MOVES) if steps.get(neighbour(size, *cell, index), here) < here]
     return (good or MOVES)[rng.integers(len(good or MOVES))]
+
+
+# ------------------------------------------------------------------------------------------------ sokoban
+
+
+@dataclass(frozen=True)
+class SokobanDemonstrator:
+    """Plays one box in one of two habits, drawn anew each turn; where nothing helps any more it says `stuck`.
+
+    guess   probability of one to three random moves
+    slip    probability of a format slip
+    """
+
+    guess: float = 0.5
+    slip: float = 0.04
+
+    def action(self, env: SokobanEnv, rng: np.random.Generator) -> str:
+        """The text of one turn in the current state of `env`."""
+        if rng.random() < self.slip:
+            return format_slip(SOKOBAN_MOVES[rng.integers(4)], rng)
+        if sokoban_solver.distance(env.room, env.state) is None:
+            return self._random(env.family.max_moves_per_action, "stuck", rng)
+        if rng.random() < self.guess:
+            return self._random(1 + int(rng.integers(3)), "guess", rng)
+        return self._planned(env, env.family.max_moves_per_action)
+
+    @staticmethod
+    def _random(count: int, thought: str, rng: np.random.Generator) -> str:
+        return format_action([SOKOBAN_MOVES[move] for move in rng.integers(4, size=count)], think=True, thought=thought)
+
+    @staticmethod
+    def _planned(env: SokobanEnv, most: int) -> str:
+        """`down right ; down from 2 3 : up 2 2 right 2 3 : down 4 3`: the target lies down and right of the box, which
+        is next pushed down from row 2, column 3; the walk, with where it leads; the pushes, with where the box comes.
+        The walk and all pushes in that direction are one answer, as far as `most` moves go."""
+        size = len(env.room)
+        walk, pushes = walk_and_pushes(env.room, env.state)
+        box, target = env.state[1][0], sokoban_solver.targets_of(env.room)[0]
+        stand = walk[-1][1][0] if walk else env.state[0]
+        walked, pushed = walk[:most], pushes[:most - len(walk[:most])]
+        thought = [*bearing(divmod(box, size), divmod(target, size)), ";",
+                   SOKOBAN_MOVES[pushes[0][0]].lower(), "from", _place(stand, size), ":"]
+        thought += [f"{SOKOBAN_MOVES[move].lower()} {_place(player, size)}" for move, (player, _) in walked]
+        if pushed:
+            thought += [":", *(f"{SOKOBAN_MOVES[move].lower()} {_place(boxes[0], size)}" for move, (_, boxes) in pushed)]
+        return format_action([SOKOBAN_MOVES[move] for move, _ in walked + pushed], think=True, thought=" ".join(thought))
+
+
+def walk_and_pushes(room: sokoban_solver.Room, state: State) -> tuple[list[tuple[int, State]], list[tuple[int, State]]]:
+    """The beginning of a shortest solution: moves up to the first push, and the pushes that go on in its direction, each
+    with the state after it. Of several best moves the last direction goes on, else the first in order is taken: what is
+    imitated should not be a matter of taste."""
+    walk: list[tuple[int, State]] = []
+    pushes: list[tuple[int, State]] = []
+    last = None
+    while best := sokoban_solver.best_moves(room, state):
+        if pushes and last not in best:
+            break
+        last = last if last in best else best[0]
+        after = sokoban_solver.step(room, state, last)
+        (pushes if after[1] != state[1] else walk).append((last, after))
+        state = after
+    return walk, pushes
+
+
+def _place(cell: int, size: int) -> str:
+    """Row and column, as the environment counts them: from 1."""
+    return f"{cell // size + 1} {cell % size + 1}"
 
 
 # ------------------------------------------------------------------------------------------------ bandit

@@ -28,7 +28,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from workbench.chat import ChatFormat, Conversation
-from workbench.demonstrations import BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, any_arms
+from workbench.demonstrations import (
+    BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, SokobanDemonstrator, any_arms,
+)
 from workbench.envs import PRESETS, tasks
 from workbench.envs.bandit import Bandit
 from workbench.envs.base import EnvFamily
@@ -98,6 +100,9 @@ RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (
     Recipe("frozenlake-tiny", "frozenlake-4x4", "frozenlake", words=("guess",), lessons=(
         Lesson(700, LakeDemonstrator(guess=0.0, look=1.0, slip=0.0)),
         Lesson(250, LakeDemonstrator()))),
+    Recipe("sokoban-tiny", "sokoban-6x6-coordinates", "sokoban", words=("guess", "stuck"), lessons=(
+        Lesson(900, SokobanDemonstrator(guess=0.1, slip=0.0)),
+        Lesson(250, SokobanDemonstrator()))),
     Recipe("bandit-tiny", "bandit", "bandit", words=SAFE_NAMES + BOLD_NAMES, lessons=(
         Lesson(1000, BanditDemonstrator()),)),
 )}
