@@ -1,0 +1,149 @@
+"""vLLM for tests: the real one, opened once for all tests of a process, and a stand-in that needs none.
+
+The stand-in makes every promise of `vllm_core.VllmCore` by plain forward passes, and can be told to break one; what
+the engine makes of it is tested wherever the suite runs. Whether vLLM keeps those promises is asked of the real one:
+`make test-vllm`.
+"""
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.util
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from engine_models import SHAPE
+
+from workbench.engines import VllmEngineConfig
+from workbench.engines.sampling import bend, uniforms
+from workbench.engines.vllm_core import Answer, open_core
+from workbench.engines.vllm_engine import VllmEngine, context_for
+from workbench.engines.weights import copy_weights
+
+CONTEXT = 40
+STEPS = ("load", "refresh_tied", "forget_prefixes")
+
+
+def wide(seed: int = 0, tied: bool = True) -> torch.nn.Module:
+    """A random Qwen3 with heads of 32: vLLM's CPU attention knows none smaller."""
+    torch.manual_seed(seed)
+    model = hf.Qwen3ForCausalLM(hf.Qwen3Config(**SHAPE, head_dim=32, tie_word_embeddings=tied)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(5.0)
+    return model
+
+
+class StandIn:
+    """Keeps the promises of VllmCore by plain forward passes; `leave_out` names steps of a sync that do nothing."""
+
+    cache_tokens = 1 << 16
+
+    def __init__(self, model: torch.nn.Module, leave_out: set[str] | None = None) -> None:
+        self.leave_out = leave_out if leave_out is not None else set()
+        self.body = copy.deepcopy(model)
+        self.head = model.lm_head.weight.detach().clone()
+        self.queue: dict[str, tuple[list[int], dict]] = {}
+        self.kept: dict[tuple[int, ...], torch.Tensor] = {}  # prompt -> logits after it
+        self.explode: str | None = None
+
+    def add(self, name, prompt, params):
+        assert name not in self.queue and len(prompt) + params["max_tokens"] <= CONTEXT + 1
+        self.queue[name] = (prompt, dict(params))
+
+    def abort(self, name):
+        self.queue.pop(name, None)
+
+    def step(self):
+        if self.explode:
+            raise RuntimeError(self.explode)
+        queue, self.queue = self.queue, {}
+        return [self._answer(name, prompt, params) for name, (prompt, params) in queue.items()]
+
+    def load(self, weights):
+        if "load" not in self.leave_out:
+            copy_weights(self.body, weights)
+
+    def refresh_tied(self):
+        if "refresh_tied" not in self.leave_out:
+            self.head = self.body.lm_head.weight.detach().clone()
+
+    def forget_prefixes(self):
+        if "forget_prefixes" not in self.leave_out:
+            self.kept.clear()
+
+    def head_logits(self, hidden_ND):
+        return hidden_ND.float() @ self.head.float().T
+
+    def _logits(self, ids):
+        with torch.no_grad():
+            hidden = self.body.model(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0]
+        return hidden.float() @ self.head.float().T
+
+    def _answer(self, name, prompt, params):
+        cached = len(prompt) - 1 if tuple(prompt) in self.kept else 0
+        after = self.kept.setdefault(tuple(prompt), self._logits(prompt)[-1])
+        ids, logprobs = list(prompt), []
+        for uniform in uniforms(params.get("seed", 0), params["max_tokens"]):
+            logits = after if len(ids) == len(prompt) else self._logits(ids)[-1]
+            greedy = params["temperature"] == 0.0
+            temperature = 1.0 if greedy else params["temperature"]
+            logp = bend(logits[None], np.array([temperature]), np.array([params.get("top_p", 1.0)]))[0]
+            cdf = logp.double().exp().cumsum(0).numpy()
+            ids.append(int(logp.argmax()) if greedy else int(np.searchsorted(cdf, uniform * cdf[-1], side="right")))
+            logprobs.append(float(logp[ids[-1]]))
+            if ids[-1] in params.get("stop_token_ids", ()):
+                break
+        scored = None
+        if "prompt_logprobs" in params:
+            logp = self._logits(prompt).log_softmax(-1)
+            scored = [float(logp[t - 1, prompt[t]]) for t in range(1, len(prompt))]
+        stopped = ids[-1] in params.get("stop_token_ids", ())
+        return Answer(name, ids[len(prompt):], logprobs, "stop" if stopped else "length", cached, scored)
+
+
+def stand_in(leave_out: set[str] | None = None, **settings) -> VllmEngine:
+    model = wide()
+    return VllmEngine(StandIn(model, leave_out), model, VllmEngineConfig(max_context=CONTEXT, **settings))
+
+
+# ---------------------------------------------------------------------------------------------- the real one
+
+_engines: list[VllmEngine] = []
+
+
+def need_vllm() -> None:
+    """Skip where vLLM is not installed; under WORKBENCH_VLLM=1 (`make test-vllm`) that is a failure."""
+    if importlib.util.find_spec("vllm") is None:
+        reason = "needs vLLM, in an environment of its own: make test-vllm"
+        if os.environ.get("WORKBENCH_VLLM") == "1":
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+
+
+def real(model: torch.nn.Module | None = None, number: int = 0, **settings) -> VllmEngine:
+    """An engine at version 0 on a vLLM that was opened before, where its settings are the same: opening takes seconds.
+
+    Of the same `number` only the newest may be used: whatever an older one left in flight is dropped.
+    """
+    need_vllm()
+    model = model or wide()
+    config = VllmEngineConfig(**{"max_context": CONTEXT, "cache_tokens": 4096, **settings})
+    core = _core(replace(config, gap_mean=None), number, model.config.tie_word_embeddings)
+    for engine in [engine for engine in _engines if engine._core is core]:
+        for name in list(engine._turns):
+            core.abort(name)
+        _engines.remove(engine)
+    _engines.append(engine := VllmEngine(core, model, config))
+    return engine
+
+
+@functools.cache
+def _core(config: VllmEngineConfig, number: int, tied: bool):
+    model = wide(tied=tied)
+    return open_core(model, config, context_for(model, config) + 1)
