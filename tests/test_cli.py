@@ -267,7 +267,7 @@ def test_doctor_and_pretrain_hand_on_their_answer(workbench, monkeypatch):
         def as_dict(self):
             return {"ok": self.ok}
 
-    monkeypatch.setattr("workbench.doctor.doctor", lambda: Report())
+    monkeypatch.setattr("workbench.doctor.doctor", lambda policy: Report())
     assert workbench("doctor")[:2] == (0, "all well\n")
     assert json.loads(workbench("doctor", "--json")[1]) == {"ok": True}
     monkeypatch.setattr("workbench.pretrain.check", lambda name, quick: Report())

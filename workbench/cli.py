@@ -127,7 +127,11 @@ def _parser() -> argparse.ArgumentParser:
                      help="with --check: evaluate the shipped weights only, do not train anew")
 
     sub = command("doctor", _doctor, "what is installed, what works here, and what to do about the rest")
+    sub.add_argument("--policy", help="also try the embedded engine on this model (shipped name, folder, hub name)")
+    sub.add_argument("--plan", metavar="CONFIG", help="instead, estimate the memory that a preset or .toml file needs; "
+                     "exit 1 if this machine has less")
     sub.add_argument("--json", action="store_true")
+    _add_set(sub)
 
     sub = command("demo", _demo, "train the embedded agent and say whether it learned; exit 1 if a seed did not")
     sub.add_argument("--task", default="frozenlake", help="a preset")
@@ -384,8 +388,18 @@ def _pretrain(args: argparse.Namespace) -> int:
 
 def _doctor(args: argparse.Namespace) -> int:
     from workbench.doctor import doctor
+    from workbench.errors import ConfigError
 
-    report = doctor()
+    if args.plan is not None:
+        from workbench.doctor.plan import plan
+
+        if args.policy is not None:
+            raise ConfigError("--plan takes the policy from its config: --set policy.name=...; --policy is for the trials")
+        report = plan(_config(args.plan, args.settings))
+    elif args.settings:
+        raise ConfigError("--set changes the config of --plan CONFIG; without it doctor looks at the machine alone")
+    else:
+        report = doctor(args.policy)
     print(json.dumps(report.as_dict(), indent=1) if args.json else report.text)
     return 0 if report.ok else 1
 

@@ -96,7 +96,6 @@ def engines() -> list[Finding]:
     """Both engines sample: the scripted one a script, the embedded one a random toy model, on cpu and the first GPU."""
     import numpy as np
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
 
     from workbench.engines.base import Request
     from workbench.engines.scripted import ScriptedEngine
@@ -105,12 +104,19 @@ def engines() -> list[Finding]:
     engine.submit(Request(0, "doctor", np.array([1], np.int32), seed=0, max_new_tokens=4, stop_ids=frozenset({END})))
     said = [list(completion.token_ids) for completion in engine.poll()]
     findings = [engine_found("scripted", "ok" if said == [[4, END]] else "broken", "follows its script")]
+    for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
+        findings.append(engine_verdict(f"transformers on {device}", _toy(), device))
+    return findings
+
+
+def _toy() -> Any:
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
     torch.manual_seed(0)
     config = Qwen3Config(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
                          num_attention_heads=2, num_key_value_heads=1, head_dim=8, max_position_embeddings=64)
-    for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
-        findings.append(engine_verdict(f"transformers on {device}", Qwen3ForCausalLM(config).eval(), device))
-    return findings
+    return Qwen3ForCausalLM(config).eval()
 
 
 def policy(name: str) -> list[Finding]:
@@ -187,7 +193,22 @@ def vllm() -> list[Finding]:
                          "vLLM finds no device that it can use: the transformers engine works without it")]
 
 
-PROBES = {"devices": devices, "engines": engines, "accelerate": accelerate, "two_processes": two_processes,
+def baseline() -> list[Finding]:
+    """What a process takes that has imported everything and made an update of a toy model: for the memory plan."""
+    import resource
+
+    import workbench.cells.train  # noqa: F401  (all that training imports)
+    from workbench.algorithms import GRPO
+    from workbench.learner import Learner, LearnerConfig
+
+    engines()
+    learner = Learner(_toy(), GRPO(), LearnerConfig())
+    learner.state()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return [device_found("baseline", "ok", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit} bytes")]
+
+
+PROBES = {"baseline": baseline, "devices": devices, "engines": engines, "accelerate": accelerate, "two_processes": two_processes,
           "vllm": vllm, "policy": policy}
 
 

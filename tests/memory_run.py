@@ -1,0 +1,22 @@
+"""A real step of training in this process; prints the most memory it ever had (bytes), and what it was planned to have.
+
+    python -m tests.memory_run PRESET KEY=VALUE ...
+"""
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+
+def main(preset: str, *settings: str) -> None:
+    from workbench.cells.train import train_here
+    from workbench.config import load_config
+
+    config = load_config(preset, dict(setting.split("=", 1) for setting in settings))
+    with tempfile.TemporaryDirectory() as folder:
+        train_here(config, Path(folder) / "run")
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

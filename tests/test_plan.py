@@ -1,0 +1,229 @@
+"""The memory plan: items by hand, allocations against real ones, and the whole against the measured peak of real runs."""
+import json
+import shutil
+import subprocess
+import sys
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+
+from workbench import cli
+from workbench.config import load_config
+from workbench.doctor import fake_step
+from workbench.doctor.plan import measured_baseline, plan
+from workbench.errors import ConfigError, PolicyError
+from workbench.policy import SHIPPED
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = {"train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 4, "evaluation.num_tasks": 4, "env.max_turns": 2}
+ROOMY = {"host": 10**15, "device": None}
+
+# Qwen2.5-3B-Instruct, as its config.json gives it.
+QWEN_3B = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": 151936, "hidden_size": 2048,
+           "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2,
+           "max_position_embeddings": 32768, "tie_word_embeddings": True, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6}
+
+
+def planned(settings=SMALL, *, limits=ROOMY, **more):
+    return plan(load_config("frozenlake", {**settings, **more}), limits=limits, baseline=0)
+
+
+def by_name(report):
+    return {item.name: item.bytes for item in report.items}
+
+
+def folder_with(path, config):
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(config))
+    return str(path)
+
+
+def test_items_are_what_they_are_by_hand():
+    report = planned()
+    found, weights = by_name(report), 653_760
+    assert report.parameters == weights
+    rotary = found["learner's weights"] - 4 * weights
+    assert 0 <= rotary < 1000
+    assert found["policy's weights"] == found["engine's weights"] == found["learner's weights"]
+    assert found["optimizer"] == 8 * weights and found["gradients"] == 4 * weights
+    assert found["copies to save"] == 12 * weights
+    # Two attempts at a time and more: positions x layers x (key and value) x heads x head size x float32.
+    attempt = int(report.remarks[0].split("up to ")[1].split()[0])
+    assert found["keys and values"] == 8 * -(-attempt // 64) * 64 * 3 * 2 * 2 * 32 * 4
+
+
+def test_a_critic_of_its_own_counts_four_times_and_a_head_on_the_policys_trunk_does_not():
+    plain, own = by_name(planned(**{"algorithm.kind": "grpo"})), by_name(planned(**{"algorithm.kind": "ppo"}))
+    trunk = 653_760 + 128 + 1  # the head is tied to the embedding, and a critic has one output
+    assert own["critic"] == own["critic's gradients"] == 4 * trunk and own["critic's optimizer"] == 8 * trunk
+    assert own["copies to save"] - plain["copies to save"] == 12 * trunk
+    shared = by_name(planned(**{"algorithm.kind": "ppo", "critic.trunk": "policy"}))
+    assert shared.keys() == plain.keys()
+
+
+def test_what_each_setting_costs(tmp_path):
+    whole = by_name(planned({}))
+    half = by_name(planned({}, **{"learner.micro_batch_tokens": 2048}))
+    assert 0.25 < half["activations"] / whole["activations"] < 0.75
+    assert half.items() - whole.items() == {("activations", half["activations"])}
+    small = by_name(planned({}, **{"engine.cache_tokens": 65536, "engine.dtype": "bfloat16"}))
+    assert small["keys and values"] * 4 == whole["keys and values"]
+    assert small["engine's weights"] < 0.51 * whole["engine's weights"]
+    assert "keys and values" not in by_name(planned({}, **{"engine.cache": "off"}))
+
+
+def test_more_vocabulary_costs_its_logits(tmp_path):
+    tiny = {**QWEN_3B, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "head_dim": 32}
+    folders = [folder_with(tmp_path / str(size), {**tiny, "vocab_size": size}) for size in (10_000, 20_000)]
+    few, many = (planned(**{"policy.name": folder}) for folder in folders)
+    trained = int(next(item.why for item in few.items if item.name == "activations").split("logits of ")[1].split()[0])
+    more = by_name(many)["activations"] - by_name(few)["activations"]
+    # The logits and their gradient at least; no more than those, the softmax and two of the kind in passing.
+    assert 2 * trained * 10_000 * 4 <= more <= 6 * trained * 10_000 * 4
+
+
+def test_fake_allocations_are_those_of_a_real_step():
+    config = Qwen2Config(vocab_size=700, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=2, tie_word_embeddings=False)
+    shapes = fake_step.Shapes(rows=3, length=70, trained=90, several=True)
+    model = Qwen2ForCausalLM(config).eval()
+
+    def peak(mode, some):
+        return fake_step._update_peak(mode, some, None, some, shapes, shared=False, bf16=False, entropy_has_gradient=False)
+
+    fake = fake_step.FakeTensorMode(allow_non_fake_inputs=True)
+    with fake:
+        unreal = Qwen2ForCausalLM(config).eval()
+    assert peak(fake, unreal) == pytest.approx(peak(nullcontext(), model), rel=0.02)
+    assert sum(p.numel() for p in unreal.parameters()) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory):
+    return planned(**{"policy.name": folder_with(tmp_path_factory.mktemp("models") / "qwen", QWEN_3B)})
+
+
+def test_a_large_model_is_planned_from_its_config_alone_and_labelled(qwen):
+    report = qwen
+    assert report.parameters == 3_085_938_688
+    assert by_name(report)["optimizer"] == 8 * 3_085_938_688
+    assert "not compared with a real run" in report.text and "the folder has no tokenizer" in report.text
+    assert not any("not compared" in line for line in planned().remarks)
+
+
+def test_too_little_memory_is_said_with_what_dominates_and_what_to_do(qwen):
+    report = replace(qwen, limits={"host": 16 * 10**9, "device": None})
+    assert not report.ok and report.exit_code == 1
+    assert "16.00 GB there are: TOO LITTLE" in report.text and "Largest: optimizer" in report.text
+    assert "take a smaller model" in report.text
+    crowded = planned(limits={"host": 10**6, "device": None})
+    assert "lower" in crowded.text and crowded.as_dict()["ok"] is False
+
+
+def test_on_a_gpu_weights_count_there_and_python_does_not():
+    report = planned(limits={"host": 10**12, "device": 10**12}, **{"policy.device": "cuda"})
+    assert report.totals["device"][1] > report.totals["host"][1] and "memory of cuda" in report.text
+    assert {item.name for item in report.items if item.place == "host"} == {"trajectories", "copies to save"}
+
+
+def test_the_plan_shows_itself_three_ways():
+    report = planned()
+    assert json.loads(json.dumps(report.as_dict()))["peak"]["host"]["bytes"] == report.totals["host"][1]
+    assert report.as_dict()["items"][0] == asdict(report.items[0])
+    bundle = report._repr_mimebundle_()
+    assert "learner&#x27;s weights" in bundle["text/html"] and str(report) == report.text == bundle["text/plain"]
+
+
+@pytest.mark.parametrize("name, words", [("empty", "holds no config.json"), ("broken", "config.json cannot be read"),
+                                         ("./nothing/here/at/all", "config.json cannot be read")])
+def test_a_folder_without_a_readable_config_is_refused_with_what_to_do(tmp_path, name, words):
+    (tmp_path / "empty").mkdir()
+    folder_with(tmp_path / "broken", {"model_type": "no such thing"})
+    with pytest.raises(PolicyError, match=words):
+        planned(**{"policy.name": str(tmp_path / name) if "/" not in name else name})
+
+
+def test_the_terminal_plans_and_refuses_what_does_not_go_together(capsys, monkeypatch):
+    monkeypatch.setattr("workbench.doctor.plan.measured_baseline", lambda: 400_000_000)
+    assert cli.main(["doctor", "--plan", "frozenlake", "--set", "train.tasks_per_step=2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["items"][0] == {"name": "Python and torch", "bytes": 400_000_000, "moments": ["sampling", "updating",
+                                "saving"], "why": "a process that imported everything, measured", "place": "host"}
+    assert cli.main(["doctor", "--set", "train.steps=2"]) == 2
+    assert "--set changes the config of --plan" in capsys.readouterr().err
+    assert cli.main(["doctor", "--plan", "frozenlake", "--policy", "x"]) == 2
+    assert cli.main(["doctor", "--plan", "frozenlak"]) == 2
+    assert "did you mean 'frozenlake'" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------ against real runs
+
+
+def larger_model(folder):
+    """26 million parameters over the tiny policy's tokenizer, whose vocabulary is filled up to 24,000."""
+    shipped = SHIPPED / "frozenlake-tiny"
+    folder.mkdir()
+    AutoTokenizer.from_pretrained(shipped).save_pretrained(folder)
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    words = tokenizer["model"]["vocab"]
+    first = 1 + max([*words.values(), *(added["id"] for added in tokenizer["added_tokens"])])
+    words.update({f"w{number}": number for number in range(first, 24_000)})
+    file.write_text(json.dumps(tokenizer))
+    for template in shipped.glob("*.jinja"):
+        shutil.copy(template, folder)
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(Qwen2Config(
+        vocab_size=24_000, hidden_size=320, intermediate_size=960, num_hidden_layers=8, num_attention_heads=5,
+        num_key_value_heads=5, max_position_embeddings=2048, bos_token_id=None, eos_token_id=482, pad_token_id=480,
+    )).save_pretrained(folder)
+    return {**SMALL, "policy.name": str(folder), "collect.max_turn_tokens": 48, "learner.micro_batch_tokens": 1024}
+
+
+@pytest.fixture(scope="module")
+def baseline():
+    return measured_baseline()
+
+
+def compare(settings, baseline):
+    """(planned, measured) bytes of a run of one step."""
+    written = [f"{key}={value}" for key, value in settings.items()]
+    done = subprocess.run([sys.executable, "-m", "tests.memory_run", "frozenlake", *written], cwd=ROOT, text=True,
+                          capture_output=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    measured = int(done.stdout.splitlines()[-1])
+    report = plan(load_config("frozenlake", settings), limits=ROOMY, baseline=baseline)
+    need = report.totals["host"][1]
+    print(f"planned {need / 1e6:.0f} MB, measured {measured / 1e6:.0f} MB: {need / measured - 1:+.1%}")
+    return need, measured
+
+
+def test_the_plan_is_within_a_fifth_of_a_small_run(baseline):
+    need, measured = compare(SMALL, baseline)
+    assert abs(need / measured - 1) <= 0.2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("settings", [
+    {"train.steps": 1, "evaluation.num_tasks": 64},
+    {"train.steps": 1, "evaluation.num_tasks": 64, "algorithm.kind": "ppo"},
+    {"train.steps": 2, "evaluation.num_tasks": 16, "learner.micro_batch_tokens": 16384}, "larger", "larger ppo"], ids=str)
+def test_the_plan_is_within_a_fifth_of_larger_runs(tmp_path, baseline, settings):
+    if isinstance(settings, str):
+        settings = larger_model(tmp_path / "larger") | ({"algorithm.kind": "ppo"} if "ppo" in settings else {})
+    need, measured = compare(settings, baseline)
+    assert abs(need / measured - 1) <= 0.2
+
+
+def test_errors_of_the_trial_are_handed_on(monkeypatch):
+    from workbench.doctor.report import Finding
+
+    monkeypatch.setattr("workbench.doctor.plan.run_probe",
+                        lambda name: [Finding("Machine", name, "broken", "ended with 1: no torch", "install it")])
+    with pytest.raises(ConfigError, match="could not be measured: ended with 1: no torch; install it"):
+        measured_baseline()
