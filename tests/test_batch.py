@@ -162,6 +162,37 @@ def test_select_refuses_what_is_not_there(wrong):
         Batch.from_groups(make_groups()).select(wrong)
 
 
+def test_select_takes_later_facts_along_and_leaves_out_what_was_not_computed():
+    batch = Batch.from_groups(make_groups(tasks=1, attempts=3))
+    assert batch.select([1]).final_value_N is None
+    value_T, final_N = torch.rand(batch.num_tokens), torch.tensor([0.5, torch.nan, 2.0])
+    picked = replace(batch, value_T=value_T, final_value_N=final_N).select([2, 0])
+    assert picked.final_value_N.tolist() == [2.0, 0.5] and picked.old_logp_T is None
+    at = torch.cat([(batch.trajectory_of_token_T == n).nonzero()[:, 0] for n in (2, 0)])
+    assert torch.equal(picked.value_T, value_T[at])
+
+
+@given(st.integers(0, 200), st.booleans(), st.sets(st.integers(0, 5)))
+def test_a_token_after_the_end_is_an_index_and_changes_nothing_before_it(seed, fresh, chosen):
+    batch = Batch.from_groups(make_groups(seed, tasks=2, attempts=3, fresh=fresh))
+    order = torch.tensor(sorted(chosen, reverse=seed % 2 == 1), dtype=torch.int64)
+    longer, old_T, added = batch.with_a_token_after(order)
+    assert longer.num_tokens == batch.num_tokens + len(order) and len(added) == len(order)
+    assert sorted([*old_T.tolist(), *added.tolist()]) == list(range(longer.num_tokens))
+    assert torch.equal(longer.token_ids_T[old_T], batch.token_ids_T)
+    assert torch.equal(longer.position_T[old_T], batch.position_T)  # every old token stands where it stood
+    assert torch.equal(longer.trajectory_of_token_T[added], order)
+    assert torch.equal(added, longer.last_token_N[order])
+    assert torch.equal(longer.position_T[added] - 1, batch.position_T[batch.last_token_N[order]])
+
+
+def test_a_trajectory_without_tokens_has_no_end():
+    empty = one((), turns=(), stop_reason=StopReason.ENV_ERROR)
+    assert empty.last_token_N.tolist() == [-1]
+    with pytest.raises(DataError, match="without tokens"):
+        empty.with_a_token_after(torch.tensor([0]))
+
+
 @given(st.lists(st.integers(1, 300), max_size=40), st.integers(1, 8))
 def test_deal_gives_every_row_once_and_balances_tokens(lengths, ranks):
     hands = deal(lengths, ranks)

@@ -70,11 +70,34 @@ def test_a_setting_of_yours_that_cannot_act_is_refused_with_the_reason(settings)
         load_config("frozenlake", settings)
 
 
+@pytest.mark.parametrize("kind, settings, why", [
+    ("grpo", {"critic.lr": 0.01}, "'grpo' needs no critic"), ("grpo", {"critic.trunk": "policy"}, "'grpo' needs no critic"),
+    ("ppo", {"critic.value_coef": 1.0}, "its own trunk"), ("ppo", {"algorithm.value_clip": 0.1}, "no value has moved"),
+    ("ppo", {"algorithm.kl_estimator": "k2"}, "kl_coef is 0"), ("grpo", {"algorithm.kl_in": "reward"}, "kl_coef is 0"),
+    ("ppo", {"algorithm.clip_low": 0.1}, "one update per step"),
+])
+def test_a_setting_of_the_critic_or_the_reference_that_cannot_act_is_refused(kind, settings, why):
+    (key,) = settings
+    with pytest.raises(ConfigError, match=f"{key} has no effect.*{why}"):
+        load_config("frozenlake", {"algorithm.kind": kind, **settings})
+
+
+def test_k1_in_the_loss_pulls_nowhere_and_that_is_said():
+    (warning,) = load_config_with_warnings("frozenlake", {"algorithm.kl_coef": 0.1, "algorithm.kl_estimator": "k1"})[1]
+    assert "zero on average" in warning
+    assert load_config("frozenlake", {"algorithm.kind": "ppo", "train.group_size": 1})  # a critic needs no siblings
+
+
 @pytest.mark.parametrize("settings", [{"collect.window": 3, "collect.history": "window"},
                                       {"collect.env_deadline_s": 5, "collect.env_runner": "threads"},
                                       {"algorithm.clip_high": 0.28, "algorithm.epochs": 2},
                                       {"learner.seed": 3, "algorithm.minibatches": 2},
-                                      {"env.max_moves_per_action": 12, "env.max_moves": 20}])
+                                      {"env.max_moves_per_action": 12, "env.max_moves": 20},
+                                      {"algorithm.kind": "ppo", "critic.lr": 0.01},
+                                      {"algorithm.kind": "ppo", "critic.trunk": "policy", "critic.value_coef": 1},
+                                      {"algorithm.kind": "ppo", "algorithm.value_clip": 0.1, "algorithm.epochs": 2},
+                                      {"algorithm.kl_in": "reward", "algorithm.kl_coef": 0.1},
+                                      {"algorithm.kl_estimator": "k2", "algorithm.kl_coef": 0.1}])
 def test_the_same_setting_is_welcome_where_it_acts(settings):
     assert load_config_with_warnings("frozenlake", settings)[1] == []
 

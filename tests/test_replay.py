@@ -169,7 +169,8 @@ def test_the_real_learner_is_replayed_bit_for_bit(tmp_path, settings):
     assert len(run.updates(1)) == 4
     for update in run.updates(1):
         assert {"advantage", "weight", "ratio", "clip_state"} <= set(report.compared[update])
-        assert set(report.left_out[update]) == {"old_logp", "new_logp", "entropy"}
+        from_models = {"old_logp"} if update == 0 else set()  # later tables repeat the step's, and must agree on it
+        assert set(report.left_out[update]) == {"new_logp", "entropy"} | from_models
     states = np.concatenate([run.credit(1, update)["clip_state"] for update in run.updates(1)])
     assert (states != 0).any(), "ratios moved far enough to be clipped: there was something to compare"
 
@@ -201,6 +202,83 @@ def test_a_changed_logprob_or_ratio_is_noticed(tmp_path, name):
 
     report = replay_step(Changed(run.path), 1, algorithm)
     assert not report.equal and "ratio" in {d.column for d in report.differences}
+
+
+# ------------------------------------------------------------------------------------------------ with a critic
+
+
+def ppo_run(path, *, trunk: str = "own", minibatches: int = 2, **settings):
+    """Two steps of PPO with a critic and a pull towards the reference; every other attempt was cut short."""
+    from learning_data import make_groups, tiny_model
+
+    from workbench.algorithms import PPO
+    from workbench.batch import Batch
+    from workbench.critic import CriticConfig
+    from workbench.learner import Learner, LearnerConfig
+    from workbench.types import Group, StopReason
+
+    algorithm = PPO(gamma=0.99, lam=0.9, bootstrap="truncated", kl_coef=0.05, minibatches=minibatches,
+                    **({"value_clip": 0.01} if minibatches > 1 else {}))
+    model = tiny_model()
+    learner = Learner(model, algorithm, LearnerConfig(lr=3e-3), reference=model, critic=CriticConfig(trunk=trunk))
+    with create_run(path, {}) as run:
+        for step in (1, 2):
+            collected = [Group(tuple(replace(t, stop_reason=StopReason.MAX_TURNS) if t.attempt % 2 else t for t in group))
+                         for group in make_groups(step, **settings)]
+            run.write_step(step, collected)
+            batch = learner.facts(Batch.from_groups(collected))
+            for report in learner.update(batch, algorithm.credit(batch), step=step):
+                run.write_credit(report.table, skipped=report.skipped)
+            run.commit_step(step, {})
+    return open_run(path), algorithm
+
+
+@pytest.mark.parametrize("settings", [{}, {"trunk": "policy", "fresh": True}, {"minibatches": 1},
+                                      {"tasks": 2, "attempts": 3, "rewards": [[1, None, 0], [1, 1, 1]]}],
+                         ids=["own", "shared-segment-per-turn", "one-update", "unscored-and-flat"])
+def test_credit_by_a_critic_is_replayed_bit_for_bit(tmp_path, settings):
+    run, algorithm = ppo_run(tmp_path / "run", **settings)
+    report = replay_step(run, 2, algorithm)
+    assert report.equal, report.text
+    assert {"advantage", "weight", "return", "ratio", "clip_state"} <= set(report.compared[0])
+    assert set(report.left_out[0]) == {"old_logp", "ref_logp", "value", "final_value", "new_value", "new_logp", "entropy"}
+    assert np.isfinite(run.credit(2)["final_value"]).any() and np.abs(run.credit(2)["value"][run.credit(2)["used"]]).max() > 0
+    if len(run.updates(2)) > 1:
+        assert {"value", "ref_logp", "old_logp", "final_value"} <= set(report.compared[1])
+
+
+@pytest.mark.parametrize("name", ["value", "final_value", "ref_logp", "old_logp", "return"])
+def test_one_changed_number_that_credit_was_made_of_is_noticed(tmp_path, name):
+    from workbench.store import Run
+
+    run, algorithm = ppo_run(tmp_path / "run", minibatches=1)
+
+    class Changed(Run):
+        """A run in whose table one number is larger by a thousandth."""
+
+        def credit(self, step, update=0):
+            table = super().credit(step, update)
+            column = table[name].copy()
+            column[np.flatnonzero(np.isfinite(column))[2]] += 1e-3
+            return with_column(table, name, column)
+
+    report = replay_step(Changed(run.path), 2, algorithm)
+    assert not report.equal and {"return"} <= {d.column for d in report.differences}
+
+
+@pytest.mark.parametrize("change", [{"gamma": 1.0}, {"lam": 1.0}, {"bootstrap": "never"}, {"kl_coef": 0.06},
+                                    {"kl_estimator": "k3"}, {"whiten": False}])
+def test_another_setting_of_ppo_is_noticed(tmp_path_factory, change):
+    run, algorithm = ppo_run(tmp_path_factory.mktemp("r") / "run", minibatches=1, tasks=2, attempts=2)
+    assert not replay_step(run, 2, replace(algorithm, **change)).equal
+
+
+def test_a_step_of_another_algorithm_is_refused_with_what_it_lacks(tmp_path):
+    from workbench.algorithms import PPO
+
+    run, _ = trained_run(tmp_path / "run")
+    with pytest.raises(StoreError, match="the credit of ppo is made of value, final_value.*trained by another algorithm"):
+        replay_step(run, 1, PPO())
 
 
 def test_replay_needs_no_weights_and_changes_nothing(tmp_path):

@@ -17,7 +17,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.algorithms import ALGORITHMS, GRPO
+from workbench.algorithms import ALGORITHMS, GRPO, PPO
 from workbench.algorithms.base import needs_critic
 from workbench.collect import CollectConfig
 from workbench.critic import CriticConfig
@@ -83,6 +83,11 @@ KINDS: dict[str, dict[str, type]] = {"env": ENVS, "engine": ENGINES, "algorithm"
 
 PRESETS: dict[str, Callable[[], Config]] = {
     "frozenlake": lambda: Config(env=ENV_PRESETS["frozenlake-4x4"]),
+    "frozenlake-ppo": lambda: Config(  # several updates a step: with one, the critic learns little more than a mean
+        env=ENV_PRESETS["frozenlake-4x4"],
+        algorithm=PPO(minibatches=4),
+        train=TrainConfig(steps=16, evaluate_every=0),
+    ),
     "sokoban": lambda: Config(
         env=ENV_PRESETS["sokoban-6x6-coordinates"],
         policy=PolicyConfig(name="sokoban-tiny"),
