@@ -16,12 +16,14 @@ from learning_data import make_groups, tiny_model, unscore
 from safetensors.torch import save_file
 from torch import Tensor
 
-from workbench.algorithms import GRPO, Credit
+from workbench.algorithms import GRPO, PPO, Credit
 from workbench.batch import Batch
+from workbench.critic import CriticConfig
 from workbench.errors import LearnerError
 from workbench.learner import Learner, LearnerConfig
 
 LR = 1e-3
+COLUMNS = {"new_logp", "old_logp", "entropy", "ratio", "advantage", "weight", "value", "new_value", "return", "ref_logp"}
 
 
 def lonely() -> Batch:
@@ -35,12 +37,17 @@ SCENARIOS: dict[str, tuple[Batch, GRPO, dict]] = {
     "segment-per-turn": (Batch.from_groups(make_groups(turns=3, fresh=True)), GRPO(), {}),
     "minibatches": (Batch.from_groups(unscore(make_groups(), 0, 1)), GRPO(epochs=2, minibatches=2), {}),
     "a-rank-without-rows": (lonely(), GRPO(), {}),
+    "critic": (Batch.from_groups(make_groups(turns=3)), PPO(kl_coef=0.05, lam=0.9), {"micro_batch_tokens": 90}),
+    "critic-minibatches": (Batch.from_groups(unscore(make_groups(), 0, 1)), PPO(epochs=2, minibatches=2), {}),
+    "critic-on-the-policys-trunk": (Batch.from_groups(make_groups(fresh=True)), PPO(), {"trunk": "policy"}),
+    "critic-a-rank-without-rows": (lonely(), PPO(), {}),
+    "critic-shared-a-rank-without-rows": (lonely(), PPO(), {"trunk": "policy"}),
 }
 
 
 def credit_of(name: str, batch: Batch, algorithm: GRPO) -> Credit:
     credit = algorithm.credit(batch)
-    if name != "a-rank-without-rows":
+    if "a-rank-without-rows" not in name:
         return credit
     first_T = batch.trajectory_of_token_T == 0
     return replace(credit, weight_T=credit.weight_T * first_T, advantage_T=credit.advantage_T * first_T)
@@ -49,23 +56,37 @@ def credit_of(name: str, batch: Batch, algorithm: GRPO) -> Credit:
 def play(name: str, processes: int) -> tuple[dict[str, Tensor], dict]:
     """Two steps of a scenario. Gradient of the first update, weights and tables after all of them."""
     batch, algorithm, settings = SCENARIOS[name]
-    learner = Learner(tiny_model(), algorithm, LearnerConfig(lr=LR, num_processes=processes, **settings))
+    critic = CriticConfig(trunk=settings.get("trunk", "own"))
+    config = LearnerConfig(lr=LR, num_processes=processes, **{k: v for k, v in settings.items() if k != "trunk"})
+    model = tiny_model()
+    learner = Learner(model, algorithm, config, critic=critic, reference=model)
+    if learner._critic is not None:  # an opinion from the start: values of zero would hide what goes wrong with them
+        torch.nn.init.constant_(learner._critic.bare.head.weight, 0.03)
+    batch = learner.facts(batch)
     credit, out = credit_of(name, batch, algorithm), {}
-    step = learner._step
 
-    def caught(grad_norm: float) -> None:
-        if learner.version == 0:
-            out.update({f"gradient/{n}": g.clone() for n, g in learner._gradients().items()})
-        step(grad_norm)
+    def catch_before(owner: object, name: str) -> None:
+        step = getattr(owner, name)
 
-    learner._step = caught
+        def caught(*arguments) -> None:
+            if learner.version == 0:
+                out.update({f"gradient/{n}": g.clone() for n, g in learner._gradients().items()})
+            step(*arguments)
+
+        setattr(owner, name, caught)
+
+    catch_before(learner, "_step")
+    if learner._critic is not None:
+        catch_before(learner._critic, "step")  # comes first, and takes its gradients along
     metrics = []
     for number in range(2):
         for report in learner.update(batch, credit, step=number):
             metrics.append(dict(report.metrics))
-            for column in ("new_logp", "old_logp", "entropy", "ratio", "advantage", "weight"):
+            for column in COLUMNS & report.table.columns.keys():
                 out[f"table/{number}/{report.table.update}/{column}"] = torch.from_numpy(report.table[column].copy())
-    out |= {f"weight/{name}": tensor.clone() for name, tensor in learner.state()[0]["model"].items()}
+    weights = learner.state()[0]
+    out |= {f"weight/{part}/{name}": tensor.clone() for part in ("model", "critic") if part in weights
+            for name, tensor in weights[part].items()}
     return {key: tensor.contiguous() for key, tensor in out.items()}, {"metrics": metrics, "version": learner.version}
 
 
