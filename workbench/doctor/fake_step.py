@@ -17,7 +17,6 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, PreTrainedConfig
@@ -28,10 +27,6 @@ from workbench.learner import ENTROPY_ROWS
 from workbench.microbatch import MicroBatch, Rows, output_head, trained_logits
 from workbench.ops.shift import entropy_of, logprobs_of
 from workbench.types import Group, Observation, Segment, Source, Span, StopReason, Task, Trajectory
-
-# What a real device takes for a plain causal mask; left to itself, a device without memory takes the slow way, which
-# keeps all probabilities.
-REAL_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 
 
 @dataclass(frozen=True)
@@ -132,7 +127,6 @@ def _update_peak(fake: FakeTensorMode, model: nn.Module, values: nn.Module | Non
     with ExitStack() as modes:
         micro, head = _micro(shapes), output_head(model)
         ids_M = torch.zeros_like(micro.token_M)
-        modes.enter_context(sdpa_kernel(REAL_ATTENTION))
         modes.enter_context(fake)
         ledger = modes.enter_context(_Ledger(whole))
         for _ in range(1 + shapes.several):
@@ -156,7 +150,6 @@ def _sampling_peak(fake: FakeTensorMode, model: nn.Module, prefill: tuple[int, i
     tokens, rows = prefill
     with ExitStack() as modes:
         micro = _micro(Shapes(1, tokens, min(rows, tokens), False))
-        modes.enter_context(sdpa_kernel(REAL_ATTENTION))
         modes.enter_context(fake)
         ledger = modes.enter_context(_Ledger(model))
         with torch.no_grad():
