@@ -21,7 +21,7 @@ from workbench.engines.weights import WeightNames
 # and 7e-6, bfloat16 4e-3 and 6e-2, beside 1e-3 to 3e-2 (mean) for weights that are one update old. So in float32 a single
 # forgotten update is noticed; in half precision it hides under the rounding until it has grown.
 LIMITS = {torch.float32: (1e-4, 0.01), torch.bfloat16: (0.01, 0.5), torch.float16: (0.01, 0.5)}
-HEAD_LIMITS = {torch.float32: 1e-5, torch.bfloat16: 1e-3, torch.float16: 1e-3}  # 1 - cosine of a row of logits
+HEAD_LIMITS = {torch.float32: 1e-8, torch.bfloat16: 1e-3, torch.float16: 1e-3}  # 1 - cosine of a row of logits
 
 
 class PlainForward:

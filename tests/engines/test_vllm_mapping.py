@@ -1,0 +1,252 @@
+"""The vllm engine without vLLM: requests in its words, answers in ours, and the check after every sync. All of it runs
+on a stand-in that keeps vLLM's promises, or breaks the one that a test names."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from engine_models import VOCAB, ask, drain, plain_logprobs, play, prompts, worst_gap
+from hypothesis import given
+from hypothesis import strategies as st
+from vllm_kit import CONTEXT, STEPS, stand_in, wide
+
+from workbench.engines import VllmEngineConfig, open_engine
+from workbench.engines.gap import Gap, PlainForward, head_differs, limits, what_is_stale
+from workbench.engines.vllm_core import Answer
+from workbench.engines.vllm_engine import completion_of, context_for, fault_of, is_bent, sampling_params
+from workbench.errors import ConfigError, EngineError
+
+PROMPT = np.arange(6, 16)
+
+
+def answer(ids=(7, 8, 5), logprobs=(-1.0, -2.0, -3.0), finish="stop", scored=None):
+    return Answer("0", list(ids), list(logprobs), finish, 0, scored)
+
+
+# ---------------------------------------------------------------------------------------------- requests
+
+
+def test_a_request_in_the_words_of_vllm():
+    request = ask(3, "s", PROMPT, temperature=0.7, top_p=0.9, stop_ids=frozenset({9, 5}), seed=2**64 + 17)
+    assert sampling_params(request, 4) == {
+        "temperature": 0.7, "top_p": 0.9, "seed": 17, "max_tokens": 4, "stop_token_ids": [5, 9], "ignore_eos": True,
+        "logprobs": 0,
+    }
+
+
+def test_greedy_ignores_top_p():
+    assert sampling_params(ask(0, "s", PROMPT, temperature=0.0, top_p=0.5), 4)["top_p"] == 1.0
+
+
+@given(st.integers(0, 2**128 - 1))
+def test_every_seed_fits_a_generator_of_torch(seed):
+    params = sampling_params(ask(0, "s", PROMPT, seed=seed), 4)
+    torch.Generator().manual_seed(params["seed"])
+    assert params["seed"] >= 0 and params["seed"] % 2**32 == seed % 2**32, "different addresses, different noise"
+
+
+@pytest.mark.parametrize("temperature, top_p, bent", [
+    (1.0, 1.0, False), (0.0, 1.0, False), (0.0, 0.5, False), (0.7, 1.0, True), (1.0, 0.9, True)])
+def test_plain_logprobs_are_computed_where_they_differ(temperature, top_p, bent):
+    assert is_bent(ask(0, "s", PROMPT, temperature=temperature, top_p=top_p)) is bent
+
+
+# ---------------------------------------------------------------------------------------------- answers
+
+
+def test_a_turn_keeps_its_stop_token_and_says_why_it_ended():
+    request = ask(0, "s", PROMPT, stop_ids=frozenset({5}))
+    done = completion_of(request, 6, answer(), 3, "float32")
+    assert done.token_ids.tolist() == [7, 8, 5] and done.finish == "stop" and done.policy_version == 3
+    assert done.logprobs.tolist() == [-1.0, -2.0, -3.0] and done.plain_logprobs is None and done.error is None
+    cut = completion_of(request, 3, answer(ids=(7, 8, 9), finish="length"), 3, "float32")
+    assert cut.finish == "length"
+    assert completion_of(request, 3, answer(), 3, "float32").finish == "stop", "a stop token in the last place is one"
+
+
+def test_bent_turns_carry_both_kinds_of_logprobs():
+    request = ask(0, "s", PROMPT, temperature=0.5, stop_ids=frozenset({5}))
+    scored = answer(ids=(1,), logprobs=(-0.1,), finish="length", scored=[-9.0] * 9 + [-4.0, -5.0, -6.0])
+    done = completion_of(request, 6, answer(), 0, "float32", scored=scored)
+    assert done.logprobs.tolist() == [-1.0, -2.0, -3.0] and done.plain_logprobs.tolist() == [-4.0, -5.0, -6.0]
+
+
+@pytest.mark.parametrize("wrong, told", [
+    (answer(logprobs=(-1.0, -2.0)), "3 tokens and 2 logprobs"),
+    (answer(logprobs=(-1.0, float("nan"), -3.0)), "not finite"),
+    (answer(finish="abort"), "'abort' after 3 of 6"),
+    (answer(ids=(7, 8, 9)), "3 of 6 tokens without a stop token"),
+    (answer(ids=(), logprobs=()), "0 of 6 tokens without"),
+])
+def test_an_answer_that_cannot_be_a_turn_is_an_error_of_its_own(wrong, told):
+    done = completion_of(ask(0, "s", PROMPT), 6, wrong, 4, "float32")
+    assert done.finish == "error" and told in done.error and "policy version 4" in done.error
+    assert len(done.token_ids) == len(done.logprobs) == 0
+    assert fault_of(ask(0, "s", PROMPT), 6, answer()) is None
+
+
+def test_a_step_that_fails_is_told_to_all_who_wait_and_a_sync_mends_it():
+    engine = stand_in()
+    engine.submit(ask(1, "b", PROMPT))
+    engine.submit(ask(0, "a", PROMPT))
+    engine._core.explode = "no kernel"
+    failed = engine.poll()
+    assert [c.request_id for c in failed] == [0, 1] and all("no kernel" in c.error for c in failed)
+    with pytest.raises(EngineError, match="no kernel.*open the engine anew, or sync"):
+        engine.submit(ask(2, "c", PROMPT))
+    engine._core.explode = None
+    engine.sync(wide(seed=1).state_dict(), 1)
+    engine.submit(ask(2, "c", PROMPT))
+    assert drain(engine)[0].error is None
+
+
+# ---------------------------------------------------------------------------------------------- logprobs
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
+def test_logprobs_are_of_what_was_sampled_from(temperature):
+    engine, model = stand_in(), wide()
+    for version in (1, 2):
+        engine.sync((model := wide(seed=version)).state_dict(), version)
+        sessions = play(engine, prompts(3, high=10), turns=2, temperature=temperature, max_new_tokens=4)
+        assert worst_gap(model, sessions, temperature or 1.0) < 2e-5
+
+
+def test_the_counters_tell_computed_from_reused():
+    engine = stand_in()
+    for number in range(2):
+        engine.submit(ask(number, "s", PROMPT, seed=3, temperature=0.5, stop_ids=frozenset()))
+        drain(engine)
+    stats = engine.stats()
+    assert stats["prefill_tokens"] == 10 + 1 and stats["reused_tokens"] == 9 and stats["generated_tokens"] == 12
+    assert stats["scored_tokens"] == 32 and stats["loads"] == 1 and 0 <= stats["gap_max"] < 1e-4
+
+
+# ---------------------------------------------------------------------------------------------- the check
+
+
+def test_control_every_step_of_a_sync_that_is_left_out_is_named():
+    told = {"load": "nothing of the new weights arrived", "refresh_tied": "output head is stale",
+            "forget_prefixes": "prefix cache is stale"}
+    assert set(told) == set(STEPS)
+    for step, words in told.items():
+        left_out: set[str] = set()
+        engine = stand_in(left_out)
+        engine.sync(wide(seed=1).state_dict(), 1)
+        left_out.add(step)
+        with pytest.raises(EngineError, match=f"version 2.*{words}"):
+            engine.sync(wide(seed=2).state_dict(), 2)
+        assert engine.policy_version == 1
+        with pytest.raises(EngineError, match=f"request 0 refused.*{words}"):
+            engine.submit(ask(0, "s", PROMPT))
+        left_out.clear()
+        engine.sync(wide(seed=2).state_dict(), 3)
+        assert engine.policy_version == 3 and engine.stats()["gap_max"] < 1e-4 < engine.stats()["gap_max_ever"]
+
+
+def test_a_head_that_is_one_small_update_old_is_noticed_in_float32():
+    model, left_out = wide(), set()
+    engine = stand_in(left_out)
+    left_out.add("refresh_tied")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 3e-4)  # what one update at the usual rate does
+    with pytest.raises(EngineError, match="output head is stale"):
+        engine.sync(model.state_dict(), 1)
+
+
+def test_weights_that_diverged_are_told_and_good_ones_mend_it():
+    engine = stand_in()
+    with pytest.raises(EngineError, match="not finite"):
+        engine.sync({name: w * float("nan") for name, w in wide().state_dict().items() if name != "lm_head.weight"}, 1)
+    engine.sync(wide(seed=1).state_dict(), 2)
+    assert np.isinf(engine.stats()["gap_max_ever"]) or np.isnan(engine.stats()["gap_max_ever"])
+
+
+def test_wrong_weights_are_refused_before_anything_changes():
+    engine = stand_in()
+    weights = dict(wide(seed=1).state_dict())
+    with pytest.raises(EngineError, match="lack 1 name.*model.norm.weight"):
+        engine.sync({name: w for name, w in weights.items() if name != "model.norm.weight"}, 1)
+    assert engine.policy_version == 0
+    assert worst_gap(wide(), play(engine, prompts(2, high=10), turns=1)) < 2e-5
+
+
+def test_training_the_model_does_not_change_what_is_sampled_until_sync():
+    model = wide()
+    engine = stand_in()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+    assert worst_gap(wide(), play(engine, prompts(2, high=10), turns=1)) < 2e-5
+
+
+def test_a_gap_is_small_or_it_is_not():
+    gap = Gap.between(np.array([-1.0, -2.0]), np.array([-1.0, -2.5]))
+    assert (gap.mean, gap.largest, gap.tokens) == (0.25, 0.5, 2)
+    assert gap.within(0.3, 0.6) and not gap.within(0.2, 0.6) and not gap.within(0.3, 0.4)
+    assert not Gap.between(np.array([np.nan]), np.array([-1.0])).within(1.0, 1.0)
+    assert limits(torch.bfloat16) == (0.01, 0.5) and limits(torch.float32)[0] < 1e-3
+    assert limits(torch.float32, gap_mean=0.2) == (0.2, 10.0)
+    kinds = [what_is_stale(finite=f, answers_as_before=a, head_is_old=h, prefixes_are_old=p)
+             for f, a, h, p in [(0, 1, 1, 1), (1, 1, 1, 1), (1, 0, 1, 0), (1, 0, 0, 1), (1, 0, 0, 0)]]
+    assert len(set(kinds)) == 5
+
+
+def test_the_plain_forward_borrows_its_weights():
+    model = wide()
+    plain = PlainForward(model)
+    assert all(parameter.is_meta for parameter in plain._shell.parameters()), "no second copy"
+    ids = np.random.default_rng(0).integers(0, VOCAB, (2, 12))
+    for seed in (0, 1):
+        weights = plain.names.choose(wide(seed=seed).state_dict())
+        for temperature in (1.0, 2.0):
+            found = plain.logprobs(weights, ids, 5, temperature)
+            expected = np.stack([plain_logprobs(wide(seed=seed), row, temperature)[-5:].numpy() for row in ids])
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+    hidden = torch.randn(3, 32)
+    own, other = wide().lm_head.weight.detach(), wide(seed=1).lm_head.weight.detach()
+    said = plain.head_logits(plain.names.choose(wide().state_dict()), hidden)
+    torch.testing.assert_close(said, hidden @ own.T)
+    assert not head_differs(said * 0.5, said, torch.float32), "some models scale their logits"
+    assert head_differs(hidden @ other.T, said, torch.float32)
+
+
+# ---------------------------------------------------------------------------------------------- opening
+
+
+def test_one_position_stays_free_and_what_cannot_fit_is_refused():
+    model = wide()
+    assert context_for(model, VllmEngineConfig()) == 255 and context_for(model, VllmEngineConfig(max_context=40)) == 40
+    for settings, told in [(dict(max_context=256), "at most 255"), (dict(max_context=300), "300.*256"),
+                           (dict(cache_tokens=64), "255 tokens does not fit into a cache of 64")]:
+        with pytest.raises(EngineError, match=told):
+            context_for(model, VllmEngineConfig(**settings))
+
+
+@pytest.mark.parametrize("wrong, told", [
+    (dict(dtype="int8"), "engine.dtype"), (dict(cache="on"), "engine.cache"), (dict(max_rows=0), "max_rows"),
+    (dict(tensor_parallel=2), "tensor_parallel = 2.*not supported yet"), (dict(prefill_tokens=8), "max_rows"),
+    (dict(gap_mean=0.0), "gap_mean"), (dict(max_context=1), "max_context"),
+])
+def test_settings_that_cannot_be_are_refused_by_name(wrong, told):
+    with pytest.raises(ConfigError, match=told):
+        VllmEngineConfig(**wrong)
+
+
+def test_without_vllm_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for name in ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_LOGGING_LEVEL", "VLLM_NO_USAGE_STATS"):
+        monkeypatch.setenv(name, "")  # what opening sets is undone after the test
+    with pytest.raises(EngineError, match="not installed here.*make setup-vllm.*constraints-vllm.txt.*NVIDIA GPU"):
+        open_engine(VllmEngineConfig(max_context=CONTEXT), wide())
+
+
+def test_several_processes_and_other_gpus_are_refused(monkeypatch):
+    with pytest.raises(EngineError, match="CUDA_VISIBLE_DEVICES"):
+        open_engine(VllmEngineConfig(device="cuda:1"), wide())
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(EngineError, match="runs in one process so far.*started 2"):
+        open_engine(VllmEngineConfig(), wide())
+    with pytest.raises(EngineError, match="causal language model, got Linear"):
+        open_engine(VllmEngineConfig(), torch.nn.Linear(2, 2))
