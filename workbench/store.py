@@ -109,12 +109,15 @@ class RunWriter:
             swept = writer.sweep(path)
             self.run = Run(path)
             self._mend()
+            self._seals: dict[int, dict[str, Seal]] = {}
+            self._committed = set(self.run.steps())
+            self.last_step = max(self._committed, default=None)
+            self._say_hello(began, swept)
         except BaseException:
             self._lock.release()
             raise
-        self._seals: dict[int, dict[str, Seal]] = {}
-        self._committed = set(self.run.steps())
-        self.last_step = max(self._committed, default=None)
+
+    def _say_hello(self, began: str, swept: Sequence[Path]) -> None:
         self._clock({"what": began, "process": os.getpid(), "machine": socket.gethostname(), "swept": len(swept),
                      "python": platform.python_version(), "system": platform.platform()})
 

@@ -61,8 +61,9 @@ def resume_here(path: str | Path, settings: Mapping[str, Any] = {}, *,
         watchers.note(f"{path} is already complete: {len(stored.steps())} steps; nothing was changed")
         return stored
     with heeding_if_alone(signal.SIGTERM), stopped_runs_say_so(path):
-        run = reopen_run(path) if first_process() else None  # from here on nobody else writes
+        run = None
         try:
+            run = reopen_run(path) if first_process() else None  # from here on nobody else writes
             session = open_session(config)
             check_policy(session, stored)
             world = session.learner and session.place[1]  # the learner asserts the number of processes

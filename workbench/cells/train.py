@@ -43,8 +43,9 @@ def train_here(config: Config, path: str | Path, *, on_step: Callable[[StepOutco
         session = open_session(config)
         first = session.learner.is_main  # made first of all: it asserts the number of processes
         [path] = broadcast_object_list([str(path)])  # a name with a time in it may differ between processes
-        run = create_run(path, to_dict(config)) if first else None
+        run = None
         try:
+            run = create_run(path, to_dict(config)) if first else None
             [plan] = broadcast_object_list([schedule(open_run(path), config) if first else None])
             go_on(session, run, path, plan, Watchers(on_step, on_score, on_rollout))
         finally:
