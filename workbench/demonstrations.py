@@ -6,8 +6,8 @@ thoughts give away. That is what makes the warm start worth training further:
 * on the lake it plays a turn in one of three habits. It *guesses* (random moves), *walks* (heads for the goal and
   ignores holes) or *looks* (names the cell that each move leads to, and turns away from a hole). Rewards tell the
   habits apart; the demonstrator does not.
-* at Sokoban it *guesses* or *plans*: names where the target lies from the box, the next push and the place to push from,
-  and says after each move where that leaves it, so that a model can think in text what it cannot see at a glance;
+* at Sokoban it *guesses* or *plans*: names where the target lies from the box, the next push and the place to push
+  from, and says after each move where that leads, so that a model can think in text what it cannot see at a glance;
 * at the bandit it knows which names sound safe and which sound bold, and mostly takes the safe arm, which pays less.
 
 Everybody slips in the format now and then. Nobody here sees a held-out map.
@@ -174,14 +174,15 @@ class SokobanDemonstrator:
                    SOKOBAN_MOVES[pushes[0][0]].lower(), "from", _place(stand, size), ":"]
         thought += [f"{SOKOBAN_MOVES[move].lower()} {_place(player, size)}" for move, (player, _) in walked]
         if pushed:
-            thought += [":", *(f"{SOKOBAN_MOVES[move].lower()} {_place(boxes[0], size)}" for move, (_, boxes) in pushed)]
-        return format_action([SOKOBAN_MOVES[move] for move, _ in walked + pushed], think=True, thought=" ".join(thought))
+            thought += [":"] + [f"{SOKOBAN_MOVES[move].lower()} {_place(boxes[0], size)}" for move, (_, boxes) in pushed]
+        moves = [SOKOBAN_MOVES[move] for move, _ in walked + pushed]
+        return format_action(moves, think=True, thought=" ".join(thought))
 
 
 def walk_and_pushes(room: sokoban_solver.Room, state: State) -> tuple[list[tuple[int, State]], list[tuple[int, State]]]:
-    """The beginning of a shortest solution: moves up to the first push, and the pushes that go on in its direction, each
-    with the state after it. Of several best moves the last direction goes on, else the first in order is taken: what is
-    imitated should not be a matter of taste."""
+    """The beginning of a shortest solution: moves up to the first push, and the pushes that go on in its direction,
+    each with the state after it. Of several best moves the last direction goes on, else the first in order is taken:
+    what is imitated should not be a matter of taste."""
     walk: list[tuple[int, State]] = []
     pushes: list[tuple[int, State]] = []
     last = None

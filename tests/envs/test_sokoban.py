@@ -215,7 +215,8 @@ def test_coordinates_as_text():
 
 
 @settings(max_examples=40)
-@given(st.sampled_from(["sokoban-6x6", "sokoban-8x8-2"]), st.integers(0, 2**40), st.lists(st.integers(0, 3), max_size=9))
+@given(st.sampled_from(["sokoban-6x6", "sokoban-8x8-2"]), st.integers(0, 2**40),
+       st.lists(st.integers(0, 3), max_size=9))
 def test_coordinates_say_exactly_what_the_grid_says(preset, task_seed, moves):
     """Rebuilt from the places alone, the grid is the one that is drawn, wherever player and boxes have gone."""
     family = replace(PRESETS[preset], observation="both")
@@ -449,10 +450,10 @@ def test_settings_that_make_no_sense_are_refused():
 
 
 def test_levels_that_are_none_are_refused_with_the_reason():
-    for rows, reason in ((["####", "#PX#", "#__#", "####"], "as many targets"), (["####", "#PX_", "#_O#", "####"], "walls"),
-                         (["####", "#XO#", "#__#", "####"], "one player"), (["####", "#PZ#", "#_O#", "####"], "symbols")):
+    for rows, reason in (("#### #PX# #__# ####", "as many targets"), ("#### #PX_ #_O# ####", "walls"),
+                         ("#### #XO# #__# ####", "one player"), ("#### #PZ# #_O# ####", "symbols")):
         with pytest.raises(EnvError, match=reason):
-            level_from_rows(rows)
+            level_from_rows(rows.split())
     with pytest.raises(EnvError, match="6 x 6 with 1 box"):
         begin(Sokoban(), TWO)
     with pytest.raises(EnvError, match="solved before"):

@@ -132,6 +132,13 @@ def sokoban_trajectory(preset):
     return replace(examples.trajectory(), task=task, first_observation=first, turns=tuple(turns)), env
 
 
+def page_says(view, words):
+    """True where html and text both say so, False where neither does."""
+    said = {words in Page(view.html).text, words in view.text}
+    assert len(said) == 1
+    return said.pop()
+
+
 SOKOBAN_MEANINGS = {"wall", "floor", "target", "box", "you"}
 
 
@@ -140,8 +147,11 @@ def test_sokoban_is_drawn_cell_by_cell_and_the_text_says_the_same(preset):
     """Every state, the first one too where the policy reads coordinates only: html cells, text and the game agree."""
     trajectory, env = sokoban_trajectory(preset)
     view = show_trajectory(trajectory)
-    drawn = [trajectory.task.metadata["state"], *(turn.info["state"] for turn in trajectory.turns)]
+    states = [trajectory.task.metadata["state"], *(turn.info["state"] for turn in trajectory.turns)]
+    drawn = [state.partition("\n(")[0] for state in states]
     assert len(set(drawn)) == 3 and drawn[-1] == env.draw()
+    # Nobody is told that the policy saw a grid where it did not.
+    assert page_says(view, "told to the policy as coordinates") == (preset == "sokoban-6x6-coordinates")
     symbols = env.family.symbols
     page = Page(view.html)
     tables = re.findall(r"<table[^>]*>(?:(?!<table).)*?</table>", view.html, re.DOTALL)

@@ -111,12 +111,17 @@ class Sokoban:
         """A task of this level (`sokoban_levels.level_from_rows` reads one that was drawn by hand). Its metadata tells
         people, not the agent: the length of a shortest solution, and the grid before the first move."""
         return Task(task_id, self.name, task_seed, {"level": list(level.rows)},
-                    {"solution": level.moves, "state": self.picture(level.rows)})
+                    {"solution": level.moves, "state": self.state_for_people(level.rows)})
 
     def picture(self, rows: Sequence[str]) -> str:
         """A level in this family's symbols: one symbol a cell, single spaces between, one line a row."""
         vocabulary = str.maketrans(levels.STANDARD, self.symbols)
         return "\n".join(" ".join(row.translate(vocabulary)) for row in rows)
+
+    def state_for_people(self, rows: Sequence[str]) -> str:
+        """The grid, for whoever looks on; it says so where the agent itself is never shown one."""
+        note = "\n(told to the policy as coordinates)" if self.observation == "coordinates" else ""
+        return self.picture(rows) + note
 
     def split_of(self, task: Task) -> str:
         """"train" or "held-out", by the level itself: no level is in both, whatever the seeds."""
@@ -153,12 +158,13 @@ class Sokoban:
         """The trusted part of the first prompt. The limits in it are those that are enforced."""
         wall, floor, target, done, box, player, standing = self.symbols
         goal = f"Push {'the box onto the target' if self.boxes == 1 else 'every box onto a target'}.\n"
-        grid = (f"{wall} wall, {floor} floor, {target} target, {box} box, {done} box on target, {player} you, {standing} "
-                "you on target.\n")
+        grid = (f"{wall} wall, {floor} floor, {target} target, {box} box, {done} box on target, {player} you, "
+                f"{standing} you on target.\n")
         places = "Places are row and column, from 1 at the top left; the outer ring is wall.\n"
+        legend = {"grid": grid, "coordinates": places, "both": grid + places}[self.observation]
         per_answer = min(self.max_moves_per_action, self.max_moves)
-        return (goal + (grid if self.observation != "coordinates" else "") + (places if self.observation != "grid" else "")
-                + f"Moves: {', '.join(MOVES)}. Limits: {self.max_moves} moves in all, {per_answer} per answer, "
+        return (f"{goal}{legend}"
+                f"Moves: {', '.join(MOVES)}. Limits: {self.max_moves} moves in all, {per_answer} per answer, "
                 f"{self.max_turns} answers.\nAnswer like this: {self.example}\n\n")
 
     @property
@@ -270,15 +276,17 @@ class SokobanEnv:
         if self.family.show_rewards:
             texts.append(Text(f"Reward: {reward:g}\n"))
         info = {"success": solved, "moves": done, "effective": effective, "valid_format": parsed.valid,
-                "complaint": parsed.complaint, "asked_moves": len(parsed.moves), "state": self.draw(),
-                "on_targets": self._on_targets(), "moves_left": self.family.max_moves - self.moves_used}
+                "complaint": parsed.complaint, "asked_moves": len(parsed.moves), "on_targets": self._on_targets(),
+                "state": self.family.state_for_people(levels.draw(self.room, self.state)),
+                "moves_left": self.family.max_moves - self.moves_used}
         return StepResult(_user(*texts, Text(self._state_words())), reward, parts, solved,
                           self.finished and not solved, info)
 
     def _state_words(self) -> str:
         shown = {"grid": [self.draw()], "coordinates": [self.places()], "both": [self.draw(), self.places()]}
-        end = ("All boxes are on targets." if self.family.boxes > 1 else "The box is on the target.") if self._solved() \
-            else f"Moves left: {self.family.max_moves - self.moves_used}"
+        end = f"Moves left: {self.family.max_moves - self.moves_used}"
+        if self._solved():
+            end = "All boxes are on targets." if self.family.boxes > 1 else "The box is on the target."
         return "\n".join([*shown[self.family.observation], end])
 
 

@@ -49,8 +49,8 @@ def make_level(size: int, boxes: int, wall_density: float, lengths: Sequence[int
         if len(states):
             player, *cells = (int(cell) for cell in states[rng.integers(len(states))])
             return Level(draw(room, (player, tuple(cells))), wanted)
-    raise EnvError(f"no room of {size} x {size} with {boxes} boxes and walls {wall_density:.3g} has a shortest solution "
-                   f"of {wanted} moves, in {_MOST_ROOMS} draws; lower max_solution or make the room larger")
+    raise EnvError(f"no room of {size} x {size} with {boxes} boxes and walls {wall_density:.3g} has a shortest "
+                   f"solution of {wanted} moves, in {_MOST_ROOMS} draws; lower max_solution or make the room larger")
 
 
 def _draw_room(size: int, boxes: int, wall_density: float, rng: np.random.Generator) -> Room | None:

@@ -3,8 +3,8 @@
 A *room* is a tuple of strings of `#` wall, `_` floor and `O` target, closed by walls all around. A *state* is
 (player, boxes): cells numbered row by row, boxes in rising order. Moves are numbered 0 Up, 1 Down, 2 Left, 3 Right.
 
-Distances are found backwards: from every solved state, by walking and pulling instead of pushing. One search answers for
-all states of a room at once, so it makes levels of a wanted length as well as it plays them.
+Distances are found backwards: from every solved state, by walking and pulling instead of pushing. One search answers
+for all states of a room at once, so it makes levels of a wanted length as well as it plays them.
 
 Axes: M moves (4) · F states of the frontier · B boxes.
 """

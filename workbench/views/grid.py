@@ -37,7 +37,7 @@ _SOKOBAN = (Tile("wall", "#27323d", "#a9b8c4"), Tile("floor", "#f4f1ea", "#6b665
 SOKOBAN_TILES: Mapping[str, Tile] = dict(zip("#_O√XPS", _SOKOBAN))
 SOKOBAN_OTHER_TILES: Mapping[str, Tile] = dict(zip("W.GCBA@", _SOKOBAN))  # RAGEN's second vocabulary
 
-# In this order: each row of a Sokoban level has walls, which no lake has, but a lake without its goal row could be floor.
+# In this order: each row of a Sokoban level has walls, which no lake has, but rows of a lake could be Sokoban's floor.
 GAMES: tuple[Mapping[str, Tile], ...] = (LAKE_TILES, SOKOBAN_TILES, SOKOBAN_OTHER_TILES)
 
 
