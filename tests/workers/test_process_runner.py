@@ -185,7 +185,8 @@ def test_an_environment_whose_worker_dies_is_run_again_with_the_same_result(runn
 
 
 @pytest.mark.parametrize("way, words", [
-    ("exit", "ending itself with exit code 7"), ("segfault", "SIGSEGV"), ("killed", "SIGKILL")])
+    ("exit", "ending itself with exit code 7"), ("segfault", "SIGSEGV"), ("killed", "SIGKILL")],
+    ids=["exit", "segfault", "killed"])
 def test_an_environment_that_always_kills_its_worker_is_given_up(tmp_path, way, words):
     runner = ProcessRunner(workers=1, retries=1)
     begin(runner, "ab", Fickle(str(tmp_path)))
@@ -258,7 +259,8 @@ def test_where_no_worker_can_be_started_the_run_ends_with_the_reason(runner, mon
     ("raise Unreadable", "text cannot be read"), ("raise RecursionError", "RecursionError"),
     ("answer object", "of type object"), ("answer lambda", "of type function"), ("answer text", "from step, got str"),
     ("answer odd", "cannot be sent: KeyboardInterrupt"),
-    ("answer huge", "at most 1,000,000 are taken"), ("unheard of", "AttributeError")])
+    ("answer huge", "at most 1,000,000 are taken"), ("unheard of", "AttributeError")],
+    ids=lambda value: value.replace(" ", "-") if value.startswith(("raise", "answer", "unheard")) else "")
 def test_whatever_an_environment_does_is_an_answer_of_its_own(runner, action, words):
     begin(runner, "ab")
     pid = text(do(runner, a="pid")["a"])
