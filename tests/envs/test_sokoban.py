@@ -200,6 +200,22 @@ def test_only_the_authors_words_are_trusted():
     assert attack in said(result.observation)
 
 
+def test_a_person_can_play_it_with_the_shipped_tokens():
+    from transformers import AutoTokenizer
+
+    from workbench.cells.play import play
+    from workbench.shipped import POLICIES
+
+    family, told = PRESETS["sokoban-6x6"], []
+    level = read(family.task(3).payload["level"])
+    typed = iter(["what now?", " || ".join(MOVES[move] for move in solver.plan(*level, 5)),
+                  " || ".join(MOVES[move] for move in solver.plan(*level, 20)[5:])])
+    trajectory = play(family, AutoTokenizer.from_pretrained(POLICIES / "sokoban-tiny"), task_seed=3,
+                      ask=lambda _: next(typed), say=told.append)
+    assert trajectory.success and [turn.info["valid_format"] for turn in trajectory.turns] == [False, True, True]
+    assert "# _ O X _ #" in told[0] and "not on offer" in told[1] and "Moves left: 10" in told[2]
+
+
 # ------------------------------------------------------------------------------------------------ three observations
 
 
