@@ -33,7 +33,7 @@ def runner():
     runner.shutdown()
 
 
-def answers(runner, count, seconds=60):
+def answers(runner, count, seconds=40):
     until, got = time.monotonic() + seconds, []
     while len(got) < count and time.monotonic() < until:
         got += runner.poll(0.2)
