@@ -1,0 +1,90 @@
+"""PPO through the whole loop on a shipped policy: exact, replayable, resumed with its critic, from every history."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from workbench import checkpoint
+from workbench.cells.resume import resume_here
+from workbench.cells.train import train_here, train_step
+from workbench.config import load_config
+from workbench.errors import LearnerError
+from workbench.replay import replay_step
+from workbench.run_diff import compare_runs
+from workbench.session import open_session, reopen
+from workbench.store import open_run
+
+SETTINGS = {"train.steps": 3, "train.tasks_per_step": 2, "train.group_size": 3, "train.evaluate_every": 0,
+            "train.checkpoint_every": 1, "evaluation.num_tasks": 4, "algorithm.kind": "ppo", "algorithm.minibatches": 2,
+            "algorithm.kl_coef": 0.01}
+
+
+def small(**settings):
+    return load_config("frozenlake", SETTINGS | {key.replace("__", "."): value for key, value in settings.items()})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return train_here(small(), tmp_path_factory.mktemp("runs") / "whole")
+
+
+def test_every_step_replays_and_values_are_the_moving_critics(whole):
+    for step in whole.steps():
+        report = replay_step(whole, step, small().algorithm)
+        assert report.equal and {"return", "advantage"} <= set(report.compared[0]), report.text
+    values = [whole.credit(step)["value"] for step in whole.steps()]
+    assert not np.nan_to_num(values[0]).any() and np.nan_to_num(values[2]).any()  # it began by expecting nothing
+    assert {"explained_variance", "value_loss", "kl_ref"} <= set(whole.metrics().columns)
+    assert whole.metrics()["kl_ref"][1] < whole.metrics()["kl_ref"][3]
+
+
+def test_an_interrupted_run_goes_on_with_its_critic_to_the_same_bytes(whole, tmp_path):
+    """Stopped in the third step: the critic, its moments and the reference all come back."""
+    def stop(outcome) -> None:
+        if outcome.step == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_here(small(), tmp_path / "run", on_step=stop)
+    resume_here(tmp_path / "run", on_note=None)
+    assert compare_runs(whole, open_run(tmp_path / "run"), exact=True).equal
+
+
+@pytest.mark.full
+def test_negative_control_a_resume_that_forgets_the_critics_moments_is_noticed(whole, tmp_path, monkeypatch):
+    import workbench.critic as module
+
+    def stop(outcome) -> None:
+        if outcome.step == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_here(small(), tmp_path / "run", on_step=stop)
+    monkeypatch.setattr(module, "load_optimizer", lambda *_: None)
+    resume_here(tmp_path / "run", on_note=None)
+    assert not compare_runs(whole, open_run(tmp_path / "run"), exact=True).equal
+
+
+def test_a_checkpoint_holds_the_critic_and_reopening_brings_it_back(whole):
+    step, tensors, state = checkpoint.load_newest(whole.path)
+    assert step == 3 and {"model", "optimizer", "critic", "critic_optimizer"} == set(tensors)
+    session = reopen(whole, quiet=True)
+    head = session.learner._critic.bare.head.weight
+    assert torch.equal(head, tensors["critic"]["head.weight"]) and head.abs().max() > 0
+    without = {part: named for part, named in tensors.items() if not part.startswith("critic")}
+    with pytest.raises(LearnerError, match="this state has no critic"):
+        session.learner.load_state(without, state["learner"])
+
+
+@pytest.mark.parametrize("settings", [{"collect__history": "fresh"}, {"collect__history": "window"},
+                                      {"critic__trunk": "policy", "algorithm__bootstrap": "truncated"},
+                                      {"train__group_size": 1, "algorithm__kl_in": "loss"}],
+                         ids=["fresh", "window", "shared-trunk", "no-siblings"])
+def test_every_way_goes_through(settings):
+    session = open_session(small(**settings), quiet=True)
+    for step in (1, 2):
+        outcome = train_step(session, step)
+        assert outcome.updates == 2 and np.isfinite(outcome.metrics["critic_grad_norm"])
+    assert all(torch.equal(weight, session.policy.model.state_dict()[name]) for name, weight in
+               session.learner._reference.state_dict().items())  # the reference is who the run started from
