@@ -50,6 +50,10 @@ def test_the_held_out_tasks_of_the_demo_never_change():
     assert chosen[0].payload["grid"] == ["O_PO", "____", "OO__", "__G_"]
     assert digest(chosen) == "263cf8a82b64f4de"
     assert len({tuple(t.payload["grid"]) for t in chosen}) == 512
+    chosen = tasks(PRESETS["sokoban-6x6"], "held-out", 512)
+    assert chosen[0].payload["level"] == ["######", "#____#", "#___O#", "#_#PX#", "#____#", "######"]
+    assert digest(chosen) == "aa1402865f01b655"
+    assert len({tuple(t.payload["level"]) for t in chosen}) == 512
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -103,6 +107,11 @@ def test_presets_are_what_their_names_say():
     assert (demo.size, demo.slip, demo.hole_density, demo.max_moves, demo.think) == (4, 0.0, 0.2, 10, True)
     assert demo.label == "FrozenLake 4x4, slip 0, holes 0.2, 10 moves, 5 per answer, 10 answers"
     assert PRESETS["frozenlake-4x4-slip"].slip == 0.2 and PRESETS["frozenlake-4x4-gymnasium"].slip == 2 / 3
+    sokoban = PRESETS["sokoban-6x6-coordinates"]
+    assert sokoban.label == ("Sokoban 6x6, 1 box, solutions of 2 to 8, walls 0.15, 15 moves, 5 per answer, 10 answers, "
+                             "coordinates")
+    assert PRESETS["sokoban-6x6-symbols"].label.endswith("grid, symbols W.GCBA@")
+    assert (PRESETS["sokoban-8x8-2"].size, PRESETS["sokoban-8x8-2"].boxes) == (8, 2)
     assert PRESETS["bandit-paper"].safe_payout == 0.15 and PRESETS["bandit-code"].safe_payout == 0.1
 
 

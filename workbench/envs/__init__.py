@@ -25,8 +25,8 @@ PRESETS: Mapping[str, EnvFamily] = MappingProxyType({
     "frozenlake-4x4-slip": FrozenLake(slip=0.2),
     "frozenlake-4x4-gymnasium": FrozenLake(slip=2 / 3),  # RAGEN's first versions: 1/3 intended, 1/3 to each side
     "sokoban-6x6": Sokoban(),
-    "sokoban-6x6-coordinates": Sokoban(observation="coordinates"),
-    "sokoban-6x6-symbols": Sokoban(symbols=ALTERNATIVE),
+    "sokoban-6x6-coordinates": Sokoban(observation="coordinates"),  # the same levels, as the shipped policy reads them
+    "sokoban-6x6-symbols": Sokoban(symbols=ALTERNATIVE),            # the same levels again
     "sokoban-8x8-2": Sokoban(size=8, boxes=2, min_solution=3, max_solution=14, max_moves=30),
     "bandit": Bandit(),
     "bandit-paper": Bandit(safe_payout=0.15, names=PAPER_NAMES, heldout_names=PAPER_HELDOUT_NAMES),
