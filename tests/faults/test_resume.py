@@ -149,16 +149,21 @@ def test_a_damaged_checkpoint_is_passed_over_with_the_reason_and_made_again(whol
 
 
 def test_steps_that_taught_nothing_are_counted_across_a_kill(tmp_path):
-    config = small(collect__max_turn_tokens=2, train__max_empty_steps=3, train__steps=6)
+    config = small(collect__max_turn_tokens=2, train__max_empty_steps=3, train__steps=6, train__checkpoint_every=1)
     with pytest.raises(LearnerError, match="3 steps in a row taught nothing") as whole:
         train_here(config, tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "run")
-    go_back(tmp_path / "run", 1)
+    for name in ("metrics.jsonl", "events.jsonl"):  # as if killed right after the checkpoint of step 2
+        lines = (tmp_path / "run" / name).read_bytes().splitlines(keepends=True)
+        (tmp_path / "run" / name).write_bytes(b"".join(line for line in lines if json.loads(line).get("step", 0) <= 2))
+    shutil.rmtree(tmp_path / "run/checkpoints/step-00000003")
+    shutil.rmtree(tmp_path / "run/steps/step-00000003")
     for _ in range(2):  # the second time nothing is left to do but to say so again
         with pytest.raises(LearnerError) as resumed:
             resume_here(tmp_path / "run", on_note=None)
         assert str(resumed.value) == str(whole.value).replace("whole", "run")
-    assert same(tmp_path / "whole", tmp_path / "run") and open_run(tmp_path / "run").steps() == [1, 2, 3]
+    assert same(tmp_path / "whole", tmp_path / "run")
+    assert open_run(tmp_path / "run").steps() == [1, 2, 3]
     resume_here(tmp_path / "run", {"train.max_empty_steps": 9}, on_note=None)  # and this is how it goes on
     assert open_run(tmp_path / "run").steps() == [1, 2, 3, 4, 5, 6]
 
@@ -183,6 +188,16 @@ def test_bad_updates_in_a_row_are_counted_across_a_kill(tmp_path, monkeypatch):
     monkeypatch.setattr(GRPO, "credit", credit)  # mended; step 1 need not be repeated
     resume_here(tmp_path / "run", on_note=None)
     assert open_run(tmp_path / "run").metrics()["bad_updates"].tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("trunk", ["own", "policy"])
+def test_a_critic_goes_on_too(tmp_path, trunk):
+    config = small(algorithm__kind="ppo", critic__trunk=trunk, algorithm__epochs=2, train__steps=4)
+    train_here(config, tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    go_back(tmp_path / "run", 3)
+    resume_here(tmp_path / "run", on_note=None)
+    assert same(tmp_path / "whole", tmp_path / "run")
 
 
 def test_an_earlier_collect_leaves_no_trace_in_the_engine():
