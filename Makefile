@@ -25,7 +25,7 @@ CUDA_COST := 3.9 GB
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab mutants clean setup-demo setup-test setup-lab
+.PHONY: help demo test lab mutants soak clean setup-demo setup-test setup-lab
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -44,6 +44,11 @@ lab: setup-lab  ## JupyterLab on the notebooks
 
 mutants: setup-test  ## break the code on purpose, one patch at a time: a test must notice each
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.mutants.run
+
+KILLS   ?= 500
+DAMAGED ?= 5000
+soak: setup-test  ## kill training 500 times, damage 5,000 checkpoints; all must come out right (KILLS=, DAMAGED=, SEED=)
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.faults.soak --kills $(KILLS) --damaged $(DAMAGED) --seed $(or $(SEED),0)
 
 clean:  ## remove .venv and what tests leave; runs and data stay
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis
