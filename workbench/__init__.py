@@ -59,6 +59,7 @@ PUBLIC: dict[str, str] = {
     "show_curves": "workbench.views:show_curves",
     "curves_figure": "workbench.views:curves_figure",
     "show_evaluation": "workbench.views:show_evaluation",
+    "show_diff": "workbench.views:show_diff",
     "show_metrics": "workbench.views:show_metrics",
     "credit_of": "workbench.views:credit_of",
     "progress": "workbench.views:progress",

@@ -47,7 +47,7 @@ def export_run(run: Run | str | Path, to: str, out: str | Path | None = None, *,
     if find_spec(package) is None:
         raise WorkbenchError(f"exporting to {to} needs the package {package}, which is not installed here: "
                              f"pip install {package}")
-    out = Path(out) if out is not None else run.path.absolute().parent / to
+    out = Path(out) if out is not None else run.path.parent / to
     if run.path.absolute() in (out.absolute(), *out.absolute().parents):
         raise StoreError(f"{out} is inside the run folder, which holds what the run was and nothing else; choose "
                          "another --out")

@@ -56,7 +56,7 @@ class LiveView:
         self._screen: Screen | None = None
         self._clock, self._last, self._key = clock, float("-inf"), None
         self._follower = RunFollower(running.path)
-        self._lock = threading.Lock()  # the thread draws, and so may `finish`, which the main thread calls
+        self._lock = threading.Lock()  # the thread draws, and so does `draw`, which the main thread calls
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -124,13 +124,13 @@ class LiveView:
         """Watch no longer; the picture stays as it is."""
         self._closed.set()
 
-    def finish(self) -> None:
-        """Draw the last picture of a run that has ended, from the caller's thread: a notebook that is executed without
-        anybody looking takes in only what the cell under way sends."""
-        self._closed.set()
+    def draw(self) -> None:
+        """Draw it as it is now, from the caller's thread: a notebook that is executed without anybody looking takes in
+        only what the cell under way sends. Of a run that has ended this is the last picture."""
         if self._screen is None:
             return
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._has_ended() and self._thread is not None and self._thread is not threading.current_thread():
+            self._closed.set()
             self._thread.join(timeout=30)
         with self._lock:
             self._draw(self._read())

@@ -106,30 +106,33 @@ class RunningRun:
     def _ipython_display_(self) -> None:
         self.watch()._ipython_display_()
 
-    def wait(self) -> Run:
-        """Block until it ends, with a progress line; a run that was stopped is returned as far as it came. Raises
-        LearnerError with the end of its log if it failed.
+    def wait(self, step: int | None = None) -> Run:
+        """Block until it ends, or until `step` is committed, with a progress line; a run that was stopped is returned as
+        far as it came. Raises LearnerError with the end of its log if it failed.
 
         An interrupt (Ctrl-C, or the kernel's stop button) ends the waiting, not the run.
         """
         with progress(self.steps, self.path.name) as bar:
             try:
                 follow(bar, self._follower, self.steps)
-                while self.process is not None and not self.process.ended(LOOK_S):
+                while not self._over(step) and not self.process.ended(LOOK_S):
                     follow(bar, self._follower, self.steps)
             except KeyboardInterrupt:
                 bar.close("no longer waited for; the run goes on until it is done, or .stop()")
                 raise
             follow(bar, self._follower, self.steps)
             status = self.status
-            bar.close("" if status.state == "done" else status.state)
+            bar.close("" if status.state in ("done", "running") else status.state)
         for view in self._views:
-            view.finish()
+            view.draw()
         if status.state in ("failed", "ended"):
             code = None if self.process is None else self.process.status
             words = f"with status {code}" if code is not None else f"at step {status.step} of {status.steps}"
             raise LearnerError(f"the run in {self.path} ended {words}; its log ends:\n{_log_end(self.path, LOG_SHOWN)}")
         return self.run
+
+    def _over(self, step: int | None) -> bool:
+        return self.process is None or (step is not None and self._follower.step >= step)
 
     def stop(self, *, kill_after_s: float | None = None) -> None:
         """Ask it to end (SIGTERM): it abandons the step under way, committed steps stay. Returns at once; `wait` waits.
