@@ -44,7 +44,12 @@ CASES: dict[str, tuple[str, dict]] = {
     "frozenlake-tight-cache": ("frozenlake", {"engine.cache_tokens": 1536, "evaluation.num_tasks": 24,
                                               "train.evaluate_every": 1, "env.max_moves": 4}),
     "threads": ("bandit", {"collect.env_runner": "threads"}),
+    "worker-processes": ("bandit", {"collect.env_runner": "processes"}),
 }
+
+# Answers that come by the wall clock change who is decoded beside whom, and with that the last bits: such a run is not
+# promised to be another one's twin. What it has committed stays all the same, and is repeated exactly.
+BY_THE_CLOCK = ("threads", "worker-processes")
 
 
 @cache
