@@ -141,7 +141,7 @@ def test_the_plan_shows_itself_three_ways():
 
 
 @pytest.mark.parametrize("name, words", [("empty", "holds no config.json"), ("broken", "config.json cannot be read"),
-                                         ("./nothing/here/at/all", "config.json cannot be read")])
+                                         ("./nothing/here/at/all", "no folder")])
 def test_a_folder_without_a_readable_config_is_refused_with_what_to_do(tmp_path, name, words):
     (tmp_path / "empty").mkdir()
     folder_with(tmp_path / "broken", {"model_type": "no such thing"})

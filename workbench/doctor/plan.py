@@ -37,9 +37,9 @@ CHARACTERS_A_TOKEN = 3.5     # where there is no tokenizer to ask
 MESSAGE_TOKENS = 8           # what a chat template writes around a message
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 OBJECTS_A_TOKEN = 100        # bytes of a stored token: arrays of spans, batch and credit table, several copies of each
-VERIFIED = 60_000_000        # parameters of the largest model that was compared with a real run
+VERIFIED = 30_000_000        # parameters of the largest model that was compared with a real run
 NOT_COUNTED = (
-    "worker processes of environments (about 40 MB each) and what environments themselves hold",
+    "worker processes of environments (about 8 MB each) and what environments themselves hold",
     "what a single operation needs inside, and memory that the allocator keeps in pieces",
     "other processes: each rank of several holds all of this again, and its buckets for the exchange of gradients",
 )
@@ -318,6 +318,8 @@ def _model_config(name: str) -> tuple[PreTrainedConfig, Path | None]:
     if folder is None and Path(name).expanduser().is_dir():
         raise PolicyError(f"{name} holds no config.json; give the folder that `save_pretrained` wrote, or one with just "
                           "that file")
+    if folder is None and name.startswith(("/", ".", "~")):
+        raise PolicyError(f"no folder {name!r}; give one that holds a config.json, a shipped policy, or a name on the hub")
     try:
         return AutoConfig.from_pretrained(folder or name, trust_remote_code=False), folder
     except (OSError, ValueError, KeyError) as error:

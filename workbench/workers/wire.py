@@ -108,7 +108,7 @@ def _import(name: str) -> Any:
 def reset_call(family: EnvFamily, task: Task, dynamics_seed: int) -> list:
     held = {"id": task.id, "env": task.env, "task_seed": task.task_seed, "payload": task.payload,
             "metadata": task.metadata}
-    return ["reset", describe(family, type(family).__name__), plain(held, f"task {task.id!r}"), dynamics_seed]
+    return ["reset", describe(family), plain(held, f"task {task.id!r}"), dynamics_seed]
 
 
 # ------------------------------------------------------------------------------------------------ answers
