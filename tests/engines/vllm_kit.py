@@ -95,7 +95,8 @@ class StandIn:
             temperature = 1.0 if greedy else params["temperature"]
             logp = bend(logits[None], np.array([temperature]), np.array([params.get("top_p", 1.0)]))[0]
             cdf = logp.double().exp().cumsum(0).numpy()
-            ids.append(int(logp.argmax()) if greedy else int(np.searchsorted(cdf, uniform * cdf[-1], side="right")))
+            drawn = int(logp.argmax()) if greedy else int(np.searchsorted(cdf, uniform * cdf[-1], side="right"))
+            ids.append(min(drawn, len(cdf) - 1))  # only rows of NaN reach beyond
             logprobs.append(float(logp[ids[-1]]))
             if ids[-1] in params.get("stop_token_ids", ()):
                 break
