@@ -27,7 +27,7 @@ STATES = {"running": m.BLUE, "stopping": m.ORANGE, "done": m.GREEN, "stopped": m
 LIVE_PANELS = (
     *(panel for panel in PANELS if panel.title != "valid format"),
     Panel("KL(old || new), nats per token", ("approx_kl",)),
-    Panel("KL to the reference, nats per token", ("reference_kl", "ref_kl", "kl_reference", "kl")),
+    Panel("KL to the reference, nats per token", ("kl_ref",)),
     Panel("explained variance of the critic", ("explained_variance",)),
     Panel("valid format", ("valid_format",), "valid_format"),
 )
