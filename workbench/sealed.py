@@ -110,8 +110,9 @@ def sealed_json(content: Any, *, kind: str, version: int) -> bytes:
     return (json.dumps(document, indent=1) + "\n").encode("ascii")
 
 
-def read_sealed_json(path: Path, *, kind: str, version: int) -> Any:
-    """The content of a `sealed_json` document; raises StoreError if missing, damaged, or of another kind or format."""
+def read_sealed_json(path: Path, *, kind: str, version: int, exact: bool = False) -> Any:
+    """The content of a `sealed_json` document; raises StoreError if missing, damaged, or of another kind or format.
+    `exact`: the bytes must be those that were written, where otherwise only white space and spelling may differ."""
     data = read_file(path)
     try:
         document = json.loads(data)
@@ -121,7 +122,8 @@ def read_sealed_json(path: Path, *, kind: str, version: int) -> Any:
         raise StoreError(f"{path} is damaged or was not written by this program: {error!r}") from error
     program = content.get("program") if isinstance(content, dict) else None
     check_format(path, found=(found, number), expected=(kind, version), program=program)
-    if sha256(json_bytes(content, kind)).hexdigest() != digest:
+    if sha256(json_bytes(content, kind)).hexdigest() != digest or (
+            exact and sealed_json(content, kind=kind, version=number) != data):
         raise StoreError(f"{path} was changed after it was written (its sha256 differs); restore it from a copy")
     return content
 
@@ -159,7 +161,7 @@ def verify_folder(path: Path, *, kind: str, version: int) -> tuple[str, ...]:
     path = Path(path)
     if path.is_symlink() or not path.is_dir():
         raise StoreError(f"{path} is not a folder that was written here")
-    manifest = read_sealed_json(path / MANIFEST, kind=kind, version=version)
+    manifest = read_sealed_json(path / MANIFEST, kind=kind, version=version, exact=True)
     try:
         folder, files = manifest["folder"], {name: Seal(**seal) for name, seal in manifest["files"].items()}
     except (TypeError, KeyError, AttributeError) as error:

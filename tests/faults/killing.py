@@ -6,6 +6,7 @@ that the kernel has (what a power cut may take is simulated in tests/test_writer
 """
 from __future__ import annotations
 
+import mmap
 import os
 import select
 import shutil
@@ -30,6 +31,7 @@ from workbench.session import Session, open_session  # noqa: E402
 from workbench.store import open_run  # noqa: E402
 
 BROKEN = 9  # exit status of a child that `break_at` ended
+TOLD = mmap.mmap(-1, 4)  # shared with the children: the last step that the living child was told is committed
 CALLS = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "ftruncate", "link", "symlink")
 SMALL = {"train.steps": 6, "train.tasks_per_step": 2, "train.group_size": 4, "train.evaluate_every": 2,
          "train.checkpoint_every": 2, "evaluation.num_tasks": 4}
@@ -99,25 +101,31 @@ def break_at(number: int, *, error: int | None = None) -> None:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child ended: exit status (-9: killed), what it said, how long it lived."""
+    """How a child ended: exit status (-9: killed), what it said, how long it lived; `told`: the last new step that it
+    was told is committed (0: none)."""
 
     status: int
     words: str
     seconds: float
+    told: int
 
 
 def start_or_resume(case: str, path: Path, config: Config | None = None) -> None:
     """What the child does. In the child only: modules are changed."""
     train.open_session = resume.open_session = opened(case)
+    def tell(outcome) -> None:
+        TOLD[:4] = outcome.step.to_bytes(4, "little")
+
     if path.exists():
-        resume.resume_here(path, on_note=None)
+        resume.resume_here(path, on_step=tell, on_note=None)
     else:
-        train.train_here(config or config_of(case), path)
+        train.train_here(config or config_of(case), path, on_step=tell)
 
 
 def in_child(act: Callable[[], None], *, kill_after_s: float | None = None) -> Ending:
     """Do `act` in a forked child, SIGKILL it after `kill_after_s` if it still lives then."""
     began, (read, write) = time.monotonic(), os.pipe()
+    TOLD[:4] = bytes(4)
     pid = os.fork()
     if pid == 0:
         _live(act, write)
@@ -135,7 +143,7 @@ def in_child(act: Callable[[], None], *, kill_after_s: float | None = None) -> E
             end = None
     os.close(read)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return Ending(status, said.decode("utf-8", "replace"), time.monotonic() - began)
+    return Ending(status, said.decode("utf-8", "replace"), time.monotonic() - began, int.from_bytes(TOLD[:4], "little"))
 
 
 def _live(act: Callable[[], None], write: int) -> None:

@@ -18,6 +18,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults import killing
@@ -26,37 +27,75 @@ from workbench.run_diff import compare_runs
 from workbench.store import open_run
 
 
-def kill_case(case: str, kills: int, rng: random.Random, folder: Path, say=print) -> tuple[list[str], Counter]:
-    """Kill and resume until `kills` children were killed; the last run is finished. Faults in words, and what was hit.
-    """
+@dataclass
+class Tally:
+    """What was done, and what came of it. `resumed`: finished runs that were killed at least once. `there`: committed
+    steps that lay in a killed run, summed over the kills; `lost`: those of them, or of the steps that the killed
+    process had been told are committed, that were not there afterwards."""
+
+    hit: Counter = field(default_factory=Counter)
+    resumed: int = 0
+    identical: int = 0
+    by_the_clock: int = 0  # resumed runs that need not be identical, and were held to their committed steps only
+    there: int = 0
+    lost: int = 0
+
+    @property
+    def kills(self) -> int:
+        return sum(self.hit.values())
+
+    def add(self, other: Tally) -> None:
+        self.hit += other.hit
+        for name in ("resumed", "identical", "by_the_clock", "there", "lost"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def __str__(self) -> str:
+        clock = f" (and {self.by_the_clock} by the wall clock, with every committed step)" if self.by_the_clock else ""
+        return (f"{self.kills} kills, {self.there} committed steps on disk at them, {self.lost} lost; {self.resumed} "
+                f"runs killed and resumed to their end, {self.identical} bit-identical{clock}")
+
+
+def kill_case(case: str, kills: int, rng: random.Random, folder: Path, say=print) -> tuple[list[str], Tally]:
+    """Kill and resume until `kills` children were killed; the last run is finished. Faults in words, and the tally."""
     whole, seconds = killing.reference(case, folder)
-    expected, faults, hit = killing.lines_of(whole), [], Counter()
+    expected, faults, tally = killing.lines_of(whole), [], Tally()
     number, exact = 0, case not in killing.BY_THE_CLOCK
-    while sum(hit.values()) < kills:
+    while tally.kills < kills:
         path, number, before, attempts = folder / f"{case}-{number}", number + 1, b"", 0
         while True:
-            left = kills - sum(hit.values())
-            after = rng.uniform(0, seconds / 2) if left > 0 and attempts < 60 else None
+            after = rng.uniform(0, seconds / 2) if tally.kills < kills and attempts < 60 else None
             ending = killing.in_child(lambda: killing.start_or_resume(case, path), kill_after_s=after)  # noqa: B023
             attempts += 1
             now = killing.lines_of(path)
-            if not now.startswith(before) or exact and not expected.startswith(now):
+            gone = max(len(lines_gone(before, now)), ending.told - now.count(b"\n"))
+            tally.lost += max(0, gone)
+            if gone > 0 or not now.startswith(before) or exact and not expected.startswith(now):
                 faults.append(f"{case} run {number}: committed steps were lost or are others ({len(before)} bytes of "
-                              f"metrics, now {len(now)})")
+                              f"metrics, now {len(now)}; told of step {ending.told})")
             before = now
             if ending.status == 0:
                 break
             if ending.status != -9:
                 faults.append(f"{case} run {number}: status {ending.status}: {ending.words[-2000:]}")
                 break
-            hit[killing.where(path)] += 1
+            tally.hit[killing.where(path)] += 1
+            tally.there += now.count(b"\n")
         if ending.status == 0:
             difference = compare_runs(open_run(whole), open_run(path), exact=True)
             if exact and not difference.equal or open_run(path).steps() != open_run(whole).steps():
                 faults.append(f"{case} run {number}, killed {attempts - 1} times: {difference.first}")
+            tally.resumed += attempts > 1
+            tally.identical += exact and attempts > 1 and difference.equal
+            tally.by_the_clock += not exact and attempts > 1
             shutil.rmtree(path)
-        say(f"{case}: {sum(hit.values())}/{kills} kills, {number} runs finished, {len(faults)} faults")
-    return faults, hit
+        say(f"{case}: {tally.kills}/{kills} kills, {number} runs finished, {len(faults)} faults", flush=True)
+    return faults, tally
+
+
+def lines_gone(before: bytes, now: bytes) -> list[bytes]:
+    """Lines that were there and are there no more."""
+    there = set(now.splitlines())
+    return [line for line in before.splitlines() if line not in there]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -67,24 +106,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="where the runs lie (default: a temporary folder)")
     options = parser.parse_args(arguments)
-    began, faults, hit = time.monotonic(), [], Counter()
+    began, faults, tally, refused = time.monotonic(), [], Tally(), 0
     with tempfile.TemporaryDirectory(prefix="soak-", dir=options.folder) as name:
         folder = Path(name)
         for index, case in enumerate(options.case if options.kills else ()):
             share = options.kills // len(options.case) + (index < options.kills % len(options.case))
-            found, where = kill_case(case, share, random.Random(f"{options.seed}/{case}"), folder)
-            faults, hit = faults + found, hit + where
+            found, counted = kill_case(case, share, random.Random(f"{options.seed}/{case}"), folder)
+            faults += found
+            tally.add(counted)
         if options.damaged:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                accepted, tried = accepted_although_damaged(folder, options.damaged, random.Random(options.seed))
-            print(f"{tried} damaged checkpoints, {len(accepted)} accepted", flush=True)
-            faults += accepted
-    print(f"kills by what they hit: {dict(hit.most_common())}")
+                found, refused = accepted_although_damaged(folder, options.damaged, random.Random(options.seed))
+            print(f"{options.damaged} damaged checkpoints, {refused} refused by name and the one before used")
+            faults += found
+    print(f"kills by what they hit: {dict(tally.hit.most_common())}")
     for fault in faults:
         print(f"FAULT {fault}")
-    print(f"{'FAILED' if faults else 'passed'}: seed {options.seed}, {sum(hit.values())} kills in "
-          f"{', '.join(options.case)}; {options.damaged} damaged checkpoints; {len(faults)} faults; "
+    print(f"{'FAILED' if faults else 'passed'}: seed {options.seed}, {', '.join(options.case)}: {tally}; "
+          f"{options.damaged} damaged checkpoints, {options.damaged - refused} not refused; {len(faults)} faults; "
           f"{time.monotonic() - began:.0f} s")
     return 1 if faults else 0
 

@@ -32,7 +32,9 @@ def test_killed_at_random_and_resumed(kills, damaged, cases, tmp_path):
                str(tmp_path), "--case", *cases]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert f"passed: seed 0, {kills} kills" in done.stdout
+    print(done.stdout.splitlines()[-1])
+    assert "passed: seed 0" in done.stdout and f"{kills} kills" in done.stdout and " 0 lost" in done.stdout
+    assert f"{damaged} damaged checkpoints, 0 not refused; 0 faults" in done.stdout
 
 
 def break_everywhere(folder: Path, numbers, *, error: int | None = None) -> int:
