@@ -26,13 +26,15 @@ TINY = {"train__steps": 2, "train__tasks_per_step": 2, "train__group_size": 3, "
     (4, 0, ["ppo-critic"]),
     pytest.param(40, 300, ["grpo", "ppo-critic", "grpo-minibatches"], marks=pytest.mark.full),
 ])
-def test_killed_at_random_and_resumed(kills, damaged, cases, tmp_path):
-    """A program of its own: it forks, and a test worker has threads."""
+def test_killed_at_random_and_resumed(kills, damaged, cases, tmp_path, capfd):
+    """A program of its own: it forks, and a test worker has threads. What it counted is said, for the log of .ci/run.
+    """
     command = [sys.executable, "-m", "tests.faults.soak", "--kills", str(kills), "--damaged", str(damaged), "--folder",
                str(tmp_path), "--case", *cases]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    print(done.stdout.splitlines()[-1])
+    with capfd.disabled():
+        print(f"\n{done.stdout.splitlines()[-1]}", file=sys.stderr, flush=True)
     assert "passed: seed 0" in done.stdout and f"{kills} kills" in done.stdout and " 0 lost" in done.stdout
     assert f"{damaged} damaged checkpoints, 0 not refused; 0 faults" in done.stdout
 
@@ -86,6 +88,43 @@ def test_dead_before_the_nth_system_call_of_a_whole_run(tmp_path, first, stride)
 def test_a_full_or_faulty_disk_at_the_nth_system_call_of_a_whole_run(tmp_path, error, first, stride):
     faults = break_everywhere(tmp_path, range(first, 1000, stride), error=error)
     assert faults >= 60 // stride
+
+
+@pytest.mark.parametrize("past_the_writer", [False, True], ids=["as it is", "with a line written past it"])
+def test_while_it_trains_only_the_writer_writes(tmp_path, past_the_writer):
+    """What reading the source for calls cannot see: libraries, and files that are opened by another name. The
+    interpreter reports each opening, renaming and removing; somebody in `workbench.writer` must have asked for it."""
+    case, config = "ppo-critic", killing.config_of("ppo-critic", **TINY)
+    killing.opened(case)
+
+    def watched():
+        found = []
+        sys.addaudithook(lambda event, facts: found.append(f"{event} {facts}") if past_writer(event, facts) else None)
+        if past_the_writer:
+            (tmp_path / "note").write_text("x")
+        killing.start_or_resume(case, tmp_path / "run", config)
+        assert not found, found
+
+    ending = killing.in_child(watched)  # a hook cannot be taken off again
+    assert (ending.status, "note" in ending.words) == ((3, True) if past_the_writer else (0, False)), ending.words
+    assert open_run(tmp_path / "run").steps() == [1, 2]
+
+
+def past_writer(event: str, facts: tuple) -> bool:
+    """Whether an audit event changes something on a disk without the writer. What Python compiles and the null device
+    are no one's record."""
+    if event == "open":
+        name, _, flags = facts
+        if isinstance(name, int) or not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND):
+            return False
+        if str(name) == os.devnull or "__pycache__" in str(name):
+            return False
+    elif event not in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"):
+        return False
+    frame = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_filename.endswith("workbench/writer.py"):
+        frame = frame.f_back
+    return frame is None and "__pycache__" not in str(facts)
 
 
 def test_the_harness_notices_a_run_that_is_not_the_same(tmp_path):
