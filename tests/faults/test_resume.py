@@ -210,6 +210,36 @@ def test_an_earlier_collect_leaves_no_trace_in_the_engine():
     assert groups_equal(*(rollout(session, 2, step=1, purpose="train") for session in (fresh, used)))
 
 
+def test_a_dead_worker_costs_nothing_but_its_time(tmp_path):
+    """Environment workers are killed while they are asked: the attempts are made again from their seeds, no trajectory
+    is lost or blamed, the run ends by itself; and what it stored can be repeated from any checkpoint."""
+    killed = []
+
+    def kill_workers(*_):
+        for supervisor in children_of(os.getpid()):
+            for worker in children_of(supervisor) if len(killed) < 3 else ():
+                os.kill(worker, signal.SIGKILL)
+                killed.append(worker)
+
+    config = small(collect__env_runner="processes", train__steps=3)
+    run = train_here(config, tmp_path / "run", on_rollout=lambda step: kill_workers)
+    assert killed and run.steps() == [1, 2, 3]
+    assert all(trajectory.scored and not trajectory.error for step in run.steps() for group in run.groups(step)
+               for trajectory in group)
+    metrics = (run.path / "metrics.jsonl").read_bytes()
+    go_back(run.path, 3)
+    resume_here(run.path, on_note=None)  # step 3 is repeated, and must come out again
+    assert (run.path / "metrics.jsonl").read_bytes() == metrics and run.evaluations().keys() >= {"step-00000003"}
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    except OSError:
+        return []
+
+
 # ------------------------------------------------------------------------------------------------ the self-check
 
 
