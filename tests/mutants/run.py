@@ -31,9 +31,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutants import warm
+
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 SECONDS_PER_MUTANT = 180
+SERVER = warm.server()  # started with the first run of tests
 # Laws of the README that the code so far can break; each needs a mutant when all are run.
 LAWS = tuple(str(number) for number in range(1, 15))
 
@@ -129,14 +132,9 @@ def check_import(copy: Path) -> None:
 
 def run_tests(copy: Path, nodes: tuple[str, ...]) -> tuple[int, str]:
     """pytest on `nodes` in `copy`; (exit status, output). Status 1: tests ran and some failed; -1: too slow."""
-    command = [sys.executable, "-m", "pytest", "-q", "-rA", "--tb=line", "-m", "", "-p", "no:cacheprovider", *nodes]
-    try:
-        done = subprocess.run(
-            command, cwd=copy, env=environment(copy), capture_output=True, text=True, timeout=SECONDS_PER_MUTANT
-        )
-    except subprocess.TimeoutExpired:
-        return -1, f"no answer within {SECONDS_PER_MUTANT} s"
-    return done.returncode, done.stdout + done.stderr
+    arguments = ["-q", "-rA", "--tb=line", "-m", "", "-p", "no:cacheprovider", *nodes]
+    status, output = warm.run_pytest(SERVER, copy, environment(copy), arguments, SECONDS_PER_MUTANT)
+    return (-1, f"no answer within {SECONDS_PER_MUTANT} s") if status is None else (status, output)
 
 
 def statuses(output: str, node: str) -> set[str]:

@@ -1,0 +1,72 @@
+"""pytest in a child that has the heavy libraries imported already: most of a mutant's time would be importing torch.
+
+One server process imports what the package builds on (never the package itself) and forks a child for each run of
+tests. What a child must not share with the server is set right in it: folder, environment, import path, and the modules
+of the tree that the server came from.
+"""
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+HEAVY = ("torch", "transformers", "accelerate", "pandas", "pyarrow.parquet", "hypothesis", "pytest",
+         "safetensors.torch", "transformers.models.auto.modeling_auto", "transformers.models.qwen3.modeling_qwen3")
+OURS = ("workbench", "tests")  # modules that must come from the copy
+
+
+def server() -> ForkServerContext:
+    """A context whose processes are forked from one that has imported HEAVY. What is imported reads the environment
+    once, so threads are limited here."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(HEAVY))
+    return context
+
+
+def run_pytest(context: ForkServerContext, copy: Path, env: dict[str, str], arguments: list[str],
+               timeout: float) -> tuple[int | None, str]:
+    """(exit status, output) of pytest in the folder `copy`; status None: no answer within `timeout` seconds, and the
+    child with all that it started was killed."""
+    with tempfile.NamedTemporaryFile("r", prefix="pytest-", suffix=".out", errors="replace") as output:
+        child = context.Process(target=_child, args=(str(copy), env, arguments, output.name))
+        child.start()
+        child.join(timeout)
+        if late := child.is_alive():
+            _kill_group(child.pid)
+            child.join()
+        return None if late else child.exitcode, output.read()
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:  # it had not become a leader yet, or has ended by itself
+        os.kill(pid, signal.SIGKILL)
+
+
+def _child(copy: str, env: dict[str, str], arguments: list[str], output: str) -> None:
+    os.setsid()
+    with open(output, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(copy)
+    os.environ.clear()
+    os.environ.update(env)
+    tree = str(Path(__file__).resolve().parents[2])
+    sys.dont_write_bytecode = True
+    sys.path[:] = [copy] + [path for path in sys.path if path not in ("", tree, os.path.join(tree, "tests"))]
+    for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
+        del sys.modules[name]
+    import pytest
+    import workbench
+
+    if not Path(workbench.__file__).resolve().is_relative_to(Path(copy).resolve()):
+        raise RuntimeError(f"expected `import workbench` to mean {copy}, got {workbench.__file__}")
+    status = int(pytest.main(arguments))
+    sys.stdout.flush()
+    os._exit(status)  # like a fresh process: no clean-up that belongs to the server
