@@ -1,0 +1,109 @@
+"""Our side of the benchmark: one step made of the workbench's public pieces, with the time of each phase."""
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from experiments.bench.lake import Lake, ToolLake
+from experiments.bench.work import StepWork, Work
+from workbench.algorithms import GRPO
+from workbench.batch import Batch
+from workbench.chat import ChatFormat
+from workbench.collect import CollectConfig, collect
+from workbench.engines import TransformersEngineConfig, open_engine
+from workbench.learner import Learner, LearnerConfig
+from workbench.policy import load_policy
+from workbench.types import trajectories_of
+
+
+@dataclass(frozen=True)
+class OurSide:
+    """One configuration of ours. `engine_dtype`: of the sampler's copy; `precision`: of training ("bf16": autocast)."""
+
+    name: str
+    engine_dtype: str = "float32"
+    precision: str = "fp32"
+    layout: str = "auto"  # of micro-batches: LearnerConfig.layout
+    device: str = "cpu"
+
+
+class OurStepper:
+    """Holds engine and learner; `step(n)` does the work of one step and says what it was and what it cost."""
+
+    def __init__(self, model: Path, work: Work, side: OurSide) -> None:
+        self.work, self.side = work, side
+        policy = load_policy(model, device=side.device)
+        self.chat = ChatFormat.from_tokenizer(policy.tokenizer)
+        self.engine = open_engine(TransformersEngineConfig(dtype=side.engine_dtype, device=side.device), policy.model)
+        self.algorithm = GRPO()
+        self.learner = Learner(policy.model, self.algorithm,
+                               LearnerConfig(lr=work.lr, precision=side.precision,
+                                             micro_batch_tokens=work.micro_batch_tokens, layout=side.layout),
+                               own_copy=False)
+        self.family = ToolLake(work.turns, work.babble)
+        self.collect_config = CollectConfig(max_turn_tokens=work.turn_tokens)
+
+    def step(self, step: int) -> StepWork:
+        clock, before = Laps(self.side.device), Lake.total_steps
+        engine_before = self.engine.stats()["cpu_seconds"]
+        tasks = [self.family.task(seed) for seed in self.work.boards(step)]
+        groups = collect(tasks, family=self.family, engine=self.engine, chat=self.chat, config=self.collect_config,
+                         group_size=self.work.group, address=(self.work.seed, "bench", step))
+        clock.lap("rollout")
+        batch = Batch.from_groups(groups)
+        credit = self.algorithm.credit(batch)
+        clock.lap("credit")
+        report, = self.learner.update(batch, credit, step=step)
+        clock.lap("update")
+        self.sync()
+        clock.lap("sync")
+        trajectories = trajectories_of(groups)
+        phases = dict(clock.laps) | {"engine": self.engine.stats()["cpu_seconds"] - engine_before}
+        gap = {name: report.metrics[name] for name in ("logp_gap_mean", "logp_gap_max") if name in report.metrics}
+        return StepWork(
+            env_steps=Lake.total_steps - before,
+            generations=sum(len(t.turns) for t in trajectories),
+            generated_tokens=int(batch.eligible_T.sum()),
+            trajectory_tokens=batch.num_tokens,
+            rollout_s=clock.laps["rollout"], train_s=sum(clock.laps[n] for n in ("credit", "update", "sync")),
+            step_s=sum(clock.laps.values()), wall_s=clock.wall_s,
+            reward=float(batch.reward_N.mean()), phases=phases, notes=gap | memory(self.side.device),
+        )
+
+    def sync(self) -> None:
+        """Hand the weights to the engine, unless the step taught nothing and it has them already."""
+        if self.engine.policy_version != self.learner.version:
+            self.engine.sync(self.learner.weights(), self.learner.version)
+
+
+class Laps:
+    """Seconds between laps: of this process's CPU, all threads; on a GPU of the wall, once it is done."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.laps: dict[str, float] = {}
+        self._device, self._began = device, time.perf_counter()
+        self._last = seconds(device)
+
+    def lap(self, name: str) -> None:
+        now = seconds(self._device)
+        self.laps[name], self._last = now - self._last, now
+
+    @property
+    def wall_s(self) -> float:
+        return time.perf_counter() - self._began
+
+
+def seconds(device: str) -> float:
+    """The clock that this benchmark goes by on a device."""
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def memory(device: str) -> dict[str, float]:
+    """Most GPU memory that was ever taken, in GiB; nothing on a CPU."""
+    return {} if device == "cpu" else {"gpu_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30}
