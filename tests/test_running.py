@@ -1,5 +1,7 @@
 """A run in its own process: started, found again, waited for, stopped, failed. Only its own process is ever touched."""
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,7 +126,7 @@ def test_attach_finds_the_process_that_was_noted_and_no_other(two_steps, child):
 def test_attach_to_a_run_that_is_over_gives_it_back_to_look_at(two_steps):
     found = attach(two_steps)
     assert (found.status.step, found.status.steps, found.status.state) == (2, 5, "ended")
-    assert "nothing says why" in found.status.problems[-1]
+    assert "gone before the last step" in found.status.problems[-1] and "goes on after step 2" in found.status.problems[-1]
     with pytest.raises(LearnerError, match="at step 2 of 5"):
         found.wait()
     Path(f"{two_steps}.log").write_text("workbench: stopped after 2 committed steps; `workbench resume run` goes on with step 3\n")
@@ -170,13 +172,24 @@ def test_one_that_does_not_listen_is_killed_by_the_second_call_or_after_a_while(
         assert run.status.state == "stopped" and run.wait().steps() == [1, 2]
 
 
-def test_one_that_was_killed_by_somebody_else_has_failed(two_steps, child):
-    Path(f"{two_steps}.log").write_text("loading\nout of memory")
-    run = running(two_steps, child("import os; os.kill(os.getpid(), 9)"))
-    with pytest.raises(LearnerError, match="with status -9; its log ends:\nloading\nout of memory"):
+LAST_WORDS = [  # what its process did, what it printed, and what is said of it
+    ("import os; os.kill(os.getpid(), 9)", "loading\nstep 2\n",
+     r"ended from outside, by SIGKILL; if nobody did that, the machine ran out of memory .* resume\('.*/run'\) goes on after "
+     "step 2. The last it said: step 2"),
+    ("import os; os.kill(os.getpid(), 11)", "$ workbench train x\n", r"by SIGSEGV\. resume.*It said nothing"),
+    ("import no_such_package", "Traceback\nModuleNotFoundError: No module named 'no_such_package'\n",
+     "ended with status 1. resume.* The last it said: ModuleNotFoundError: No module named 'no_such_package'"),
+]
+
+
+@pytest.mark.parametrize(("code", "printed", "words"), LAST_WORDS, ids=["killed", "crashed", "cannot import"])
+def test_one_that_died_is_told_with_its_cause_its_last_words_and_the_cure(code, printed, words, two_steps, child):
+    Path(f"{two_steps}.log").write_text(printed)
+    run = running(two_steps, child(code, stderr=subprocess.DEVNULL))
+    with pytest.raises(LearnerError, match=f"(?s)run ended at step 2 of 5: .*{words}.*The end of run.log:\n.*{printed.split()[0][1:]}"):
         run.wait()
-    assert run.status.problems == ("status -9: out of memory",) and "out of memory" in run.log.text
-    assert "[failed]" in repr(run)
+    assert re.search(words, run.status.problems[-1]) and "[failed]" in repr(run)
+    assert printed.split()[-1] in run.log.text
 
 
 def test_what_went_wrong_is_told_while_it_goes_on(tmp_path, child):
@@ -190,11 +203,26 @@ def test_what_went_wrong_is_told_while_it_goes_on(tmp_path, child):
                                "1 updates were skipped, the last in step 1: loss is nan")
 
 
-def test_a_run_trains_in_its_own_process_and_is_never_overwritten(tmp_path):
+START = """
+import sys
+from tests.test_train import tiny
+from workbench.cells.running import train
+train(tiny(train__steps=1), sys.argv[1])
+print("returned", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_run_outlives_who_started_it_and_is_never_overwritten(tmp_path):
+    """Whoever started it (a kernel) is killed with its whole group, as a restart does, before the first step is made."""
     path = tmp_path / "own"
-    run = train(tiny(train__steps=1), path)
-    assert run.status.state == "running" and run.status.steps == 1
-    assert attach(path).process.who == run.process.who, "also before its folder is there"
+    kernel = subprocess.Popen([sys.executable, "-c", START, str(path)], cwd=ROOT, text=True, start_new_session=True,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert kernel.stdout.readline() == "returned\n" and not (path / "metrics.jsonl").exists(), "at once"
+    os.killpg(kernel.pid, signal.SIGKILL)
+    kernel.communicate()
+    run = attach(path)
+    assert run.status.state == "running", "also before its folder is there"
     stored = run.wait()
     assert stored.steps() == [1] and np.isfinite(stored.metrics()["reward_mean"]).all()
     assert run.status.state == "done" == attach(path).status.state and run.status.problems == ()
@@ -205,11 +233,14 @@ def test_a_run_trains_in_its_own_process_and_is_never_overwritten(tmp_path):
 
 
 def test_a_run_that_fails_in_its_process_shows_the_end_of_its_log(tmp_path):
-    with pytest.raises(LearnerError, match="no-such-policy"):
-        train(tiny(policy__name="./no-such-policy"), tmp_path / "bad").wait()
+    failed = train(tiny(policy__name="./no-such-policy"), tmp_path / "bad")
+    assert failed.status.state == "running" and failed.status.steps == tiny().train.steps
+    with pytest.raises(LearnerError, match="ended with status 2. The last it said: workbench: .*no-such-policy"):
+        failed.wait()
+    assert attach(tmp_path / "bad").status.state == "ended", "whoever asks later does not know its exit status"
     again = train(tiny(), tmp_path / "bad")  # what the failed try left beside the folder is in nobody's way
     again.stop()
-    assert again.process.ended(60)
+    assert again.process.ended(60) and not (tmp_path / "bad").exists()
 
 
 def test_a_run_that_was_stopped_goes_on_in_a_process_of_its_own_and_may_be_longer(tmp_path):

@@ -47,13 +47,14 @@ def test_a_log_file_gets_a_line_now_and_then_and_no_escapes():
     assert 10 <= written.count("\n") <= 13 and "about 1:29 left" in written
 
 
-def test_an_exception_leaves_its_name_and_is_not_swallowed():
+@pytest.mark.parametrize(("kind", "words"), [(KeyboardInterrupt, "stopped"), (MemoryError, "ended by MemoryError")])
+def test_an_exception_leaves_its_name_and_is_not_swallowed(kind, words):
     stream = io.StringIO()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(kind):
         with progress(10, "training", mode="terminal", stream=stream, clock=Clock()) as bar:
             bar.advance(4)
-            raise KeyboardInterrupt
-    assert stream.getvalue().endswith("4/10 · 40 % · 0 s so far · stopped: KeyboardInterrupt\n")
+            raise kind
+    assert stream.getvalue().endswith(f"4/10 · 40 % · 0 s so far · {words}\n")
 
 
 @pytest.mark.parametrize("mode, forms", [("notebook", {"text/plain", "text/html"}), ("batch", {"text/plain"})])

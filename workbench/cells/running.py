@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 ON_REQUEST = (-15, -2, 143, 130)  # exit statuses of a process that was asked to end, by SIGTERM or Ctrl-C
 STOPPED = ": stopped "  # in the last line that such a process prints
 LOG_SHOWN = 3000  # characters
+PROMPT = "$ workbench "  # begins the line of a log that says what was started
 LOOK_S = 1.0  # between two looks at the folder while waiting
 
 
@@ -126,9 +128,9 @@ class RunningRun:
         for view in self._views:
             view.draw()
         if status.state in ("failed", "ended"):
-            code = None if self.process is None else self.process.status
-            words = f"with status {code}" if code is not None else f"at step {status.step} of {status.steps}"
-            raise LearnerError(f"the run in {self.path} ended {words}; its log ends:\n{_log_end(self.path, LOG_SHOWN)}")
+            raise LearnerError(f"the run in {self.path} ended at step {status.step} of {status.steps}: "
+                               f"{status.problems[-1]}\n\nThe end of {self.path.name}.log:\n"
+                               f"{_log_end(self.path, LOG_SHOWN) or '(it is empty)'}")
         return self.run
 
     def _over(self, step: int | None) -> bool:
@@ -196,12 +198,23 @@ def _problems(running: RunningRun, follower: RunFollower, state: str, status: in
     if skipped:
         last = skipped[-1]
         found.append(f"{len(skipped)} updates were skipped, the last in step {last['step']}: {last['reason']}")
-    if state == "ended":
-        found.append(f"its process is gone before the last step, and nothing says why. Its log ends: "
-                     f"{_last_line(running.path) or '(no log)'}")
-    if state == "failed":
-        found.append(f"status {status}: {_last_line(running.path) or 'it printed nothing'}")
+    if state in ("failed", "ended"):
+        last = _last_line(running.path)
+        cure = f" resume({str(running.path)!r}) goes on after step {follower.step}." if follower.config is not None else ""
+        found.append(f"{_cause(status)}.{cure} {f'The last it said: {last}' if last else 'It said nothing'}")
     return found
+
+
+def _cause(status: int | None) -> str:
+    """Why a process ended that was not asked to, as far as its exit status says."""
+    if status is None:
+        return "its process is gone before the last step, with an exit status that only its parent knows"
+    if status >= 0:
+        return f"its process ended with status {status}"
+    name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+    memory = ("; if nobody did that, the machine ran out of memory (`workbench doctor --plan` estimates what a run needs)"
+              if -status == signal.SIGKILL else "")
+    return f"its process was ended from outside, by {name}{memory}"
 
 
 def _log_end(path: Path, most: int) -> str:
@@ -215,7 +228,9 @@ def _log_end(path: Path, most: int) -> str:
 
 
 def _last_line(path: Path) -> str:
-    return next((line for line in reversed(_log_end(path, LOG_SHOWN).splitlines()) if line.strip()), "")
+    """What its process printed last; empty where it printed nothing."""
+    last = next((line for line in reversed(_log_end(path, LOG_SHOWN).splitlines()) if line.strip()), "")
+    return "" if last.startswith(PROMPT) else last.strip()
 
 
 # ------------------------------------------------------------------------------------------------ starting, attaching
@@ -286,8 +301,11 @@ def attach(path: str | Path) -> RunningRun:
 
 
 def _start(arguments: list[str], path: Path, steps: int | None, log_mode: str) -> RunningRun:
-    """One `workbench` command in a session of its own, so that no signal to the kernel reaches it."""
+    """One `workbench` command in a session of its own, so that no signal to the kernel reaches it. The log begins with
+    it: what an earlier process said last is not said by this one."""
     with open(f"{path}.log", log_mode) as log:
+        log.write(f"{PROMPT}{' '.join(arguments)}\n".encode())
+        log.flush()
         child = subprocess.Popen([sys.executable, "-m", "workbench.cli", *arguments], stdin=subprocess.DEVNULL,
                                  stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     process = Process.of_child(child)

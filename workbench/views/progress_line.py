@@ -72,7 +72,8 @@ class Progress:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
-        self.close("" if kind is None else f"stopped: {kind.__name__}")
+        asked = kind is not None and issubclass(kind, KeyboardInterrupt)
+        self.close("" if kind is None else "stopped" if asked else f"ended by {kind.__name__}")
 
     def view(self, now: float, ending: str = "") -> View:
         """The line, as text and as HTML."""
