@@ -15,10 +15,10 @@ import torch
 from experiments.bench import machine, match, parts, report
 from experiments.bench.flops import Cost
 from experiments.bench.lake import DIRECTIONS, MOVE_SCHEMA, ToolLake, TrlLake, call_text, calls_in
-from experiments.bench.ours import OurSide, OurStepper
+from experiments.bench.ours import OurStepper
 from experiments.bench.policy import SHAPES, BenchPolicy, make_policy
 from experiments.bench.ratios import GOALS, compare, paired_ratio, unequal_work
-from experiments.bench.work import StepWork, Work
+from experiments.bench.work import OurSide, PeerSide, StepWork, Work
 from experiments.bench.worker import BenchError, Worker
 from workbench.errors import DataError
 from workbench.ops.packed_attention import Part
@@ -247,7 +247,7 @@ def test_a_tiny_step_of_ours(tiny, side):
 
 @pytest.mark.parametrize("route", ["rollout", "environments"])
 def test_a_tiny_step_of_trl_is_the_same_work(tiny, route, tmp_path):
-    from experiments.bench.peer import PeerSide, Steps, make_trainer
+    from experiments.bench.peer import Steps, make_trainer
 
     work, done = replace(BABBLE, babble=route == "rollout", micro_rows=4), []
     trainer = make_trainer(tiny, work, PeerSide("TRL", route=route), 2, tmp_path, Steps(lambda: True, done.append))

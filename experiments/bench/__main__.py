@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.bench import machine, match, report
-from experiments.bench.ours import OurSide
 from experiments.bench.parts import RESULTS, in_words as parts_in_words
-from experiments.bench.peer import PeerSide
 from experiments.bench.policy import SHAPES, make_policy
-from experiments.bench.work import Work
+from experiments.bench.work import OurSide, PeerSide, Work
 from experiments.bench.worker import OFFLINE, ONE_THREAD, ROOT
 
 OURS, OURS_BF16 = OurSide("ours, float32"), OurSide("ours, bf16", engine_dtype="bfloat16", precision="bf16")

@@ -14,9 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.bench.ours import OurSide
-from experiments.bench.peer import PeerSide
-from experiments.bench.work import StepWork, Work
+from experiments.bench.work import OurSide, PeerSide, StepWork, Work
 from experiments.bench.worker import Worker
 
 Say = Callable[[str], None]

@@ -2,13 +2,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from experiments.bench.lake import Lake, ToolLake
-from experiments.bench.work import StepWork, Work
+from experiments.bench.work import OurSide, StepWork, Work
 from workbench.algorithms import GRPO
 from workbench.batch import Batch
 from workbench.chat import ChatFormat
@@ -17,17 +16,6 @@ from workbench.engines import TransformersEngineConfig, open_engine
 from workbench.learner import Learner, LearnerConfig
 from workbench.policy import load_policy
 from workbench.types import trajectories_of
-
-
-@dataclass(frozen=True)
-class OurSide:
-    """One configuration of ours. `engine_dtype`: of the sampler's copy; `precision`: of training ("bf16": autocast)."""
-
-    name: str
-    engine_dtype: str = "float32"
-    precision: str = "fp32"
-    layout: str = "auto"  # of micro-batches: LearnerConfig.layout
-    device: str = "cpu"
 
 
 class OurStepper:

@@ -25,10 +25,10 @@ import torch
 from experiments.bench.flops import Cost, forward_operations
 from experiments.bench.lake import ToolLake
 from experiments.bench.machine import matrix_peak
-from experiments.bench.ours import OurSide, OurStepper, seconds
+from experiments.bench.ours import OurStepper, seconds
 from experiments.bench.policy import SHAPES, make_policy
 from experiments.bench.ratios import paired_ratio
-from experiments.bench.work import Work
+from experiments.bench.work import OurSide, Work
 from workbench.algorithms.base import Credit
 from workbench.batch import Batch
 from workbench.collect import collect

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +25,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from experiments.bench.lake import Lake, TrlLake, calls_in, execute
 from experiments.bench.ours import memory, seconds
-from experiments.bench.work import StepWork, Work
-
-
-@dataclass(frozen=True)
-class PeerSide:
-    """One configuration of TRL. `bf16`: autocast, as its `bf16=True` does. `micro_rows` None: the work's."""
-
-    name: str
-    route: str = "environments"
-    bf16: bool = False
-    micro_rows: int | None = None
-    device: str = "cpu"
+from experiments.bench.work import PeerSide, StepWork, Work
 
 
 class TimedTrainer(GRPOTrainer):

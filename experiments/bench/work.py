@@ -1,4 +1,4 @@
-"""What both sides are asked to do, and how each says what it did."""
+"""What both sides are asked to do, how each may be set, and how it says what it did."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -27,6 +27,29 @@ class Work:
         """The seeds of a step's boards, one for each group: the same on both sides."""
         groups = self.trajectories // self.group
         return [self.seed * 1_000_000 + step * groups + index for index in range(groups)]
+
+
+@dataclass(frozen=True)
+class OurSide:
+    """One configuration of ours. `engine_dtype`: of the sampler's copy; `precision`: of training ("bf16": autocast)."""
+
+    name: str
+    engine_dtype: str = "float32"
+    precision: str = "fp32"
+    layout: str = "auto"  # of micro-batches: LearnerConfig.layout
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class PeerSide:
+    """One configuration of TRL; `route`: see `peer`. `bf16`: autocast, as its `bf16=True` does. `micro_rows` None: the
+    work's."""
+
+    name: str
+    route: str = "environments"
+    bf16: bool = False
+    micro_rows: int | None = None
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from experiments.bench.work import StepWork, Work
+from experiments.bench.work import OurSide, PeerSide, StepWork, Work
 from workbench.errors import WorkbenchError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> int:
 
     work, model = Work(**task["work"]), Path(task["model"])
     if task["kind"] == "ours":
-        from experiments.bench.ours import OurSide, OurStepper
+        from experiments.bench.ours import OurStepper
 
         stepper, step = OurStepper(model, work, OurSide(**task["side"])), 0
         say({"ready": True})
@@ -101,7 +101,7 @@ def main(arguments: list[str]) -> int:
             say(asdict(stepper.step(step)))
             step += 1
         return 0
-    from experiments.bench.peer import PeerSide, Steps, make_trainer
+    from experiments.bench.peer import Steps, make_trainer
 
     with tempfile.TemporaryDirectory() as out:
         callback = Steps(may_go, lambda done: say(asdict(done)))
