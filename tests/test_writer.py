@@ -213,6 +213,20 @@ def test_a_full_disk_is_a_full_disk(tmp_path):
                 os.close(fd)
 
 
+def test_a_full_disk_says_how_much_it_had_taken(tmp_path):
+    """Free space is counted when the half-written thing is gone: without the size of that, it would read as enough."""
+    def content():
+        yield bytes(3000)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    said = "whole: No space left on device after 3,012 bytes, which were removed again; [0-9,]+ bytes are free there"
+    with pytest.raises(StoreError, match=said):
+        writer.write_folder(tmp_path / "whole", {"a": b"twelve bytes", "b": content()}, kind="thing", version=1)
+    with pytest.raises(StoreError, match="record: No space left on device after 3,000 bytes, which were removed"):
+        writer.write_file(tmp_path / "record", content())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_interrupt_leaves_no_temporary(tmp_path):
     def content():
         yield b"half"

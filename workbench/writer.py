@@ -61,15 +61,33 @@ def _free_bytes(path: Path) -> str:
 
 
 @contextmanager
-def _disk_errors(path: Path, doing: str) -> Iterator[None]:
+def _disk_errors(path: Path, doing: str, temporary: Path | None = None) -> Iterator[None]:
+    """Say what the disk refused. However the block ends early, `temporary` is removed; how much of it there was tells
+    how much room is needed at least, since what is free is counted without it."""
     try:
         yield
-    except StoreError:
-        raise
-    except OSError as error:
+    except BaseException as error:
+        written = ""
+        if temporary is not None:
+            if written_bytes := _bytes_in(temporary):
+                written = f" after {written_bytes:,} bytes, which were removed again"
+            _discard(temporary)
+        if isinstance(error, StoreError) or not isinstance(error, OSError):
+            raise
         remedy = _REMEDIES.get(error.errno, "mend the cause, then try again")
-        raise StoreError(f"could not {doing} {path}: {error.strerror or error}; {_free_bytes(path)} bytes are free "
-                         f"there. {remedy[0].upper()}{remedy[1:]}. What was there before is untouched") from error
+        raise StoreError(f"could not {doing} {path}: {error.strerror or error}{written}; {_free_bytes(path)} bytes are "
+                         f"free there. {remedy[0].upper()}{remedy[1:]}. What was there before is untouched") from error
+
+
+def _bytes_in(path: Path) -> int:
+    """Bytes of a file, or of the files in a folder; as far as they can be counted."""
+    total = 0
+    for file in path.iterdir() if path.is_dir() else (path,):
+        try:
+            total += file.stat().st_size
+        except OSError:
+            continue
+    return total
 
 
 # ------------------------------------------------------------------------------------------------ files and folders
@@ -133,13 +151,9 @@ def write_file(path: Path, content: Chunks, *, replace: bool = False) -> Seal:
     if not replace and path.exists():
         raise StoreError(f"{path} is there already, and what is written is never changed; choose another name")
     temporary = _temporary(path)
-    with _disk_errors(path, "write"):
-        try:
-            seal = _write_new(temporary, content)
-            os.rename(temporary, path)
-        except BaseException:
-            _discard(temporary)
-            raise
+    with _disk_errors(path, "write", temporary):
+        seal = _write_new(temporary, content)
+        os.rename(temporary, path)
         _sync_folder(path.parent)
     return seal
 
@@ -175,15 +189,11 @@ def _new_folder(path: Path) -> Iterator[Path]:
     if path.is_symlink() or path.exists():
         raise StoreError(f"{path} is there already, and what is written is never changed; choose another name")
     temporary = _temporary(path)
-    with _disk_errors(path, "write the folder"):
-        try:
-            os.mkdir(temporary)
-            yield temporary
-            _sync_folder(temporary)
-            os.rename(temporary, path)
-        except BaseException:
-            _discard(temporary)
-            raise
+    with _disk_errors(path, "write the folder", temporary):
+        os.mkdir(temporary)
+        yield temporary
+        _sync_folder(temporary)
+        os.rename(temporary, path)
         _sync_folder(path.parent)
 
 
