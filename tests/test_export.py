@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.store_values import ordinary_step
+from workbench import cli
 from workbench.cells import export
 from workbench.cells.export import export_run, hyperparameters, records_of
 from workbench.errors import ConfigError, StoreError, WorkbenchError
@@ -48,13 +49,17 @@ def test_every_number_is_there_and_what_was_not_computed_is_not(run):
     assert hyperparameters(run) == SETTINGS | {"digest": run.digest()}
 
 
-def test_tensorboard_reads_every_number_back(run, tmp_path):
+def test_tensorboard_reads_every_number_back(run, tmp_path, capsys):
     pytest.importorskip("tensorboard", reason="needs tensorboard: pip install -e '.[test]'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams import plugin_data_pb2
 
-    said = export_run(run, "tensorboard", tmp_path / "out").text
-    assert "18 numbers of 3 steps" in said and "tensorboard --logdir" in said
+    command = ["export", str(run.path), "--to", "tensorboard", "--out", str(tmp_path / "out")]
+    assert cli.main(command) == 0
+    said = capsys.readouterr().out
+    assert "18 numbers of 3 steps" in said and f"tensorboard --logdir {tmp_path}/out" in said
+    assert cli.main(command) == 2, "a second time would be drawn into the first"
+    assert "choose another --out, or remove it" in capsys.readouterr().err.lower()
     events = EventAccumulator(str(tmp_path / "out" / "first"), size_guidance={"scalars": 0})
     events.Reload()
     read: dict[int, dict[str, float]] = {}

@@ -164,8 +164,10 @@ def test_the_command_exits_by_what_it_finds_and_names_it(ordinary, tmp_path, cap
     assert cli.main(["diff", str(ordinary.path), str(tmp_path / "c"), "--exact"]) == 1
     said = capsys.readouterr().out
     assert said.startswith("different: step 2, steps/step-00000002/credit-0001.parquet: column weight, token 7 (trajectory 0")
-    assert cli.main(["diff", str(ordinary.path), str(tmp_path / "c")]) == 0, "without --exact it describes"
-    assert cli.main(["diff", str(ordinary.path), str(tmp_path / "c"), "--html", str(tmp_path / "d.html")]) == 0
+    assert cli.main(["diff", str(ordinary.path), str(tmp_path / "c")]) == 1, "by the seals alone"
+    assert capsys.readouterr().out == said, "with the same words"
+    assert cli.main(["diff", str(ordinary.path), str(tmp_path / "b")]) == 0
+    assert cli.main(["diff", str(ordinary.path), str(tmp_path / "c"), "--html", str(tmp_path / "d.html")]) == 1
     assert "column weight" in (tmp_path / "d.html").read_text()
     assert cli.main(["diff", str(ordinary.path), str(tmp_path / "nowhere")]) == 2
     assert "there is no run folder" in capsys.readouterr().err

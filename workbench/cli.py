@@ -91,11 +91,11 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("run_path", type=Path, metavar="RUN")
     sub.add_argument("step", type=int, metavar="STEP")
 
-    sub = command("diff", _diff, "where two runs part: settings, the first step, file, column, token that differ")
+    sub = command("diff", _diff, "where two runs part: the first setting, step, file, column, token; exit 1 if they do")
     sub.add_argument("run_path", type=Path, metavar="RUN")
     sub.add_argument("other_path", type=Path, metavar="RUN")
     sub.add_argument("--exact", action="store_true",
-                     help="read every byte, checkpoints too; exit 1 unless everything hashed is equal to the last bit")
+                     help="read every byte, checkpoints too: equal is then to the last bit (default: by checksums)")
     _add_html(sub)
 
     sub = command("export", _export, "copy a run to TensorBoard, trackio or Weights & Biases; nothing is sent anywhere")
@@ -340,7 +340,7 @@ def _diff(args: argparse.Namespace) -> int:
     a, b = open_run(args.run_path), open_run(args.other_path)
     diff = compare_runs(a, b, exact=args.exact)
     _put(show_diff(diff) if args.html is None else diff_runs(a, b, exact=args.exact), args.html)
-    return 0 if diff.equal or not args.exact else 1
+    return 0 if diff.equal else 1
 
 
 def _export(args: argparse.Namespace) -> int:

@@ -157,8 +157,8 @@ class RunningRun:
 
 def _ending(follower: RunFollower, status: int | None, asked: bool, last_line: str) -> str:
     """Why a process that has ended did so: by its exit status, or where that is not known, by what it left."""
-    if follower.done and status in (0, None):
-        return "done"
+    if follower.done and (status in (0, None, *ON_REQUEST) or asked):
+        return "done"  # also where the request came after the last thing was written
     if status in ON_REQUEST or (asked and status in (0, -9, None)) or (status is None and STOPPED in last_line):
         return "stopped"
     return "ended" if status in (0, None) else "failed"
