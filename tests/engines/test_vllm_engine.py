@@ -182,6 +182,14 @@ def test_a_step_of_training_has_no_gap(tmp_path):
     assert (metrics["stale_share"] == 0).all() and metrics["policy_version"].tolist() == [1, 2]
 
 
+def test_the_doctor_tries_it():
+    from workbench.doctor.trials import run_probe
+
+    need_vllm()
+    [found] = run_probe("vllm")
+    assert (found.name, found.state) == ("vllm", "ok") and "after a sync logprobs differ" in found.fact, found
+
+
 def test_a_model_that_vllm_cannot_run_is_refused_when_it_is_opened():
     """The last test here: with the engine that could not be opened, vLLM takes down all that were open in this process."""
     from engine_models import tiny

