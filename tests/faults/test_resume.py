@@ -484,21 +484,29 @@ def test_the_command_resumes_prints_what_changes_and_says_when_nothing_is_left(w
 
 
 @pytest.mark.full
-def test_two_processes_resume_a_run_of_two_processes(tmp_path):
+def test_two_processes_resume_a_run_of_two_processes_of_which_one_was_killed(tmp_path):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
     settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
+    settings += ["--set", "train.steps=6", "--set", "learner.num_processes=2"]
 
     def torchrun(*words):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m",
                    "workbench.cli", *words]
-        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout + done.stderr
+        return subprocess.Popen(command, env=environment, cwd=tmp_path, text=True, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT)
 
-    torchrun("train", "bandit", "--out", "whole", *settings, "--set", "learner.num_processes=2")
-    shutil.copytree(tmp_path / "whole", tmp_path / "run")
-    go_back(tmp_path / "run", 3)
-    assert "1 steps are repeated" in torchrun("resume", "run")
+    whole = torchrun("train", "bandit", "--out", "whole", *settings)
+    said, _ = whole.communicate(timeout=240)
+    assert whole.returncode == 0, said[-3000:]
+    broken = torchrun("train", "bandit", "--out", "run", *settings)
+    wait_for(tmp_path / "run", "steps/step-00000003")
+    second = [pid for pid in children_of(broken.pid) if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()]
+    os.kill(*second, signal.SIGKILL)
+    broken.communicate(timeout=120)
+    assert broken.returncode != 0 and len(open_run(tmp_path / "run").steps()) < 6
+    again = torchrun("resume", "run")
+    said, _ = again.communicate(timeout=240)
+    assert again.returncode == 0 and "of 6 steps are committed; going on from" in said, said[-3000:]
     assert same(tmp_path / "whole", tmp_path / "run")
     assert open_run(tmp_path / "run").machines()[0][1]["processes"] == 2
 
