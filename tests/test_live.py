@@ -1,6 +1,7 @@
 """The live view: one output, drawn only when there is news and not too often, last of all in its final form."""
 from __future__ import annotations
 
+import re
 import threading
 import time
 
@@ -100,6 +101,19 @@ def test_the_end_is_drawn_at_once_and_is_the_end(scene):
     assert screen.shown[-1] == ("ended", 1, 1, 0)
 
 
+def test_what_it_wrote_between_the_last_look_and_its_end_is_drawn_too(scene):
+    run, process, view, screen, now = scene
+
+    def ended(within_s=0.0):  # asked after the folder was read
+        if not process.over.is_set():
+            commit(run, 1)
+            process.over.set()
+        return True
+
+    process.ended = ended
+    assert view.look() and screen.shown == [("ended", 1, 1, 0)]
+
+
 def test_a_thread_follows_and_leaves_with_the_run(scene, monkeypatch):
     run, process, view, screen, now = scene
     view._screen, view._clock = None, time.monotonic
@@ -193,7 +207,8 @@ def test_the_button_asks_once_then_kills_and_goes_when_the_run_ends(scene, outpu
     commit(run, 1)
     view.look()
     [(_, bundle)] = outputs
-    assert "application/vnd.jupyter.widget-view+json" in bundle and "text/html" in bundle and "text/plain" in bundle
+    assert "application/vnd.jupyter.widget-view+json" in bundle and "text/html" in bundle
+    assert re.search(r"as it stood when .* attach\('.*/run'\) follows it again", bundle["text/plain"]), "without a kernel"
     before = screen._picture.value
     now[0] = 2.5
     view.look()

@@ -212,7 +212,8 @@ class WidgetScreen:
             self._shown = True
             widget = self._box._repr_mimebundle_()
             widget = widget[0] if isinstance(widget, tuple) else widget
-            self._output.put({**widget, **show_live(status, rows, evaluations)._repr_mimebundle_()})
+            hint = f"as it stood when this cell was run; workbench.attach({str(self._running.path)!r}) follows it again"
+            self._output.put({**widget, **show_live(status, rows, evaluations, hint=hint)._repr_mimebundle_()})
 
     def line(self, status: Status) -> None:
         self._put(self._facts, str(m.card(*status_line(status))), "facts")

@@ -116,7 +116,8 @@ def show_live(status: Status, rows: Sequence[Mapping[str, Any]], evaluations: Ma
         return m.finished(m.card(*line), text)
     if not status.running:
         drawn = show_curves(rows, evaluations, title=status.name, panels=[curve.panel for curve in curves])
-        return m.finished(tag("div", m.card(*line), Html(drawn.html)), f"{text}\n{drawn.text}", drawn.png)
+        curves_html = tag("div", Html(drawn.html), style="margin-top:4px")
+        return m.finished(tag("div", m.card(*line), curves_html), f"{text}\n{drawn.text}", drawn.png)
     return m.finished(m.card(*line, live_picture(curves)), f"{text}\n{_words(curves)}")
 
 
