@@ -12,7 +12,7 @@ from vllm_kit import CONTEXT, STEPS, stand_in, wide
 
 from workbench.engines import VllmEngineConfig, open_engine
 from workbench.engines.gap import Gap, PlainForward, head_differs, limits, what_is_stale
-from workbench.engines.vllm_core import Answer
+from workbench.engines.vllm_core import Answer, engine_arguments
 from workbench.engines.vllm_engine import completion_of, context_for, fault_of, is_bent, sampling_params
 from workbench.errors import ConfigError, EngineError
 
@@ -232,6 +232,19 @@ def test_one_position_stays_free_and_what_cannot_fit_is_refused():
 def test_settings_that_cannot_be_are_refused_by_name(wrong, told):
     with pytest.raises(ConfigError, match=told):
         VllmEngineConfig(**wrong)
+
+
+def test_vllm_is_opened_to_say_the_logprobs_it_sampled_from():
+    """What each of these does is seen on the real one only (test_vllm_engine); that none is lost is seen here."""
+    text = wide().config
+    said = engine_arguments(text, VllmEngineConfig(dtype="bfloat16", cache_tokens=64, block_tokens=32), 40)
+    expected = {"logprobs_mode": "processed_logprobs", "enable_chunked_prefill": False, "enable_prefix_caching": True,
+                "load_format": "dummy", "max_model_len": 40, "dtype": "bfloat16", "distributed_executor_backend": "uni"}
+    assert said | expected == said
+    # 2 blocks and one for vLLM itself: keys and values of 3 layers, 2 heads of 32, two bytes each.
+    assert said["kv_cache_memory_bytes"] == (2 + 1) * 32 * 2 * 3 * 2 * 32 * 2
+    assert said["max_num_batched_tokens"] >= said["max_model_len"], "a prompt fits whole into a tick"
+    assert not engine_arguments(text, VllmEngineConfig(cache="off"), 40)["enable_prefix_caching"]
 
 
 def test_without_vllm_the_error_says_what_to_install(monkeypatch):

