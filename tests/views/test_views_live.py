@@ -47,6 +47,15 @@ def test_a_run_under_way_is_one_line_and_its_curves_with_their_baselines():
     assert "KL" not in svg, "there is none"
 
 
+@pytest.mark.parametrize("at", [0, 12_345, 19_999])
+def test_of_a_long_run_every_peak_is_still_drawn_in_a_small_picture(at):
+    """One value for each pixel is not enough: a single bad step must not vanish between two others."""
+    long = [{"step": step, "reward_mean": 5.0 if step - 1 == at else 0.5} for step in range(1, 20_001)]
+    svg = svg_of(show_live(Status("long", "running", 20_000, 30_000, "", 1.0), long, {}).html)
+    heights = sorted({float(point.split(",")[1]) for line in re.findall('points="([^"]+)"', svg) for point in line.split()})
+    assert len(svg) < 60_000 and heights[0] < 40 < 150 < heights[-1], "the peak at the top, all else at the bottom"
+
+
 def test_a_kl_that_is_always_zero_is_left_out_and_one_that_is_not_is_drawn():
     titles = [[c.panel.title.split("(")[0] for c in live_curves(rows(3, approx_kl=kl), {})] for kl in (0.0, 1e-9)]
     assert "KL" not in titles[0] and "KL" in titles[1]

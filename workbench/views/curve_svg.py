@@ -143,7 +143,7 @@ def _axes(xs: _Scale, ys: _Scale) -> list[Html]:
 def _course(xs: _Scale, ys: _Scale, steps: np.ndarray, values: np.ndarray, colour: str, thick: str) -> list[Html]:
     """A line through the known values, broken where one is missing; a value between two missing ones is a dot."""
     runs: list[list[tuple[float, float]]] = [[]]
-    for step, value in zip(steps, values):
+    for step, value in zip(*_thinned(steps, values)):
         if np.isfinite(value):
             runs[-1].append((xs.at(float(step)), ys.at(float(value))))
         elif runs[-1]:
@@ -158,6 +158,19 @@ def _course(xs: _Scale, ys: _Scale, steps: np.ndarray, values: np.ndarray, colou
             parts.append(tag("polyline", attributes={"points": points, "fill": "none", "stroke": colour,
                                                      "stroke-width": thick, "stroke-linejoin": "round"}))
     return parts
+
+
+def _thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What can be told apart of a long course: the lowest and the highest value over each pixel. A picture of ten
+    thousand steps would be megabytes, sent to the browser each time a step is committed."""
+    pixels = WIDTH - LEFT - RIGHT
+    if len(values) <= 2 * pixels:
+        return steps, values
+    kept: list[int] = []
+    for first, *rest in np.array_split(np.arange(len(values)), pixels):
+        known = [index for index in (first, *rest) if np.isfinite(values[index])]
+        kept += sorted({min(known, key=values.__getitem__), max(known, key=values.__getitem__)}) if known else [first]
+    return np.asarray(steps)[kept], np.asarray(values)[kept]
 
 
 # ------------------------------------------------------------------------------------------------ pieces
