@@ -48,13 +48,18 @@ def on_cpu(record: match.Record, model: Path, work: Work, steps: int, parts: boo
         also = replace(OURS, name="ours, float32 (lane 2)")
         match.best_of(record, model, work, steps, (OURS_BF16, also), TRL_OTHERS)
 
-    if (os.cpu_count() or 1) > 1:
+    if cores() > 1:
         match.at_once([first, second])
     else:
         first()
         second()
     record.pairs.sort(key=lambda pair: pair[0] != OURS.name)  # the equal dtypes first
     return found
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def on_gpu(record: match.Record, model: Path, work: Work, steps: int) -> None:
