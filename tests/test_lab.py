@@ -23,6 +23,7 @@ import nbformat
 import pytest
 
 from tests.notebook_kit import ROOT, code_cells, isolated
+from workbench.cells.running import attach
 
 pytestmark = pytest.mark.debian("chromium", "fonts-dejavu-core")
 
@@ -187,3 +188,88 @@ def test_a_committed_notebook_shows_its_pictures_before_anything_is_run_or_trust
     assert lake.get(HOLE, 0) > 500, f"no hole is painted; see {tmp_path}/trajectory.png"
     curves = page.locator(view_after("wb.show_run") + " img").first
     assert curves.evaluate("image => image.complete && image.naturalWidth") > 500, "the curves are a picture in the page"
+
+
+# ------------------------------------------------------------------------------------------------ a run that trains
+
+
+LIVE_CELLS = ["import workbench as wb",
+              "run = wb.train(wb.load_config('frozenlake', {'train.steps': 2000, 'train.tasks_per_step': 2, 'train.group_size': 4,\n"
+              "    'evaluation.num_tasks': 8, 'train.evaluate_every': 0}), 'live'); run",
+              "2 + 2",
+              "again = wb.attach('live'); again",
+              "again.wait(); again.status.state"]
+PICTURE = "img[alt^='success']"
+
+
+def run_cell(page, index: int) -> None:
+    """Run one cell and do not wait for it."""
+    page.evaluate("""async index => { const panel = window.jupyterapp.shell.currentWidget; panel.content.activeCellIndex = index;
+        await Promise.race([window.jupyterapp.commands.execute('notebook:run-cell'), new Promise(r => setTimeout(r, 200))]); }""",
+                  index)
+
+
+def finished(page, index: int) -> None:
+    page.wait_for_function(f"() => {{ const cell = ({CELLS})()[{index}]; return cell && cell.count && cell.state !== 'running'; }}")
+
+
+def output_of(page, index: int):
+    return page.locator(".jp-CodeCell").nth(index).locator(".jp-OutputArea-output")
+
+
+def theme(page, name: str) -> None:
+    page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", f"JupyterLab {name}")
+    page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(name == "Light").lower())
+
+
+@pytest.fixture
+def live_notebook(lab):
+    """A notebook that trains and watches; its run is over when the test is, whatever became of both."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in LIVE_CELLS], metadata={
+        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
+    nbformat.write(notebook, lab.folder / "live.ipynb")
+    yield lab.folder / "live.ipynb"
+    if (lab.folder / "live.process.json").exists():
+        attach(lab.folder / "live").stop(kill_after_s=10)
+
+
+def test_a_run_is_watched_live_stopped_by_its_button_and_found_again_after_a_restart(lab, page, live_notebook, tmp_path):
+    """One output that follows the run while the kernel is free; the run outlives the kernel; the button ends it."""
+    open_notebook(lab, page, live_notebook)
+    run_cell(page, 0)
+    run_cell(page, 1)
+    finished(page, 1)
+    picture = output_of(page, 1).locator(PICTURE)
+    picture.wait_for(state="visible")
+    first = picture.get_attribute("src")
+    run_cell(page, 2)
+    finished(page, 2)
+    assert output_of(page, 2).inner_text() == "4", "another cell runs while the view is live"
+    page.wait_for_function("([index, first]) => document.querySelectorAll('.jp-CodeCell')[index].querySelector("
+                           "\"img[alt^='success']\")?.src !== first", arg=[1, first])
+    assert output_of(page, 1).count() == 1, "drawn again in the same output"
+    assert picture.evaluate("image => image.complete && image.naturalWidth") > 500, "a picture that the browser can draw"
+    page.screenshot(path=tmp_path / "live.png")
+    theme(page, "Dark")
+    page.screenshot(path=tmp_path / "live-dark.png")
+
+    page.evaluate("async () => { await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart(); }")
+    page.wait_for_function(KERNEL_IS_IDLE)
+    run_cell(page, 0)
+    run_cell(page, 3)
+    finished(page, 3)
+    output_of(page, 3).locator(PICTURE).wait_for(state="visible")
+    button = output_of(page, 3).locator("button.wb-stop")
+    assert "running" in output_of(page, 3).inner_text(), "the run did not care about the restart"
+    page.screenshot(path=tmp_path / "restarted-dark.png")
+    theme(page, "Light")
+    button.click()
+    output_of(page, 3).locator("text=stopped").first.wait_for(state="visible")
+    run_cell(page, 4)
+    finished(page, 4)
+    assert "'stopped'" in output_of(page, 4).last.inner_text()
+    assert output_of(page, 3).count() == 1 and button.count() == 0, "the last picture takes the place of the widget"
+    page.screenshot(path=tmp_path / "stopped.png")
+    steps = (lab.folder / "live/metrics.jsonl").read_text().count("\n")
+    assert 1 <= steps < 2000
+    assert not page.outside, f"asked another machine: {page.outside[:3]}"
