@@ -20,7 +20,7 @@ from workbench.engines.base import Engine
 from workbench.envs import tasks as env_tasks
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvRunner
-from workbench.errors import StoreError
+from workbench.errors import ConfigError, StoreError
 from workbench.learner import Learner
 from workbench.policy import Policy, load_policy
 from workbench.seeds import seed_of
@@ -85,7 +85,10 @@ class Session:
 
 
 def open_session(config: Config, *, quiet: bool = False) -> Session:
-    """Load the policy, prove its chat template, open the engine. Raises PolicyError, ChatFormatError, EngineError."""
+    """Load the policy, prove its chat template, open the engine.
+
+    Raises ConfigError for a device that is not there, PolicyError, ChatFormatError, EngineError.
+    """
     _one_thread_unless_asked()
     device = _device(config.policy.device)
     policy = load_policy(config.policy.name, dtype=config.policy.dtype, device=device)
@@ -143,6 +146,9 @@ def _device(name: str) -> str:
 
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.partition(":")[0] == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"policy.device = {name!r}, and torch {torch.__version__} sees no CUDA device here; "
+                          "policy.device = 'cpu' works everywhere, `workbench doctor` says what torch was built for")
     if name == "cuda" and "LOCAL_RANK" in os.environ:
         return f"cuda:{os.environ['LOCAL_RANK']}"
     return name
