@@ -220,6 +220,7 @@ def output_of(page, index: int):
 def theme(page, name: str) -> None:
     page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", f"JupyterLab {name}")
     page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(name == "Light").lower())
+    page.wait_for_selector("#jupyterlab-splash", state="detached")
 
 
 @pytest.fixture

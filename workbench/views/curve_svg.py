@@ -109,9 +109,12 @@ def _scales(curve: Curve, known: np.ndarray, log: bool) -> tuple[_Scale, _Scale]
     values = [v for v in values if math.isfinite(v)]
     low, high = (float(min(values)), float(max(values))) if values else (0.0, 1.0)
     if log:
-        low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high) + 1e-9)
-        ticks = [10.0 ** k for k in range(round(math.log10(low)), round(math.log10(high)) + 1)]
-        return xs, _Scale(low, high, HEIGHT - BOTTOM, TOP, ticks, log=True)
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high) + 1e-9) + 1)
+        marks = [float(f"{f}e{k}") for k in decades for f in ((1, 2, 5) if len(decades) < 5 else (1,))]
+        marks = [mark for mark in marks if 0.0 < mark < math.inf]
+        low = max((mark for mark in marks if mark <= low), default=low)
+        high = min((mark for mark in marks if mark > high), default=high)
+        return xs, _Scale(low, high, HEIGHT - BOTTOM, TOP, marks, log=True)
     room = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
     low, high = low - room, high + room
     return xs, _Scale(low, high, HEIGHT - BOTTOM, TOP, _nice(low, high, 5))
