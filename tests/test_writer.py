@@ -216,15 +216,27 @@ def test_a_full_disk_is_a_full_disk(tmp_path):
 def test_a_full_disk_says_how_much_it_had_taken(tmp_path):
     """Free space is counted when the half-written thing is gone: without the size of that, it would read as enough."""
     def content():
-        yield bytes(3000)
+        yield bytes(3_000_000)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    said = "whole: No space left on device after 3,012 bytes, which were removed again; [0-9,]+ bytes are free there"
+    said = "whole: No space left on device after 3,000,012 bytes, which were removed again; [0-9,]+ bytes are free there"
     with pytest.raises(StoreError, match=said):
         writer.write_folder(tmp_path / "whole", {"a": b"twelve bytes", "b": content()}, kind="thing", version=1)
-    with pytest.raises(StoreError, match="record: No space left on device after 3,000 bytes, which were removed"):
+    with pytest.raises(StoreError, match="record: No space left on device after 3,000,000 bytes, which were removed"):
         writer.write_file(tmp_path / "record", content())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [5], [3, 4, 0, 9], [20], [2, 20, 2], [20, 30], [9, 2, 1], [4, 4, 4, 4, 40]])
+def test_small_pieces_are_written_together_and_large_ones_as_they_are(tmp_path, monkeypatch, sizes):
+    monkeypatch.setattr(writer, "PIECE", 10)
+    chunks = [bytes([65 + index]) * size for index, size in enumerate(sizes)]
+    pieces = list(writer._large_pieces(chunks))
+    assert b"".join(pieces) == b"".join(chunks) and all(pieces)
+    assert sum(len(piece) < 10 for piece in pieces) <= 1 + sum(size >= 10 for size in sizes)
+    assert all(any(piece is view or piece == view for piece in pieces) for view in chunks if len(view) >= 10)
+    assert writer.write_file(tmp_path / "record", iter(chunks)).bytes == sum(sizes)
+    assert (tmp_path / "record").read_bytes() == b"".join(chunks)
 
 
 def test_an_interrupt_leaves_no_temporary(tmp_path):

@@ -34,6 +34,7 @@ from workbench.sealed import MANIFEST, Seal, check_name, line_bytes, read_file, 
 
 TEMPORARY = ".tmp-"   # what was being written when a process died
 TRASH = ".trash-"     # what was being deleted
+PIECE = 1 << 20       # bytes that are worth a system call
 Chunks = bytes | memoryview | Iterable[bytes | memoryview]  # a file's content, whole or in pieces
 
 
@@ -99,16 +100,31 @@ def _write_all(fd: int, data: bytes | memoryview) -> None:
         view = view[os.write(fd, view):]
 
 
+def _large_pieces(chunks: Iterable[bytes | memoryview]) -> Iterator[bytearray | memoryview]:
+    """The same bytes with small pieces put together: a model of many small tensors is not one system call for each."""
+    small = bytearray()
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        if view.nbytes < PIECE:
+            small += view
+        if small and (view.nbytes >= PIECE or len(small) >= PIECE):
+            yield small
+            small = bytearray()
+        if view.nbytes >= PIECE:
+            yield view
+    if small:
+        yield small
+
+
 def _write_new(path: Path, content: Chunks) -> Seal:
     """Write and sync a file that must not exist yet. The name is not durable until its folder is synced."""
     digest, size = sha256(), 0
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        for chunk in [content] if isinstance(content, (bytes, bytearray, memoryview)) else content:
-            view = memoryview(chunk).cast("B")
-            digest.update(view)
-            size += view.nbytes
-            _write_all(fd, view)
+        for chunk in _large_pieces([content] if isinstance(content, (bytes, bytearray, memoryview)) else content):
+            digest.update(chunk)
+            size += len(chunk)
+            _write_all(fd, chunk)
         os.fsync(fd)
     finally:
         os.close(fd)

@@ -114,8 +114,9 @@ def _announce(session: Session, run: RunWriter, stored: Run, plan: Schedule, cha
         watchers.note(f"a checkpoint is passed over: {reason}")
     begin = f"the checkpoint of step {plan.start}" if plan.start else "the untrained policy"
     repeated = plan.committed - plan.start
+    steps = "1 step is" if repeated == 1 else f"{repeated} steps are"
     watchers.note(f"{plan.committed} of {plan.train.steps} steps are committed; going on from {begin}"
-                  + (f", {repeated} steps are repeated from their trajectories" if repeated else ""))
+                  + (f", {steps} repeated from what is stored" if repeated else ""))
     for key, (old, new) in changed.items():
         watchers.note(f"{key}: {old!r} -> {new!r}")
     parts = [drift_since(stored, plan.start, machine_of(session))]
