@@ -7,6 +7,7 @@ import torch
 
 from workbench import checkpoint
 from workbench.cells.resume import resume_here
+from workbench.cells.show import show_run
 from workbench.cells.train import train_here, train_step
 from workbench.config import load_config
 from workbench.errors import LearnerError
@@ -37,6 +38,8 @@ def test_every_step_replays_and_values_are_the_moving_critics(whole):
     assert not np.nan_to_num(values[0]).any() and np.nan_to_num(values[2]).any()  # it began by expecting nothing
     assert {"explained_variance", "value_loss", "kl_ref"} <= set(whole.metrics().columns)
     assert whole.metrics()["kl_ref"][1] < whole.metrics()["kl_ref"][3]
+    shown = show_run(whole).text
+    assert all(name in shown for name in ("KL to the reference", "KL(old || new)", "explained variance of the critic"))
 
 
 def test_an_interrupted_run_goes_on_with_its_critic_to_the_same_bytes(whole, tmp_path):

@@ -14,6 +14,7 @@ from workbench.store import Run, open_run
 from workbench.types import Observation, Segment, View
 from workbench.views import (credit_of, show_curves, show_evaluation, show_group, show_segment, show_text, show_tokens,
                              show_trajectory)
+from workbench.views.live import live_curves
 
 if TYPE_CHECKING:
     from workbench.evaluation import Score
@@ -23,9 +24,12 @@ TokenTexts = Callable[[Sequence[int]], list[str]]
 
 
 def show_run(run: Run | str | Path) -> View:
-    """Learning curves of all committed steps, beside random play, the untrained policy and the solver (law 12)."""
+    """Learning curves of all committed steps, beside random play, the untrained policy and the solver (law 12); also the
+    critic's explained variance and the KLs, where there are any."""
     run = _opened(run)
-    return show_curves(run.metrics(), run.evaluations(), title=run.name)
+    metrics, evaluations = run.metrics(), run.evaluations()
+    panels = [curve.panel for curve in live_curves(metrics, evaluations)]
+    return show_curves(metrics, evaluations, title=run.name, panels=panels)
 
 
 def show_evaluations(run: Run | str | Path, step: int | None = None) -> View:
