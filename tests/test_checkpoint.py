@@ -130,6 +130,25 @@ def test_no_mutated_checkpoint_is_ever_accepted(tmp_path, count):
     assert not faults and refused == count
 
 
+@pytest.mark.parametrize("instead", ["a link to nowhere", "a file", "an empty folder"])
+def test_whatever_stands_in_its_place_is_refused_and_set_aside_when_it_is_made_again(tmp_path, instead):
+    saved(tmp_path)
+    path = tmp_path / "checkpoints/step-00000002"
+    shutil.rmtree(path)
+    if instead == "a file":
+        path.write_bytes(b"")
+    elif instead == "an empty folder":
+        path.mkdir()
+    else:
+        path.symlink_to(tmp_path / "nowhere")
+    assert str(path) in checkpoint.damage(tmp_path, 2)
+    with pytest.warns(checkpoint.CheckpointWarning, match="going back to the checkpoint of step 1"):
+        assert checkpoint.load_newest(tmp_path).step == 1
+    checkpoint.save(tmp_path, 2, tensors_of(2), {})
+    assert checkpoint.load_newest(tmp_path).step == 2
+    assert [entry.name for entry in (tmp_path / "orphans").iterdir()] == ["step-00000002-1"]
+
+
 def test_a_manifest_in_other_bytes_is_refused_even_where_it_says_the_same(tmp_path):
     saved(tmp_path, steps=(1,))
     path = tmp_path / "checkpoints/step-00000001/MANIFEST.json"

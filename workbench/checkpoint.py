@@ -66,7 +66,7 @@ def save(run: RunWriter | str | os.PathLike, step: int, tensors: Mapping[str, Ma
     files[_STATE] = json.dumps(content, indent=1).encode("ascii")
     folder = _folder(run)
     writer.make_folder(folder)
-    if (folder / step_name(step)).exists() and damage(run, step) is not None:
+    if os.path.lexists(folder / step_name(step)) and damage(run, step) is not None:  # a link to nowhere is damage too
         writer.set_aside(folder / step_name(step), folder.parent / "orphans")
     writer.write_folder(folder / step_name(step), files, kind="checkpoint", version=FORMAT)
     prune(run, keep)
