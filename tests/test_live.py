@@ -208,7 +208,7 @@ def test_the_button_asks_once_then_kills_and_goes_when_the_run_ends(scene, outpu
     view.look()
     [(_, bundle)] = outputs
     assert "application/vnd.jupyter.widget-view+json" in bundle and "text/html" in bundle
-    assert re.search(r"as it stood when .* attach\('.*/run'\) follows it again", bundle["text/plain"]), "without a kernel"
+    assert re.search(r"as it stood when .*attach\('.*/run'\) follows it again", bundle["text/plain"]), "without a kernel"
     before = screen._picture.value
     now[0] = 2.5
     view.look()

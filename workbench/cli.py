@@ -256,8 +256,7 @@ def _resume(args: argparse.Namespace) -> int:
     if is_complete(run, config):
         print(f"{run.path} is already complete: {len(run.steps())} steps; nothing was changed")
         return 0
-    with watch(config.train.steps, label=run.name) as eyes:
-        eyes.bar.update(len(run.steps()), "opening")
+    with watch(config.train.steps, label=run.name, done=len(run.steps())) as eyes:
         run = resume_here(run.path, settings, on_step=eyes.on_step, on_score=eyes.on_score, on_note=eyes.bar.say)
     print(f"\n{show_evaluations(run).text}\n\n{run.path}: {len(run.steps())} steps committed. "
           f"Look at it: workbench show {run.path}")

@@ -47,6 +47,16 @@ def test_a_log_file_gets_a_line_now_and_then_and_no_escapes():
     assert 10 <= written.count("\n") <= 13 and "about 1:29 left" in written
 
 
+def test_the_time_left_is_told_from_what_was_done_since():
+    clock = Clock()
+    with progress(10, "resumed", mode="terminal", stream=io.StringIO(), clock=clock) as bar:
+        bar.found(4)
+        clock.now += 6.0
+        assert "left" not in bar.view(clock.now).text, "nothing is known yet"
+        bar.update(6)
+        assert "6/10 · 60 % · 6 s so far · about 12 s left" in bar.view(clock.now).text
+
+
 @pytest.mark.parametrize(("kind", "words"), [(KeyboardInterrupt, "stopped"), (MemoryError, "ended by MemoryError")])
 def test_an_exception_leaves_its_name_and_is_not_swallowed(kind, words):
     stream = io.StringIO()

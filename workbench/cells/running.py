@@ -116,6 +116,8 @@ class RunningRun:
         """
         with progress(self.steps, self.path.name) as bar:
             try:
+                self._follower.read()
+                bar.found(self._follower.step)
                 follow(bar, self._follower, self.steps)
                 while not self._over(step) and not self.process.ended(LOOK_S):
                     follow(bar, self._follower, self.steps)

@@ -34,10 +34,11 @@ class Eyes:
 
 
 @contextmanager
-def watch(steps: int, label: str) -> Iterator[Eyes]:
-    """A progress bar over training steps, as the callbacks of `train_here`."""
+def watch(steps: int, label: str, done: int = 0) -> Iterator[Eyes]:
+    """A progress bar over training steps, as the callbacks of `train_here`. `done`: committed before, by an earlier
+    process."""
     with progress(steps, label if len(label) <= LABEL else "training") as bar:
-        bar.update(0, MEASURING)
+        bar.found(done, "opening" if done else MEASURING)
         yield Eyes(bar)
 
 

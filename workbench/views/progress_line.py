@@ -40,8 +40,14 @@ class Progress:
     def __init__(self, total: int | None, label: str, show: Callable[[View, bool], None], between: float,
                  clock: Callable[[], float], make_room: Callable[[], None] = lambda: None) -> None:
         self.total, self.label, self.done, self.note = total, label, 0, ""
+        self._before = 0  # done before this line began: says nothing about how fast it goes
         self._show, self._between, self._clock, self._make_room = show, between, clock, make_room
         self._began, self._last, self._closed = clock(), float("-inf"), False
+
+    def found(self, done: int, note: str | None = None) -> None:
+        """`done` were done before this line began; the time that is left is told from what is done since."""
+        self._before = done
+        self.update(done, note)
 
     def advance(self, amount: int = 1, note: str | None = None) -> None:
         """`amount` more are done; `note` replaces what stands behind the numbers."""
@@ -81,8 +87,9 @@ class Progress:
         share = min(1.0, self.done / self.total) if self.total else None
         counted = f"{self.done}/{self.total}" if self.total is not None else f"{self.done}"
         facts = [counted, *([f"{100 * share:.0f} %"] if share is not None else []), f"{duration(elapsed)} so far"]
-        if share and share < 1 and not ending:
-            facts.append(f"about {duration(elapsed * (1 - share) / share)} left")
+        made = self.done - self._before
+        if share and share < 1 and made > 0 and not ending:
+            facts.append(f"about {duration(elapsed * (self.total - self.done) / made)} left")
         facts += [part for part in (ending, self.note) if part]
         bar = "" if share is None else "█" * round(20 * share) + "░" * (20 - round(20 * share)) + "  "
         words = visible(" · ".join(facts), newline=" ")
