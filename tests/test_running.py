@@ -16,6 +16,7 @@ from tests.store_values import ordinary_step
 from tests.test_train import tiny
 from workbench.cells.processes import Identity, Process, identity, writer_of
 from workbench.cells.running import RunningRun, attach, fresh_path, resume, train
+from workbench.cells.train import train_here
 from workbench.config import to_dict
 from workbench.errors import ConfigError, LearnerError, StoreError
 from workbench.store import create_run
@@ -243,9 +244,9 @@ def test_a_run_that_fails_in_its_process_shows_the_end_of_its_log(tmp_path):
     assert again.process.ended(60) and not (tmp_path / "bad").exists()
 
 
-def test_a_run_that_was_stopped_goes_on_in_a_process_of_its_own_and_may_be_longer(tmp_path):
+def test_a_run_goes_on_in_a_process_of_its_own_and_may_be_longer(tmp_path):
     path = tmp_path / "run"
-    train(tiny(train__steps=1), path).wait()
+    train_here(tiny(train__steps=1), path)
     again = resume(path, {"train.steps": 2})
     with pytest.raises(StoreError, match=rf"trained by process {again.process.who.pid}; attach"):
         resume(path)
