@@ -96,7 +96,8 @@ def test_k1_in_the_loss_pulls_nowhere_and_that_is_said():
                                       {"algorithm.kind": "ppo", "critic.lr": 0.01},
                                       {"algorithm.kind": "ppo", "critic.trunk": "policy", "critic.value_coef": 1},
                                       {"algorithm.kind": "ppo", "algorithm.value_clip": 0.1, "algorithm.epochs": 2},
-                                      {"algorithm.kl_in": "reward", "algorithm.kl_coef": 0.1},
+                                      {"algorithm.kl_in": "reward", "algorithm.kl_coef": 0.1, "algorithm.normalize_std": False},
+                                      {"algorithm.kind": "ppo", "algorithm.kl_estimator": "k3", "algorithm.kl_coef": 0.1},
                                       {"algorithm.kl_estimator": "k2", "algorithm.kl_coef": 0.1}])
 def test_the_same_setting_is_welcome_where_it_acts(settings):
     assert load_config_with_warnings("frozenlake", settings)[1] == []

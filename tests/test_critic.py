@@ -137,6 +137,19 @@ def test_the_reference_is_the_untrained_policy_also_later():
     assert not torch.equal(first.value_T.nan_to_num(), later.value_T.nan_to_num())
 
 
+@pytest.mark.parametrize("layout", ["auto", "padded"])
+def test_a_reference_with_the_policys_weights_agrees_to_the_last_bit(layout):
+    """Layouts differ in rounding: with one of each, a pull towards oneself would not be zero."""
+    model = tiny_model()
+    a_learner = Learner(model, GRPO(kl_coef=0.1, kl_in="reward", normalize_std=False), LearnerConfig(layout=layout),
+                        reference=model)
+    before, batch = model.config._attn_implementation, batch_of()
+    found = a_learner.facts(batch)
+    assert torch.equal(found.old_logp_T.nan_to_num(), found.ref_logp_T.nan_to_num())
+    assert model.config._attn_implementation == before, "the model handed in is only read"
+    assert a_learner._reference.get_input_embeddings().weight is model.get_input_embeddings().weight, "nothing is copied"
+
+
 def test_a_reference_that_nobody_handed_over_is_named():
     a_learner = Learner(tiny_model(), GRPO(kl_coef=0.1), LearnerConfig())
     with pytest.raises(LearnerError, match=r"grpo needs ref_logp_T.*Learner\(reference=...\)"):

@@ -14,7 +14,7 @@ from workbench.algorithms import GRPO, Credit
 from workbench.batch import Batch
 from workbench.engines import TransformersEngineConfig, open_engine
 from workbench.engines.base import Request
-from workbench.errors import ConfigError, LearnerError
+from workbench.errors import ConfigError, DataError, LearnerError
 from workbench.learner import Learner, LearnerConfig
 from workbench.ops.shift import token_logprobs
 from workbench.types import Group, Segment, Source, Span, StopReason, Task, Trajectory, Turn
@@ -150,7 +150,7 @@ def test_a_missing_fact_is_named():
     class WithReference(GRPO):
         requires = ("ref_logp_T",)
     batch, credit = batch_and_credit()
-    with pytest.raises(LearnerError, match="needs ref_logp_T"):
+    with pytest.raises(DataError, match=r"needs ref_logp_T.*Learner.facts\(batch\) makes one that does"):
         learner(WithReference()).update(batch, credit, step=1)
 
 
@@ -345,12 +345,14 @@ def test_bad_weights_are_named_by_what_they_first_spoil():
     assert "new_logp" in report.skipped or "old_logp" in report.skipped
 
 
-def test_too_many_bad_updates_in_a_row_end_training_with_reports():
+@pytest.mark.parametrize("between", [1.0, 0.0], ids=["an update", "a finite gradient of zero"])
+def test_too_many_bad_updates_in_a_row_end_training_with_reports(between):
     batch, credit = batch_and_credit()
     bad, _ = poisoned(batch, credit)
     a_learner = learner(max_bad_updates=2)
     a_learner.update(batch, bad, step=1)
-    a_learner.update(batch, credit, step=2)  # a good one in between starts the count anew
+    # A finite one in between starts the count anew, whether it moves anything or not.
+    a_learner.update(batch, replace(credit, advantage_T=credit.advantage_T * between), step=2)
     a_learner.update(batch, bad, step=3)
     with pytest.raises(LearnerError, match="2 updates in a row") as caught:
         a_learner.update(batch, bad, step=4)

@@ -86,8 +86,9 @@ def test_a_checkpoint_holds_the_critic_and_reopening_brings_it_back(whole):
                          ids=["fresh", "window", "shared-trunk", "no-siblings"])
 def test_every_way_goes_through(settings):
     session = open_session(small(**settings), quiet=True)
+    before = {name: weight.clone() for name, weight in session.policy.model.state_dict().items()}
     for step in (1, 2):
         outcome = train_step(session, step)
         assert outcome.updates == 2 and np.isfinite(outcome.metrics["critic_grad_norm"])
-    assert all(torch.equal(weight, session.policy.model.state_dict()[name]) for name, weight in
+    assert all(torch.equal(weight, before[name]) for name, weight in
                session.learner._reference.state_dict().items())  # the reference is who the run started from

@@ -7,6 +7,7 @@ import torch
 
 from workbench.cells.evaluate import evaluate, neighbours
 from workbench.cells.rollout import rollout
+from workbench.cells.step import over_updates
 from workbench.cells.train import train_here, train_step
 from workbench.config import load_config
 from workbench.envs import baselines
@@ -80,6 +81,13 @@ def test_what_the_engine_sampled_from_is_what_the_learner_holds(finished):
     versions = {int(span.policy_version) for group in finished.groups(2) for t in group for s in t.segments
                 for span in s.spans if span.eligible}
     assert versions == {1}
+
+
+def test_a_steps_line_says_what_all_its_updates_did_together():
+    rows = [{"bad_updates": 0, "trained_tokens": 24, "ratio_max": 1.0, "loss": 1.0, "logp_gap_max": 0.5},
+            {"bad_updates": 1, "trained_tokens": 30, "ratio_max": 1.5, "loss": 3.0}]
+    assert over_updates(rows) == {"bad_updates": 1, "trained_tokens": 54, "ratio_max": 1.5, "loss": 2.0,
+                                  "logp_gap_max": 0.5}
 
 
 @pytest.mark.parametrize("history", ["append", "template", "window", "fresh"])

@@ -49,7 +49,7 @@ class TrainConfig:
     evaluate_every: int = 10     # steps between evaluations on the held-out tasks; 0: only before and after
     checkpoint_every: int = 10   # steps between checkpoints; the last step always has one
     keep_checkpoints: int = 2
-    max_empty_steps: int = 5     # steps in a row without a single trainable token before the run ends, with a reason
+    max_empty_steps: int = 5     # steps in a row that left the policy as it was before the run ends, with a reason
 
     def __post_init__(self) -> None:
         for name in ("steps", "tasks_per_step", "group_size", "checkpoint_every", "max_empty_steps"):
@@ -316,6 +316,8 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
         ("learner.seed", alg.minibatches == 1, "nothing is shuffled while algorithm.minibatches is 1"),
         ("env.max_moves_per_action", getattr(c.env, "max_moves_per_action", 0) > getattr(c.env, "max_moves", 0),
          "env.max_moves ends the attempt before that many moves are made"),
+        ("env.symbols", getattr(c.env, "observation", "") == "coordinates",
+         "coordinates are told in words; set env.observation='grid' or 'both'"),
         ("collect.window", c.collect.history != "window", f"collect.history is {c.collect.history!r}, not 'window'"),
         ("collect.env_deadline_s", c.collect.env_runner == "inline",
          "an inline environment cannot be cut off; set collect.env_runner='processes' (or 'threads')"),

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workbench.algorithms.base import Algorithm, Credit, LossInputs, needs_critic
+from workbench.algorithms.base import Algorithm, Credit, LossInputs, demand_facts, needs_critic
 from workbench.batch import Batch
 from workbench.critic import Critic, CriticConfig
 from workbench.errors import ConfigError, LearnerError
@@ -85,12 +85,18 @@ class Learner:
         if wrong := [f"{name} is {p.dtype}" for name, p in trainable if p.dtype != torch.float32]:
             raise LearnerError(f"weights are trained in float32, but {wrong[0]}; load the policy with dtype='float32' "
                                "and set precision='bf16' for speed")
-        self.algorithm, self.config, self.version, self._reference = algorithm, config, 0, reference
+        self.algorithm, self.config, self.version = algorithm, config, 0
         self.empty_updates = self.bad_updates = 0  # so far: with nothing to train, with numbers that were not finite
         self._bad_in_a_row = 0
         # Dropout would be noise that the sampler never saw; gradients flow in eval mode all the same.
         self._bare = (copy.deepcopy(model) if own_copy else model).eval()
         packed = config.layout == "auto" and make_packable(self._bare)
+        # The reference computes exactly as the policy does: two layouts differ in rounding, and a credit that divides
+        # by a spread of nothing but rounding would train on it.
+        self._reference = None if reference is None else _reading(reference)
+        if packed and self._reference is not None and not make_packable(self._reference):
+            raise LearnerError("the policy is packed end to end, the reference cannot be: with two layouts they would "
+                               "differ by rounding even where they agree; set learner.layout='padded'")
         self._ranks = Ranks(next(model.parameters()).device, config.num_processes, packed=packed)
         self._accelerator = self._ranks.accelerator
         self._head = output_head(self._bare)
@@ -222,6 +228,7 @@ class Learner:
             finite_only = {name: value for name, value in metrics.items() if math.isfinite(value)}
             why = f"not finite (loss {loss}, gradient norm {norms['grad_norm']}): {why}; the weights were not touched"
             return UpdateReport(finite_only | self._counts(), table, why)
+        self._bad_in_a_row = 0
         if self._critic is not None and norms["critic_grad_norm"] > 0.0:
             self._scale_down(self._critic.parameters, norms["critic_grad_norm"])
             self._critic.step()
@@ -311,7 +318,6 @@ class Learner:
                     parameter.grad.mul_(scale)
 
     def _step(self, grad_norm: float) -> None:
-        self._bad_in_a_row = 0
         self._scale_down(self._parameters, grad_norm)
         for group in self._optimizer.param_groups:
             group["lr"] = self._learning_rate()
@@ -329,10 +335,7 @@ class Learner:
         return batch.token_ids_T[micro.token_M].to(micro.input_ids_BL.device)
 
     def _check(self, batch: Batch, credit: Credit) -> None:
-        missing = [name for name in self.algorithm.requires if getattr(batch, name) is None]
-        if missing:
-            raise LearnerError(f"{self.algorithm.name} needs {', '.join(missing)}, which this batch does not have: "
-                               "compute it and make a new batch with dataclasses.replace")
+        demand_facts(self.algorithm, batch)
         if len(credit.advantage_T) != batch.num_tokens or len(credit.weight_T) != batch.num_tokens:
             raise LearnerError(f"credit for {len(credit.weight_T)} tokens, but the batch has {batch.num_tokens}: it "
                                "was computed for another batch")
@@ -347,7 +350,8 @@ class Learner:
                                "critic to")
         held = (batch.token_ids_T, batch.segment_offsets, credit.advantage_T, credit.weight_T, credit.return_T)
         if not self._ranks.agree_on(tensor for tensor in held if tensor is not None):
-            raise LearnerError("the processes were handed different batches; each must get the whole one, and the same")
+            raise LearnerError("the processes were handed different batches; each must get the whole one, and the same: "
+                               "collect with the same seed everywhere, or read the stored step on each")
 
     def _gradients(self) -> dict[str, Tensor]:
         policy = {name: p.grad for name, p in self._bare.named_parameters() if p.grad is not None}
@@ -393,3 +397,9 @@ class Learner:
             self._critic.load_state(tensors)
         self.version, self._bad_in_a_row = int(state["version"]), int(state["bad_in_a_row"])
         self.empty_updates, self.bad_updates = int(state["empty_updates"]), int(state["bad_updates"])
+
+
+def _reading(model: nn.Module) -> nn.Module:
+    """A twin that shares the weights and nothing else: how it computes can be set without touching the original."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared).eval()

@@ -5,8 +5,9 @@
     python -m workbench.pretrain frozenlake-tiny --check --quick     # the same without running the recipe
 
 A recipe is supervised fine-tuning of a randomly initialised Qwen3-architecture model on the transcripts of an imperfect
-demonstrator (`demonstrations.py`) in fresh tasks of the *training* split: no held-out problem is ever shown. The token
-ids are those that `chat` builds for reinforcement learning too, so nothing is new to the policy when that begins.
+demonstrator (`demonstrations.py`) in fresh tasks of the *training* split: no held-out problem is ever set. (In passing one may be
+met: a move in a training level can lead to a board that a held-out task begins with. data/README.md says how often.) The
+token ids are those that `chat` builds for reinforcement learning too, so nothing is new to the policy when that begins.
 
 What is trained is what the demonstrator wrote, its end-of-turn included; never a prompt, a reply or a template's
 literal.

@@ -52,7 +52,7 @@ def refuse_other(module: nn.Module, tensors: Mapping[str, Tensor], trainable: li
     mine = named_tensors(module)
     if odd := sorted(set(mine) ^ set(tensors)) or [n for n in mine if mine[n].shape != tensors[n].shape]:
         raise LearnerError(f"this state belongs to another {what}: {odd[0]!r} is missing on one side or differs in "
-                           "shape")
+                           "shape; take the policy (and adapter) that the state was saved with, or start a new run")
     if trainable != trainable_names(module):
         raise LearnerError(f"this state trains other parameters than this {what} does (another adapter, other frozen "
-                           "layers)")
+                           "layers); freeze and adapt as when it was saved, or start a new run")

@@ -145,3 +145,5 @@ def test_kl_in_the_reward_lowers_what_an_attempt_earned():
     assert not GRPO(kl_coef=0.1).credit(batch).advantage_T.any()  # in the loss it is no credit
     assert algorithm.requires == ("old_logp_T", "ref_logp_T") and GRPO(kl_coef=0.1).requires == ("ref_logp_T",)
     assert GRPO().requires == ()
+    with pytest.raises(ConfigError, match="divides the pull by its own spread.*normalize_std=false"):
+        GRPO(kl_coef=0.1, kl_in="reward")

@@ -473,6 +473,6 @@ def test_levels_that_are_none_are_refused_with_the_reason():
     with pytest.raises(EnvError, match="6 x 6 with 1 box"):
         begin(Sokoban(), TWO)
     with pytest.raises(EnvError, match="solved before"):
-        begin(Sokoban(size=4, max_solution=4), level_from_rows(["####", "#P√#", "#__#", "####"]))
+        begin(Sokoban(size=5, max_solution=4), level_from_rows(["#####", "#P√_#", "#___#", "#___#", "#####"]))
     with pytest.raises(EnvError, match="lower max_solution"):
         make_level(4, 1, 0.0, [30], 0)

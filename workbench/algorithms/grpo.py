@@ -43,6 +43,10 @@ class GRPO:
         if self.epochs < 1 or self.minibatches < 1:
             raise ConfigError(f"epochs and minibatches are at least 1; got {self.epochs}, {self.minibatches}")
         check_reference(self)
+        if self.kl_coef and self.kl_in == "reward" and self.normalize_std:
+            raise ConfigError("algorithm.kl_in = 'reward' with algorithm.normalize_std divides the pull by its own "
+                              "spread wherever the rewards of a group are equal, so that kl_coef loses its meaning and "
+                              "rounding is trained on; set algorithm.normalize_std=false, or algorithm.kl_in='loss'")
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -80,7 +84,7 @@ class GRPO:
         return Credit(advantage_N[row_T] * weight_T, weight_T, notes)
 
     def loss(self, inputs: LossInputs) -> TokenLoss:
-        """-min(r A, clip(r) A) - entropy_coef * H, per token."""
+        """-min(r A, clip(r) A) - entropy_coef * H (+ the pull towards the reference), per token."""
         clipped = clipped_surrogate(inputs.logp_M, inputs.old_logp_M, inputs.advantage_M,
                                     low=self.clip_low, high=self.clip_high)
         loss_M, figures = with_reference(self, clipped.loss, inputs)

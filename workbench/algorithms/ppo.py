@@ -24,9 +24,9 @@ class PPO:
 
     `bootstrap` says where an attempt that a limit cut short goes on being worth what the critic expects. A limit that
     the policy is told of is part of its task: after the last of "10 moves" nothing can be earned, and a critic that is
-    asked nevertheless makes dawdling pay. Every environment here states its limits in the prompt and counts them down,
+    asked nevertheless makes dawdling pay. The environments here state their limits and count the moves that are left,
     so the default bootstraps only where the context was full, of which no prompt speaks. For an environment with hidden
-    limits: "truncated".
+    limits, or a history that hides how many answers were given (`collect.history`): "truncated".
     Source: Schulman et al. 2017 (arXiv 1707.06347); the two kinds of limits: Pardo et al. 2018 (arXiv 1712.00378).
     """
 

@@ -83,7 +83,7 @@ def _learn(session: Session, step: int, groups: Sequence[Group], clock: Clock) -
     reports = session.learner.update(batch, credit, step=step)
     made = sum(report.skipped is None for report in reports)
     metrics = rollout_metrics(groups) | {f"credit_{name}": value for name, value in credit.notes.items()}
-    metrics |= _mean_by_key([report.metrics for report in reports])
+    metrics |= over_updates([report.metrics for report in reports])
     metrics |= {"updates": made, "policy_version": session.learner.version}
     return StepOutcome(step, tuple(groups), metrics, clock.laps, made, tuple(reports))
 
@@ -93,10 +93,19 @@ def _store_updates(run: RunWriter | None, reports: Sequence[UpdateReport]) -> No
         run.write_credit(report.table, skipped=report.skipped)
 
 
-def _mean_by_key(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Means over the updates of a step, each over the updates that have the number: an absent one is not zero."""
+def over_updates(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """One number for all updates of a step: the last of what is counted on from update to update, the sum of amounts,
+    the largest of maxima, the mean of anything else. Each over the updates that have it: an absent one is not zero."""
     keys = dict.fromkeys(key for row in rows for key in row)
-    return {key: float(np.mean([row[key] for row in rows if key in row])) for key in keys}
+    return {key: float(_together(key)([row[key] for row in rows if key in row])) for key in keys}
+
+
+def _together(key: str) -> Callable[[list[float]], float]:
+    if key in ("bad_updates", "empty_updates"):
+        return lambda numbers: numbers[-1]
+    if key in ("trained_tokens", "micro_batches"):
+        return sum
+    return max if key.endswith("_max") else np.mean
 
 
 class Clock:

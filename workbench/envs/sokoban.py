@@ -74,7 +74,7 @@ class Sokoban:
     solver_name: ClassVar[str] = "optimal"
 
     def __post_init__(self) -> None:
-        for field, low, high in (("size", 4, 9), ("boxes", 1, 2), ("min_solution", 1, self.max_solution),
+        for field, low, high in (("size", 5, 9), ("boxes", 1, 2), ("min_solution", 1, self.max_solution),
                                  ("max_solution", 1, 40), ("max_moves", 1, None), ("max_moves_per_action", 1, None),
                                  ("max_turns", 1, None)):
             value = getattr(self, field)

@@ -45,7 +45,7 @@ def make_level(size: int, boxes: int, wall_density: float, lengths: Sequence[int
         room = _draw_room(size, boxes, wall_density, rng)
         if room is None:
             continue
-        states = np.argwhere(distances(room, wanted) == wanted)
+        states = np.argwhere(distances.__wrapped__(room, wanted) == wanted)
         if len(states):
             player, *cells = (int(cell) for cell in states[rng.integers(len(states))])
             return Level(draw(room, (player, tuple(cells))), wanted)

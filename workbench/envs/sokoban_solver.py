@@ -47,7 +47,7 @@ def step(room: Room, state: State, move: int) -> State:
     return ahead, tuple(sorted(beyond if box == ahead else box for box in boxes))
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=16)  # up to a megabyte each; a solver that plays asks for its few rooms again and again
 def distances(room: Room, limit: int = _LONGEST) -> np.ndarray:
     """Moves to the end from every state, as an array indexed [player, first box, second box ...]; UNKNOWN (-1) where
     the end cannot be reached, or not within `limit` moves. Exact: a breadth-first search over all states."""

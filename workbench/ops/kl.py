@@ -18,8 +18,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# The log-ratio is held within +-20 and k3 at 10, as in the published implementations: one absurd token must not make
-# infinity out of a whole update. Outside these bounds the gradient is zero.
+# Of k3, which grows exponentially: its log-ratio is held within +-20 and it itself at 10, as in the published
+# implementations. One absurd token must not make infinity out of a whole update. Outside the gradient is zero.
 MAX_LOG_RATIO = 20.0
 MAX_K3 = 10.0
 
