@@ -14,6 +14,7 @@ import pytest
 
 from tests.store_values import ordinary_step
 from tests.test_train import tiny
+from workbench.cells import running as running_module
 from workbench.cells.processes import Identity, Process, identity, writer_of
 from workbench.cells.running import RunningRun, attach, fresh_path, resume, train
 from workbench.cells.train import train_here
@@ -256,3 +257,86 @@ def test_a_run_goes_on_in_a_process_of_its_own_and_may_be_longer(tmp_path):
         resume(path, {"learner.lr": 1.0})
     with pytest.raises(StoreError, match="no run folder"):
         resume(tmp_path / "never")
+
+
+# ------------------------------------------------------------------------------------------------ one process per run
+
+
+@pytest.fixture
+def sleepers(monkeypatch):
+    """What `train` starts sleeps instead of training, and never makes a folder."""
+    started, popen = [], subprocess.Popen
+
+    def start(command, **options):
+        started.append(popen(["sleep", "60"], **options))
+        started[-1].options = options
+        return started[-1]
+
+    monkeypatch.setattr("workbench.cells.running.subprocess.Popen", start)
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_second_train_is_refused_before_the_first_has_made_its_folder(tmp_path, sleepers):
+    path = tmp_path / "run"
+    first = train(tiny(train__steps=3), path)
+    written = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(StoreError, match=rf"being trained by process {first.process.who.pid}; attach"):
+        train(tiny(train__steps=4), path)
+    assert len(sleepers) == 1 and {file.name: file.read_bytes() for file in tmp_path.iterdir()} == written
+    assert attach(path).process.who == first.process.who
+    first.process.kill()
+    assert first.process.ended(30)
+    assert train(tiny(), path).process.who != first.process.who, "a failed try is in nobody's way"
+
+
+def test_of_two_that_start_one_run_at_the_same_moment_one_is_refused(tmp_path, sleepers, monkeypatch):
+    """While the first is about to start its process, which nothing tells of yet, the second comes."""
+    path, refused = tmp_path / "run", []
+    start = running_module._start
+
+    def slow(*arguments):
+        with pytest.raises(StoreError, match="being started by somebody else just now"):
+            train(tiny(), path)
+        refused.append(True)
+        return start(*arguments)
+
+    monkeypatch.setattr("workbench.cells.running._start", slow)
+    train(tiny(), path)
+    assert refused and len(sleepers) == 1
+
+
+def test_a_process_that_cannot_be_noted_is_ended_again(tmp_path, sleepers, monkeypatch):
+    """The disk is full once it has been started: nobody could ever find it."""
+    write = running_module.write_file
+
+    def full(file, content, **how):
+        if file.name.endswith(".process.json"):
+            raise StoreError("No space left on device")
+        return write(file, content, **how)
+
+    monkeypatch.setattr("workbench.cells.running.write_file", full)
+    with pytest.raises(StoreError, match="No space left"):
+        train(tiny(), tmp_path / "run")
+    assert [process.poll() for process in sleepers] == [-signal.SIGKILL]
+
+
+def test_a_place_where_nothing_can_be_written_is_said_as_such(tmp_path, sleepers):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match="was not started: .*/file.*choose a place"):
+        train(tiny(), tmp_path / "file" / "run")
+    (tmp_path / "taken.log").mkdir()
+    with pytest.raises(StoreError, match="was not started: .*taken.log"):
+        train(tiny(), tmp_path / "taken")
+    assert not sleepers
+
+
+def test_the_progress_of_a_process_goes_into_its_log_whatever_the_notebook_shows(tmp_path, sleepers, monkeypatch):
+    for asked, given in ((None, "terminal"), ("batch", "terminal"), ("notebook", "terminal"), ("quiet", "quiet")):
+        monkeypatch.delenv("WORKBENCH_PROGRESS", raising=False)
+        if asked:
+            monkeypatch.setenv("WORKBENCH_PROGRESS", asked)
+        train(tiny(), tmp_path / f"run-{asked}")
+        assert sleepers[-1].options["env"]["WORKBENCH_PROGRESS"] == given

@@ -9,6 +9,7 @@ settings it was started with (`.config.json`), what it prints (`.log`), and whic
 """
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -17,12 +18,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from workbench.cells.processes import Identity, Process, identity, writer_of
 from workbench.cells.watch import follow
@@ -248,15 +250,24 @@ def fresh_path(path: str | Path) -> Path:
 
 
 def train(config: Config, path: str | Path) -> RunningRun:
-    """Start training in a process of its own and return at once; `.wait()` gives the finished `Run`."""
+    """Start training in a process of its own and return at once; `.wait()` gives the finished `Run`.
+
+    Raises StoreError where the run exists or is being trained already, and where nothing can be written.
+    """
     path = Path(path)
+    _refuse_existing(path)
+    with _claimed(path) as log:
+        _refuse_existing(path)  # somebody else's may have come, and ended, since
+        settings = path.parent / f"{path.name}.config.json"
+        # one may lie there of a failed try, and so may its log
+        write_file(settings, json.dumps(to_dict(config), indent=1).encode(), replace=True)
+        log.truncate(0)
+        return _start(["train", str(settings), "--out", str(path)], path, config.train.steps, log)
+
+
+def _refuse_existing(path: Path) -> None:
     if path.exists():
         raise StoreError(f"{path} exists; a run is never overwritten. Choose another name, or remove the folder")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    settings = path.parent / f"{path.name}.config.json"
-    # one may lie there of a failed try
-    write_file(settings, json.dumps(to_dict(config), indent=1).encode(), replace=True)
-    return _start(["train", str(settings), "--out", str(path)], path, config.train.steps, "wb")
 
 
 def resume(path: str | Path, settings: Mapping[str, Any] = {}) -> RunningRun:
@@ -270,13 +281,10 @@ def resume(path: str | Path, settings: Mapping[str, Any] = {}) -> RunningRun:
 
     path = Path(path)
     config, changed = resumed_config(open_run(path), settings)
-    before = attach(path)
-    if before.process is not None and not before.process.ended():
-        raise StoreError(f"{path} is being trained by process {before.process.who.pid}; attach({str(path)!r}) gives "
-                         "its handle: stop it or wait for it first")
     words = {name: new if isinstance(new, str) else json.dumps(new) for name, (_, new) in changed.items()}
     arguments = [f"--set={name}={word}" for name, word in words.items()]
-    return _start(["resume", str(path), *arguments], path, config.train.steps, "ab")
+    with _claimed(path) as log:
+        return _start(["resume", str(path), *arguments], path, config.train.steps, log)
 
 
 def attach(path: str | Path) -> RunningRun:
@@ -302,17 +310,60 @@ def attach(path: str | Path) -> RunningRun:
     return RunningRun(path, None if who is None else Process.find(who))
 
 
-def _start(arguments: list[str], path: Path, steps: int | None, log_mode: str) -> RunningRun:
+@contextmanager
+def _claimed(path: Path) -> Iterator[IO[bytes]]:
+    """The run's log, open and locked: meanwhile nobody else starts a process for it, also where it has no folder yet.
+
+    A claim ends with whoever made it, so a stale one cannot exist. Raises StoreError where a process is at the run or
+    just being started, and where nothing can be written beside it.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(f"{path}.log", "ab", buffering=0) as log:
+            try:
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StoreError(f"{path} is being started by somebody else just now; attach({str(path)!r}) gives its "
+                                 "handle in a moment, or choose another name") from None
+            try:
+                before = attach(path).process if path.is_dir() else _alive(_noted(path))
+                if before is not None and not before.ended():
+                    raise StoreError(f"{path} is being trained by process {before.who.pid}; attach({str(path)!r}) gives "
+                                     "its handle: stop it or wait for it first, or choose another name")
+                yield log
+            finally:
+                fcntl.flock(log, fcntl.LOCK_UN)  # told: the child's output is a copy of it and would keep the lock
+    except OSError as error:
+        raise StoreError(f"{path} was not started: {error}. Its log and settings are written beside it; choose a place "
+                         "that you may write to and that has room") from error
+
+
+def _alive(who: Identity | None) -> Process | None:
+    return None if who is None else Process.find(who)
+
+
+def _start(arguments: list[str], path: Path, steps: int | None, log: IO[bytes]) -> RunningRun:
     """One `workbench` command in a session of its own, so that no signal to the kernel reaches it. The log begins with
-    it: what an earlier process said last is not said by this one."""
-    with open(f"{path}.log", log_mode) as log:
-        log.write(f"{PROMPT}{' '.join(arguments)}\n".encode())
-        log.flush()
-        child = subprocess.Popen([sys.executable, "-m", "workbench.cli", *arguments], stdin=subprocess.DEVNULL,
-                                 stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-    process = Process.of_child(child)
-    write_file(_process_file(path), json.dumps(asdict(process.who)).encode(), replace=True)
+    it: what an earlier process said last is not said by this one. A process that cannot be noted is not left running:
+    nobody could find it again."""
+    log.write(f"{PROMPT}{' '.join(arguments)}\n".encode())
+    child = subprocess.Popen([sys.executable, "-m", "workbench.cli", *arguments], stdin=subprocess.DEVNULL,
+                             stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=_environment())
+    try:
+        process = Process.of_child(child)
+        write_file(_process_file(path), json.dumps(asdict(process.who)).encode(), replace=True)
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        raise
     return RunningRun(path, process, steps)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, but its progress goes into a log: a notebook's way of showing it (`views.progress_line`) is not for there."""
+    asked = os.environ.get("WORKBENCH_PROGRESS")
+    return {**os.environ, "WORKBENCH_PROGRESS": "quiet" if asked == "quiet" else "terminal"}
 
 
 def _process_file(path: Path) -> Path:
