@@ -86,10 +86,11 @@ def test_three_micro_batches_are_three():
     assert report.metrics["micro_batches"] == 3
 
 
+@pytest.mark.parametrize("layout", ["auto", "padded"])
 @pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment-per-turn"])
-def test_the_gradient_is_the_one_of_the_definition(fresh):
+def test_the_gradient_is_the_one_of_the_definition(fresh, layout):
     batch, credit = batch_and_credit(fresh=fresh)
-    assert distance(naive_gradient(batch, credit), gradient(batch, credit, micro_batch_tokens=60)) < 1e-5
+    assert distance(naive_gradient(batch, credit), gradient(batch, credit, micro_batch_tokens=60, layout=layout)) < 1e-5
 
 
 def test_negative_control_a_mean_of_means_depends_on_the_cut(monkeypatch):
