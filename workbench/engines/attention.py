@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from transformers import AttentionInterface
 
+from workbench.engines.row_attention import attend_by_rows, reads_long_rows
 from workbench.engines.slots import SlotCache
 from workbench.errors import EngineError
 
@@ -46,11 +47,15 @@ class Step:
     slot_T: torch.Tensor
     position_T: torch.Tensor
     active: int
-    key_length: int                        # of the longest active sequence, new token included
+    ends: tuple[int, ...]                  # of each active sequence: positions it has, new token included
     pieces: list[list[Piece]] = field(default_factory=list)
     seen_windows: dict[int, int | None] = field(default_factory=dict)  # layer -> its sliding window, for the probe
     _decode_masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
     _bundles: list[_Bundle] | None = None
+
+    @property
+    def key_length(self) -> int:
+        return max(self.ends)
 
     def decode_mask(self, window: int | None) -> torch.Tensor:
         """[A, 1, 1, L] True where the newest token of a sequence may look: its own past, inside the window."""
@@ -152,10 +157,13 @@ def slot_attention(
     query_T, key_T, value_T = (states[0].transpose(0, 1) for states in (query, key, value))
     keys, values = step.cache.write(layer, key_T, value_T, step.slot_T, step.position_T)
     active, length = step.active, step.key_length
-    decoded_A = _attend(
-        query_T[:active, :, None], keys[:active, :, :length], values[:active, :, :length],
-        step.decode_mask(sliding_window), scaling, softcap,
-    )[:, 0]
+    if sliding_window is None and softcap is None and reads_long_rows(step.ends, keys):
+        decoded_A = attend_by_rows(query_T[:active], keys, values, step.ends, scaling)
+    else:
+        decoded_A = _attend(
+            query_T[:active, :, None], keys[:active, :, :length], values[:active, :, :length],
+            step.decode_mask(sliding_window), scaling, softcap,
+        )[:, 0]
     if not step.pieces:
         return decoded_A[None], None
     parts = [decoded_A]

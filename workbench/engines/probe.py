@@ -124,7 +124,7 @@ def _through_slots(model, sequences, device, keeps_logits) -> list[torch.Tensor]
                          *(sequences[p.slot][p.start : p.start + p.count] for p in pieces)])
         slots = torch.tensor(active + [p.slot for p in pieces for _ in range(p.count)], device=device)
         positions = torch.tensor(newest + [q for p in pieces for q in range(p.start, p.start + p.count)], device=device)
-        step = Step(cache, slots, positions, len(active), max(newest) + 1, bundle_pieces(pieces))
+        step = Step(cache, slots, positions, len(active), tuple(p + 1 for p in newest), bundle_pieces(pieces))
         logits = forward(step, ids[None], len(active) if pieces else None)
         _check_layers(model, step)
         for index, slot in enumerate(active):

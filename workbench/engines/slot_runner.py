@@ -242,7 +242,7 @@ class SlotRunner:
             positions.append(np.arange(piece.start, piece.start + piece.count))
         packed = torch.from_numpy(np.stack([np.concatenate(part) for part in (ids, slots, positions)])).to(self._device)
         step = Step(self._cache, slot_T=packed[1], position_T=packed[2], active=count,
-                    key_length=int(positions[0].max()) + 1, pieces=bundle_pieces(pieces))
+                    ends=tuple((positions[0] + 1).tolist()), pieces=bundle_pieces(pieces))
         logits_AV = self._forward(step, packed[:1], count if pieces else None)
         return self._passed(rows, takes, logits_AV)
 

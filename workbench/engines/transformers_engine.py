@@ -28,7 +28,7 @@ from workbench.engines.probe import Verdict, judge, slot_forward
 from workbench.engines.rows import Counters, Row
 from workbench.engines.sampling import Sampled, sample_rows, uniforms
 from workbench.engines.slot_runner import SlotRunner
-from workbench.engines.weights import cast_weights, copy_weights
+from workbench.engines.weights import cast_weights, copy_weights, lay_out_for_few_rows
 from workbench.errors import EngineError
 from workbench.types import Sampling
 
@@ -52,6 +52,7 @@ class TransformersEngine:
         self._device = torch.device(config.device)
         self._model = copy.deepcopy(model).requires_grad_(False).eval()
         cast_weights(self._model.to(self._device), getattr(torch, config.dtype))
+        lay_out_for_few_rows(self._model)
         self._policy_version = 0
         self._counters = Counters()
         vocab_size = int(self._model.get_input_embeddings().weight.shape[0])

@@ -25,6 +25,20 @@ def cast_weights(model: torch.nn.Module, dtype: torch.dtype) -> None:
                     setattr(module, name, buffer.to(dtype))
 
 
+def lay_out_for_few_rows(model: torch.nn.Module) -> None:
+    """Store the matrices of linear layers column by column, in place: shapes, names and values stay.
+
+    A decode step brings few rows to each matrix, and torch's matrix library first arranges a row-wise one anew for every
+    product; so 16 rows take 1.3 to 1.6 times as long (CPU, float32). Elsewhere nothing is changed.
+    """
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if (isinstance(module, torch.nn.Linear) and id(weight) not in tables
+                and weight.device.type == "cpu" and weight.dtype == torch.float32):
+            weight.data = weight.data.t().contiguous().t()
+
+
 def copy_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
     """Copy `weights` into `model` in place, casting to the model's dtype and device.
 
