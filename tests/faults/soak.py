@@ -62,9 +62,9 @@ def kill_case(case: str, kills: int, rng: random.Random, folder: Path, say=print
     number, exact = 0, case not in killing.BY_THE_CLOCK
     while tally.kills < kills:
         path, number, before, attempts = folder / f"{case}-{number}", number + 1, b"", 0
-        longest = seconds * rng.choice((0.25, 0.75, 1.5))  # some runs are killed over and over, others once or twice
+        longest = seconds * rng.choice((0.25, 0.75, 1.5))  # some runs are killed over and over, others less
         while True:
-            after = rng.uniform(0, longest) if tally.kills < kills and attempts < 60 else None
+            after = rng.uniform(0, longest * (1 + attempts / 8)) if tally.kills < kills and attempts < 60 else None
             ending = killing.in_child(lambda: killing.start_or_resume(case, path), kill_after_s=after)  # noqa: B023
             attempts += 1
             now = killing.lines_of(path)
