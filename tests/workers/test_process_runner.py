@@ -103,6 +103,14 @@ def test_workers_hold_several_environments_and_no_tensor_library(runner):
     assert text(do(runner, a="modules")["a"]) == ""
 
 
+def test_what_an_environment_prints_stays_off_the_output_of_the_run(capfd):
+    runner = ProcessRunner(workers=1)
+    begin(runner, "a")
+    do(runner, a="print some words")
+    runner.shutdown()
+    assert capfd.readouterr() == ("", "some words\n")
+
+
 # ------------------------------------------------------------------------------------------------ deadlines
 
 
@@ -132,6 +140,31 @@ def test_siblings_do_not_wait_for_the_deadline_of_a_hung_one(runner):
         runner.step(key, "hang")
     got = do(runner, **{key: "go" for key in "cdefgh"})
     assert [text(got[key]) for key in "cdefgh"] == [f"go, 1. of seed {seed}" for seed in range(2, 8)]
+
+
+def test_answers_that_waited_for_the_trainer_longer_than_the_deadline_are_taken():
+    """Long ones: their worker cannot go on before they are read, and what stands behind them has not begun."""
+    runner = ProcessRunner(deadline_s=0.5, workers=1)
+    begin(runner, "abc")
+    for key, action in {"a": "long 600000", "b": "go", "c": "long 900000"}.items():
+        runner.step(key, action)
+    time.sleep(1.0)
+    got = answers(runner, 3)
+    assert [len(text(got[key])) for key in "ac"] == [600_000, 900_000] and text(got["b"]) == "go, 1. of seed 1"
+    runner.step("a", "long 600000")
+    runner.step("b", "hang")
+    time.sleep(1.0)
+    got = answers(runner, 2)
+    assert not got["a"].timed_out and got["b"].timed_out, "control: who does not answer is killed all the same"
+    runner.shutdown()
+
+
+def test_half_an_answer_is_not_waited_for_for_ever():
+    runner = ProcessRunner(deadline_s=0.5, workers=1)
+    begin(runner, "a")
+    runner.step("a", "half")
+    assert answers(runner, 1)["a"].timed_out
+    runner.shutdown()
 
 
 def hang_some(runner, count, hung):

@@ -77,6 +77,13 @@ class FickleEnv:
     def do_slow(self, rest):
         time.sleep(float(rest))
 
+    def do_long(self, rest):
+        """More than a connection holds."""
+        return said("x" * int(rest))
+
+    def do_print(self, rest):
+        print(rest, flush=True)
+
     def do_pid(self, rest):
         return said(str(os.getpid()))
 
@@ -116,6 +123,16 @@ class FickleEnv:
                     os.write(fd, b"\xff\xff\xff\xff" if rest == "long" else b"\0\0\0\x20" + b"?" * 32)
             except OSError:
                 pass
+
+    def do_half(self, rest):
+        """Begins an answer where it should not, and never ends it."""
+        for fd in range(3, 64):
+            try:
+                if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
+                    os.write(fd, b"\0\0\0\x20?")
+            except OSError:
+                pass
+        time.sleep(1e6)
 
     def do_deafen(self, rest):
         os.closerange(3, 64)

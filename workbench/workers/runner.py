@@ -35,6 +35,7 @@ MOST_PER_WORKER = 16       # processes there may be for each worker that answers
 PATIENCE_S = (0.05, 1.0)   # a call counts as stuck after three times the slowest recent one, within these
 RECENT = 100
 START_S = 60.0             # within which a worker must have started, on a machine however busy
+READ = 1 << 16             # bytes; more than that may have been more than a connection holds
 MOST_SUPERVISORS = 5       # supervisors that may be killed before the run gives up
 
 
@@ -78,13 +79,18 @@ class _Worker:
     incoming: bytearray = field(default_factory=bytearray)
     outgoing: bytearray = field(default_factory=bytearray)
     last_ended: float | None = None  # its last call, or its start; None: it has not begun to work
+    answering: float | None = None   # when the first part of an answer was read whose rest is still to come
+    read: int = 0                    # bytes, in the newest look at its connection
     cut_off: bool = False            # its connection has ended; the supervisor will say why
     born: float = field(default_factory=time.monotonic)
 
     @property
     def began(self) -> float:
-        """When the call that it is busy with began. A worker may take its time to start: that is no environment's."""
-        return self.born + START_S if self.last_ended is None else max(self.sent[0].at, self.last_ended)
+        """When what it is busy with began: a call, or handing over the answer. A worker may take its time to start:
+        that is no environment's."""
+        if self.last_ended is None:
+            return self.born + START_S
+        return max(self.sent[0].at, self.last_ended, self.answering or 0.0)
 
 
 class ProcessRunner:
@@ -219,7 +225,9 @@ class ProcessRunner:
         body, sent = content[wire.TIMES.size:], worker.sent[0]
         answer = wire.decode_answer(sent.episode.key, body, seconds)  # before anything is changed by it
         worker.sent.popleft()
-        worker.last_ended = min(ended, time.monotonic())
+        # With much to read its worker may have waited for the trainer: then the next call begins only now.
+        waited = max(worker.read, len(content)) > READ
+        worker.last_ended = time.monotonic() if waited else min(ended, time.monotonic())
         if not sent.wanted:
             return
         self._recent.append(seconds)
@@ -246,7 +254,14 @@ class ProcessRunner:
 
     def _kill_overdue(self) -> None:
         now = time.monotonic()
-        for worker in [w for w in self._workers.values() if w.sent and w.began + self.deadline_s <= now]:
+
+        def overdue(worker: _Worker) -> bool:
+            return bool(worker.sent) and worker.began + self.deadline_s <= now
+
+        for worker in [w for w in self._workers.values() if overdue(w)]:
+            self._hear(worker)  # the trainer may have been away: what was answered meanwhile counts
+            if worker.number not in self._workers or not overdue(worker):
+                continue
             sent, took = worker.sent[0], now - worker.began
             wanted = sent.wanted
             self._lose(worker, spared=sent.episode if wanted else None)
@@ -339,18 +354,30 @@ class ProcessRunner:
                 self._hear(ready.data)
 
     def _hear(self, worker: _Worker) -> None:
-        try:
-            data = worker.connection.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
+        """Take in all that a worker has sent so far."""
+        worker.read = 0
+        while worker.number in self._workers and not worker.cut_off:
+            try:
+                data = worker.connection.recv(READ)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            self._take_in(worker, data)
+            if len(data) < READ:
+                return
+
+    def _take_in(self, worker: _Worker, data: bytes) -> None:
         worker.incoming += data
+        worker.read += len(data)
         try:
-            for content in wire.take_frames(worker.incoming, self.answer_bytes + wire.SPARE):
+            frames = wire.take_frames(worker.incoming, self.answer_bytes + wire.SPARE)
+            for content in frames:
                 self._take(worker, content)
         except ValueError as error:
             return self._lose(worker, cause=f"writing into its connection to the run: {error}")
+        if frames or worker.answering is None:
+            worker.answering = time.monotonic() if worker.incoming else None
         if not data:  # it is dying, or has closed what it should not: the supervisor makes sure and says what of
             worker.cut_off = True
             with suppress(KeyError, ValueError):
@@ -371,17 +398,9 @@ class ProcessRunner:
             kind, number, status = REPORT.unpack_from(self._reports)
             del self._reports[: REPORT.size]
             if kind == b"x" and (worker := self._workers.get(number)) is not None:
-                self._hear_last_words(worker)
+                self._hear(worker)  # answers that it gave before it died count
                 if number in self._workers:
                     self._lose(worker, cause=_cause(status))
-
-    def _hear_last_words(self, worker: _Worker) -> None:
-        """Answers that it gave before it died count."""
-        while worker.number in self._workers and not worker.cut_off:
-            before = len(worker.incoming), len(worker.sent)
-            self._hear(worker)
-            if (len(worker.incoming), len(worker.sent)) == before:
-                return
 
     def _start(self) -> None:
         if self._control is not None:

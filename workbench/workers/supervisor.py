@@ -41,7 +41,8 @@ _START = ("import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
 def start_supervisor(answer_bytes: int) -> tuple[subprocess.Popen, socket.socket]:
     """Start one; returns its process and the trainer's end of the control socket.
 
-    A session of its own keeps Ctrl-C away. The hash seed is fixed so that workers agree on the order of sets.
+    A session of its own keeps Ctrl-C away. The hash seed is fixed so that workers agree on the order of sets. What an
+    environment prints goes to stderr: the trainer's stdout may be read by a program.
     """
     ours, theirs = socket.socketpair()
     one_thread = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
@@ -51,7 +52,7 @@ def start_supervisor(answer_bytes: int) -> tuple[subprocess.Popen, socket.socket
         process = subprocess.Popen(
             [sys.executable, "-c", _START, json.dumps(path), str(theirs.fileno()), str(os.getpid()),
              str(answer_bytes)],
-            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True,
             env={**os.environ, **one_thread, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")})
     return process, ours
 
