@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from vllm_kit import CONTEXT, STEPS, stand_in, wide
 
 from workbench.engines import VllmEngineConfig, open_engine
-from workbench.engines.gap import Gap, PlainForward, head_differs, limits, what_is_stale
+from workbench.engines.gap import Gap, PlainForward, came_along, head_differs, limits, what_is_stale
 from workbench.engines.vllm_core import Answer, engine_arguments
 from workbench.engines.vllm_engine import completion_of, context_for, fault_of, is_bent, sampling_params
 from workbench.errors import ConfigError, EngineError
@@ -147,15 +147,49 @@ def test_control_every_step_of_a_sync_that_is_left_out_is_named():
         assert engine.policy_version == 3 and engine.stats()["gap_max"] < 1e-4 < engine.stats()["gap_max_ever"]
 
 
-def test_a_head_that_is_one_small_update_old_is_noticed_in_float32():
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_head_that_is_one_small_update_old_is_noticed(dtype):
+    """In bfloat16 the logprobs show nothing of it: the head itself is looked at."""
     model, left_out = wide(), set()
-    engine = stand_in(left_out)
+    engine = stand_in(left_out, dtype=dtype)
     left_out.add("refresh_tied")
+    with pytest.raises(EngineError, match="output head is stale"):
+        engine.sync(updated(model), 1)
+    assert dtype == "float32" or engine.stats()["gap_mean"] < limits(torch.bfloat16)[0]
+    left_out.clear()
+    engine.sync(updated(model), 2)
+
+
+@pytest.mark.parametrize("left_out, told", [({"refresh_tied"}, False), (set(), True)])
+def test_updates_too_small_to_be_told_in_bfloat16_add_up_until_they_are(left_out, told):
+    model, seen = wide(), []
+    engine = stand_in(left_out, dtype="bfloat16")
+    while len(seen) < 100 and (not seen or seen[-1] is None):
+        rounded = {name: w.to(torch.bfloat16) for name, w in engine._plain.names.choose(updated(model, 1e-5)).items()}
+        engine._core.load(rounded)
+        engine._core.refresh_tied()
+        seen.append(engine._look_at_head(rounded, torch.bfloat16)[0])
+    assert seen[-1] is told and len(seen) > 1, "else this test shows nothing"
+
+
+def updated(model, size: float = 3e-4):
+    """The weights after one more update, by default of the usual size."""
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 3e-4)  # what one update at the usual rate does
-    with pytest.raises(EngineError, match="output head is stale"):
-        engine.sync(model.state_dict(), 1)
+            parameter.add_(torch.randn_like(parameter) * size)
+    return model.state_dict()
+
+
+def test_a_change_is_told_below_the_rounding_and_nothing_is_told_without_one():
+    noise = torch.Generator().manual_seed(0)
+    old = torch.randn(4, 500, generator=noise)
+    for size, told in [(1e-2, True), (2e-3, True), (1e-5, None), (0.0, None)]:
+        new = old + size * torch.randn(4, 500, generator=noise)
+        for own, fresh in ((new, True), (old, False)):
+            for scale in (1.0, 0.3):  # some models scale their logits
+                rounded = (own * scale).to(torch.bfloat16).float()
+                assert came_along(rounded, old, new) is (told and fresh)
+    assert came_along(old * float("nan"), old, new) is None
 
 
 def test_weights_that_diverged_are_told_and_good_ones_mend_it():

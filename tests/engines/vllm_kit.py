@@ -40,11 +40,16 @@ def wide(seed: int = 0, tied: bool = True) -> torch.nn.Module:
 
 
 class StandIn:
-    """Keeps the promises of VllmCore by plain forward passes; `leave_out` names steps of a sync that do nothing."""
+    """Keeps the promises of VllmCore by plain forward passes; `leave_out` names steps of a sync that do nothing.
+
+    Weights and what the head makes of states are rounded to `dtype`; the rest is computed in float32.
+    """
 
     cache_tokens = 1 << 16
 
-    def __init__(self, model: torch.nn.Module, leave_out: set[str] | None = None) -> None:
+    def __init__(self, model: torch.nn.Module, leave_out: set[str] | None = None,
+                 dtype: str = "float32") -> None:
+        self.dtype = getattr(torch, dtype)
         self.leave_out = leave_out if leave_out is not None else set()
         self.body = copy.deepcopy(model)
         self.head = model.lm_head.weight.detach().clone()
@@ -67,7 +72,7 @@ class StandIn:
 
     def load(self, weights):
         if "load" not in self.leave_out:
-            copy_weights(self.body, weights)
+            copy_weights(self.body, {name: w.to(self.dtype).float() for name, w in weights.items()})
 
     def refresh_tied(self):
         if "refresh_tied" not in self.leave_out:
@@ -78,7 +83,7 @@ class StandIn:
             self.kept.clear()
 
     def head_logits(self, hidden_ND):
-        return hidden_ND.float() @ self.head.float().T
+        return (hidden_ND.float() @ self.head.float().T).to(self.dtype).float()
 
     def _logits(self, ids):
         with torch.no_grad():
@@ -110,7 +115,8 @@ class StandIn:
 
 def stand_in(leave_out: set[str] | None = None, **settings) -> VllmEngine:
     model = wide()
-    return VllmEngine(StandIn(model, leave_out), model, VllmEngineConfig(max_context=CONTEXT, **settings))
+    config = VllmEngineConfig(max_context=CONTEXT, **settings)
+    return VllmEngine(StandIn(model, leave_out, config.dtype), model, config)
 
 
 # ---------------------------------------------------------------------------------------------- the real one

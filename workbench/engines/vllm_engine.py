@@ -25,7 +25,7 @@ import torch
 
 from workbench.engines.base import Completion, Request
 from workbench.engines.config import VllmEngineConfig
-from workbench.engines.gap import Gap, PlainForward, head_differs, limits, what_is_stale
+from workbench.engines.gap import Gap, PlainForward, came_along, head_differs, limits, what_is_stale
 from workbench.engines.intake import Intake, model_context, new_token_limit
 from workbench.engines.vllm_core import Answer, open_core
 from workbench.errors import EngineError
@@ -93,6 +93,7 @@ class VllmEngine:
         self._policy_version = 0
         self._fault: str | None = None   # why it must not be sampled from, until a sync mends it
         self._turns: dict[str, _Turn] = {}
+        self._head_NV: torch.Tensor | None = None  # of fixed states, by the newest weights the head was seen to have
         vocab_size = int(model.get_input_embeddings().weight.shape[0])
         self._intake = Intake(context_for(model, config), vocab_size, core.cache_tokens)
         self._load(self._plain.names.choose({name: w.detach() for name, w in model.state_dict().items()}), 0)
@@ -239,13 +240,15 @@ class VllmEngine:
         counters.gap_max = max(gap_new.largest, gap_seen.largest, key=_nan_first)
         counters.gap_max_ever = max(counters.gap_max, counters.gap_max_ever, key=_nan_first)
         allowed = limits(own, self.config.gap_mean)
-        if gap_new.within(*allowed) and gap_seen.within(*allowed) and not seen.cached_tokens:
+        head_came, head_is_near = self._look_at_head(rounded, own)
+        within = gap_new.within(*allowed) and gap_seen.within(*allowed)
+        if within and not seen.cached_tokens and head_came is not False:
             return None
         cause = what_is_stale(
             finite=bool(np.isfinite([counters.gap_mean, counters.gap_max]).all()),
             answers_as_before=before is not None and seen == before,
-            head_is_old=self._head_is_old(rounded, own),
-            prefixes_are_old=bool(seen.cached_tokens) or gap_new.within(*allowed),
+            head_is_old=head_came is False or not head_is_near,
+            prefixes_are_old=bool(seen.cached_tokens) or (gap_new.within(*allowed) and not gap_seen.within(*allowed)),
         )
         return (f"version {version}: vLLM does not sample from the weights it was given. Its logprobs differ from a plain "
                 f"forward pass by {gap_new} (a prompt seen before: {gap_seen}), allowed are mean {allowed[0]:g} and max "
@@ -255,12 +258,19 @@ class VllmEngine:
         count = probed.logp_NT.shape[1]
         return Gap.between(probed.logp_NT, self._plain.logprobs(weights, probed.ids_NT, count, PROBE_TEMPERATURE))
 
-    def _head_is_old(self, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> bool:
-        width = self._plain.hidden_size
+    def _look_at_head(self, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> tuple[bool | None, bool]:
+        """(did the output head come along with these weights? None: cannot be told; is it theirs as far as one sees?)"""
         # Small numbers: a model that caps its logits leaves these as they are.
-        hidden_ND = torch.from_numpy(np.random.default_rng(0).normal(size=(4, width)) * 0.01).to(dtype)
-        plain_NV = self._plain.head_logits(weights, hidden_ND)
-        return plain_NV is not None and head_differs(self._core.head_logits(hidden_ND), plain_NV, dtype)
+        hidden_ND = torch.from_numpy(np.random.default_rng(0).normal(size=(4, self._plain.hidden_size)) * 0.01).to(dtype)
+        new_NV = self._plain.head_logits(weights, hidden_ND)
+        if new_NV is None:
+            return None, True
+        own_NV = self._core.head_logits(hidden_ND)
+        came = None if self._head_NV is None else came_along(own_NV, self._head_NV, new_NV)
+        # While nothing can be told the older one stays, so that small changes add up until something can.
+        if came or self._head_NV is None:
+            self._head_NV = new_NV
+        return came, not head_differs(own_NV, new_NV, dtype)
 
     def _new_prompts(self, version: int) -> np.ndarray:
         """Prompts that no cache can hold: drawn from the version."""
