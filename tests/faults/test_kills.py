@@ -84,7 +84,8 @@ def faulty(case: str, path: Path, config, number: int, error: int | None) -> kil
     return ending
 
 
-@pytest.mark.parametrize("first, stride", [(2, 23), pytest.param(1, 1, marks=pytest.mark.full)])
+@pytest.mark.parametrize("first, stride", [  # in `full`: every one, in two halves for two cores
+    (2, 23), pytest.param(1, 2, marks=pytest.mark.full), pytest.param(2, 2, marks=pytest.mark.full)])
 def test_dead_before_the_nth_system_call_of_a_whole_run(tmp_path, first, stride):
     """Not of a file or a step, but of training with evaluations and checkpoints: nothing in between may matter."""
     faults = break_everywhere(tmp_path, range(first, 1000, stride))
@@ -92,8 +93,8 @@ def test_dead_before_the_nth_system_call_of_a_whole_run(tmp_path, first, stride)
 
 
 @pytest.mark.parametrize("error, first, stride", [
-    (errno.ENOSPC, 9, 41), pytest.param(errno.ENOSPC, 1, 3, marks=pytest.mark.full),
-    pytest.param(errno.EIO, 2, 3, marks=pytest.mark.full),
+    (errno.ENOSPC, 9, 41), pytest.param(errno.ENOSPC, 1, 5, marks=pytest.mark.full),
+    pytest.param(errno.EIO, 2, 5, marks=pytest.mark.full),
 ])
 def test_a_full_or_faulty_disk_at_the_nth_system_call_of_a_whole_run(tmp_path, error, first, stride):
     faults = break_everywhere(tmp_path, range(first, 1000, stride), error=error)
