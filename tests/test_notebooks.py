@@ -18,6 +18,7 @@ from tests.notebook_kit import (MACHINE_PATH, NOTEBOOKS, code_cells, faults_of_f
 SMALL = {
     "00_tour": {"steps": 1, "num_tasks": 8, "seed": 3},
     "01_rollout": {"group_size": 3, "num_tasks": 2, "num_held_out": 8},
+    "04_train": {"steps": 2, "stop_after": 1, "tasks_per_step": 1, "num_tasks": 4},
 }
 
 by_name = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -29,9 +30,12 @@ def test_it_runs_under_papermill_with_other_parameters(path, tmp_path):
     assert not ran.faults(), "\n".join(ran.faults())
     injected = [cell for cell in code_cells(ran.notebook) if "injected-parameters" in cell.metadata.get("tags", ())]
     assert len(injected) == (path.stem in SMALL)
+    texts = [output.data["text/plain"] for cell in code_cells(ran.notebook) for output in cell.outputs if "data" in output]
+    if path.stem == "04_train":
+        assert any(text.startswith("equal: to the last bit") for text in texts), "stopped and resumed, or never interrupted"
+        assert any(text.startswith("different: config.json: learner.lr") for text in texts)
     if path.stem == "00_tour":
         assert (tmp_path / "runs/tour/metrics.jsonl").read_text().count("\n") == SMALL["00_tour"]["steps"]
-        texts = [output.data["text/plain"] for cell in code_cells(ran.notebook) for output in cell.outputs if "data" in output]
         assert any("1/1 · 100 %" in text for text in texts), "the progress line is saved in its final state"
         assert any("bit for bit" in text for text in texts)
 
