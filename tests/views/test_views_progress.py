@@ -77,6 +77,7 @@ def test_a_notebook_has_one_output_that_ends_true(monkeypatch, mode, forms):
             updated.append(bundle)
 
     monkeypatch.setattr(display, "display", lambda bundle, raw, display_id: shown.append(bundle) or Handle())
+    monkeypatch.setattr("workbench.views.progress_line._in_ipython", lambda: True)
     clock = Clock()
     with progress(1000, "training", mode=mode, clock=clock) as bar:
         for _ in range(1000):
@@ -84,6 +85,17 @@ def test_a_notebook_has_one_output_that_ends_true(monkeypatch, mode, forms):
             bar.advance()
     assert len(shown) == 1 and 2 <= len(updated) <= 42
     assert set(updated[-1]) == forms and "1000/1000" in updated[-1]["text/plain"]
+
+
+@pytest.mark.parametrize("mode", ["notebook", "batch"])
+def test_outside_of_ipython_a_notebooks_way_falls_back_to_plain_lines(mode, monkeypatch):
+    """A process that a notebook has started inherits WORKBENCH_PROGRESS."""
+    monkeypatch.setenv("WORKBENCH_PROGRESS", mode)
+    stream, clock = io.StringIO(), Clock()
+    with progress(2, "training", stream=stream, clock=clock) as bar:
+        clock.now += 10.0
+        bar.advance()
+    assert len(stream.getvalue().splitlines()) == 3 and "1/2" in stream.getvalue()
 
 
 def test_foreign_text_in_a_terminal_line_is_spelled_out():

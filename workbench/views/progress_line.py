@@ -133,7 +133,7 @@ def progress(total: int | None, label: str, *, mode: str = "auto", stream: TextI
             "and the variable WORKBENCH_PROGRESS"
         )
     if mode in ("notebook", "batch"):
-        return Progress(total, label, _notebook_output(mode), SECONDS_BETWEEN[mode], clock)
+        return Progress(total, label, _notebook_output(mode, stream), SECONDS_BETWEEN[mode], clock)
     stream = sys.stderr if stream is None else stream
     if mode == "quiet":
         return Progress(total, label, lambda view, last: None, SECONDS_BETWEEN[mode], clock)
@@ -150,9 +150,16 @@ def progress(total: int | None, label: str, *, mode: str = "auto", stream: TextI
 
 def _in_kernel() -> bool:
     """True inside a Jupyter kernel: IPython is loaded and has a kernel behind it."""
+    return getattr(_shell(), "kernel", None) is not None
+
+
+def _in_ipython() -> bool:
+    return _shell() is not None
+
+
+def _shell() -> Any | None:
     ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return getattr(shell, "kernel", None) is not None
+    return ipython.get_ipython() if ipython is not None else None
 
 
 def _clear_line(stream: TextIO) -> None:
@@ -172,10 +179,13 @@ def _terminal_output(stream: TextIO, rewrites: bool) -> Callable[[View, bool], N
     return show
 
 
-def _notebook_output(mode: str) -> Callable[[View, bool], None]:
+def _notebook_output(mode: str, stream: TextIO | None) -> Callable[[View, bool], None]:
+    """Outside of IPython, where a variable that was inherited may ask for this, plain lines: nothing displays there."""
     handle: list[Any] = []
 
     def show(view: View, last: bool) -> None:
+        if not _in_ipython():
+            return _terminal_output(sys.stderr if stream is None else stream, rewrites=False)(view, last)
         from IPython.display import display
 
         bundle = {"text/plain": view.text} if mode == "batch" else {"text/plain": view.text, "text/html": view.html}
