@@ -84,6 +84,14 @@ def test_only_the_newest_are_kept_and_never_fewer_than_two(tmp_path):
         checkpoint.save(tmp_path, 5, tensors_of(6), {})
 
 
+def test_what_was_just_saved_outlives_damaged_ones_that_are_newer(tmp_path):
+    saved(tmp_path, steps=(4, 5, 6), keep=3)
+    checkpoint.save(tmp_path, 3, tensors_of(3), state_of(3), keep=2)
+    assert checkpoint.steps(tmp_path) == [3, 5, 6]
+    checkpoint.prune(tmp_path, 2, spared=())
+    assert checkpoint.steps(tmp_path) == [5, 6]
+
+
 def test_nothing_to_load_is_none_and_a_run_writer_will_do(tmp_path):
     assert checkpoint.load_newest(tmp_path) is None
     with create_run(tmp_path / "run", {}) as run:

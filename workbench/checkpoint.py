@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,14 +69,16 @@ def save(run: RunWriter | str | os.PathLike, step: int, tensors: Mapping[str, Ma
     if os.path.lexists(folder / step_name(step)) and damage(run, step) is not None:  # a link to nowhere is damage too
         writer.set_aside(folder / step_name(step), folder.parent / "orphans")
     writer.write_folder(folder / step_name(step), files, kind="checkpoint", version=FORMAT)
-    prune(run, keep)
+    prune(run, keep, spared={step})
     return folder / step_name(step)
 
 
-def prune(run: RunWriter | str | os.PathLike, keep: int) -> None:
-    """Remove all but the newest `keep`: the second half of a save, done again by who goes on after a kill between."""
+def prune(run: RunWriter | str | os.PathLike, keep: int, *, spared: Collection[int]) -> None:
+    """Remove all but the newest `keep` and those of the steps `spared`: the second half of a save, done again by who
+    goes on after a kill between. Damaged ones count too, so `spared` holds what the run goes on from."""
     for old in steps(run)[:-keep]:
-        writer.remove_folder(_folder(run) / step_name(old))
+        if old not in spared:
+            writer.remove_folder(_folder(run) / step_name(old))
 
 
 def steps(run: RunWriter | str | os.PathLike) -> list[int]:

@@ -149,6 +149,21 @@ def test_a_damaged_checkpoint_is_passed_over_with_the_reason_and_made_again(whol
     assert (copied / "orphans/step-00000004-1").is_dir(), "the bad one is kept for people to look at"
 
 
+def test_the_last_sound_checkpoint_is_not_taken_away_for_damaged_ones(tmp_path, monkeypatch):
+    """Fewer are to be kept from now on: the newest two are damaged, the next one is what the run goes on from."""
+    path = tmp_path / "run"
+    train_here(small(train__checkpoint_every=1, train__keep_checkpoints=4), path)
+    for step in (3, 4):
+        (path / f"checkpoints/step-0000000{step}/state.json").write_bytes(b"{}")
+    with monkeypatch.context() as now:
+        now.setattr(loop, "_repeat", lambda *_: 1 / 0)  # it dies again before anything is made
+        with pytest.raises(ZeroDivisionError):
+            resume_here(path, {"train.keep_checkpoints": 2}, on_note=None)
+    assert checkpoint.steps(path) == [2, 3, 4] and checkpoint.damage(path, 2) is None
+    resume_here(path, on_note=None)
+    assert checkpoint.steps(path) == [3, 4] and checkpoint.damage(path, 3) is None is checkpoint.damage(path, 4)
+
+
 def test_steps_that_taught_nothing_are_counted_across_a_kill(tmp_path):
     config = small(collect__max_turn_tokens=2, train__max_empty_steps=3, train__steps=6, train__checkpoint_every=1)
     with pytest.raises(LearnerError, match="3 steps in a row taught nothing") as whole:

@@ -70,6 +70,8 @@ def go_on(session: Session, run: RunWriter | None, path: str | Path, schedule: S
     if schedule.start:
         _, tensors, state = checkpoint.load(path, schedule.start)
         session.learner.load_state(tensors, state["learner"])
+    if run is not None:
+        _tidy(loop)
     empty = schedule.empty
     for step in range(schedule.start, train.steps + 1):
         outcome = None
@@ -89,7 +91,16 @@ def _begin(loop: _Loop) -> None:
     if _policy_event(loop.stored) is None:
         run.event({"kind": "policy", "name": policy.name, "fingerprint": policy.fingerprint})
     run.note_machine(machine_of(loop.session))
-    checkpoint.prune(run, loop.session.config.train.keep_checkpoints)
+
+
+def _tidy(loop: _Loop) -> None:
+    """Take away the checkpoints that are too many: a kill may have come before it, or fewer are wanted now. Neither the
+    one that the run goes on from nor the newest sound one, however many damaged ones are newer."""
+    run, keep = loop.run, loop.session.config.train.keep_checkpoints
+    newer = [step for step in reversed(checkpoint.steps(run)) if step > loop.schedule.start]
+    if len(checkpoint.steps(run)) > keep:
+        sound = next((step for step in newer if checkpoint.damage(run, step) is None), loop.schedule.start)
+        checkpoint.prune(run, keep, spared={loop.schedule.start, sound})
 
 
 def check_policy(session: Session, stored: Run) -> None:
@@ -170,8 +181,7 @@ def _stuck(loop: _Loop, step: int, empty: int, outcome: StepOutcome | None) -> s
     metrics = rollout_metrics(groups)
     return (f"{empty} steps in a row taught nothing (step {step}: {metrics.get('flat_groups', 0):.0%} of the groups are "
             f"flat, {metrics['unscored']:.0f} trajectories unscored{fault}). Look at them with `workbench show "
-            f"{loop.stored.path} {step}`; a policy that always or never succeeds gives group baselines nothing to "
-            "compare")
+            f"{loop.stored.path} {step}`; a policy that always or never succeeds leaves nothing to compare")
 
 
 # ------------------------------------------------------------------------------------------------ what follows a step
