@@ -182,6 +182,21 @@ def test_a_step_of_training_has_no_gap(tmp_path):
     assert (metrics["stale_share"] == 0).all() and metrics["policy_version"].tolist() == [1, 2]
 
 
+def test_control_a_head_that_is_one_update_old_is_noticed(dtype, monkeypatch):
+    """vLLM's own gap, in its usual size: a change that bfloat16 hides in the logprobs."""
+    model = wide()
+    engine = real(dtype=dtype, **LONG)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 3e-4)
+    monkeypatch.setattr(VllmCore, "refresh_tied", lambda core: None)
+    with pytest.raises(EngineError, match="output head is stale"):
+        engine.sync(model.state_dict(), 1)
+    assert (engine.stats()["gap_mean"] < GAP[dtype]) == (dtype == "bfloat16")
+    monkeypatch.undo()
+    engine.sync(model.state_dict(), 2)
+
+
 def test_the_doctor_tries_it():
     from workbench.doctor.trials import run_probe
 
