@@ -11,12 +11,12 @@ import torch
 from engine_models import VOCAB, ask, drain, plain_logprobs, play, prompts, worst_gap
 from hypothesis import given
 from hypothesis import strategies as st
-from vllm_kit import CONTEXT, STEPS, stand_in, wide
+from vllm_kit import CONTEXT, STEPS, StandIn, stand_in, wide
 
 from workbench.engines import VllmEngineConfig, open_engine
 from workbench.engines.gap import Gap, PlainForward, came_along, head_differs, limits, what_is_stale
 from workbench.engines.vllm_core import Answer, engine_arguments
-from workbench.engines.vllm_engine import completion_of, context_for, fault_of, is_bent, sampling_params
+from workbench.engines.vllm_engine import VllmEngine, completion_of, context_for, fault_of, is_bent, sampling_params
 from workbench.errors import ConfigError, EngineError
 
 PROMPT = np.arange(6, 16)
@@ -100,6 +100,49 @@ def test_a_step_that_fails_is_told_to_all_who_wait_and_a_sync_mends_it():
     engine._core.explode = None
     engine.sync(wide(seed=1).state_dict(), 1)
     engine.submit(ask(2, "c", PROMPT))
+    assert drain(engine)[0].error is None
+
+
+def raising(words):
+    def call(*arguments):
+        raise RuntimeError(words)
+
+    return call
+
+
+def test_a_core_that_cannot_even_drop_requests_ends_turns_and_not_the_run():
+    engine = stand_in()
+    for number, session in enumerate("ab"):
+        engine.submit(ask(number, session, PROMPT))
+    engine._core.abort = raising("core is dead")
+    engine.release("a")
+    with pytest.raises(EngineError, match="could not drop a request .*core is dead.*open the engine anew, or sync"):
+        engine.submit(ask(2, "c", PROMPT))
+    engine._core.explode = "no kernel"
+    assert [(c.request_id, "no kernel" in c.error) for c in engine.poll()] == [(1, True)] and engine.poll() == []
+
+
+def test_a_turn_that_vllm_refuses_to_score_ends_alone():
+    engine = stand_in()
+    bent, plain = ask(0, "a", PROMPT, temperature=0.5), ask(1, "b", PROMPT)
+    engine.submit(bent), engine.submit(plain)
+    engine._core.add = raising("too long")
+    done = {completion.request_id: completion for completion in drain(engine)}
+    assert "refused to score the turn (RuntimeError: too long)" in done[0].error and done[1].error is None
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_whether_vllm_can_score_is_found_out_at_opening_and_stops_bent_sampling_only(refuses):
+    class Blind(StandIn):
+        def add(self, name, prompt, params):
+            if "prompt_logprobs" in params and refuses:
+                raise RuntimeError("no prompt logprobs")
+            super().add(name, prompt, {key: value for key, value in params.items() if key != "prompt_logprobs"})
+
+    engine = VllmEngine(Blind(wide()), wide(), VllmEngineConfig(max_context=CONTEXT))
+    with pytest.raises(EngineError, match="cannot score what was sampled.*sample at temperature 1"):
+        engine.submit(ask(0, "a", PROMPT, temperature=0.5))
+    engine.submit(ask(1, "a", PROMPT))
     assert drain(engine)[0].error is None
 
 

@@ -92,6 +92,7 @@ class VllmEngine:
         self._counters = VllmCounters()
         self._policy_version = 0
         self._fault: str | None = None   # why it must not be sampled from, until a sync mends it
+        self._cannot_score: str | None = None  # why bent sampling is refused: found out at opening
         self._turns: dict[str, _Turn] = {}
         self._head_NV: torch.Tensor | None = None  # of fixed states, by the newest weights the head was seen to have
         vocab_size = int(model.get_input_embeddings().weight.shape[0])
@@ -124,6 +125,9 @@ class VllmEngine:
         """Queue a turn. Raises EngineError for a request that can never be served."""
         if self._fault is not None:
             raise EngineError(f"request {request.id} refused: {self._fault}")
+        if self._cannot_score is not None and is_bent(request):
+            raise EngineError(f"request {request.id} refused: {self._cannot_score}; sample at temperature 1 and top_p 1, or "
+                              "use engine.kind='transformers'")
         prompt = self._intake.accept(request)
         limit = new_token_limit(len(prompt), request, self.context_length)
         name = str(request.id)
@@ -153,7 +157,7 @@ class VllmEngine:
         request_id = self._intake.cancel(session)
         if request_id is not None:
             del self._turns[str(request_id)]
-            self._core.abort(str(request_id))
+            self._abort(str(request_id))
 
     def sync(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         """Copy new weights in, drop every cached prefix, and assert that they are what is sampled from.
@@ -184,8 +188,11 @@ class VllmEngine:
                 turn.sampled = answer
                 sequence = [*(int(token) for token in request.prompt_ids), *answer.token_ids]
                 self._counters.scored_tokens += len(sequence)
-                self._core.add(answer.name, sequence, SCORING)
-                return None
+                try:
+                    self._core.add(answer.name, sequence, SCORING)
+                    return None
+                except Exception as error:  # whatever vLLM has against it ends this turn and no other (law 10)
+                    return self._end(request, f"vLLM refused to score the turn ({type(error).__name__}: {error})")
         self._intake.finish(request.id)
         del self._turns[answer.name]
         return completion_of(request, turn.limit, sampled, self._policy_version, self.config.dtype,
@@ -196,11 +203,22 @@ class VllmEngine:
         self._fault = f"{why}; open the engine anew, or sync"
         failed = []
         for name, turn in sorted(self._turns.items(), key=lambda item: item[1].request.id):
-            self._core.abort(name)
-            self._intake.finish(turn.request.id)
-            failed.append(failure(turn.request, why, self._policy_version, self.config.dtype))
-        self._turns.clear()
+            self._abort(name)
+            failed.append(self._end(turn.request, why))
         return failed
+
+    def _end(self, request: Request, why: str) -> Completion:
+        self._intake.finish(request.id)
+        del self._turns[str(request.id)]
+        return failure(request, why, self._policy_version, self.config.dtype)
+
+    def _abort(self, name: str) -> None:
+        """Drop a request. A core that is past even that is no reason to fail here: whoever submits next is told."""
+        try:
+            self._core.abort(name)
+        except Exception as error:
+            self._fault = self._fault or (f"vLLM could not drop a request ({type(error).__name__}: {error}); open the "
+                                          "engine anew, or sync")
 
     # ------------------------------------------------------------------------------------------ weights
 
@@ -219,6 +237,8 @@ class VllmEngine:
                               "it may know this architecture by other names: use engine.kind='transformers'") from error
         self._core.refresh_tied()
         self._core.forget_prefixes()
+        if opening:
+            self._cannot_score = self._try_scoring()
         self._fault = self._check(weights, version, before)
         self._counters.loads += 1
         self._counters.sync_cpu_seconds += time.process_time() - started
@@ -281,6 +301,23 @@ class VllmEngine:
         """The same prompt every time, longer than a block where the context allows it, so that it is cached."""
         length = max(1, min(self.config.block_tokens + 1, self.context_length - PROBE_TOKENS))
         return np.random.default_rng(0).integers(0, self._intake.vocab_size, (1, length))
+
+    def _try_scoring(self) -> str | None:
+        """Why this vLLM cannot tell the plain logprobs of a sequence, or None. Bent sampling alone needs that."""
+        sequence, name, answers = [0, 0], f"{PROBE}-scoring", []  # less than a block, so that no cache holds it
+        try:
+            self._core.add(name, sequence, SCORING)
+            for _ in range(100):
+                answers += self._core.step()
+                if answers:
+                    break
+        except Exception as error:  # as in `_probe`; a core that is broken altogether fails there
+            self._abort(name)
+            return f"vLLM cannot score what was sampled ({type(error).__name__}: {error})"
+        scored = answers[0].prompt_logprobs if answers else None
+        if scored is None or len(scored) != len(sequence) - 1:
+            return f"vLLM cannot score what was sampled (asked for one logprob it gave {scored})"
+        return None
 
     def _probe(self, prompts_NT: np.ndarray, what: str) -> "_Probed":
         """Sample a few tokens after each prompt. Only while nothing else is in flight. Raises EngineError."""
