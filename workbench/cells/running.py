@@ -328,8 +328,8 @@ def _claimed(path: Path) -> Iterator[IO[bytes]]:
             try:
                 before = attach(path).process if path.is_dir() else _alive(_noted(path))
                 if before is not None and not before.ended():
-                    raise StoreError(f"{path} is being trained by process {before.who.pid}; attach({str(path)!r}) gives "
-                                     "its handle: stop it or wait for it first, or choose another name")
+                    raise StoreError(f"{path} is being trained by process {before.who.pid}; attach({str(path)!r}) "
+                                     "gives its handle: stop it or wait for it first, or choose another name")
                 yield log
             finally:
                 fcntl.flock(log, fcntl.LOCK_UN)  # told: the child's output is a copy of it and would keep the lock
@@ -361,7 +361,7 @@ def _start(arguments: list[str], path: Path, steps: int | None, log: IO[bytes]) 
 
 
 def _environment() -> dict[str, str]:
-    """Ours, but its progress goes into a log: a notebook's way of showing it (`views.progress_line`) is not for there."""
+    """Ours, but its progress goes into a log: a notebook's way of showing it is not for there."""
     asked = os.environ.get("WORKBENCH_PROGRESS")
     return {**os.environ, "WORKBENCH_PROGRESS": "quiet" if asked == "quiet" else "terminal"}
 

@@ -126,8 +126,8 @@ class VllmEngine:
         if self._fault is not None:
             raise EngineError(f"request {request.id} refused: {self._fault}")
         if self._cannot_score is not None and is_bent(request):
-            raise EngineError(f"request {request.id} refused: {self._cannot_score}; sample at temperature 1 and top_p 1, or "
-                              "use engine.kind='transformers'")
+            raise EngineError(f"request {request.id} refused: {self._cannot_score}; sample at temperature 1 and top_p 1, "
+                              "or use engine.kind='transformers'")
         prompt = self._intake.accept(request)
         limit = new_token_limit(len(prompt), request, self.context_length)
         name = str(request.id)
