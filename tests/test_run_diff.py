@@ -79,6 +79,8 @@ CHANGES = {
     "credit bit": (dict(table=lambda t: at(t, "weight", 7)),
                    ("credit", 2, "credit-0001.parquet", "column weight, token 7 (trajectory 0, segment 0, position 7, ")),
     "clip state": (dict(table=lambda t: at(t, "clip_state", -1)), ("credit", 2, "credit-0001.parquet", "column clip_state, token ")),
+    "another length": (dict(table=lambda t: replace(t, columns={k: v[:-1] for k, v in t.columns.items()})),
+                       ("credit", 1, "credit-0000.parquet", "every column, ")),
     "column gone": (dict(table=lambda t: replace(t, columns={k: v for k, v in t.columns.items() if k != "ratio"})),
                     ("credit", 1, "credit-0000.parquet", "column ratio, only in a")),
     "metric bit": (dict(metrics=lambda m: m | {"loss": float(np.nextafter(m["loss"], 1))}), ("metrics", 1, "metrics.jsonl", "loss: 0.1 is not ")),

@@ -31,6 +31,7 @@ from workbench.store import STEP, TRAJECTORIES, Run, step_name
 
 PARTS = ("trajectories", "credit", "metrics", "evaluation", "checkpoint")  # in the order in which a step makes them
 SAME, DIFFERENT, ONLY_A, ONLY_B = "=", "≠", "a", "b"
+EVERY = "every column"  # where two tables are not of one length
 LONGEST = 300  # characters of a difference in words
 _MISSING = object()
 _ANY_FORMAT = 10**6  # of a checkpoint: only its seals are read here
@@ -257,7 +258,10 @@ def _inside(a: Run, b: Run, part: str, step: int, name: str) -> str:
         found = first_difference(a.groups(step), b.groups(step))
     elif part == "credit":
         columns = _credit_columns(a, b, step, name)
-        found = f"column {columns[0].column}, {columns[0].first}" + _more(len(columns), "column") if columns else None
+        found = None
+        if columns:
+            name = columns[0].column if columns[0].column == EVERY else f"column {columns[0].column}"
+            found = f"{name}, {columns[0].first}{_more(len(columns), 'column')}"
     else:
         paths = [_checkpoint(run, step) / name for run in (a, b)]
         found = _tensors_differ(*paths) if name.endswith(".safetensors") else first_difference(
@@ -271,6 +275,9 @@ def _credit_columns(a: Run, b: Run, step: int, file: str) -> tuple[ColumnDiffere
     if any(update not in run.updates(step) for run in (a, b)):
         return ()
     left, right = (run.credit(step, update).columns for run in (a, b))
+    lengths = [len(next(iter(columns.values()), ())) for columns in (left, right)]
+    if lengths[0] != lengths[1]:
+        return (ColumnDifference(EVERY, 0, None, f"{lengths[0]} tokens are not {lengths[1]}"),)
     found = []
     for name in {**left, **right}:
         x, y = left.get(name), right.get(name)

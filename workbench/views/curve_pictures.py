@@ -68,6 +68,7 @@ def curves_png(curves: Sequence[Curve], title: str) -> bytes:
     for index, curve in enumerate(curves):
         axes = drawing.add_subplot(rows, columns, index + 1)
         handles |= _draw(axes, curve)
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_title(plain(curve.panel.title), fontsize=10, loc="left", color="#1b2733")
         if index >= len(curves) - columns:
             axes.set_xlabel("step", fontsize=8, color="#525f6b")
@@ -88,7 +89,8 @@ def _draw(axes, curve: Curve) -> dict[str, object]:
         handles[line.name] = axes.axhline(line.value, color=colour, linestyle=dash, linewidth=1.4)
     if np.isfinite(curve.value).any():
         axes.plot(curve.step, curve.value, color=COURSE_PALE, linewidth=0.9)
-        handles[f"training, mean of {SMOOTH} steps"] = axes.plot(curve.step, curve.mean, color=COURSE, linewidth=2)[0]
+        look = {"color": COURSE, "linewidth": 2, "marker": "o" if len(curve.step) == 1 else None, "markersize": 3}
+        handles[f"training, mean of {SMOOTH} steps"] = axes.plot(curve.step, curve.mean, **look)[0]
     for mode, (colour, marker) in MODES.items():
         own = [p for p in curve.points if p.mode == mode]
         if own:

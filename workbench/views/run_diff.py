@@ -18,7 +18,7 @@ WIDEST = 60  # steps in the table; more are put together, several steps a column
 MARKS = {"=": ("#d9efe3", "equal"), "≠": ("#b84a00", "different"), "a": ("#5a6775", "only in a"),
          "b": ("#5a6775", "only in b"), "": (m.CARD, "in neither")}
 WORST = ("≠", "a", "b", "=", "")  # of several steps in one column, the first of these is shown
-LEGEND = "=  equal   ≠  different   a, b  only there"
+LEGEND = "= equal, ≠ different, a or b: only there"
 
 
 def show_diff(diff: Any, rows_a: Sequence[Mapping[str, Any]] = (), rows_b: Sequence[Mapping[str, Any]] = (),
@@ -31,7 +31,7 @@ def show_diff(diff: Any, rows_a: Sequence[Mapping[str, Any]] = (), rows_b: Seque
     one over the other, with the baselines of `evaluations` (law 12).
     """
     word, reason = _verdict(diff)
-    names = [f"a  {diff.a}", f"b  {diff.b}"]
+    names = [f"a: {diff.a}", f"b: {diff.b}"]
     settings = [(name, _short(left), _short(right)) for name, left, right in diff.settings]
     columns, table = _table(diff)
     firsts = [str(difference) for difference in diff.differences]
@@ -41,7 +41,7 @@ def show_diff(diff: Any, rows_a: Sequence[Mapping[str, Any]] = (), rows_b: Seque
     if settings:
         text += ["", words.aligned(_visible([("setting", "a", "b"), *settings]))]
     if columns:
-        text += ["", f"step {columns[0]} to {columns[-1]}{_binned(diff)}   {LEGEND}",
+        text += ["", f"step {columns[0]} to {columns[-1]}{_binned(diff)} ({LEGEND})",
                  words.aligned([(part, "".join(mark or "·" for mark in marks)) for part, marks in table.items()])]
     if firsts:
         text += ["", "the first difference of each part, the cause first:", *(f"  {visible(line)}" for line in firsts)]
@@ -114,7 +114,7 @@ def _strips(columns: Sequence[str], table: Mapping[str, Sequence[str]], binned: 
             f"background-color:{MARKS[mark][0]};color:{'#ffffff' if mark not in ('=', '') else m.INK}"))
             for step, mark in zip(columns, marks)]
         rows.append([m.cell(part), m.cell(*boxes, style="white-space:nowrap")])
-    return tag("div", m.note(f"step {columns[0]} to {columns[-1]}{binned}    {LEGEND}"), m.table(rows))
+    return tag("div", m.note(f"step {columns[0]} to {columns[-1]}{binned} ({LEGEND})"), m.table(rows))
 
 
 def _png(diff: Any, rows_a: Sequence, rows_b: Sequence, evaluations: Mapping[str, Any]) -> bytes | None:
