@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import workbench.policy as policy_module
 from workbench.errors import PolicyError
-from workbench.policy import fingerprint, load_policy, shipped_policies, weights_fingerprint
+from workbench.policy import fingerprint, load_policy, other_files, shipped_policies, weights_fingerprint
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
@@ -76,6 +76,16 @@ def test_the_fingerprint_is_of_the_weights(shelf):
     same = {name: weights[name] for name in reversed(weights)}
     assert weights_fingerprint(weights) == weights_fingerprint(same)
     assert weights_fingerprint(weights) != weights_fingerprint(tiny_model(seed=1).state_dict())
+
+
+def test_what_decides_beside_the_weights_is_known_by_file(shelf):
+    policy = load_policy(shelf / "bandit-tiny")
+    assert {"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} <= set(policy.files)
+    (shelf / "bandit-tiny" / "provenance.json").write_text("{}")
+    assert other_files(shelf / "bandit-tiny") == policy.files
+    edit_config(shelf / "bandit-tiny", rms_norm_eps=0.1)
+    now = other_files(shelf / "bandit-tiny")
+    assert [name for name in now if now[name] != policy.files[name]] == ["config.json"]
 
 
 def test_weights_in_memory_of_any_type_have_a_fingerprint():

@@ -167,4 +167,5 @@ def test_a_contradiction_made_in_python_is_refused_too(tmp_path):
 
 def test_a_run_remembers_which_weights_it_started_from(finished):
     (event,) = [event for event in finished.events() if event["kind"] == "policy"]
-    assert event["fingerprint"] == load_policy("frozenlake-tiny").fingerprint
+    policy = load_policy("frozenlake-tiny")
+    assert event["fingerprint"] == policy.fingerprint and event["files"] == policy.files

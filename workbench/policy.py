@@ -31,17 +31,22 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 # What a policy needs from a repository on the hub; subfolders and other formats of the same weights stay there.
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 UNWANTED = ["*/*", "consolidated*"]
+# What decides what a policy does, beside its weights: the names that transformers reads.
+DECIDING = ["config.json", "generation_config.json", "tokenizer*", "*.jinja", "vocab*", "merges.txt", "*.model",
+            "added_tokens.json", "special_tokens_map.json", "chat_template*"]
 
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """`name` as asked for; `fingerprint` is the SHA-256 of the weight files: the same weights have the same one."""
+    """`name` as asked for; `fingerprint` is the SHA-256 of the weight files: the same weights have the same one.
+    `files`: name -> SHA-256 of all other files that decide what the policy does (`other_files`)."""
 
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     fingerprint: str
     folder: Path
+    files: Mapping[str, str]
 
 
 def shipped_policies() -> list[str]:
@@ -73,7 +78,7 @@ def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str
                           f"({', '.join(missing[:3])} ...), which "
                           "would be filled with random numbers. Finish the download, or convert the checkpoint again")
     _check_fit(model, tokenizer, name)
-    return Policy(name, model.to(device).eval(), tokenizer, fingerprint(folder), folder)
+    return Policy(name, model.to(device).eval(), tokenizer, fingerprint(folder), folder, other_files(folder))
 
 
 def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
@@ -102,6 +107,13 @@ def fingerprint(folder: str | Path) -> str:
             while block := file.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()
+
+
+def other_files(folder: str | Path) -> dict[str, str]:
+    """Name -> SHA-256 of the files of a policy's folder that its numbers and its tokens also depend on: architecture,
+    generation, tokenizer, templates. The statement of where it comes from is none of them."""
+    paths = {path for pattern in DECIDING for path in Path(folder).glob(pattern) if path.is_file()}
+    return {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted(paths)}
 
 
 def weights_fingerprint(weights: Mapping[str, torch.Tensor]) -> str:

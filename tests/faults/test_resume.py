@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from workbench import checkpoint, cli, learner, rounding, store, writer
+from workbench import checkpoint, cli, learner, rounding, sealed, store, writer
 from workbench.algorithms import GRPO
 from workbench.cells import loop, resume, step as step_cell, train
 from workbench.cells.evaluate import evaluate
+from workbench.cells.loop import check_policy
 from workbench.cells.resume import resume_here
 from workbench.cells.rollout import rollout
 from workbench.cells.train import train_here
@@ -323,6 +324,23 @@ def test_another_policy_on_disk_is_refused(copied, monkeypatch):
     with pytest.raises(PolicyError, match="is not the one that .* began with.*now 000000000000. Put the former files"):
         resume_here(copied, {"train.steps": 9}, on_note=None)
     assert open_run(copied).config["train"]["steps"] == 4, "what was to be changed was not"
+
+
+def test_a_policy_with_the_same_weights_and_another_config_is_refused(tmp_path):
+    policy = tmp_path / "policy"
+    shutil.copytree(ROOT / "data/policies/bandit-tiny", policy)
+    path = train_here(small(policy__name=str(policy), train__steps=1, train__evaluate_every=0), tmp_path / "run").path
+    config = json.loads((policy / "config.json").read_text())
+    (policy / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}))
+    (policy / "merges.txt").touch()
+    with pytest.raises(PolicyError, match="began with: changed, new or gone since: config.json, merges.txt. Put the"):
+        resume_here(path, {"train.steps": 2}, on_note=None)
+    lines = (path / "events.jsonl").read_bytes().splitlines(keepends=True)
+    event = json.loads(lines[0])
+    assert event["kind"] == "policy" and set(event) == {"kind", "name", "fingerprint", "files", "crc32"}
+    old = sealed.line_bytes({key: event[key] for key in ("kind", "name", "fingerprint")})
+    (path / "events.jsonl").write_bytes(old + b"".join(lines[1:]))  # as an earlier version wrote it: it is still read
+    check_policy(open_session(load_config("bandit", {"policy.name": str(policy)}), quiet=True), open_run(path))
 
 
 # ------------------------------------------------------------------------------------------------ settings

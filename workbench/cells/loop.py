@@ -89,7 +89,8 @@ def _begin(loop: _Loop) -> None:
     """What is written down before the first step."""
     policy, run = loop.session.policy, loop.run
     if _policy_event(loop.stored) is None:
-        run.event({"kind": "policy", "name": policy.name, "fingerprint": policy.fingerprint})
+        run.event({"kind": "policy", "name": policy.name, "fingerprint": policy.fingerprint,
+                   "files": dict(policy.files)})
     run.note_machine(machine_of(loop.session))
 
 
@@ -105,11 +106,15 @@ def _tidy(loop: _Loop) -> None:
 
 def check_policy(session: Session, stored: Run) -> None:
     """Raise PolicyError where the policy's files are not those that the run began with."""
-    policy, known = session.policy, _policy_event(stored)
-    if known is not None and known["fingerprint"] != policy.fingerprint:
-        raise PolicyError(f"the policy {policy.name!r} is not the one that {stored.path} began with: its weights had "
-                          f"the fingerprint {known['fingerprint']}, now {policy.fingerprint}. Put the former files back, "
-                          "or start a new run with these")
+    policy, known = session.policy, _policy_event(stored) or {}
+    differ = [] if known.get("fingerprint") in (None, policy.fingerprint) else [
+        f"its weights had the fingerprint {known['fingerprint']}, now {policy.fingerprint}"]
+    files = known.get("files", policy.files)  # a run of an earlier version noted the weights alone
+    names = sorted(name for name in {*files, *policy.files} if files.get(name) != policy.files.get(name))
+    differ += [f"changed, new or gone since: {', '.join(names)}"] if names else []
+    if differ:
+        raise PolicyError(f"the policy {policy.name!r} is not the one that {stored.path} began with: "
+                          f"{'; '.join(differ)}. Put the former files back, or start a new run with these")
 
 
 def _policy_event(stored: Run) -> dict[str, Any] | None:
