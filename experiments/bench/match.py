@@ -1,8 +1,8 @@
 """Who steps when. Steps are made in turns within a lane, so that whatever else the machine does meets both sides alike.
 
     lane 1    ours, TRL                  in float32, on TRL's own route: the ratios at equal dtype
-    lane 2    ours, ours in bf16, and    first each of TRL's other configurations for two steps; the one that is best
-              TRL's configurations       at the second goes on, and is measured in the steps that follow
+    lane 2    ours, ours in bf16, and    first each of TRL's other configurations for one step; the one that is best
+              TRL's configurations       at it goes on, and is measured in the steps that follow
 
 Two lanes run at once where there are two cores, one thread each. The first step of every side is a warm-up. The choice
 of TRL's best is made by steps that are not part of its ratio, so that luck in choosing does not count.
@@ -53,21 +53,20 @@ def equal_dtype(record: Record, model: Path, work: Work, steps: int, ours: OurSi
 
 def best_of(record: Record, model: Path, work: Work, steps: int, ours: Sequence[OurSide],
             theirs: Sequence[PeerSide]) -> None:
-    """Two steps of each of TRL's configurations, then `steps` more of the best of them and of ours, in turns."""
-    total = steps + 2
+    """A step of each of TRL's configurations and of ours, then `steps` more of ours and of the best of TRL's, in turns.
+    """
+    total = steps + 1
     peers: dict[str, Worker] = {}
     own = [Worker.start("ours", side, work, model, total) for side in ours]
     try:
         for side in theirs:
             peers[side.name] = Worker.start("peer", side, work, model, total)
-            for _ in range(2):
-                record.note(side.name, peers[side.name].step())
-            best = max(peers, key=lambda name: record.steps[name][1].env_steps_per_s)
+            record.note(side.name, peers[side.name].step())
+            best = max(peers, key=lambda name: record.steps[name][0].env_steps_per_s)
             for name in [name for name in peers if name != best]:
                 peers.pop(name).close()
-        for side in own:  # the same steps as TRL's, so that step n plays the same boards
-            for _ in range(2):
-                record.note(side.name, side.step())
+        for side in own:
+            record.note(side.name, side.step())
         record.pairs += [(side.name, best) for side in own]
         for step in range(steps):
             order = [*own, peers[best]]

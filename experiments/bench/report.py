@@ -14,8 +14,8 @@ END_TO_END = "environment steps per second, end to end"
 
 
 def tried(record: Record) -> dict[str, float]:
-    """Environment steps per second of every side's second step: what TRL's best was chosen by."""
-    return {name: steps[1].env_steps_per_s for name, steps in record.steps.items() if len(steps) > 1}
+    """Environment steps per second of every side's first step: what TRL's best was chosen by."""
+    return {name: steps[0].env_steps_per_s for name, steps in record.steps.items()}
 
 
 def results(record: Record, count: int) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def in_words(found: Mapping[str, Any], *, idle: bool) -> list[str]:
                 lines.append(f"  {name}: " + ", ".join(f"{key} {value:.2g}" for key, value in said.items()))
         if idle:
             lines.append(f"  wall seconds a step: {pair['wall_s'][0]:.1f} and {pair['wall_s'][1]:.1f}")
-    lines += ["", "environment steps per second, end to end, at the second step of everything that was tried"]
+    lines += ["", "environment steps per second, end to end, at the first step of everything that was tried"]
     lines += [f"  {name:32s} {figure:6.2f}" for name, figure in sorted(found["tried"].items(), key=lambda kv: kv[1])]
     return lines
 
