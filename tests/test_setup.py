@@ -98,7 +98,7 @@ def test_safety_floors_are_below_no_range():
 def third_party_imports(folder: Path) -> dict[str, set[str]]:
     """{import name: files} of all that is neither standard library nor ours; imports for type checkers count too."""
     found: dict[str, set[str]] = {}
-    local = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {"workbench", "tests"}
+    local = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {"workbench", "tests", "experiments"}
     for path in sorted(folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             names = (
