@@ -65,7 +65,8 @@ def cores() -> int:
 
 def on_gpu(record: match.Record, model: Path, work: Work, steps: int) -> None:
     """One after the other on one device. Only the rollout route can play with weights that write no calls."""
-    match.equal_dtype(record, model, work, steps, OurSide("ours, bf16", engine_dtype="bfloat16", precision="bf16", device="cuda"),
+    ours = OurSide("ours, bf16", engine_dtype="bfloat16", precision="bf16", device="cuda")
+    match.equal_dtype(record, model, work, steps, ours,
                       PeerSide("TRL rollout, bf16", route="rollout", bf16=True, device="cuda"))
 
 
