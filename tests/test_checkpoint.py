@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
+import os
 import random
 import shutil
 import warnings
@@ -155,6 +157,27 @@ def test_whatever_stands_in_its_place_is_refused_and_set_aside_when_it_is_made_a
     checkpoint.save(tmp_path, 2, tensors_of(2), {})
     assert checkpoint.load_newest(tmp_path).step == 2
     assert [entry.name for entry in (tmp_path / "orphans").iterdir()] == ["step-00000002-1"]
+
+
+@pytest.mark.parametrize("what", ["weights", "tensors", "place"])
+def test_what_the_disk_will_not_read_is_damage_too(tmp_path, monkeypatch, what):
+    saved(tmp_path)
+    bad = tmp_path / "checkpoints/step-00000002"
+
+    def refusing(read):
+        def call(path, *args, **kwargs):
+            if path == bad or path == bad / "model.safetensors" and what != "place":
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return read(path, *args, **kwargs)
+        return call
+
+    if what == "tensors":
+        monkeypatch.setattr(checkpoint, "load_file", refusing(checkpoint.load_file))
+    else:
+        name = {"weights": "open", "place": "is_dir"}[what]
+        monkeypatch.setattr(Path, name, refusing(getattr(Path, name)))
+    with pytest.warns(checkpoint.CheckpointWarning, match="step-00000002.* cannot be read: Input/output error"):
+        assert checkpoint.load_newest(tmp_path).step == 1
 
 
 def test_a_manifest_in_other_bytes_is_refused_even_where_it_says_the_same(tmp_path):

@@ -202,6 +202,33 @@ def test_what_the_disk_refuses_is_said_and_leaves_nothing_behind(tmp_path, error
         assert refused >= 3
 
 
+def test_what_was_done_already_is_not_called_untouched(tmp_path):
+    """The last call of each fails: the sync of the folder, after the new name is there."""
+    def last_refused(act) -> str:
+        folder = tmp_path / "dry"
+        folder.mkdir()
+        writer.write_file(folder / "record", OLD)
+        with FaultyDisk(folder) as disk:
+            act(folder)
+        shutil.rmtree(folder)
+        shutil.rmtree(disk._spare)
+        folder.mkdir()
+        writer.write_file(folder / "record", OLD)
+        with FaultyDisk(folder, fail_at=disk.calls, error=errno.EIO), pytest.raises(StoreError) as caught:
+            act(folder)
+        assert os.listdir(folder) != ["record"] or (folder / "record").read_bytes() != OLD
+        shutil.rmtree(folder)
+        shutil.rmtree(disk._spare)
+        return str(caught.value)
+
+    for act in (lambda f: writer.write_file(f / "record", NEW, replace=True), lambda f: writer.make_folder(f / "new"),
+                lambda f: writer.write_folder(f / "whole", FILES, kind="thing", version=1),
+                lambda f: writer.append_line(f / "lines", {"n": 1}), lambda f: writer.set_aside(f / "record", f)):
+        assert "It is done, but a power cut may still undo it" in last_refused(act)
+    with FaultyDisk(tmp_path, fail_at=1, error=errno.EIO), pytest.raises(StoreError, match="before is untouched"):
+        writer.write_file(tmp_path / "record", NEW)
+
+
 def test_a_full_disk_is_a_full_disk(tmp_path):
     """The real thing, without wrapping: a device on which every write fails for lack of space."""
     with pytest.raises(StoreError, match="No space left on device.*bytes are free.*[Ff]ree some space"):
@@ -404,6 +431,49 @@ def test_one_writer_per_folder_and_no_stale_lock(tmp_path):
         writer.FolderLock(tmp_path)
     lock.release()
     writer.FolderLock(tmp_path).release()
+
+
+FORK = ("import os, sys, time; from workbench.writer import FolderLock; lock = FolderLock(sys.argv[1])\n"
+        "if child := os.fork(): print(child, flush=True)\n"
+        "time.sleep(60)")
+HAND_ON = ("import subprocess, sys, time; from workbench.writer import FolderLock; lock = FolderLock(sys.argv[1]);"
+           "print(subprocess.Popen(['sleep', '60'], pass_fds=[lock._fd]).pid, flush=True); time.sleep(60)")
+
+
+@pytest.mark.parametrize("code", [FORK, HAND_ON], ids=["forked", "handed-on"])
+def test_a_killed_writer_is_not_held_up_by_what_it_started(tmp_path, code):
+    holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    child = int(holder.stdout.readline())
+    try:
+        with pytest.raises(StoreError, match=rf"process {holder.pid} on \S+ since \S+; wait for it"):
+            writer.FolderLock(tmp_path)  # the child has not freed its parent's lock
+        holder.kill()
+        holder.wait()
+        if code == FORK:
+            writer.FolderLock(tmp_path).release()
+        else:  # the kernel keeps the lock for it; then it is said
+            with pytest.raises(StoreError, match="which has ended, but what it started still holds its lock; wait"):
+                writer.FolderLock(tmp_path)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        holder.kill()
+        holder.communicate()
+
+
+def test_a_writer_that_is_open_at_exit_says_nothing(tmp_path):
+    code = ("import sys; from workbench.writer import FolderLock; lock = FolderLock(sys.argv[1]);"
+            "sys.excepthook = lambda *_: None")  # which keeps all of this until the modules are gone
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_only_ones_own_leftovers_are_taken_away(tmp_path):
+    live, left = tmp_path / ".tmp-first-2-0123abcd", tmp_path / ".tmp-first-89abcdef"
+    live.mkdir()
+    left.mkdir()
+    assert writer.half_made(tmp_path / "first") == [left]
+    writer.create_folder(tmp_path / "first", {})
+    assert live.is_dir() and not left.exists(), "another run's is being made just now"
 
 
 # ------------------------------------------------------------------------------------------------ one writer

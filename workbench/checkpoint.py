@@ -84,14 +84,17 @@ def prune(run: RunWriter | str | os.PathLike, keep: int, *, spared: Collection[i
 def steps(run: RunWriter | str | os.PathLike) -> list[int]:
     """The steps that have a checkpoint, oldest first; whether it is sound shows when it is loaded."""
     folder = _folder(run)
-    names = os.listdir(folder) if folder.is_dir() else []
+    with sealed.readable(folder):
+        names = os.listdir(folder) if folder.is_dir() else []
     return sorted(int(match[1]) for name in names if (match := STEP.fullmatch(name)))
 
 
 def load(run: RunWriter | str | os.PathLike, step: int) -> Checkpoint:
     """One checkpoint, verified byte by byte. Raises StoreError naming file and reason."""
     path = _folder(run) / step_name(step)
-    if not path.exists():
+    with sealed.readable(path):
+        missing = not path.exists()
+    if missing:
         raise StoreError(f"{path} does not exist; there are checkpoints of steps {steps(run)}")
     names = sealed.verify_folder(path, kind="checkpoint", version=FORMAT)
     content = json.loads(sealed.read_file(path / _STATE))
@@ -112,7 +115,8 @@ def damage(run: RunWriter | str | os.PathLike, step: int) -> str | None:
 
 def _tensors(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
+        with sealed.readable(path):
+            return load_file(path)
     except (SafetensorError, ValueError, KeyError) as error:
         raise StoreError(f"{path} is not a safetensors file: {error}") from error
 

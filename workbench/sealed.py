@@ -9,7 +9,8 @@ import errno
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -153,14 +154,26 @@ def read_file(path: Path, *, start: int = 0) -> bytes:
         raise StoreError(f"{path} cannot be read: {reason}") from error
 
 
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """What the disk refuses to read in this block (a fault, no permission) is a StoreError that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
 # ------------------------------------------------------------------------------------------------ folders
 
 
 def verify_folder(path: Path, *, kind: str, version: int) -> tuple[str, ...]:
     """Names of the files of a `write_folder` folder, after checking every byte; StoreError names file and reason."""
     path = Path(path)
-    if path.is_symlink() or not path.is_dir():
-        raise StoreError(f"{path} is not a folder that was written here")
+    with readable(path):
+        if path.is_symlink() or not path.is_dir():
+            raise StoreError(f"{path} is not a folder that was written here")
     manifest = read_sealed_json(path / MANIFEST, kind=kind, version=version, exact=True)
     try:
         folder, files = manifest["folder"], {name: Seal(**seal) for name, seal in manifest["files"].items()}
@@ -170,7 +183,8 @@ def verify_folder(path: Path, *, kind: str, version: int) -> tuple[str, ...]:
         raise StoreError(f"{path} is the folder {folder!r} under another name; give it its name back")
     for name, seal in files.items():
         check_name(name)
-        _verify_file(path / name, seal)
+        with readable(path / name):
+            _verify_file(path / name, seal)
     return tuple(files)
 
 

@@ -18,13 +18,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import socket
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -50,6 +53,7 @@ _REMEDIES = {
     errno.EIO: "the disk reports a fault: copy the run to another disk before going on",
     errno.ELOOP: "a symbolic link stands there: the store writes through none; remove it",
 }
+_NOT_DURABLE = "It is done, but a power cut may still undo it"
 
 
 def _free_bytes(path: Path) -> str:
@@ -62,11 +66,13 @@ def _free_bytes(path: Path) -> str:
 
 
 @contextmanager
-def _disk_errors(path: Path, doing: str, temporary: Path | None = None) -> Iterator[None]:
+def _disk_errors(path: Path, doing: str, temporary: Path | None = None) -> Iterator[list[str]]:
     """Say what the disk refused. However the block ends early, `temporary` is removed; how much of it there was tells
-    how much room is needed at least, since what is free is counted without it."""
+    how much room is needed at least, since what is free is counted without it. The block adds to what it is given how
+    things stand once they are no longer as they were."""
+    standing = ["What was there before is untouched"]
     try:
-        yield
+        yield standing
     except BaseException as error:
         written = ""
         if temporary is not None:
@@ -77,7 +83,7 @@ def _disk_errors(path: Path, doing: str, temporary: Path | None = None) -> Itera
             raise
         remedy = _REMEDIES.get(error.errno, "mend the cause, then try again")
         raise StoreError(f"could not {doing} {path}: {error.strerror or error}{written}; {_free_bytes(path)} bytes are "
-                         f"free there. {remedy[0].upper()}{remedy[1:]}. What was there before is untouched") from error
+                         f"free there. {remedy[0].upper()}{remedy[1:]}. {standing[-1]}") from error
 
 
 def _bytes_in(path: Path) -> int:
@@ -151,8 +157,9 @@ def make_folder(path: Path) -> None:
         missing.append(path)
         path = path.parent
     for folder in reversed(missing):
-        with _disk_errors(folder, "make the folder"):
+        with _disk_errors(folder, "make the folder") as standing:
             os.mkdir(folder)
+            standing.append(_NOT_DURABLE)
             _sync_folder(folder.parent)
 
 
@@ -167,9 +174,10 @@ def write_file(path: Path, content: Chunks, *, replace: bool = False) -> Seal:
     if not replace and path.exists():
         raise StoreError(f"{path} is there already, and what is written is never changed; choose another name")
     temporary = _temporary(path)
-    with _disk_errors(path, "write", temporary):
+    with _disk_errors(path, "write", temporary) as standing:
         seal = _write_new(temporary, content)
         os.rename(temporary, path)
+        standing.append(_NOT_DURABLE)
         _sync_folder(path.parent)
     return seal
 
@@ -205,11 +213,12 @@ def _new_folder(path: Path) -> Iterator[Path]:
     if path.is_symlink() or path.exists():
         raise StoreError(f"{path} is there already, and what is written is never changed; choose another name")
     temporary = _temporary(path)
-    with _disk_errors(path, "write the folder", temporary):
+    with _disk_errors(path, "write the folder", temporary) as standing:
         os.mkdir(temporary)
         yield temporary
         _sync_folder(temporary)
         os.rename(temporary, path)
+        standing.append(_NOT_DURABLE)
         _sync_folder(path.parent)
 
 
@@ -228,8 +237,9 @@ def remove_folder(path: Path) -> None:
     """Take a folder away: first out of sight by one rename, then file by file; a kill between leaves trash to sweep."""
     path = Path(path)
     trash = path.parent / f"{TRASH}{path.name}-{secrets.token_hex(4)}"
-    with _disk_errors(path, "remove"):
+    with _disk_errors(path, "remove") as standing:
         os.rename(path, trash)
+        standing.append("It is out of sight already; the next one who writes here removes what is left of it")
         _sync_folder(path.parent)
         shutil.rmtree(trash)
 
@@ -240,8 +250,9 @@ def set_aside(path: Path, folder: Path) -> Path:
     number = 1
     while (target := folder / f"{path.name}-{number}").exists():
         number += 1
-    with _disk_errors(path, "set aside"):
+    with _disk_errors(path, "set aside") as standing:
         os.rename(path, target)
+        standing.append(_NOT_DURABLE)
         _sync_folder(folder)
         _sync_folder(path.parent)
     return target
@@ -249,7 +260,8 @@ def set_aside(path: Path, folder: Path) -> Path:
 
 def half_made(path: Path) -> list[Path]:
     """Temporaries of `path` that lie beside it: it was being made when a process died, or is being made just now."""
-    return sorted(path.parent.glob(f"{TEMPORARY}{path.name}-*")) if path.parent.is_dir() else []
+    ours = re.compile(f"{re.escape(TEMPORARY + path.name)}-[0-9a-f]{{8}}")  # as `_temporary` names them; "run-2" has others
+    return sorted(each for each in path.parent.iterdir() if ours.fullmatch(each.name)) if path.parent.is_dir() else []
 
 
 def sweep(folder: Path) -> list[Path]:
@@ -274,7 +286,7 @@ def append_line(path: Path, record: Mapping[str, Any], *, sync: bool = True) -> 
     `sync=False` is for lines that nobody will miss (the clock): a power cut may take the last of them.
     """
     path, line = Path(path), line_bytes(record)
-    with _disk_errors(path, "append to"):
+    with _disk_errors(path, "append to") as standing:
         is_new = not path.exists()
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
@@ -291,6 +303,7 @@ def append_line(path: Path, record: Mapping[str, Any], *, sync: bool = True) -> 
         finally:
             os.close(fd)
         if is_new:
+            standing.append(_NOT_DURABLE)
             _sync_folder(path.parent)
 
 
@@ -324,7 +337,8 @@ def cut_lines(path: Path, *, keep: int | None = None) -> int:
 class FolderLock:
     """One writer per folder, by flock: the kernel drops it when the process dies, so a stale lock cannot exist.
 
-    Raises StoreError naming the holder's process, machine and starting time. A forked child shares the lock.
+    Raises StoreError naming the holder's process, machine and starting time. A forked child does not hold it: it may
+    live on when its parent is killed.
     """
 
     def __init__(self, folder: Path):
@@ -332,10 +346,13 @@ class FolderLock:
         path = Path(folder) / ".lock"
         with _disk_errors(path, "lock"):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            _part_at_fork()
+            _held.add(self)
             try:
                 self._take()
             except BlockingIOError:
                 holder = os.pread(self._fd, 500, 0).decode("utf-8", "replace").strip() or "unknown"
+                holder += ", which has ended, but what it started still holds its lock" * _has_ended(holder)
                 self.release()
                 raise StoreError(f"{folder} is being written by {holder}; wait for it or stop it, or choose another "
                                  "name for this run. Reading the run is always possible") from None
@@ -361,8 +378,33 @@ class FolderLock:
 
     def release(self) -> None:
         """Let the next process have it."""
+        self._close()
+
+    def _close(self, close=os.close) -> None:  # `os` may be gone when the interpreter ends
         if self._fd is not None:
-            os.close(self._fd)
+            close(self._fd)
             self._fd = None
 
-    __del__ = release
+    __del__ = _close
+
+
+_held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+
+
+@cache
+def _part_at_fork() -> None:
+    os.register_at_fork(after_in_child=lambda: [lock.release() for lock in list(_held)])
+
+
+def _has_ended(holder: str) -> bool:
+    """Whether the process that wrote `holder` into a lock is known to be gone."""
+    said = re.match(r"process (\d+) on (\S+)", holder)
+    if said is None or said[2] != socket.gethostname():
+        return False
+    try:
+        os.kill(int(said[1]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # alive, and another user's
+        pass
+    return False
