@@ -374,6 +374,32 @@ def test_a_torn_line_is_left_out_and_said_and_only_a_writer_mends_it(tmp_path):
     assert [e["step"] for e in run.events()] == [1, 2]
 
 
+def test_a_damaged_clock_is_no_reason_not_to_go_on(tmp_path):
+    path = finished_run(tmp_path / "run", steps=3).path
+    before, digest = (path / "clock.jsonl").read_bytes(), open_run(path).digest()
+    lines = before.splitlines(keepends=True)
+    at = next(i for i, line in enumerate(lines) if b'"step":2' in line)
+    flip(path / "clock.jsonl", len(b"".join(lines[:at])) + len(lines[at]) // 2)
+    damaged = (path / "clock.jsonl").read_bytes()
+    with pytest.raises(StoreError, match="clock.jsonl: line .* is damaged"):
+        open_run(path).clock()
+    reopen_run(path).close()
+    run = open_run(path)
+    assert list(run.clock().index) == [1, 3] and [p["what"] for p in run.processes()] == ["created", "reopened"]
+    assert (path / "clock.jsonl.orphan-1").read_bytes() == damaged and run.digest() == digest
+    reopen_run(path).close()
+    assert not (path / "clock.jsonl.orphan-2").exists()
+
+
+def test_the_folder_one_is_in_is_a_run_folder_too(tmp_path, monkeypatch):
+    path = finished_run(tmp_path / "run").path
+    for folder, name in ((path, "."), (path, ""), (path / "steps", "..")):
+        monkeypatch.chdir(folder)
+        assert open_run(name).name == "run"
+        with reopen_run(name) as run:
+            assert run.path == path and run.last_step == 2
+
+
 def test_a_run_goes_on_where_it_was_and_ends_the_same(tmp_path):
     whole = finished_run(tmp_path / "whole", steps=3)
     path = finished_run(tmp_path / "stopped", steps=2).path

@@ -233,10 +233,10 @@ def _parse_line(line: bytes) -> dict[str, Any] | None:
     return record
 
 
-def read_lines(path: Path, *, start: int = 0) -> Lines:
+def read_lines(path: Path, *, start: int = 0, skip_damaged: bool = False) -> Lines:
     """Read a file of lines, from byte `start` on (0, or one of the `ends` of an earlier reading). An end without a line
     break, or with a page of zeros in it, is a write cut short: reported in `torn`, not returned. Any other line that
-    fails its checksum is damage: StoreError names it."""
+    fails its checksum is damage: StoreError names it, unless `skip_damaged`."""
     data = read_file(path, start=start)
     records, ends, at = [], [], 0
     while (newline := data.find(b"\n", at)) >= 0:
@@ -244,6 +244,9 @@ def read_lines(path: Path, *, start: int = 0) -> Lines:
         if record is None:
             if newline + 1 == len(data) and b"\0" in data[at:]:
                 break
+            if skip_damaged:
+                at = newline + 1
+                continue
             behind = f" behind byte {start}" if start else ""
             raise StoreError(f"{path}: line {len(records) + 1}{behind} is damaged (its checksum differs); restore the "
                              "file from a copy of the run")

@@ -62,8 +62,14 @@ def _credit_name(update: int) -> str:
     return f"credit-{update:04d}.parquet"
 
 
-def _run_path(path: str | os.PathLike) -> Path:
+def _with_name(path: str | os.PathLike) -> Path:
+    """`path`, spelled out where its last part is no name: the folder one is in, or the one above."""
     path = Path(path)
+    return Path(os.path.abspath(path)) if path.name in ("", "..") else path
+
+
+def _run_path(path: str | os.PathLike) -> Path:
+    path = _with_name(path)
     sealed.check_name(path.name)
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; name the run folder itself")
@@ -123,8 +129,9 @@ class RunWriter:
 
     def _mend(self) -> None:
         """Cut torn tails off and set uncommitted steps aside: the folder then holds what was committed, and no more."""
-        for name in _LINES:
+        for name in _LINES[:-1]:
             writer.cut_lines(self.path / name)
+        writer.leave_out_damaged_lines(self.path / _LINES[-1])  # no reason not to go on: the clock is not the run
         last = max(self.run.steps(), default=-1)
         newest = max(_numbered(self.path / "checkpoints", STEP), default=-1)
         if newest > max(last, 0):
@@ -238,7 +245,7 @@ class RunWriter:
 def open_run(path: str | os.PathLike) -> Run:
     """A run to look at, finished or not; needs neither torch nor transformers. Raises StoreError where `path` is not a
     run folder or is of a format that this version does not read."""
-    return Run(Path(path))
+    return Run(_with_name(path))
 
 
 class Run:
