@@ -44,7 +44,7 @@ def notes(steps: Sequence[StepWork]) -> dict[str, float]:
 def in_words(found: Mapping[str, Any], *, idle: bool) -> list[str]:
     lines = []
     for index, pair in enumerate(found["pairs"]):
-        # Figures are held against the goals at equal dtype, and end to end against TRL's best.
+        # All figures are held against the goals at equal dtype, and end to end against every other pair.
         judged = set(FIGURES) if index == 0 else {END_TO_END}
         lines += ["", f"{pair['ours']}  against  {pair['theirs']}, {pair['steps']} steps in turns"]
         for name, (own, other) in pair["figures"].items():
@@ -62,6 +62,8 @@ def in_words(found: Mapping[str, Any], *, idle: bool) -> list[str]:
             lines.append(f"  wall seconds a step: {pair['wall_s'][0]:.1f} and {pair['wall_s'][1]:.1f}")
     lines += ["", "environment steps per second, end to end, at the first step of everything that was tried"]
     lines += [f"  {name:32s} {figure:6.2f}" for name, figure in sorted(found["tried"].items(), key=lambda kv: kv[1])]
+    theirs = {pair["theirs"] for pair in found["pairs"]}
+    lines.append(f"  measured further: {' and '.join(sorted(theirs))}")
     return lines
 
 
