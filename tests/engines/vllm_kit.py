@@ -154,9 +154,3 @@ def real(model: torch.nn.Module | None = None, number: int = 0, **settings) -> V
 def _core(config: VllmEngineConfig, number: int, tied: bool):
     model = wide(tied=tied)
     return open_core(model, config, context_for(model, config) + 1)
-
-
-def forget() -> None:
-    """All that were opened are let go; the next one is opened anew."""
-    _engines.clear()
-    _core.cache_clear()

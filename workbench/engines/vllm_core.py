@@ -10,6 +10,7 @@ import importlib.util
 import os
 import random
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from workbench.engines.config import VllmEngineConfig
+from workbench.engines.intake import position_numbers
 from workbench.errors import EngineError
 
 HOW_TO_INSTALL = (
@@ -117,6 +119,7 @@ def open_core(model: torch.nn.Module, config: VllmEngineConfig, context: int) ->
         except Exception as error:  # whatever its parts raise, with its last line
             raise EngineError(f"vLLM {vllm.__version__} could not open a {type(model).__name__} on {config.device} in "
                               f"{config.dtype}: {_last_line(error)}") from error
+    _leave_others_alone(llm.engine_core)
     return VllmCore(llm, vllm)
 
 
@@ -136,6 +139,29 @@ def engine_arguments(text: Any, config: VllmEngineConfig, context: int) -> dict[
         # The cache has the size that was asked for; no share of the device is set aside beside it.
         gpu_memory_utilization=0.01,
     )
+
+
+_open_cores: set[int] = set()  # ids of the engines of this process that were not let go
+
+
+def _leave_others_alone(client: Any) -> None:
+    """An engine that is let go takes down what all of this process share only where it is the last one.
+
+    vLLM's own finalizer does so every time: in a notebook, `session = open_session(...)` run twice would end with the
+    first one's remains pulling down the second.
+    """
+    client._finalizer.detach()
+    _open_cores.add(id(client.engine_core))
+    weakref.finalize(client, _let_go, client.engine_core)
+
+
+def _let_go(core: Any) -> None:
+    _open_cores.discard(id(core))
+    if _open_cores:
+        core.model_executor.shutdown()
+        core.scheduler.shutdown()
+    else:
+        core.shutdown()
 
 
 def _import_vllm(device: str) -> Any:
@@ -161,9 +187,7 @@ def _import_vllm(device: str) -> Any:
 
 def _cache_bytes(text: Any, config: VllmEngineConfig) -> int:
     """Bytes of keys and values for `cache_tokens` positions; one block more, which vLLM keeps for itself."""
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    per_token = 2 * text.num_hidden_layers * heads * width * getattr(torch, config.dtype).itemsize
+    per_token = position_numbers(text) * getattr(torch, config.dtype).itemsize
     blocks = -(-config.cache_tokens // config.block_tokens) + 1
     return per_token * config.block_tokens * blocks
 
