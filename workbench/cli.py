@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -229,7 +230,7 @@ def _train(args: argparse.Namespace) -> int:
     out = args.out or Path("runs") / f"{Path(args.config).stem}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     run = _train_with_progress(config, out)
     print(f"\n{show_evaluations(run).text}\n\n{run.path}: {len(run.steps())} steps committed. "
-          f"Look at it: workbench show {run.path}")
+          f"Look at it: workbench show {shlex.quote(str(run.path))}")
     return 0
 
 
@@ -259,7 +260,7 @@ def _resume(args: argparse.Namespace) -> int:
     with watch(config.train.steps, label=run.name, done=len(run.steps())) as eyes:
         run = resume_here(run.path, settings, on_step=eyes.on_step, on_score=eyes.on_score, on_note=eyes.bar.say)
     print(f"\n{show_evaluations(run).text}\n\n{run.path}: {len(run.steps())} steps committed. "
-          f"Look at it: workbench show {run.path}")
+          f"Look at it: workbench show {shlex.quote(str(run.path))}")
     return 0
 
 
@@ -414,7 +415,7 @@ def _demo(args: argparse.Namespace) -> int:
     out = args.out or Path("runs") / f"demo-{args.task}-{time.strftime('%Y%m%d-%H%M%S')}"
     table: dict[str, Any] = demo(config, args.seeds, out, _train_with_progress)
     print(show_demo(table).text)
-    print(f"\ntable: {out / 'table.json'}\nlook at a run: workbench show {out}/seed-{args.seeds[0]}")
+    print(f"\ntable: {out / 'table.json'}\nlook at a run: workbench show {shlex.quote(f'{out}/seed-{args.seeds[0]}')}")
     return 0 if table["learned"] else 1
 
 

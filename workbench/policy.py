@@ -137,7 +137,8 @@ def _find(name: str) -> Path:
     if (SHIPPED / name / "config.json").is_file():
         return SHIPPED / name
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or not name:
-        raise PolicyError(f"no folder {name!r}{_close(path.name, _folders(path.parent))}. Give the folder that holds "
+        close = _close(path.name, _folders(path.parent)) or "."
+        raise PolicyError(f"no folder {name!r}{close} Give the folder that holds "
                           f"config.json, a shipped policy ({', '.join(shipped_policies()) or 'none found'}) or a name "
                           "on the hub")
     return _download(name)

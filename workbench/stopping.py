@@ -1,8 +1,8 @@
 """How a run is asked to stop: Ctrl-C, the kernel's stop button, SIGTERM. The first time the step under way is abandoned
 and everything committed stays; the second time the process ends at once. Both are safe, because a kill would be.
 
-Python runs a handler only between two of its own instructions, so code that is somewhere in C never hears of the first
-signal. The second one is therefore left to the kernel, and the grace to a thread that the interpreter's C handler wakes.
+Python runs a handler only between two of its own instructions, so code that is somewhere in C never hears of the
+first signal. The second one is therefore left to the kernel, and the grace to a thread that the interpreter's C handler wakes.
 """
 from __future__ import annotations
 

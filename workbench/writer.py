@@ -91,7 +91,7 @@ def _bytes_in(path: Path) -> int:
     total = 0
     for file in path.iterdir() if path.is_dir() else (path,):
         try:
-            total += file.stat().st_size
+            total += file.stat().st_size if file.is_file() else 0
         except OSError:
             continue
     return total
@@ -260,7 +260,7 @@ def set_aside(path: Path, folder: Path) -> Path:
 
 def half_made(path: Path) -> list[Path]:
     """Temporaries of `path` that lie beside it: it was being made when a process died, or is being made just now."""
-    ours = re.compile(f"{re.escape(TEMPORARY + path.name)}-[0-9a-f]{{8}}")  # as `_temporary` names them; "run-2" has others
+    ours = re.compile(f"{re.escape(TEMPORARY + path.name)}-[0-9a-f]{{8}}")  # as `_temporary` names them
     return sorted(each for each in path.parent.iterdir() if ours.fullmatch(each.name)) if path.parent.is_dir() else []
 
 

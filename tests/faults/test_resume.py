@@ -133,6 +133,12 @@ def test_a_lost_evaluation_is_measured_again_from_the_weights_of_its_step(whole,
     (copied / "evaluations/step-00000002.json").unlink()
     resume_here(copied, on_note=None)
     assert same(whole.path, copied)
+    (copied / "evaluations/step-00000004.json").write_bytes(b"{}")
+    with pytest.raises(StoreError, match="step-00000004.json is damaged.* Or move that file out of the folder: whoever"):
+        resume_here(copied, on_note=None)
+    (copied / "evaluations/step-00000004.json").unlink()
+    resume_here(copied, on_note=None)
+    assert same(whole.path, copied)
 
 
 @pytest.mark.parametrize("damaged", [[4], [2, 4]])
@@ -341,6 +347,26 @@ def test_a_policy_with_the_same_weights_and_another_config_is_refused(tmp_path):
     old = sealed.line_bytes({key: event[key] for key in ("kind", "name", "fingerprint")})
     (path / "events.jsonl").write_bytes(old + b"".join(lines[1:]))  # as an earlier version wrote it: it is still read
     check_policy(open_session(load_config("bandit", {"policy.name": str(policy)}), quiet=True), open_run(path))
+
+
+def test_a_policy_that_was_moved_is_told_where_it_lies_now(tmp_path, monkeypatch):
+    here, other = tmp_path / "here and there", tmp_path / "other"
+    shutil.copytree(ROOT / "data/policies/bandit-tiny", here / "mine")
+    other.mkdir()
+    monkeypatch.chdir(here)
+    short = small(policy__name="./mine", train__steps=1, train__evaluate_every=0)
+    path = train_here(short, here / "run").path
+    monkeypatch.chdir(other)
+    with pytest.raises(PolicyError, match=r"no folder './mine'\. Give .*elsewhere now.* the setting policy.name=FOLDER"):
+        resume_here(path, {"train.steps": 2}, on_note=None)
+    shutil.move(here / "mine", other / "moved")
+    run = resume_here(path, {"train.steps": 2, "policy.name": "./moved"}, on_note=None)
+    assert run.steps() == [1, 2] and run.config["policy"]["name"] == "./moved"
+    with pytest.raises(PolicyError, match="is not the one that .* began with"):
+        resume_here(path, {"train.steps": 3, "policy.name": "frozenlake-tiny"}, on_note=None)
+    with pytest.raises(KeyboardInterrupt, match="`workbench resume '.*here and there/run'` goes on with step 3"):
+        with train.stopped_runs_say_so(path):
+            raise KeyboardInterrupt
 
 
 # ------------------------------------------------------------------------------------------------ settings

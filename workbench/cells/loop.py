@@ -9,6 +9,7 @@ uninterrupted run would have made it, from the same weights and therefore with t
 """
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -186,7 +187,8 @@ def _stuck(loop: _Loop, step: int, empty: int, outcome: StepOutcome | None) -> s
     metrics = rollout_metrics(groups)
     return (f"{empty} steps in a row taught nothing (step {step}: {metrics.get('flat_groups', 0):.0%} of the groups are "
             f"flat, {metrics['unscored']:.0f} trajectories unscored{fault}). Look at them with `workbench show "
-            f"{loop.stored.path} {step}`; a policy that always or never succeeds leaves nothing to compare")
+            f"{shlex.quote(str(loop.stored.path))} {step}`; a policy that always or never succeeds leaves nothing "
+            "to compare")
 
 
 # ------------------------------------------------------------------------------------------------ what follows a step

@@ -20,7 +20,7 @@ from workbench.cells.schedule import Schedule, schedule
 from workbench.cells.step import StepOutcome
 from workbench.cells.train import stopped_runs_say_so
 from workbench.config import Config, changed_config
-from workbench.errors import ConfigError
+from workbench.errors import ConfigError, PolicyError
 from workbench.evaluation import Score
 from workbench.session import Session, first_process, open_session
 from workbench.store import Run, RunWriter, open_run, reopen_run
@@ -31,6 +31,8 @@ FREE = frozenset({
     "train.steps", "train.evaluate_every", "train.checkpoint_every", "train.keep_checkpoints", "train.max_empty_steps",
     "learner.max_bad_updates",
 })
+# Where the policy lies, not which one it is: its files must be those that the run began with.
+MOVED = frozenset({"policy.name"})
 # The same mathematics in other portions or on another machine: the last bits may differ, and that is written down.
 ROUNDING = frozenset({
     "learner.num_processes", "learner.micro_batch_tokens", "policy.device", "engine.device", "engine.max_rows",
@@ -64,7 +66,7 @@ def resume_here(path: str | Path, settings: Mapping[str, Any] = {}, *,
         run = None
         try:
             run = reopen_run(path) if first_process() else None  # from here on nobody else writes
-            session = open_session(config)
+            session = _open(config)
             check_policy(session, stored)
             world = session.learner and session.place[1]  # the learner asserts the number of processes
             plan = schedule(stored, config) if run is not None else None
@@ -95,16 +97,27 @@ def resumed_config(stored: Run, settings: Mapping[str, Any]) -> tuple[Config, di
             raise
         raise ConfigError(f"the configuration of {stored.path} is not one of this version of the workbench: {error}. "
                           "Resume the run with the version that it was made with") from error
-    refused = [f"{key} ({old!r}, now {new!r})" for key, (old, new) in changed.items() if key not in FREE | ROUNDING]
+    allowed = FREE | MOVED | ROUNDING
+    refused = [f"{key} ({old!r}, now {new!r})" for key, (old, new) in changed.items() if key not in allowed]
     done = len(stored.steps())
     if refused:
         raise ConfigError(f"{', '.join(refused)} cannot be changed in a run that has begun: {done} steps were made with "
-                          f"the old value. Start a new run with it; what can be changed: {', '.join(sorted(FREE))}, and "
-                          f"at the price of other last bits {', '.join(sorted(ROUNDING))}")
+                          f"the old value. Start a new run with it; what can be changed: "
+                          f"{', '.join(sorted(FREE))}, {', '.join(MOVED)} (the same files elsewhere), and at the price of other last bits "
+                          f"{', '.join(sorted(ROUNDING))}")
     if config.train.steps < done:
         raise ConfigError(f"train.steps = {config.train.steps}, but {done} steps are committed and stay; give "
                           f"train.steps at least {done}")
     return config, changed
+
+
+def _open(config: Config) -> Session:
+    try:
+        return open_session(config)
+    except PolicyError as error:
+        stop = "" if str(error).endswith(("?", ".")) else "."
+        raise PolicyError(f"{error}{stop} Where the policy of this run lies elsewhere now, or its relative name was "
+                          "given in another folder, resume with the setting policy.name=FOLDER") from error
 
 
 def _announce(session: Session, run: RunWriter, stored: Run, plan: Schedule, changed: Mapping[str, tuple[Any, Any]],

@@ -3,6 +3,7 @@ which checkpoint it is made. All of it is read off the folder: nothing else surv
 """
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from workbench import checkpoint
@@ -62,7 +63,7 @@ def schedule(run: Run, config: Config) -> Schedule:
     def train_at(step: int) -> TrainConfig:
         return next(train for after, train in reversed(eras) if after <= step)
 
-    there = run.evaluations()
+    there = _evaluations(run)
     evaluations = {step for step in range(1, committed + 1) if evaluates(train_at(step), step)} | {0}
     evaluations = {step for step in evaluations if step_name(step) not in there}
     # What comes before the first thing to be made again; the neighbours are measured without any training.
@@ -73,6 +74,14 @@ def schedule(run: Run, config: Config) -> Schedule:
     taught = [step for step in range(1, start + 1) if made[step - 1]]
     return Schedule(config.train, committed, start, start - max(taught, default=0), frozenset(checkpoints),
                     frozenset(evaluations), damaged)
+
+
+def _evaluations(run: Run) -> Collection[str]:
+    try:
+        return run.evaluations().keys()
+    except StoreError as error:
+        raise StoreError(f"{error}. Or move that file out of the folder: whoever resumes the run measures it again, "
+                         "with the same numbers") from error
 
 
 def _eras(run: Run, config: Config, committed: int) -> list[tuple[int, TrainConfig]]:

@@ -9,6 +9,7 @@ own.
 """
 from __future__ import annotations
 
+import shlex
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -61,10 +62,11 @@ def stopped_runs_say_so(path: str | Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as asked:
-        words = f"stopped; `workbench resume {path}` goes on"
+        command = f"workbench resume {shlex.quote(str(path))}"
+        words = f"stopped; `{command}` goes on"
         try:
             done = len(open_run(path).steps())
-            words = f"stopped after {done} committed steps; `workbench resume {path}` goes on with step {done + 1}"
+            words = f"stopped after {done} committed steps; `{command}` goes on with step {done + 1}"
         except StoreError:  # so early that there is nothing to go on with
             words = f"stopped before {path} was made"
         raise Asked(words, getattr(asked, "signal", signal.SIGINT)) from None
