@@ -23,6 +23,10 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = {"train__steps": 2, "train__tasks_per_step": 2, "train__group_size": 3, "train__checkpoint_every": 1,
         "train__evaluate_every": 1, "evaluation__num_tasks": 2}
 
+# How things stand after an error: before the rename, after it, and while a folder is deleted that is gone already.
+STANDING = ("What was there before is untouched", "It is done, but a power cut may still undo it",
+            "It is out of sight already; the next one who writes here removes what is left of it")
+
 
 @pytest.mark.parametrize("kills, damaged, cases", [
     (4, 0, ["ppo-critic"]),
@@ -80,7 +84,7 @@ def faulty(case: str, path: Path, config, number: int, error: int | None) -> kil
     elif ending.status:
         assert ending.status == 2, ending.words
         assert str(path.parent) in ending.words and "bytes are free" in ending.words and "StoreError" in ending.words
-        assert "What was there before is untouched" in ending.words
+        assert any(words in ending.words for words in STANDING), ending.words
     return ending
 
 
