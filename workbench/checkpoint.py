@@ -23,7 +23,7 @@ from torch import Tensor
 from workbench import sealed, writer
 from workbench.columns import first_difference
 from workbench.errors import StoreError
-from workbench.store import STEP, RunWriter, step_name
+from workbench.store import RunWriter, step_folders, step_name
 
 FORMAT = 1
 _SUFFIX = ".safetensors"
@@ -83,10 +83,7 @@ def prune(run: RunWriter | str | os.PathLike, keep: int, *, spared: Collection[i
 
 def steps(run: RunWriter | str | os.PathLike) -> list[int]:
     """The steps that have a checkpoint, oldest first; whether it is sound shows when it is loaded."""
-    folder = _folder(run)
-    with sealed.readable(folder):
-        names = os.listdir(folder) if folder.is_dir() else []
-    return sorted(int(match[1]) for name in names if (match := STEP.fullmatch(name)))
+    return step_folders(_folder(run))
 
 
 def load(run: RunWriter | str | os.PathLike, step: int) -> Checkpoint:

@@ -27,7 +27,8 @@ from workbench import sealed
 from workbench.columns import differing_bits, first_difference
 from workbench.errors import StoreError
 from workbench.sealed import Seal
-from workbench.store import STEP, TRAJECTORIES, Run, step_name
+from workbench.store import TRAJECTORIES, Run, step_folders, step_name
+from workbench.views.records import flattened
 
 PARTS = ("trajectories", "credit", "metrics", "evaluation", "checkpoint")  # in the order in which a step makes them
 SAME, DIFFERENT, ONLY_A, ONLY_B = "=", "≠", "a", "b"
@@ -136,13 +137,8 @@ def _read(run: Run) -> _Facts:
     for name, content in run.evaluations().items():
         evaluations.setdefault(int(content.get("step") or 0), {})[name] = content
     lines = {line["step"]: line for line in sealed.read_lines(run.path / "metrics.jsonl").records}
-    return _Facts(lines, evaluations, {step: _manifest(run, step) for step in _checkpoint_steps(run)},
+    return _Facts(lines, evaluations, {step: _manifest(run, step) for step in step_folders(run.path / "checkpoints")},
                   tuple(run.events()))
-
-
-def _checkpoint_steps(run: Run) -> list[int]:
-    folder = run.path / "checkpoints"
-    return sorted(int(match[1]) for path in folder.glob("step-*") if (match := STEP.fullmatch(path.name)))
 
 
 def _manifest(run: Run, step: int) -> Any:
@@ -183,16 +179,10 @@ def _mark(a: Any, b: Any) -> str:
 
 
 def _settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
-    left, right = _flat(a), _flat(b)
+    left, right = flattened(a), flattened(b)
     names = [*left, *(name for name in right if name not in left)]
     return tuple((name, left.get(name, "not set"), right.get(name, "not set")) for name in names
                  if first_difference(left.get(name, _MISSING), right.get(name, _MISSING)) is not None)
-
-
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(tree, Mapping) or not tree:
-        return {prefix.rstrip("."): tree}
-    return {name: value for key, inner in tree.items() for name, value in _flat(inner, f"{prefix}{key}.").items()}
 
 
 def _first_of_each(a: Run, b: Run, facts: list[_Facts], settings, steps, table) -> Iterator[Difference]:

@@ -133,7 +133,7 @@ class RunWriter:
             writer.cut_lines(self.path / name)
         writer.leave_out_damaged_lines(self.path / _LINES[-1])  # no reason not to go on: the clock is not the run
         last = max(self.run.steps(), default=-1)
-        newest = max(_numbered(self.path / "checkpoints", STEP), default=-1)
+        newest = max(step_folders(self.path / "checkpoints"), default=-1)
         if newest > max(last, 0):
             raise StoreError(f"{self.path} has a checkpoint of step {newest}, but its last committed step is {last}: "
                              "metrics or trajectories were lost. Restore the run from a copy, or move the checkpoints "
@@ -308,7 +308,7 @@ class Run:
     def uncommitted(self) -> list[int]:
         """Steps that have files but no metrics line: under way, or left by a process that died."""
         commits = self._commits()
-        return [step for step in _numbered(self.path / "steps", STEP) if step not in commits]
+        return [step for step in step_folders(self.path / "steps") if step not in commits]
 
     def warnings(self) -> list[str]:
         """What a reader should know: lines cut short, steps not committed."""
@@ -423,10 +423,11 @@ def _frame(rows: Mapping[int, Mapping[str, Any]]) -> pandas.DataFrame:
     return frame.drop(columns="step", errors="ignore")
 
 
-def _numbered(folder: Path, pattern: re.Pattern) -> list[int]:
-    if not folder.is_dir():
-        return []
-    return sorted(int(match[1]) for name in os.listdir(folder) if (match := pattern.fullmatch(name)))
+def step_folders(folder: Path) -> list[int]:
+    """The steps that have a folder (or file) of their name in `folder`, in order; none where it does not exist."""
+    with sealed.readable(folder):
+        names = os.listdir(folder) if folder.is_dir() else []
+    return sorted(int(match[1]) for name in names if (match := STEP.fullmatch(name)))
 
 
 def _range(steps: list[int]) -> str:
