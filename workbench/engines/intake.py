@@ -86,6 +86,13 @@ def model_context(model: Any, max_context: int | None) -> int:
     return int(max_context or positions)
 
 
+def position_numbers(text: Any) -> int:
+    """Numbers in the keys and values of one position, all layers. `text`: a Hugging Face config of the text model."""
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return 2 * text.num_hidden_layers * heads * width
+
+
 def new_token_limit(prompt_length: int, request: Request, context_length: int) -> int:
     """How many tokens this turn may get: what was asked for, or what the context has room for."""
     return min(request.max_new_tokens, context_length - prompt_length)
