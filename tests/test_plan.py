@@ -76,6 +76,17 @@ def test_what_each_setting_costs(tmp_path):
     assert "keys and values" not in by_name(planned({}, **{"engine.cache": "off"}))
 
 
+def test_an_evaluation_of_more_tasks_costs_its_attempts_and_its_cache():
+    few, many = planned(**{"evaluation.num_tasks": 16}), planned(**{"evaluation.num_tasks": 48})
+    attempt = int(few.remarks[0].split("up to ")[1].split()[0])
+    more = {name: by_name(many)[name] - size for name, size in by_name(few).items() if by_name(many)[name] != size}
+    cache = 32 * -(-attempt // 64) * 64 * 3 * 2 * 2 * 32 * 4
+    assert more == {"keys and values": cache, "cache that grows": cache // 6,
+                    "attempts evaluated": 32 * attempt * 100}
+    assert many.at("evaluating", "host") - few.at("evaluating", "host") == sum(more.values())
+    assert "Largest: attempts evaluated" in planned({}, **{"evaluation.num_tasks": 100_000}).verdicts[0]
+
+
 def test_more_vocabulary_costs_its_logits(tmp_path):
     tiny = {**QWEN_3B, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
             "head_dim": 32}
@@ -129,7 +140,8 @@ def test_too_little_memory_is_said_with_what_dominates_and_what_to_do(qwen):
 def test_on_a_gpu_weights_count_there_and_python_does_not():
     report = planned(limits={"host": 10**12, "device": 10**12}, **{"policy.device": "cuda"})
     assert report.totals["device"][1] > report.totals["host"][1] and "memory of cuda" in report.text
-    assert {item.name for item in report.items if item.place == "host"} == {"trajectories", "copies to save"}
+    assert {item.name for item in report.items if item.place == "host"} == {"trajectories", "attempts evaluated",
+                                                                             "copies to save"}
 
 
 def test_the_plan_shows_itself_three_ways():
@@ -153,8 +165,8 @@ def test_the_terminal_plans_and_refuses_what_does_not_go_together(capsys, monkey
     monkeypatch.setattr("workbench.doctor.plan.measured_baseline", lambda: 400_000_000)
     assert cli.main(["doctor", "--plan", "frozenlake", "--set", "train.tasks_per_step=2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["items"][0] == {"name": "Python and torch", "bytes": 400_000_000, "moments": ["sampling", "updating",
-                                "saving"], "why": "a process that imported everything, measured", "place": "host"}
+    assert told["items"][0] == {"name": "Python and torch", "bytes": 400_000_000, "moments": ["evaluating", "sampling",
+                                "updating", "saving"], "why": "a process that imported everything, measured", "place": "host"}
     assert cli.main(["doctor", "--set", "train.steps=2"]) == 2
     assert "--set changes the config of --plan" in capsys.readouterr().err
     assert cli.main(["doctor", "--plan", "frozenlake", "--policy", "x"]) == 2
@@ -191,14 +203,14 @@ def baseline():
     return measured_baseline()
 
 
-def compare(settings, baseline):
+def compare(settings, baseline, preset="frozenlake"):
     """(planned, measured) bytes of a run of one step."""
     written = [f"{key}={value}" for key, value in settings.items()]
-    done = subprocess.run([sys.executable, "-m", "tests.memory_run", "frozenlake", *written], cwd=ROOT, text=True,
+    done = subprocess.run([sys.executable, "-m", "tests.memory_run", preset, *written], cwd=ROOT, text=True,
                           capture_output=True, timeout=600)
     assert done.returncode == 0, done.stderr
     measured = int(done.stdout.splitlines()[-1])
-    report = plan(load_config("frozenlake", settings), limits=ROOMY, baseline=baseline)
+    report = plan(load_config(preset, settings), limits=ROOMY, baseline=baseline)
     need = report.totals["host"][1]
     print(f"planned {need / 1e6:.0f} MB, measured {measured / 1e6:.0f} MB: {need / measured - 1:+.1%}")
     return need, measured
@@ -206,6 +218,14 @@ def compare(settings, baseline):
 
 def test_the_plan_is_within_a_fifth_of_a_small_run(baseline):
     need, measured = compare(SMALL, baseline)
+    assert abs(need / measured - 1) <= 0.2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("preset", ["frozenlake", "frozenlake-ppo"])
+def test_the_plan_is_within_a_fifth_of_a_preset_as_it_is(baseline, preset):
+    """With its evaluations of 512 tasks, which are most of what it holds; only the number of steps is another."""
+    need, measured = compare({"train.steps": 1}, baseline, preset)
     assert abs(need / measured - 1) <= 0.2
 
 

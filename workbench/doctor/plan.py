@@ -24,6 +24,7 @@ from workbench.algorithms.base import needs_critic
 from workbench.config import Config
 from workbench.doctor.fake_step import Shapes, StepBytes, fake_step
 from workbench.doctor.trials import run_probe
+from workbench.engines.intake import position_numbers
 from workbench.envs import tasks as env_tasks
 from workbench.errors import ConfigError, PolicyError
 from workbench.policy import SHIPPED
@@ -32,7 +33,7 @@ from workbench.views import markup
 from workbench.views.words import aligned
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-MOMENTS = ("sampling", "updating", "saving")
+MOMENTS = ("evaluating", "sampling", "updating", "saving")
 CHARACTERS_A_TOKEN = 3.5     # where there is no tokenizer to ask
 MESSAGE_TOKENS = 8           # what a chat template writes around a message
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -115,7 +116,7 @@ class MemoryPlan:
             rows.append([f"together ({place})", *(_size(self.at(moment, place)) for moment in MOMENTS), ""])
         head = f"Memory of one process: {self.name}, {self.parameters / 1e6:,.1f} million parameters, on {self.device}"
         notes = [*self.remarks, *(f"not counted: {words}" for words in NOT_COUNTED)]
-        return "\n".join([head, aligned(rows, right=(1, 2, 3), indent="  "), "", *self.verdicts, "", *notes])
+        return "\n".join([head, aligned(rows, right=range(1, 1 + len(MOMENTS)), indent="  "), "", *self.verdicts, "", *notes])
 
     def as_dict(self) -> dict[str, Any]:
         return {"ok": self.ok, "name": self.name, "device": self.device, "parameters": self.parameters,
@@ -172,7 +173,7 @@ def plan(config: Config, *, limits: dict[str, int | None] | None = None, baselin
     lengths = _lengths(config, model_config, folder)
     shapes = _shapes(config, lengths)
     critic = config.critic.trunk if needs_critic(config.algorithm) else None
-    rows = min(config.engine.max_rows, _attempts(config))
+    rows = min(config.engine.max_rows, _sessions(config))
     try:
         step = fake_step(model_config, shapes, critic=critic, bf16=config.learner.precision == "bf16",
                          entropy_has_gradient=bool(config.algorithm.entropy_coef),
@@ -183,19 +184,20 @@ def plan(config: Config, *, limits: dict[str, int | None] | None = None, baselin
                           f"({type(error).__name__}: {error})") from error
     if baseline is None:
         baseline = measured_baseline()
-    items = _items(config, model_config, step, shapes, lengths, critic, baseline)
+    items = _items(config, model_config, step, shapes, lengths, critic, baseline, on_cpu=device == "cpu")
     return MemoryPlan(name, device, step.parameters, tuple(items), _limits(device) if limits is None else limits,
                       _remarks(config, step, shapes, lengths, device))
 
 
 def _items(config: Config, model_config: PreTrainedConfig, step: StepBytes, shapes: Shapes, lengths: Lengths,
-           critic: str | None, baseline: int) -> list[Item]:
+           critic: str | None, baseline: int, *, on_cpu: bool) -> list[Item]:
     weights, own = step.parameters, step.trunk_parameters
     engine_dtype, policy_dtype = config.engine.dtype, config.policy.dtype
     reference = "; the reference policy" if "ref_logp_T" in config.algorithm.requires else ""
     positions, position_bytes = _cache(config, model_config, lengths)
-    tokens = _attempts(config) * lengths.attempt
-    always = MOMENTS
+    tokens, evaluated = _attempts(config) * lengths.attempt, config.evaluation.num_tasks * lengths.attempt
+    always, playing = MOMENTS, ("evaluating", "sampling")
+    slabs = 2 * model_config.get_text_config(decoder=True).num_hidden_layers
     items = [
         Item("Python and torch", baseline, always, "a process that imported everything, measured", "host"),
         Item("policy's weights", weights * BYTES[policy_dtype] + step.buffers, always,
@@ -203,15 +205,19 @@ def _items(config: Config, model_config: PreTrainedConfig, step: StepBytes, shap
         Item("engine's weights", weights * BYTES[engine_dtype] + step.buffers, always, f"{engine_dtype}, its own copy"),
         Item("learner's weights", weights * 4 + step.buffers, always, "float32, trained"),
         Item("optimizer", weights * 8, always, "AdamW: two moments, from the first update on"),
-        Item("keys and values", positions * position_bytes, ("sampling", "updating"),
+        Item("keys and values", positions * position_bytes, always if on_cpu else MOMENTS[:-1],
              f"{positions:,} positions of {position_bytes:,} bytes (engine.cache_tokens = {config.engine.cache_tokens:,})"),
-        Item("sampling", step.sampling, ("sampling",), f"a tick of {config.engine.prefill_tokens:,} tokens"),
+        Item("cache that grows", positions * position_bytes // slabs, playing, "keys or values of one layer, once more"),
+        Item("sampling", step.sampling, playing, f"a tick of {config.engine.prefill_tokens:,} tokens"),
         Item("gradients", step.trainable_bytes, ("updating",), "float32, of the policy"),
         Item("activations", step.activations, ("updating",),
              f"{shapes.rows} x {shapes.length} tokens, logits of {shapes.trained} (learner.micro_batch_tokens = "
              f"{config.learner.micro_batch_tokens:,})"),
         Item("trajectories", tokens * OBJECTS_A_TOKEN, ("sampling", "updating"), f"{tokens:,} tokens at most, as arrays",
              "host"),
+        Item("attempts evaluated", evaluated * OBJECTS_A_TOKEN, always,
+             f"{evaluated:,} tokens at most (evaluation.num_tasks = {config.evaluation.num_tasks:,}); mostly kept by the "
+             "allocator", "host"),
         Item("copies to save", (weights + own) * 12, ("saving",), "weights and moments, each once more", "host"),
     ]
     if critic == "own":
@@ -225,6 +231,11 @@ def _attempts(config: Config) -> int:
     return config.train.tasks_per_step * config.train.group_size
 
 
+def _sessions(config: Config) -> int:
+    """Attempts that are played at the same time, of a step or of an evaluation."""
+    return max(_attempts(config), config.evaluation.num_tasks)
+
+
 def _shapes(config: Config, lengths: Lengths) -> Shapes:
     budget, attempts = config.learner.micro_batch_tokens, _attempts(config)
     length = lengths.attempt - 1
@@ -236,13 +247,9 @@ def _cache(config: Config, model_config: PreTrainedConfig, lengths: Lengths) -> 
     """(positions that the engine keeps at most, bytes of one): sessions of a collect or an evaluation, whole."""
     if config.engine.cache == "off":
         return 0, 0
-    text = model_config.get_text_config(decoder=True)
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    sessions = max(_attempts(config), config.evaluation.num_tasks)
     reach = math.ceil(lengths.attempt / 64) * 64
-    positions = min(config.engine.cache_tokens, sessions * reach)
-    return positions, 2 * text.num_hidden_layers * heads * size * BYTES[config.engine.dtype]
+    positions = min(config.engine.cache_tokens, _sessions(config) * reach)
+    return positions, position_numbers(model_config.get_text_config(decoder=True)) * BYTES[config.engine.dtype]
 
 
 # ------------------------------------------------------------------------------------------------ lengths
@@ -344,9 +351,12 @@ def _advice(largest: str) -> str:
     if largest == "activations":
         return "lower learner.micro_batch_tokens (results stay the same), or learner.precision='bf16'"
     if largest == "keys and values":
-        return "lower engine.cache_tokens (idle attempts are computed again), or train.tasks_per_step"
+        return ("lower engine.cache_tokens (idle attempts are computed again), or train.tasks_per_step and "
+                "evaluation.num_tasks")
     if largest == "trajectories":
         return "lower train.tasks_per_step, train.group_size or collect.max_turn_tokens"
+    if largest == "attempts evaluated":
+        return "lower evaluation.num_tasks or collect.max_turn_tokens"
     return ("take a smaller model: weights, gradients and moments of one are there whole; engine.dtype='bfloat16' halves "
             "the engine's, critic.trunk='policy' saves a critic's")
 

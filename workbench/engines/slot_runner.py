@@ -179,8 +179,9 @@ class SlotRunner:
             return
         cap = max((_reach(s.row) for s in self._active), default=0)
         slots, length = self._size(length, cap)
-        # Make it large enough for both layouts, move, then cut.
-        self._cache.reserve(max(slots, self._cache.slots), max(length, self._cache.length))
+        # Make it large enough for both layouts, move, then cut; and lengthen it last, so that it never holds more than
+        # the larger of the two.
+        self._cache.reserve(max(slots, self._cache.slots), self._cache.length)
         moves = self._assign(slots)
         self._cache.move(moves, max((len(s.held) if s.row is None else s.row.cached for s in self._sessions.values()),
                                     default=0))
