@@ -2,6 +2,7 @@
 same, a best peer that is not chosen by the steps it is judged by."""
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from dataclasses import replace
@@ -217,6 +218,25 @@ def test_the_warm_up_does_not_count(told):
     match.equal_dtype(told, Path("."), Work(), 2, OurSide("ours"), OurSide("b"))
     assert Told.asked == ["ours", "b", "b", "ours", "ours", "b"]
     assert report.results(told, 2)["pairs"][0]["ratios"][report.END_TO_END]["mean"] == pytest.approx(2.0)
+
+
+def test_the_whole_command(told, monkeypatch, tmp_path, capsys):
+    from experiments.bench import __main__ as bench
+
+    Told.speeds = {name: [1.0 + 3 * name.startswith("ours")] for name in (
+        "ours, float32", "ours, bf16 training", "ours, float32 (lane 2)", bench.TRL.name,
+        *(side.name for side in bench.TRL_OTHERS))}
+    monkeypatch.setattr(bench, "RESULTS", tmp_path)
+    monkeypatch.setattr(bench, "make_policy", lambda *args, **kwargs: tmp_path)
+    monkeypatch.setattr(bench.machine, "cpu_times", lambda: None)
+    assert bench.main(["--steps", "2", "--trajectories", "16", "--no-parts"]) == 0
+    said = capsys.readouterr().out
+    assert "4.00 times [4.00, 4.00]   asked for 2.5: reached; aimed at 5: not reached" in said
+    assert "No wall figures: nobody here can say" in said and "WARNING" not in said
+    kept = json.loads(next(tmp_path.glob("bench-*.json")).read_text())
+    assert len(kept["pairs"]) == 3 and len(kept["steps"]) == 8 and kept["pairs"][0]["ours"] == "ours, float32"
+    with pytest.raises(SystemExit):
+        bench.main(["--steps", "1"])  # no interval from one step
 
 
 def test_an_error_of_a_lane_is_the_callers():

@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
     RESULTS.mkdir(exist_ok=True)
     out = RESULTS / f"bench-{time.strftime('%Y%m%d-%H%M%S')}.json"
     out.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    print(f"\n{found['minutes']:.1f} minutes; every step is in {out.relative_to(ROOT)}")
+    print(f"\n{found['minutes']:.1f} minutes; every step is in {os.path.relpath(out)}")
     return 0
 
 

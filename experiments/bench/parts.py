@@ -126,7 +126,7 @@ def _update(learner: Learner, batch: Batch, credit: Credit, step: int) -> float:
 
 def turns(model: Path, work: Work, counts: Sequence[int]) -> dict[str, Any]:
     """Attempts of exactly these numbers of turns: CPU seconds and tokens per attempt, sampled and trained, and the
-    straight line through them (least squares on relative residuals)."""
+    straight line through them (least squares on relative residuals). A prompt that is shared counts once."""
     rows = []
     for count in counts:
         longer = replace(work, turns=count, babble=True)  # whatever is answered is a move, so that nobody stops early
@@ -134,8 +134,8 @@ def turns(model: Path, work: Work, counts: Sequence[int]) -> dict[str, Any]:
         rollout, batch = timed(lambda: collected(stepper, longer, 0))
         credit = stepper.algorithm.credit(batch)
         train = _update(stepper.learner, batch, credit, 0)
-        number = batch.num_trajectories
-        rows.append({"turns": count, "tokens": batch.num_tokens / number, "rollout_s": rollout / number,
+        number, shared = batch.num_trajectories, stepper.engine.stats()["shared_prompt_tokens"]
+        rows.append({"turns": count, "tokens": (batch.num_tokens - shared) / number, "rollout_s": rollout / number,
                      "train_s": train / number, "s": (rollout + train) / number})
     tokens_N, cost_N = (np.array([row[key] for row in rows]) for key in ("tokens", "s"))
     return {"rows": rows, **line_through(tokens_N, cost_N)}
