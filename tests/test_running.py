@@ -103,9 +103,16 @@ def test_an_id_that_was_given_away_after_the_lock_was_taken_is_not_its_holder(tw
     lock = FolderLock(two_steps)
     later = child(SLEEP)
     text = (two_steps / ".lock").read_text()
-    since = text.rpartition(" ")[2]
-    (two_steps / ".lock").write_text(text.replace(since, "2020-01-01T00:00:00+00:00").replace(str(text.split()[1]), str(later.pid)))
+    (two_steps / ".lock").write_text(text.replace(f"process {os.getpid()} ", f"process {later.pid} "))
     assert writer_of(two_steps) is None
+    lock.release()
+
+
+def test_the_writer_is_found_whatever_the_wall_clock_was_when_it_took_the_lock(two_steps):
+    lock = FolderLock(two_steps)
+    text = (two_steps / ".lock").read_text()
+    (two_steps / ".lock").write_text(re.sub(r"since \S+", "since 1999-01-01T00:00:00+00:00", text))
+    assert writer_of(two_steps) == identity(os.getpid())
     lock.release()
 
 

@@ -367,7 +367,7 @@ class FolderLock:
             try:
                 self._take()
             except BlockingIOError:
-                holder = os.pread(self._fd, 500, 0).decode("utf-8", "replace").strip() or "unknown"
+                holder = os.pread(self._fd, 500, 0).decode("utf-8", "replace").partition("\n")[0].strip() or "unknown"
                 holder += ", which has ended, but what it started still holds its lock" * _has_ended(holder)
                 self.release()
                 raise StoreError(f"{folder} is being written by {holder}; wait for it or stop it, or choose another "
@@ -376,8 +376,10 @@ class FolderLock:
                 self.release()
                 raise
             since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            started = process_state(os.getpid())  # ids are used again, and a wall clock may be set anew
             os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
+            os.pwrite(self._fd, f"process {os.getpid()} on {socket.gethostname()} since {since}\n"
+                                f"{f'started {started[1]}' if started else ''}\n".encode(), 0)
 
     def _take(self) -> None:
         """Try for a moment: who only asks whether somebody writes holds the lock too, for microseconds."""
@@ -410,6 +412,16 @@ _held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 @cache
 def _part_at_fork() -> None:
     os.register_at_fork(after_in_child=lambda: [lock.release() for lock in list(_held)])
+
+
+def process_state(pid: int) -> tuple[str, str] | None:
+    """(state letter, when it was started: boot and clock ticks) of a process; None where /proc does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id")
+        return fields[0], f"{boot.read_text().strip() if boot.exists() else 'boot'}+{fields[19]}"
+    except (FileNotFoundError, ProcessLookupError):  # the latter: it ended while its file was read
+        return None
 
 
 def _has_ended(holder: str) -> bool:

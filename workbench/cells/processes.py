@@ -16,11 +16,12 @@ import socket
 import subprocess
 import time
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
-_LOCK_TEXT = re.compile(r"process (\d+) on (\S+) since (\S+)")  # what `writer.FolderLock` writes into its file
-_CLOCK_SLACK_S = 2.0  # the lock's time is in whole seconds
+from workbench.writer import process_state
+
+# What `writer.FolderLock` writes into its file; when that process was started, where its system says it.
+_LOCK_TEXT = re.compile(r"process (\d+) on (\S+) since \S+\s*(?:started (\S+))?")
 
 
 @dataclass(frozen=True)
@@ -34,27 +35,12 @@ class Identity:
 
 def identity(pid: int) -> Identity | None:
     """The process that has this id now; None where there is none, or only what is left of one that has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        state, started = fields[0], f"{_boot()}+{fields[19]}"  # clock ticks since the machine was started
-    except FileNotFoundError:
-        if Path("/proc/self/stat").exists():
-            return None
+    found = process_state(pid)
+    if found is None and not Path("/proc/self/stat").exists():
         command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
         said = subprocess.run(command, capture_output=True, text=True).stdout.split()
-        if not said:
-            return None
-        state, started = said[0], " ".join(said[1:])
-    except ProcessLookupError:  # it ended while its file was read
-        return None
-    return None if state[0] in "ZX" else Identity(pid, started, socket.gethostname())
-
-
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return "boot"
+        found = (said[0], " ".join(said[1:])) if said else None
+    return None if found is None or found[0][0] in "ZX" else Identity(pid, found[1], socket.gethostname())
 
 
 class Process:
@@ -138,7 +124,7 @@ def writer_of(folder: Path) -> Identity | None:
     """The process that writes a run folder just now, by the lock it holds; None where nobody does.
 
     The lock's file stays when its holder ends, the lock does not: so it is tried, not believed. A process that was
-    started after the lock was taken is not the one that took it.
+    started at another time than the one that took it only has its id.
     """
     try:
         fd = os.open(Path(folder) / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -156,15 +142,4 @@ def writer_of(folder: Path) -> Identity | None:
     if said[2] != socket.gethostname():
         return Identity(int(said[1]), "", said[2])
     who = identity(int(said[1]))
-    age = None if who is None else _age_s(who)
-    since = datetime.fromisoformat(said[3]).timestamp()
-    return None if who is None or (age is not None and time.time() - age > since + _CLOCK_SLACK_S) else who
-
-
-def _age_s(who: Identity) -> float | None:
-    """Seconds since the process was started; None where the system does not say."""
-    boot, plus, ticks = who.started.rpartition("+")
-    if not plus or not ticks.isdecimal():
-        return None
-    uptime = float(Path("/proc/uptime").read_text().split()[0])
-    return uptime - int(ticks) / os.sysconf("SC_CLK_TCK")
+    return None if who is not None and said[3] not in (None, who.started) else who
