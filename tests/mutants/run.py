@@ -178,6 +178,7 @@ def try_mutant(mutant: Mutant, pristine: Path) -> Outcome:
         if reason := apply_patch(copy, mutant.path):
             return outcome("stale", reason)
         status, output = run_tests(copy, mutant.caught_by)
+        warm.kill_those_in(copy)
     if status not in (0, 1):
         last = [line for line in output.strip().splitlines() if line.strip()]
         return outcome("stale", f"pytest ended with {status}: {last[-1] if last else 'nothing printed'}")
