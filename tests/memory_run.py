@@ -2,7 +2,7 @@
 
     python -m tests.memory_run PRESET KEY=VALUE ...
 """
-import resource
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -15,7 +15,8 @@ def main(preset: str, *settings: str) -> None:
     config = load_config(preset, dict(setting.split("=", 1) for setting in settings))
     with tempfile.TemporaryDirectory() as folder:
         train_here(config, Path(folder) / "run")
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    # Not ru_maxrss: a process that was forked from a large one starts with that one's.
+    print(1024 * int(re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())[1]))
 
 
 if __name__ == "__main__":
