@@ -12,17 +12,15 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from experiments.bench.lake import DIRECTIONS, Lake, MOVE_SCHEMA, call_text, execute, towards
-from workbench.chat import ChatFormat, Conversation
+from workbench.chat import ChatFormat
 from workbench.fine_tuning import FineTuning, fine_tune
+from workbench.pretrain import Transcript, encode
 from workbench.seeds import rng_at, seed_of
 from workbench.tiny_tokenizer import build_tokenizer
-from workbench.types import Message, Observation, Sampling
+from workbench.types import Message, Observation
 
 TEMPLATE = "qwen3_instruct_2507.jinja"  # as published; TRL carries it, and reads its tool calls
-CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
 @dataclass(frozen=True)
@@ -59,14 +57,6 @@ SHAPES = {
 # ------------------------------------------------------------------------------------------------ demonstrations
 
 
-@dataclass(frozen=True)
-class Transcript:
-    """What the lake showed and what the demonstrator wrote, in turn."""
-
-    observations: tuple[Observation, ...]
-    actions: tuple[str, ...]
-
-
 def demonstrate(settings: BenchPolicy, index: int) -> Transcript:
     """The moves of one attempt, each with a thought, and a closing word."""
     rng, lake = rng_at(settings.seed, "bench.demonstration", index), Lake()
@@ -84,21 +74,7 @@ def demonstrate(settings: BenchPolicy, index: int) -> Transcript:
     actions.append("I stop here.")
     tools = (MOVE_SCHEMA,)
     return Transcript(tuple(Observation((message,), tools=() if i else tools) for i, message in enumerate(shown)),
-                      tuple(actions))
-
-
-def encode(transcript: Transcript, chat: ChatFormat, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
-    """(token ids [T], True where the demonstrator wrote them [T]), built exactly as a rollout builds them."""
-    conversation = Conversation(chat, transcript.observations[0])
-    for turn, action in enumerate(transcript.actions):
-        if turn:
-            conversation.add_observation(transcript.observations[turn])
-        ids = np.array(tokenizer.encode(action, add_special_tokens=False) + [tokenizer.eos_token_id], np.int32)
-        # Zeros stand where a sampler's logprobs would: they mark the span as written here, and nobody reads them.
-        conversation.add_action(ids, np.zeros(len(ids), np.float32), finish="stop", policy_version=0,
-                                sampling=Sampling())
-    segment, = conversation.segments
-    return segment.token_ids, segment.eligible
+                      tuple(actions), lake.success)
 
 
 # ------------------------------------------------------------------------------------------------ making
