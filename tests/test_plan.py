@@ -231,8 +231,6 @@ def test_the_plan_is_within_a_fifth_of_a_preset_as_it_is(baseline, preset):
 
 @pytest.mark.full
 @pytest.mark.parametrize("settings", [
-    {"train.steps": 1, "evaluation.num_tasks": 64},
-    {"train.steps": 1, "evaluation.num_tasks": 64, "algorithm.kind": "ppo"},
     {"train.steps": 2, "evaluation.num_tasks": 16, "learner.micro_batch_tokens": 16384}, "larger", "larger ppo"], ids=str)
 def test_the_plan_is_within_a_fifth_of_larger_runs(tmp_path, baseline, settings):
     if isinstance(settings, str):

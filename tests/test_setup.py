@@ -255,8 +255,17 @@ def test_ci_is_a_sound_script_and_installs_every_debian_package_that_tests_name(
     assert "set -euo pipefail" in text and "export WORKBENCH_CI=1" in text
     assert all(f"missing+=({package})" in text for package in DEBIAN)
     parts = {command: int(minutes) for minutes, command in re.findall(r'^ *part (\d+) "[^"]+" (.+)$', text, re.MULTILINE)}
-    assert sum(parts.values()) <= 40
     assert {"make setup-test", "make test", "make test-vllm", "make mutants"} <= parts.keys()
+    assert parts["make test"] <= 10 and re.search(r"^WHOLE=40$", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(("whole", "seconds", "says"), [(40, 0, "limit 120 s"), (3, 100, "limit 60 s"), (3, 200, "FAILED")])
+def test_no_part_of_ci_goes_beyond_the_whole(whole, seconds, says):
+    """WHOLE minutes, of which 20 s are left for ending what does not end."""
+    function = re.search(r"^part\(\) \{.*?^\}", (ROOT / ".ci/run").read_text(), flags=re.MULTILINE | re.DOTALL)[0]
+    done = subprocess.run(["bash", "-c", f"{function}\nWHOLE={whole} SECONDS={seconds}\npart 2 something true"],
+                          capture_output=True, text=True)
+    assert says in done.stdout + done.stderr and (done.returncode != 0) == (says == "FAILED")
 
 
 # ------------------------------------------------------------------------------------------------ skips that count
