@@ -53,7 +53,7 @@ DAMAGED ?= 5000
 soak: setup-test  ## kill training 500 times, damage 5,000 checkpoints; all must come out right (KILLS=, DAMAGED=, SEED=)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.faults.soak --kills $(KILLS) --damaged $(DAMAGED) --seed $(or $(SEED),0)
 
-# The first time it makes its policy (two minutes); then both cores work for about ten minutes.
+# The first time it makes its policy (two minutes); then both cores work for about a quarter of an hour.
 bench: setup-test  ## our step against TRL's, in turns, and what our own parts cost; BENCH_ARGS="--steps 10"
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m experiments.bench $(BENCH_ARGS)
 

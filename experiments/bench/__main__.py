@@ -116,7 +116,7 @@ def _heading(found: dict[str, Any]) -> list[str]:
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m experiments.bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=5, help="measured steps of each side, after the warm-up")
+    parser.add_argument("--steps", type=int, default=8, help="measured steps of each side, after the warm-up")
     parser.add_argument("--trajectories", type=int, default=32, help="attempts in a step, in groups of 8")
     parser.add_argument("--turns", type=int, default=5, help="moves of an attempt")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="3m", help="of the policy")

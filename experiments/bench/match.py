@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from experiments.bench.work import OurSide, PeerSide, StepWork, Work
@@ -26,7 +27,7 @@ class Record:
 
     steps: dict[str, list[StepWork]] = field(default_factory=dict)
     pairs: list[tuple[str, str]] = field(default_factory=list)  # ours, theirs: stepped in turns
-    say: Say = print
+    say: Say = partial(print, flush=True)  # a log that is followed shows each step when it is done
 
     def note(self, name: str, step: StepWork) -> None:
         self.steps.setdefault(name, []).append(step)
