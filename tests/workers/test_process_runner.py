@@ -338,9 +338,11 @@ spawned = []
 while len(spawned) < 2: spawned += [a.result.observation.messages[0].content[0].text for a in runner.poll(1)]
 runner.step("busy", "hang busy"); runner.step("deaf", "hang deaf")
 runner.poll(0.5)
-print(runner.supervisor_pid, *spawned, flush=True)
+ready = f"{{runner.supervisor_pid}} {{spawned[0]}} {{spawned[1]}}"
 while True:
     try:
+        if ready: print(ready, flush=True)  # said where an interrupt that follows at once is caught
+        ready = ""
         time.sleep(100)
     except KeyboardInterrupt:
         runner.step("idle", "go")
