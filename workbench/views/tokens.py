@@ -20,7 +20,8 @@ from workbench.views import words
 from workbench.views.escape import visible
 from workbench.views.markup import Html, tag
 
-PROMPT, SCAFFOLD, AGAIN, ENV, TRAINED, UNWEIGHTED = range(6)
+PROMPT, SCAFFOLD, AGAIN, ENV, TRAINED, UNWEIGHTED, WIDENED = range(7)
+CREDITED = (TRAINED, UNWEIGHTED, WIDENED)  # each token is drawn on its own, with its facts
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ KINDS = (
     Kind("env", "replies of the environment", "#fdebd3", "#583200", f"3px solid {m.CARD}"),
     Kind("TRAIN", "sampled here by the policy: trained", "#bfdff5", "#06283f", f"3px solid {m.BLUE}"),
     Kind("weight0", "sampled here, but its row has weight 0: not trained", "#e9e2ef", "#432a55", "3px dashed #8a5fa8"),
+    Kind("widened", "not sampled here, trained on purpose: a widened mask", "#fbe1d3", "#5a2000", "3px double #b84a00"),
 )
 
 Credit = np.ndarray | Mapping[str, np.ndarray]
@@ -75,14 +77,16 @@ def show_tokens(trajectory: Trajectory, token_texts: Callable[[Sequence[int]], l
 
     `token_texts(ids)` gives one display string per token (`ChatFormat.token_texts`). `credit` is the advantage per
     token [T] (NaN where there is none), or columns [T] such as `credit_of` gives: "advantage" colours the trained
-    tokens red to blue, "weight" tells which of them count, the rest is in the tooltips. At most about `max_tokens`
-    tokens are drawn, first and last of each segment, with a notice of how many are hidden.
+    tokens red to blue, "weight" tells which of them count (and which are trained though nobody sampled them), "was" is
+    the advantage before an edit: a token whose advantage is another one now has a line below it. The rest is in the
+    tooltips. At most about `max_tokens` tokens are drawn, first and last of each segment, with a notice of how many are
+    hidden.
     """
     columns = _columns(credit, sum(len(segment) for segment in trajectory.segments))
     scale = _scale(columns)
     shown = trajectory.segments[:max_segments]
     room = max(40, max_tokens // max(1, len(shown)))
-    text, html, start = [_head(trajectory)], [], 0
+    text, html, start, widened = [_head(trajectory)], [], 0, False
     for index, segment in enumerate(shown):
         here = {name: column[start:start + len(segment)] for name, column in columns.items()}
         drawn = _draw_segment(segment, token_texts, here, scale, room)
@@ -90,12 +94,14 @@ def show_tokens(trajectory: Trajectory, token_texts: Callable[[Sequence[int]], l
         text += [label, *drawn.text]
         html += [m.note(label), drawn.html]
         start += len(segment)
+        widened |= bool((drawn.kind_T == WIDENED).any())
     left_out = len(trajectory.segments) - len(shown)
     if left_out:
         notice = f"first {len(shown)} segments shown, {left_out} hidden"
         text.append(f"… {notice}")
         html.append(m.warning(notice))
-    body = m.card(m.heading(_head(trajectory)), _legend(columns, scale), *html)
+    kinds = [*KINDS[:WIDENED if "weight" in columns else UNWEIGHTED], *([KINDS[WIDENED]] if widened else [])]
+    body = m.card(m.heading(_head(trajectory)), _legend(columns, scale, kinds), *html)
     return m.finished(body, "\n".join(text))
 
 
@@ -150,7 +156,9 @@ def _draw_segment(segment: Segment, token_texts: Callable[[Sequence[int]], list[
     `show_segment`."""
     kind_T, turn_T, logp_T = kinds_of(segment), segment.turns, segment.logprobs
     if "weight" in columns:
-        kind_T[(kind_T == TRAINED) & (columns["weight"] == 0)] = UNWEIGHTED
+        sampled_T, weighs_T = kind_T == TRAINED, columns["weight"] != 0
+        kind_T[sampled_T & ~weighs_T] = UNWEIGHTED
+        kind_T[~sampled_T & weighs_T] = WIDENED
     ids_T, length = segment.token_ids, len(segment)
     hidden = max(0, length - room)
     head = length if not hidden else room - room // 2
@@ -166,10 +174,9 @@ def _draw_segment(segment: Segment, token_texts: Callable[[Sequence[int]], list[
         texts = token_texts(ids_T[begin:end].tolist())
         for a, b in _runs(kind_T[begin:end], turn_T[begin:end]):
             run = slice(begin + a, begin + b)
-            advantage = columns["advantage"][run] if "advantage" in columns else None
-            mark = _mark(int(kind_T[run.start]), int(turn_T[run.start]), b - a, advantage)
-            text.append(f"[{mark}|{visible(('▏' if split else '').join(texts[a:b]), newline='⏎')}]")
             facts = _Facts(ids_T[run], logp_T[run], {name: column[run] for name, column in columns.items()})
+            mark = _mark(int(kind_T[run.start]), int(turn_T[run.start]), b - a, facts)
+            text.append(f"[{mark}|{visible(('▏' if split else '').join(texts[a:b]), newline='⏎')}]")
             rows.append(_run_html(int(kind_T[run.start]), mark, texts[a:b], facts, scale, split))
     return _Drawn(kind_T, text, m.table(rows))
 
@@ -181,16 +188,6 @@ def _runs(kind_T: np.ndarray, turn_T: np.ndarray) -> list[tuple[int, int]]:
     return list(zip(bounds[:-1], bounds[1:]))
 
 
-def _mark(kind: int, turn: int, length: int, advantage_T: np.ndarray | None) -> str:
-    """`TRAIN turn 2, 8, +0.41`: kind, turn, number of tokens, and the advantage (or its range) where there is one."""
-    mark = f"{KINDS[kind].mark} turn {turn}, {length}"
-    if advantage_T is None or kind not in (TRAINED, UNWEIGHTED) or not np.isfinite(advantage_T).any():
-        return mark
-    low, high = float(np.nanmin(advantage_T)), float(np.nanmax(advantage_T))
-    lowest, highest = words.signed(low), words.signed(high)
-    return f"{mark}, {lowest}" + ("" if lowest == highest else f"..{highest}")
-
-
 @dataclass(frozen=True)
 class _Facts:
     """What is known about the tokens of one run [len]."""
@@ -199,6 +196,31 @@ class _Facts:
     logp: np.ndarray
     columns: Mapping[str, np.ndarray]
 
+    @property
+    def changed(self) -> np.ndarray:
+        """bool [len]: the advantage is another one than it was before an edit."""
+        if "was" not in self.columns or "advantage" not in self.columns:
+            return np.zeros(len(self.ids), bool)
+        now, was = np.nan_to_num(self.columns["advantage"]), np.nan_to_num(self.columns["was"])
+        return now != was
+
+
+def _mark(kind: int, turn: int, length: int, facts: _Facts) -> str:
+    """`TRAIN turn 2, 8, +0.41`: kind, turn, number of tokens, and the advantage (or its range) where there is one;
+    `, was +0.20` where it was another."""
+    mark = f"{KINDS[kind].mark} turn {turn}, {length}"
+    if kind not in CREDITED or "advantage" not in facts.columns or not np.isfinite(facts.columns["advantage"]).any():
+        return mark
+    mark += f", {_range(facts.columns['advantage'])}"
+    return f"{mark}, was {_range(facts.columns['was'])}" if facts.changed.any() else mark
+
+
+def _range(values: np.ndarray) -> str:
+    if not np.isfinite(values).any():
+        return words.signed(None)
+    lowest, highest = words.signed(float(np.nanmin(values))), words.signed(float(np.nanmax(values)))
+    return lowest if lowest == highest else f"{lowest}..{highest}"
+
 
 def _run_html(kind: int, mark: str, texts: Sequence[str], facts: _Facts, scale: float, split: bool) -> list[Html]:
     """A row: the mark in the margin, the tokens beside it."""
@@ -206,17 +228,18 @@ def _run_html(kind: int, mark: str, texts: Sequence[str], facts: _Facts, scale: 
     margin = m.cell(mark, align="right", foreground=m.MUTED, style=(
         f"font-family:{m.MONO};font-size:11px;white-space:nowrap;border-bottom:0;padding:3px 8px;line-height:1.9"))
     style = f"background-color:{look.background};color:{look.foreground};border-top:{look.top};padding:1px 0"
-    if kind not in (TRAINED, UNWEIGHTED) and not split:
+    if kind not in CREDITED and not split:
         # One element for the whole run: a prompt of thousands of tokens stays cheap to draw.
         return [margin, _tokens_cell([tag("span", _broken("".join(texts)), title=look.meaning, style=style)])]
     tokens = []
-    advantage = facts.columns.get("advantage")
+    advantage, changed = facts.columns.get("advantage"), facts.changed
     for i, text in enumerate(texts):
         if advantage is not None and np.isfinite(advantage[i]):
             background, foreground = m.red_blue(float(advantage[i]), scale)
             style = f"background-color:{background};color:{foreground};border-top:{look.top};padding:1px 0"
+        below = f";border-bottom:2px solid {m.INK}" if changed[i] else ""
         tokens.append(tag("span", _broken(text, last=i == len(texts) - 1), title=_tooltip(facts, i),
-                          style=f"{style};border-right:1px solid {m.MUTED if split else m.CARD}"))
+                          style=f"{style};border-right:1px solid {m.MUTED if split else m.CARD}{below}"))
     return [margin, _tokens_cell(tokens)]
 
 
@@ -236,7 +259,7 @@ def _tooltip(facts: _Facts, i: int) -> str:
     lines = [f"id {facts.ids[i]}"]
     if np.isfinite(facts.logp[i]):
         lines.append(f"logprob {facts.logp[i]:.4f} (probability {np.exp(facts.logp[i]):.3f})")
-    for name in ("advantage", "weight", "old_logp", "new_logp", "ratio", "entropy", "ref_logp", "value",
+    for name in ("advantage", "was", "weight", "old_logp", "new_logp", "ratio", "entropy", "ref_logp", "value",
                  "return", "final_value"):
         if name in facts.columns and np.isfinite(facts.columns[name][i]):
             lines.append(f"{name} {facts.columns[name][i]:.4g}")
@@ -265,9 +288,7 @@ def _counted(segment: Segment, kind_T: np.ndarray) -> str:
     return f"{words.count(len(segment), 'token')} ({counts or 'empty'})"
 
 
-def _legend(columns: Mapping[str, np.ndarray], scale: float, kinds: Sequence[Kind] | None = None) -> Html:
-    if kinds is None:
-        kinds = KINDS if "weight" in columns else KINDS[:UNWEIGHTED]
+def _legend(columns: Mapping[str, np.ndarray], scale: float, kinds: Sequence[Kind]) -> Html:
     items = [tag("span", tag("span", look.mark, style=(
         f"background-color:{look.background};color:{look.foreground};border-top:{look.top};"
         f"font-family:{m.MONO};padding:0 4px")), f" {look.meaning}", style="margin:0 14px 0 0;display:inline-block")
@@ -277,4 +298,7 @@ def _legend(columns: Mapping[str, np.ndarray], scale: float, kinds: Sequence[Kin
             f"background-color:{fill};color:{ink};font-family:{m.MONO};padding:0 6px"))
             for i, (fill, ink) in enumerate(m.RED_BLUE)]
         items.append(tag("span", "advantage of trained tokens: ", *steps, style="display:inline-block"))
+    if "was" in columns:
+        items.append(tag("span", tag("span", "line below", style=f"border-bottom:2px solid {m.INK}"),
+                         " another advantage than before the edit", style="margin:0 0 0 14px;display:inline-block"))
     return m.note(*items)
