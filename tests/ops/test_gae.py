@@ -96,9 +96,9 @@ def test_no_action_token_at_all():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="one number per action token"):
+    with pytest.raises(ValueError, match="one number per step"):
         gae(tensor(1, 2), tensor(1), NONE, rows(2), gamma=1.0, lam=1.0)
-    with pytest.raises(ValueError, match="row_A decreases"):
+    with pytest.raises(ValueError, match="the row number decreases"):
         gae(tensor(1, 2), tensor(1, 2), NONE, torch.tensor([1, 0]), gamma=1.0, lam=1.0)
     with pytest.raises(ValueError, match="in the order of trajectories and turns"):
         rewards_at_turn_ends(tensor(1, 2), torch.tensor([0, 2]), tensor(0), rows(2), torch.tensor([1, 0]))

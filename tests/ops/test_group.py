@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.ops.group import group_advantage, group_statistics
+from workbench.ops.group import group_advantage, group_statistics, leave_one_out
 
 
 def advantage(values, groups, include=None, *, normalize_std=True) -> list[float]:
@@ -51,6 +51,33 @@ def test_an_unscored_attempt_leaves_the_baseline():
 def test_a_group_with_nobody_scored():
     values, include = [float("nan")] * 2 + [0, 1], [False, False, True, True]
     assert advantage(values, [0, 0, 1, 1], include, normalize_std=False) == [0, 0, -0.5, 0.5]
+
+
+def others(values, groups, include=None) -> list[float]:
+    include = torch.ones(len(values), dtype=torch.bool) if include is None else torch.tensor(include)
+    return leave_one_out(torch.tensor(values, dtype=torch.float64), torch.tensor(groups), include).tolist()
+
+
+def test_leave_one_out_by_hand():
+    """Rewards 0, 1, 5: each against the mean of the other two. Flat, alone and left out: nothing to compare with."""
+    assert others([0, 1, 5], [0, 0, 0]) == [-3.0, -1.5, 4.5]
+    assert others([0.1, 0.1, 0.1, 7], [0, 0, 0, 1]) == [0.0] * 4
+    assert others([0, 1, float("nan")], [0, 0, 0], [True, True, False]) == [-1.0, 1.0, 0.0]
+
+
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=8))
+def test_leave_one_out_is_the_mean_of_the_others_and_centring_times_n_over_n_minus_1(values):
+    found, count = others(values, [0] * len(values)), len(values)
+    plain = [value - sum(values[:i] + values[i + 1:]) / (count - 1) for i, value in enumerate(values)]
+    centred = advantage(values, [0] * count, normalize_std=False)
+    assert found == pytest.approx(plain, abs=1e-9)
+    assert found == pytest.approx([a * count / (count - 1) for a in centred], abs=1e-12)
+
+
+def test_no_attempt_at_all():
+    none = torch.zeros(0, dtype=torch.int64)
+    assert len(group_advantage(torch.zeros(0), none, none.bool(), normalize_std=True)) == 0
+    assert len(leave_one_out(torch.zeros(0), none, none.bool())) == 0
 
 
 values_and_groups = st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 3), st.booleans()), min_size=1, max_size=24)

@@ -21,6 +21,7 @@ def test_by_hand():
     logp, ref = torch.tensor([-1.0]), torch.tensor([-1.5])
     assert kl_estimate(logp, ref, "k1").item() == 0.5 and kl_estimate(logp, ref, "k2").item() == 0.125
     assert kl_estimate(logp, ref, "k3").item() == pytest.approx(0.10653066, abs=1e-7)
+    assert kl_estimate(logp, ref, "abs").item() == kl_estimate(ref, logp, "abs").item() == 0.5
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
@@ -60,5 +61,5 @@ def test_the_gradient_of_each_as_a_loss():
 def test_absurd_tokens_stay_finite_and_other_names_are_refused():
     far = kl_estimate(torch.tensor([-500.0, 0.0]), torch.tensor([0.0, -500.0]), "k3")
     assert far.tolist() == [10.0, 10.0]  # held, where e^500 would be infinite
-    with pytest.raises(ValueError, match="one of k1, k2, k3, got 'k4'"):
+    with pytest.raises(ValueError, match="one of k1, k2, k3, abs, got 'k4'"):
         kl_estimate(LOGP, REF, "k4")

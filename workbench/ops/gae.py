@@ -4,8 +4,8 @@ What the environment says between two actions takes no time here: the state befo
 stands before it, so the step from the last token of one turn to the first of the next is one step like any other. An
 observation neither discounts nor bootstraps, however long it is, and however a history is cut into segments.
 
-Axis letters: A action tokens, trajectory after trajectory, each in the order of time · N trajectories · K turns (flat)
-· L action tokens of the longest trajectory. All arithmetic in float64.
+Axis letters: A action tokens, trajectory after trajectory, each in the order of time · N trajectories · K turns (flat).
+All arithmetic in float64.
 """
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from workbench.ops.returns import check_timeline, discounted_return, value_after
 
 # Inside the root, as in the published implementations: it keeps the quotient finite where nearly all values agree.
 WHITEN_EPSILON = 1e-8
@@ -37,29 +39,9 @@ def gae(reward_A: Tensor, value_A: Tensor, final_value_N: Tensor, row_A: Tensor,
     Source: Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage Estimation"
     (arXiv 1506.02438), eq. 11-12 and 16; bootstrap at a time limit: Pardo et al. 2018 (arXiv 1712.00378), section 3.2.
     """
-    if not reward_A.shape == value_A.shape == row_A.shape or reward_A.ndim != 1:
-        raise ValueError(f"rewards {tuple(reward_A.shape)}, values {tuple(value_A.shape)} and rows "
-                         f"{tuple(row_A.shape)} must be one number per action token each")
-    if bool((row_A.diff() < 0).any()):
-        raise ValueError("action tokens must stand trajectory after trajectory, but row_A decreases")
-    rows, length_R = row_A.unique_consecutive(return_counts=True)
-    if not len(rows):
-        return Advantage(reward_A.double(), value_A.double())
-    row_of_A = torch.repeat_interleave(torch.arange(len(rows)), length_R)
-    column_A = torch.arange(len(row_A)) - (length_R.cumsum(0) - length_R)[row_of_A]
-    longest = int(length_R.max())
-    # One padded table [R, L], walked from right to left; the tokens stand at its left, so padding is never read.
-    reward_RL = torch.zeros(len(rows), longest, dtype=torch.float64).index_put((row_of_A, column_A), reward_A.double())
-    next_RL = torch.zeros(len(rows), longest + 1, dtype=torch.float64)
-    next_RL[row_of_A, column_A] = value_A.double()
-    next_RL[torch.arange(len(rows)), length_R] = final_value_N[rows].double()
-    advantage_RL = torch.zeros(len(rows), longest, dtype=torch.float64)
-    running_R = torch.zeros(len(rows), dtype=torch.float64)
-    for j in reversed(range(longest)):
-        delta_R = reward_RL[:, j] + gamma * next_RL[:, j + 1] - next_RL[:, j]
-        running_R = torch.where(j < length_R, delta_R + gamma * lam * running_R, 0.0)
-        advantage_RL[:, j] = running_R
-    advantage_A = advantage_RL[row_of_A, column_A]
+    check_timeline(row_A, reward_A, value_A)
+    delta_A = reward_A.double() + gamma * value_after(value_A, row_A, final_value_N) - value_A.double()
+    advantage_A = discounted_return(delta_A, row_A, gamma=gamma * lam)
     return Advantage(advantage_A, advantage_A + value_A.double())
 
 
@@ -90,15 +72,17 @@ def rewards_at_turn_ends(turn_reward_K: Tensor, turn_offsets: Tensor, outcome_N:
     return reward_A.index_add(0, last_N[given_N], outcome_N[given_N].double())
 
 
-def whiten(values_A: Tensor) -> Tensor:
+def whiten(values_A: Tensor, over: Tensor | None = None) -> Tensor:
     """(x - mean) / sqrt(var + 1e-8), with the unbiased variance over exactly the values handed in, float64, never NaN.
 
-    Hand in the trained tokens only: statistics over anything else would depend on how much the environment said. Values
-    that are all the same (a single one among them) give exact zeros.
+    Hand in the trained tokens only: statistics over anything else would depend on how much the environment said (`over`
+    does that on purpose: the values that mean and variance are taken of, if not these). Values that are all the same (a
+    single one among them) give exact zeros.
     Source: Andrychowicz et al. 2021, "What Matters In On-Policy Reinforcement Learning?" (arXiv 2006.05990), where it
     is done per minibatch; here once a step, over the whole batch.
     """
     values_A = values_A.double()
-    if len(values_A) < 2 or bool((values_A == values_A[0]).all()):
+    over = values_A if over is None else over.double()
+    if len(over) < 2 or bool((over == over[0]).all()):
         return torch.zeros_like(values_A)
-    return (values_A - values_A.mean()) / (values_A.var() + WHITEN_EPSILON).sqrt()
+    return (values_A - over.mean()) / (over.var() + WHITEN_EPSILON).sqrt()

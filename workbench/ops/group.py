@@ -25,7 +25,7 @@ class GroupStatistics(NamedTuple):
 
 def group_statistics(value_N: Tensor, group_N: Tensor, include_N: Tensor) -> GroupStatistics:
     """Count, mean, unbiased standard deviation and flatness of each group."""
-    groups = int(group_N.max()) + 1
+    groups = int(group_N.max()) + 1 if len(group_N) else 0
     value_N, group_N = value_N[include_N].double(), group_N[include_N]
     zeros = torch.zeros(groups, dtype=torch.float64)
     count = torch.zeros(groups, dtype=torch.int64).index_add(0, group_N, torch.ones_like(group_N))
@@ -55,3 +55,17 @@ def group_advantage(value_N: Tensor, group_N: Tensor, include_N: Tensor, *, norm
     if normalize_std:
         advantage_N = advantage_N / (statistics.std[group_N] + STD_EPSILON)
     return torch.where(comparable_N, advantage_N, 0.0)
+
+
+def leave_one_out(value_N: Tensor, group_N: Tensor, include_N: Tensor) -> Tensor:
+    """How much better an attempt did than the *others* of its group on average [N], float64, never NaN:
+
+        A_i = R_i - (sum over j != i of R_j) / (n - 1) = n / (n - 1) * (R_i - mean R)
+
+    over the n included attempts. The others know nothing of what was drawn in this one, so that the baseline takes
+    away variance and adds no bias. Flat groups, groups in which one attempt is included and attempts left out get
+    exact zeros, as in `group_advantage`.
+    Source: Ahmadian et al. 2024, "Back to Basics" (arXiv 2402.14740), section 3.3 (RLOO); Kool et al. 2019.
+    """
+    count_N = group_statistics(value_N, group_N, include_N).count.clamp(min=2)[group_N]
+    return group_advantage(value_N, group_N, include_N, normalize_std=False) * count_N / (count_N - 1)
