@@ -41,8 +41,8 @@ class Filter:
                     measured is the choice and not the number of updates
 
     A group with fewer than two scored attempts has no standard deviation and is left out, unless nothing is filtered
-    at all (`acts` is false). An attempt that is not scored is never kept. Nothing at all may be kept: the step is then
-    skipped and counted.
+    at all (`acts` is false: `keep` is "all", or its share, p or band is the whole). An attempt that is not scored is
+    never kept. Nothing at all may be kept: the step is then skipped and counted.
     """
 
     keep: str = "all"
@@ -132,6 +132,6 @@ class Filter:
                 continue
             owner = next(kind for kind, names in READS.items() if f.name in names)
             found.append((f.name, f.name not in reads, f"filter.keep is {self.keep!r}, not {owner!r}"))
-        found.append(("slack", self.keep == "top_p" and self.mass != "linear", "filter.mass is 'softmax', not 'linear'"))
+        found.append(("slack", self.keep == "top_p" and self.mass != "linear", "filter.mass is 'softmax'"))
         found.append(("equal_updates", not self.acts, "nothing is filtered"))
         return found

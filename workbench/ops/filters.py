@@ -18,18 +18,22 @@ from torch import Tensor
 
 from workbench.ops.group import group_statistics
 
-# Differences below this share of the largest deviation come from rounding: such groups count as equal.
+# Differences below this share of the largest number come from rounding (a reward is a sum of turns, and -0.1 three
+# times is not the float -0.3): such rewards, and such standard deviations, count as equal.
 TIE_DIGITS = 9
+ROUNDING = 10.0 ** -TIE_DIGITS
 
 
 def reward_std(reward_N: Tensor, group_N: Tensor, include_N: Tensor) -> Tensor:
-    """U(group) = std over its attempts of R, unbiased (n - 1) [G], float64; exactly 0 where all rewards are the same,
-    NaN where fewer than two attempts are included.
+    """U(group) = std over its attempts of R, unbiased (n - 1) [G], float64; exactly 0 where all rewards are the same
+    (up to rounding), NaN where fewer than two attempts are included.
 
-    Source: RAGEN (arXiv 2504.20073), section 3.3, "uncertainty" of an initial state.
+    Source: RAGEN (arXiv 2504.20073), StarPO-S, the "uncertainty" of an initial state.
     """
-    statistics = group_statistics(reward_N, group_N, include_N)
-    return torch.where(statistics.flat, 0.0, statistics.std)
+    found = group_statistics(reward_N, group_N, include_N)
+    size_G = torch.zeros_like(found.std).scatter_reduce(
+        0, group_N[include_N], reward_N[include_N].double().abs(), "amax")
+    return torch.where(found.flat | (found.std <= ROUNDING * size_G), 0.0, found.std)
 
 
 def top_share(std_G: Tensor, share: float) -> Tensor:
@@ -79,7 +83,7 @@ def at_least(std_G: Tensor, ratio: float) -> Tensor:
     if not bool(known_G.any()):
         return known_G
     largest = float(std_G[known_G].max())
-    return known_G & (std_G >= ratio * largest - 10.0 ** -TIE_DIGITS * largest)
+    return known_G & (std_G >= ratio * largest - ROUNDING * largest)
 
 
 def quantile_band(std_G: Tensor, low: float, high: float) -> Tensor:
@@ -124,7 +128,7 @@ def _widest(reward: Tensor, k: int) -> Tensor:
     rising = reward.sort().values
     candidates = [torch.cat([rising[:j], rising[len(rising) - (k - j):]]) for j in range(k + 1)]
     variances = [float(candidate.var()) for candidate in candidates]
-    tolerance = 10.0 ** -TIE_DIGITS * max(variances)
+    tolerance = ROUNDING * max(variances)
     best = next(c for c, variance in zip(candidates, variances) if variance >= max(variances) - tolerance)
     values, counts = best.unique(return_counts=True)
     return torch.cat([(reward == value).nonzero()[:count, 0] for value, count in zip(values, counts)]).sort().values
