@@ -18,7 +18,7 @@ def advantage(returns, groups, states, *, normalize_std=False) -> list[float]:
 
 def test_by_hand():
     """State 7 of group 0 was left twice, for 1 and 3; the same number in group 1 is another state."""
-    assert advantage([1, 3, 5, 2], [0, 0, 0, 1], [7, 7, 8, 7]) == [-1.0, 1.0, 0.0, 0.0]
+    assert advantage([1, 3, 5, 8], [0, 0, 0, 1], [7, 7, 8, 7]) == [-1.0, 1.0, 0.0, 0.0]
     expected = 1 / (math.sqrt(2) + 1e-6)
     assert advantage([1, 3], [0, 0], [7, 7], normalize_std=True) == pytest.approx([-expected, expected], rel=1e-15)
 

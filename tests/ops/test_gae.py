@@ -140,3 +140,10 @@ def test_whitened_values_have_mean_0_and_do_not_feel_a_shift(values, shift):
 @pytest.mark.parametrize("values", [[], [5.0], [0.1] * 7])
 def test_flat_values_are_exact_zeros(values):
     assert whiten(tensor(*values)).tolist() == [0.0] * len(values)
+
+
+def test_statistics_over_other_values():
+    """Mean 0, variance 4 of what it is taken over, for numbers that are not among it."""
+    assert whiten(tensor(2, 4), over=tensor(-2, 0, 2)).tolist() == pytest.approx([1, 2], abs=1e-8)
+    assert whiten(tensor(2, 4), over=tensor(7)).tolist() == [0.0, 0.0]
+    assert whiten(tensor(0.1, 0.1), over=tensor(*[0.1] * 7)).tolist() == [0.0, 0.0]

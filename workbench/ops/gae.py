@@ -73,16 +73,18 @@ def rewards_at_turn_ends(turn_reward_K: Tensor, turn_offsets: Tensor, outcome_N:
 
 
 def whiten(values_A: Tensor, over: Tensor | None = None) -> Tensor:
-    """(x - mean) / sqrt(var + 1e-8), with the unbiased variance over exactly the values handed in, float64, never NaN.
+    """(x - mean) / sqrt(var + 1e-8) [A], float64, never NaN; mean and unbiased variance over the values in `over` (None:
+    over exactly the values handed in).
 
-    Hand in the trained tokens only: statistics over anything else would depend on how much the environment said (`over`
-    does that on purpose: the values that mean and variance are taken of, if not these). Values that are all the same (a
-    single one among them) give exact zeros.
+    Hand in the trained tokens only: statistics over anything else depend on how much the environment said, which is
+    what the switch `whiten_over` is there to show. Values that are all the same (a single one among them) give exact
+    zeros, and so do statistics over fewer than two values.
     Source: Andrychowicz et al. 2021, "What Matters In On-Policy Reinforcement Learning?" (arXiv 2006.05990), where it
     is done per minibatch; here once a step, over the whole batch.
     """
     values_A = values_A.double()
     over = values_A if over is None else over.double()
-    if len(over) < 2 or bool((over == over[0]).all()):
+    if len(over) < 2:
         return torch.zeros_like(values_A)
-    return (values_A - over.mean()) / (over.var() + WHITEN_EPSILON).sqrt()
+    flat = bool((over == over[0]).all())  # a mean of equal floats may be off by one bit, which must not become credit
+    return (values_A - (over[0] if flat else over.mean())) / (over.var() + WHITEN_EPSILON).sqrt()
