@@ -108,8 +108,10 @@ def test_evaluate_shows_a_run_beside_the_policy_it_started_from(workbench, train
     assert status == 0 and {policy for policy, _ in rows} == {"random", "solver", "untrained", "trained"}
     stored = {(row["policy"], row["mode"]): row for row in open_run(trained).evaluations()["step-00000002"]["rows"]}
     assert rows == stored  # law 13: the same function, on the same tasks
-    status, out, _ = workbench("evaluate", "frozenlake", "--tasks", 2)
+    assert "attempts" not in rows["trained", "sampled"]  # of one attempt each: the row is what it always was
+    status, out, _ = workbench("evaluate", "frozenlake", "--tasks", 2, "--attempts", 3)
     assert status == 0 and "untrained" in out and "trained  sampled" not in out.replace("untrained", "")
+    assert "pass@2" in out and "pass@4" not in out and "2 x 3" in out
 
 
 def test_rollout_shows_every_attempt_turn_by_turn_or_token_by_token(workbench, trained):
@@ -133,6 +135,7 @@ def test_a_preset_is_a_preset_whatever_folders_there_are(workbench):
     (["evaluate", "frozenlake", "--step", "1", "--tasks", "2"], "'frozenlake' is no run folder"),
     (["evaluate", "RUN", "--set", "seed=1"], "a run's config is fixed"),
     (["evaluate", "frozenlake", "--tasks", "0"], "at least 1"),
+    (["evaluate", "frozenlake", "--attempts", "0"], "at least 1"),
     (["rollout", "frozenlake", "--group", "none"], "at least 1"),
     (["rollout", "frozenlake", "--tasks", "-1"], "at least 1"),
     (["show", "nowhere"], "no run folder nowhere"),

@@ -1,12 +1,14 @@
 """No result without its neighbours (law 12): the same tasks, paired, faults and unscored attempts counted as what they are."""
+import json
+
 import numpy as np
 import pytest
 
 from workbench.cells.demo import verdict
 from workbench.envs import FrozenLake
 from workbench.envs import tasks as env_tasks
-from workbench.errors import ConfigError, EnvError
-from workbench.evaluation import (MODES, EvaluationConfig, compare, evaluate_baselines, evaluate_policy, report,
+from workbench.errors import ConfigError, DataError, EnvError
+from workbench.evaluation import (MODES, EvaluationConfig, Score, compare, evaluate_baselines, evaluate_policy, report,
                                   score_trajectories)
 from workbench.collect import CollectConfig
 from workbench.metrics import rollout_metrics
@@ -84,7 +86,8 @@ def test_baselines_play_the_very_tasks_and_dynamics_that_policies_play():
     tasks = env_tasks(lake, "held-out", 20)
     seen = []
 
-    def play(tasks, config, address):
+    def play(tasks, attempts, config, address):
+        assert attempts == 1
         seen.append((address, config.temperature, config.top_p))
         return [Group((attempt(0, reward=1.0, success=True, task=task),)) for task in tasks]
 
@@ -96,6 +99,71 @@ def test_baselines_play_the_very_tasks_and_dynamics_that_policies_play():
     assert {score.policy for score in first} == {"random", "solver"} and all(score.n == 20 for score in first)
     other = evaluate_baselines(tasks, family=lake, seed=4)
     assert [score.by_task for score in first] != [score.by_task for score in other]  # negative control: the seed acts
+
+
+# ------------------------------------------------------------------------------------------------ several attempts
+
+
+def several(name, wins, attempts, mode="sampled"):
+    """`wins` successes of `attempts`, one number for each task; the successes are the last ones."""
+    return score_trajectories(name, mode, [
+        attempt(j, reward=1.0, success=j >= attempts - w, task=Task(f"t{i}", "fake", i)) for i, w in enumerate(wins)
+        for j in range(attempts)], attempts=attempts)
+
+
+def test_several_attempts_are_summed_up_task_by_task():
+    score = several("p", [0, 1, 2, 4], 4)
+    assert (score.n, score.attempts, score.by_task, score.success) == (4, 4, (0.0, 0.25, 0.5, 1.0), 7 / 16)
+    assert score.ks == (1, 2, 4) and several("p", [0], 6).ks == (1, 2, 4) and several("p", [0, 1], 1).ks == ()
+    # one success of four: 3 of 6 pairs of attempts hold it; two: 5 of 6
+    assert score.pass_at(2).mean == pytest.approx((0 + 3 / 6 + 5 / 6 + 1) / 4) and score.pass_at(4).mean == 0.75
+    assert (score.pass_at(1).low, score.pass_at(1).high) == (score.success_low, score.success_high)
+    with pytest.raises(DataError, match="pass@8 needs .* at least k attempts at each task, got 4"):
+        score.pass_at(8)
+
+
+def test_a_row_tells_its_score_again_and_one_attempt_leaves_it_as_it_always_was():
+    for score in (several("p", [0, 1, 3, 3], 3), scores("p", "sampled", 3, 10)):
+        assert Score.of_row(json.loads(json.dumps(score.row()))) == score
+    row = several("p", [0, 1, 3, 3], 3).row()
+    assert row["pass_at_2_low"] < row["pass_at_2"] < row["pass_at_2_high"] and "pass_at_3" not in row
+    assert set(scores("p", "sampled", 3, 10).row()) == {
+        "policy", "mode", "n", "success", "success_low", "success_high", "reward", "turns", "tokens", "valid_format",
+        "faults", "by_task"}
+
+
+def test_a_report_of_several_attempts_pairs_the_largest_common_pass_at_k_too():
+    made = [several("random", [0, 1, 2, 1], 4), several("untrained", [1, 1, 2, 2], 4),
+            scores("untrained", "greedy", 2, 4), several("trained", [4, 4, 4, 0], 4), scores("trained", "greedy", 3, 4)]
+    pairs = {(pair["a"], pair["b"]): pair for pair in report(made)["paired"]}
+    rise = pairs["untrained sampled", "trained sampled"]
+    assert rise["difference"] == pytest.approx(12 / 16 - 6 / 16)
+    at_4 = pairs["untrained sampled pass@4", "trained sampled pass@4"]
+    assert at_4["difference"] == -0.25 and at_4["low"] < -0.25 < at_4["high"]  # what it can do at all has become less
+    assert pairs["random sampled", "trained greedy"]["difference"] == pytest.approx(0.75 - 4 / 16)
+    assert ("untrained greedy pass@4", "trained greedy pass@4") not in pairs
+
+
+def test_attempts_are_played_where_a_policy_samples_and_the_first_is_the_same_without_the_others():
+    lake = FrozenLake(slip=0.5)
+    tasks = env_tasks(lake, "held-out", 12)
+    asked = []
+
+    def play(tasks, attempts, config, address):
+        asked.append((attempts, config.temperature))
+        return [Group(tuple(attempt(j, reward=1.0, success=True, task=t) for j in range(attempts))) for t in tasks]
+
+    evaluate_policy("p", tasks, play, config=CollectConfig(), seed=0, attempts=3)
+    assert asked == [(3, 1.0), (1, 0.0)]
+    first, several_times = (evaluate_baselines(tasks, family=lake, seed=3, attempts=n) for n in (1, 6))
+    assert [(s.policy, s.attempts) for s in several_times] == [("random", 6), ("solver", 1)]
+    assert several_times[1] == first[1]
+    dry, _ = evaluate_baselines(tasks, family=FrozenLake(), seed=3, attempts=6)
+    assert len({*dry.by_task} - {0, 1}) > 1  # attempts at a task differ, though no chance of the lake's tells them apart
+    won = np.array(several_times[0].by_task) > 0
+    assert all(won[i] for i, value in enumerate(first[0].by_task) if value)  # the first attempt is among them
+    with pytest.raises(ConfigError, match="attempts is at least 1"):
+        EvaluationConfig(attempts=0)
 
 
 class Brittle(FrozenLake):

@@ -1,11 +1,15 @@
 """Intervals: numbers that can be checked by hand, and coverage as promised."""
+from itertools import combinations
+from math import comb
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.errors import DataError
-from workbench.stats import cluster_mean, mean_interval, paired_difference, rate, t95, wilson_interval
+from workbench.stats import (cluster_mean, clustered_difference, mean_interval, paired_difference, pass_at_k, rate,
+                             share, t95, wilson_interval)
 
 
 def test_wilson_by_hand():
@@ -101,8 +105,103 @@ def test_paired_difference_covers_as_promised(p10, p01, n):
     assert covered / trials > 0.935
 
 
+# ------------------------------------------------------------------------------------------------ several attempts
+
+
+def test_a_share_of_zeros_and_ones_is_wilsons_to_the_last_bit():
+    for wins in (0, 1, 247, 512):
+        values_N = np.arange(512) < wins
+        assert (share(values_N).low, share(values_N).high) == wilson_interval(wins, 512)
+        assert share(values_N).mean == values_N.mean()
+
+
+def test_shares_by_hand():
+    # 1/4 and 3/4: mean 1/2, squares about it sum to 1/8; so they count for 1/4 * 4 / (1/8) = 8 results, 4 of them won
+    found = share([0.25, 0.75], 4)
+    assert (found.mean, found.n) == (0.5, 2) and (found.low, found.high) == pytest.approx(wilson_interval(4, 8))
+    assert share([0.25, 0.75], 2).low == wilson_interval(2, 4)[0]  # no more results than there were attempts
+    # attempts that agree count once; that all tasks are equally hard is no knowledge of the other tasks
+    assert share([0, 1, 1], 9).low == pytest.approx(wilson_interval(2, 3)[0])
+    assert share([0.5] * 3, 2).low == wilson_interval(1.5, 3)[0]
+    assert share([1.0] * 4, 8).low < 0.6 and share([1.0] * 4, 8).high == 1
+
+
+@given(st.integers(1, 12).flatmap(
+    lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n), min_size=1, max_size=60))))
+def test_a_share_stays_in_range_mirrors_and_is_never_wider_than_one_attempt_each(case):
+    attempts, counts = case
+    found, mirrored = (share([c / attempts for c in kind], attempts) for kind in (counts, [attempts - c for c in counts]))
+    assert 0 <= found.low <= found.mean + 1e-12 and found.mean - 1e-12 <= found.high <= 1 and found.low < found.high
+    assert (mirrored.low, mirrored.high) == pytest.approx((1 - found.high, 1 - found.low), abs=1e-9)
+    single = wilson_interval(found.mean * found.n, found.n)
+    assert found.high - found.low <= single[1] - single[0] + 1e-9
+
+
+@pytest.mark.parametrize(("tasks", "attempts", "alpha"), [(100, 8, 0.5), (60, 4, 3.0), (200, 2, 0.2)])
+def test_a_share_covers_as_promised_where_attempts_at_a_task_go_together(tasks, attempts, alpha):
+    """Tasks of very different difficulty; the negative control counts every attempt as independent."""
+    rng, trials, covered, naive = np.random.default_rng(0), 1000, 0, 0
+    for _ in range(trials):
+        wins_N = rng.binomial(attempts, rng.beta(alpha, alpha, tasks))
+        found = share(wins_N / attempts, attempts)
+        low, high = wilson_interval(int(wins_N.sum()), tasks * attempts)
+        covered += found.low <= 0.5 <= found.high
+        naive += low <= 0.5 <= high
+    assert covered / trials > 0.93 and naive < covered
+
+
+@pytest.mark.parametrize("attempts", range(1, 9))
+def test_pass_at_k_is_the_share_of_all_choices_of_k_attempts_that_hold_a_success(attempts):
+    for successes in range(attempts + 1):
+        won = [True] * successes + [False] * (attempts - successes)
+        for k in range(1, attempts + 1):
+            held = [any(choice) for choice in combinations(won, k)]
+            assert pass_at_k([successes], attempts, k)[0] == pytest.approx(sum(held) / len(held), abs=1e-15)
+
+
+@given(st.integers(1, 60).flatmap(
+    lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n), min_size=1, max_size=20))))
+def test_pass_at_k_begins_with_the_mean_success_and_rises_with_k(case):
+    attempts, counts = case
+    assert pass_at_k(counts, attempts, 1) == pytest.approx(np.array(counts) / attempts)
+    rows_KN = np.array([pass_at_k(counts, attempts, k) for k in range(1, attempts + 1)])
+    assert (np.diff(rows_KN, axis=0) >= 0).all() and rows_KN.min() >= 0 and rows_KN.max() <= 1
+    assert rows_KN[-1].tolist() == [float(count > 0) for count in counts]
+
+
+def test_pass_at_k_is_unbiased_and_the_plug_in_is_not():
+    """Exactly, over the binomial distribution of successes; the negative control is what papers warn of."""
+    attempts, k = 8, 4
+    for p in (0.05, 0.3, 0.7):
+        chances = [comb(attempts, c) * p**c * (1 - p) ** (attempts - c) for c in range(attempts + 1)]
+        estimate = sum(w * pass_at_k([c], attempts, k)[0] for c, w in enumerate(chances))
+        plug_in = sum(w * (1 - (1 - c / attempts) ** k) for c, w in enumerate(chances))
+        truth = 1 - (1 - p) ** k
+        assert estimate == pytest.approx(truth, abs=1e-12) and plug_in < truth - 0.005
+
+
+def test_pass_at_k_keeps_its_digits_with_many_attempts():
+    assert pass_at_k([1], 100_000, 3)[0] == 3 / 100_000  # one success: k of n choices of the last place hold it
+    assert pass_at_k([5000], 10_000, 5000)[0] == 1.0
+
+
+def test_tasks_of_one_cluster_go_together_in_a_difference():
+    # two pairs of names, all attempts of a pair agree: b wins everything in the one and loses half in the other
+    a_N, b_N = np.zeros(8), np.array([1, 1, 1, 1, 0, 0, 0, 0])
+    by_pair = clustered_difference(a_N, b_N, ["x"] * 4 + ["y"] * 4)
+    assert (by_pair.mean, by_pair.n) == (0.5, 2) and by_pair.low == pytest.approx(0.5 - 12.7062 * 0.5)
+    alone = clustered_difference(a_N, b_N, range(8))
+    assert alone.n == 8 and alone.is_clear and not by_pair.is_clear
+    plain = mean_interval(b_N - a_N)
+    assert (alone.low, alone.high) == (plain.low, plain.high)
+
+
 def test_what_cannot_be_counted_is_refused():
-    for call in (lambda: wilson_interval(3, 2), lambda: rate(0, 0), lambda: mean_interval([]), lambda: t95(0),
+    for call in (lambda: share([0.5, 1.5]), lambda: share([]), lambda: share([1], 0), lambda: pass_at_k([1], 2, 3),
+                 lambda: pass_at_k([1], 2, 0),
+                 lambda: pass_at_k([3], 2, 1), lambda: pass_at_k([0.5], 2, 1), lambda: pass_at_k([], 0, 1),
+                 lambda: clustered_difference([1], [1, 0], [0]), lambda: clustered_difference([1, 0], [1, 0], [0]),
+                 lambda: wilson_interval(3, 2), lambda: rate(0, 0), lambda: mean_interval([]), lambda: t95(0),
                  lambda: mean_interval([1.0, float("nan")]), lambda: paired_difference([1], [1, 0]),
                  lambda: paired_difference([0.5], [1]), lambda: cluster_mean([1, 2], [1])):
         with pytest.raises(DataError):

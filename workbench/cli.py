@@ -76,6 +76,8 @@ def _parser() -> argparse.ArgumentParser:
                   "success of a run's or preset's policy on the held-out tasks, beside its neighbours")
     sub.add_argument("source", help="a run folder, or a preset (its untrained policy)")
     sub.add_argument("--tasks", type=_count, help="number of held-out tasks (default: the config's)")
+    sub.add_argument("--attempts", type=_count, help="sampled attempts at each task; several give pass@k (default: the "
+                     "config's)")
     sub.add_argument("--step", type=_count, help="checkpoint of the run to load (default: the newest)")
     sub.add_argument("--json", action="store_true", help="print the table as JSON")
     _add_set(sub)
@@ -272,11 +274,12 @@ def _evaluate(args: argparse.Namespace) -> int:
     from workbench.views import show_evaluation
 
     session, scores = _session(args.source, args.settings, args.step), []
+    size = {"num_tasks": args.tasks, "attempts": args.attempts}
     if _is_run(args.source):  # the policy it started from, on the same tasks, beside it (law 12)
         untrained = open_session(from_dict(open_run(args.source).config))
-        scores += evaluate(untrained, name="untrained", num_tasks=args.tasks)
-    scores += evaluate(session, name="trained" if scores else "untrained", num_tasks=args.tasks)
-    report = evaluation_report(session, scores, num_tasks=args.tasks)
+        scores += evaluate(untrained, name="untrained", **size)
+    scores += evaluate(session, name="trained" if scores else "untrained", **size)
+    report = evaluation_report(session, scores, **size)
     print(json.dumps(report, indent=1) if args.json else show_evaluation(report["rows"], report["paired"]).text)
     return 0
 

@@ -3,16 +3,20 @@
     rate             k successes of n: Wilson's score interval
     mean_interval    a mean of independent values: Student's t
     cluster_mean     a mean of values that come in clusters (several attempts at a task): cluster-robust, Student's t
-    paired_difference  two 0/1 results on the same tasks: adjusted Wald interval for matched pairs
+    share            a mean of shares (successes of several attempts, task by task): Wilson's, with the spread there is
+    pass_at_k        the chance that one of k attempts succeeds, unbiased, task by task
+    paired_difference     two 0/1 results on the same tasks: adjusted Wald interval for matched pairs
+    clustered_difference  any two results on the same tasks, where tasks come in clusters (maps of one size, one pair)
 
 Sources: Wilson (1927); Bonett and Price (2012), "Adjusted Wald confidence interval for a difference of binomial
-proportions based on paired data"; the t quantile by Abramowitz and Stegun 26.7.5.
+proportions based on paired data"; Korn and Graubard (1998), the effective number of a clustered sample; Chen et al.
+(2021, arXiv 2107.03374), pass@k; the t quantile by Abramowitz and Stegun 26.7.5.
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import comb, sqrt
 
 import numpy as np
 
@@ -54,8 +58,11 @@ class Difference:
         return f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}] n={self.n}"
 
 
-def wilson_interval(successes: int, n: int) -> tuple[float, float]:
-    """95 % interval of a success rate: within [0, 1], never of width zero; with n = 0 nothing is known: (0, 1)."""
+def wilson_interval(successes: float, n: float) -> tuple[float, float]:
+    """95 % interval of a success rate: within [0, 1], never of width zero; with n = 0 nothing is known: (0, 1).
+
+    Neither number needs to be whole: see `share`.
+    """
     if n < 0 or not 0 <= successes <= n:
         raise DataError(f"expected 0 <= successes <= n, got {successes} of {n}")
     if n == 0:
@@ -91,7 +98,8 @@ def mean_interval(values_N: Sequence[float] | np.ndarray) -> Estimate:
     return cluster_mean(values_N, np.arange(len(values_N)))
 
 
-def cluster_mean(values_N: Sequence[float] | np.ndarray, clusters_N: Sequence[int] | np.ndarray) -> Estimate:
+def cluster_mean(values_N: Sequence[float] | np.ndarray,
+                 clusters_N: Sequence[int] | Sequence[str] | np.ndarray) -> Estimate:
     """Mean over all values, with an interval that knows that values of one cluster (attempts at one task) go together.
 
     Standard error: sqrt(C / (C - 1) * sum over clusters of (sum of deviations in it)^2) / N; t with C - 1 degrees of
@@ -110,19 +118,71 @@ def cluster_mean(values_N: Sequence[float] | np.ndarray, clusters_N: Sequence[in
     return Estimate(mean, mean - half, mean + half, num_clusters)
 
 
+def share(values_N: Sequence[float] | np.ndarray, attempts: int = 1) -> Estimate:
+    """Mean of values from 0 to 1, one for each of N independent tasks, each value from so many attempts at its task.
+
+    The interval is Wilson's for as many 0/1 results as would spread the mean as much as these values do: with mean p,
+    p (1 - p) N^2 / sum of (value - p)^2 of them, but not more than there were attempts. With one attempt each that is
+    N. So attempts at one task count for as much as they tell apart from each other; the interval stays within [0, 1]
+    and has no width of zero.
+    """
+    values_N = _vector(values_N, "shares")
+    if values_N.min() < 0 or values_N.max() > 1:
+        raise DataError(f"shares lie from 0 to 1, got {values_N.min()} to {values_N.max()}")
+    if attempts < 1:
+        raise DataError(f"a share needs at least one attempt at each task, got {attempts}")
+    n, mean = len(values_N), float(values_N.mean())
+    # Shares that are all equal say nothing of how far tasks lie apart, so they count as one result each.
+    spread, effective = float(((values_N - mean) ** 2).sum()), float(n)
+    if np.ptp(values_N) > 1e-9:
+        effective = min(max(mean * (1 - mean) * n * n / spread, effective), effective * attempts)
+    low, high = wilson_interval(min(float(values_N.sum()) * (effective / n), effective), effective)
+    return Estimate(mean, low, high, n)
+
+
+def pass_at_k(successes_N: Sequence[int] | np.ndarray, attempts: int, k: int) -> np.ndarray:
+    """The chance that at least one of k attempts succeeds, for each of N tasks with so many successes of `attempts`.
+
+    1 - C(n - c, k) / C(n, k) for c successes of n attempts: the share of all choices of k attempts that hold a success,
+    whose mean is pass@k itself. 1 - (1 - c / n)^k is too small on average. Computed in whole numbers and rounded once,
+    so neither large n nor a small c costs digits. Source: Chen et al. 2021 (arXiv 2107.03374), equation 1.
+    """
+    counts_N = np.asarray(successes_N)
+    if not 1 <= k <= attempts:
+        raise DataError(f"pass@{k} needs k of at least 1 and at least k attempts at each task, got {attempts} attempts")
+    if counts_N.ndim != 1 or not np.isin(counts_N, np.arange(attempts + 1)).all():
+        raise DataError(f"expected a list of successes, each a whole number from 0 to {attempts}, got {successes_N}")
+    all_choices = comb(attempts, k)
+    chance = {c: (all_choices - comb(attempts - c, k)) / all_choices for c in set(counts_N.astype(int).tolist())}
+    return np.array([chance[int(c)] for c in counts_N], dtype=np.float64)
+
+
+def clustered_difference(a_N: Sequence[float] | np.ndarray, b_N: Sequence[float] | np.ndarray,
+                         clusters_N: Sequence[int] | Sequence[str] | np.ndarray) -> Difference:
+    """Mean of b - a over the same tasks in the same order, where tasks of one cluster go together (`cluster_mean`).
+
+    The values may be shares. `n` is the number of clusters; one cluster alone has an infinite interval.
+    """
+    a_N, b_N = _vector(a_N, "a"), _vector(b_N, "b")
+    if len(a_N) != len(b_N):
+        raise DataError(f"a paired difference needs the same tasks on both sides, got {len(a_N)} and {len(b_N)}")
+    found = cluster_mean(b_N - a_N, clusters_N)
+    return Difference(found.mean, found.low, found.high, found.n)
+
+
 def paired_difference(a_N: Sequence[float] | np.ndarray, b_N: Sequence[float] | np.ndarray) -> Difference:
     """Success rate of b minus that of a, over the same tasks in the same order; both hold 0 and 1 only.
 
     With n10 tasks that only b solved and n01 that only a solved, the mean is (n10 - n01) / N and the interval is
     d +- z * sqrt((p10 + p01 - d^2) / (N + 2)) with p = (count + 1) / (N + 2) and d = p10 - p01. The one added to each
     discordant count keeps the coverage where few tasks differ (a plain interval would have width zero). Tasks on which
-    both agree matter only through N. For values other than 0 and 1 take `mean_interval(b - a)`.
+    both agree matter only through N. For other values, or tasks that come in clusters, take `clustered_difference`.
     """
     a_N, b_N = _vector(a_N, "a"), _vector(b_N, "b")
     if len(a_N) != len(b_N):
         raise DataError(f"a paired difference needs the same tasks on both sides, got {len(a_N)} and {len(b_N)}")
     if not np.isin(a_N, (0, 1)).all() or not np.isin(b_N, (0, 1)).all():
-        raise DataError("paired_difference takes results of 0 and 1; for other values take mean_interval(b - a)")
+        raise DataError("paired_difference takes results of 0 and 1; for other values take clustered_difference")
     n, only_b, only_a = len(a_N), int((b_N > a_N).sum()), int((a_N > b_N).sum())
     p10, p01 = (only_b + 1) / (n + 2), (only_a + 1) / (n + 2)
     half = Z95 * sqrt((p10 + p01 - (p10 - p01) ** 2) / (n + 2))

@@ -291,6 +291,18 @@ def test_no_rate_is_shown_without_its_interval():
         show_evaluation([*examples.neighbours(), row])
 
 
+def test_pass_at_k_stands_beside_its_interval_where_there_were_several_attempts():
+    several = examples.score("trained", "sampled", 0.5, attempts=4, pass_at_1=0.5, pass_at_1_low=0.41,
+                             pass_at_1_high=0.59, pass_at_4=0.8, pass_at_4_low=0.711, pass_at_4_high=0.889)
+    view = show_evaluation([*examples.neighbours(), several])
+    for form in (view.text, Page(view.html).text):
+        for words in ("pass@1", "pass@4", "80.0 % [71.1, 88.9]", "512 x 4"):
+            assert words in form
+    assert "pass@" not in show_evaluation([*examples.neighbours(), examples.score("trained", "sampled", 0.5)]).text
+    with pytest.raises(DataError, match="pass@4 of 'trained' comes without pass_at_4_low.*law 12"):
+        show_evaluation([{key: value for key, value in several.items() if key != "pass_at_4_low"}])
+
+
 @pytest.mark.parametrize("name", ["random", "untrained", "solver"])
 def test_a_missing_neighbour_leaves_a_visible_gap(name):
     rows = [row for row in examples.neighbours() if row["policy"] != name]

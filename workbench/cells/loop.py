@@ -202,7 +202,7 @@ def _neighbours(loop: _Loop) -> list[Score]:
         _record(loop, 0, scores)
         return scores
     rows = loop.stored.evaluations()[step_name(0)]["rows"]
-    return [Score(**row | {"by_task": tuple(row["by_task"])}) for row in rows]
+    return [Score.of_row(row) for row in rows]
 
 
 def _record(loop: _Loop, step: int, scores: list[Score]) -> None:

@@ -195,7 +195,7 @@ def _items(config: Config, model_config: PreTrainedConfig, step: StepBytes, shap
     engine_dtype, policy_dtype = config.engine.dtype, config.policy.dtype
     reference = "; the reference policy" if "ref_logp_T" in config.algorithm.requires else ""
     positions, position_bytes = _cache(config, model_config, lengths)
-    tokens, evaluated = _attempts(config) * lengths.attempt, config.evaluation.num_tasks * lengths.attempt
+    tokens, evaluated = _attempts(config) * lengths.attempt, _evaluated(config) * lengths.attempt
     always, playing = MOMENTS, ("evaluating", "sampling")
     slabs = 2 * model_config.get_text_config(decoder=True).num_hidden_layers
     items = [
@@ -216,8 +216,8 @@ def _items(config: Config, model_config: PreTrainedConfig, step: StepBytes, shap
         Item("trajectories", tokens * OBJECTS_A_TOKEN, ("sampling", "updating"), f"{tokens:,} tokens at most, as arrays",
              "host"),
         Item("attempts evaluated", evaluated * OBJECTS_A_TOKEN, always,
-             f"{evaluated:,} tokens at most (evaluation.num_tasks = {config.evaluation.num_tasks:,}); mostly kept by the "
-             "allocator", "host"),
+             f"{evaluated:,} tokens at most (evaluation.num_tasks = {config.evaluation.num_tasks:,}, attempts = "
+             f"{config.evaluation.attempts}); mostly kept by the allocator", "host"),
         Item("copies to save", (weights + own) * 12, ("saving",), "weights and moments, each once more", "host"),
     ]
     if critic == "own":
@@ -233,7 +233,11 @@ def _attempts(config: Config) -> int:
 
 def _sessions(config: Config) -> int:
     """Attempts that are played at the same time, of a step or of an evaluation."""
-    return max(_attempts(config), config.evaluation.num_tasks)
+    return max(_attempts(config), _evaluated(config))
+
+
+def _evaluated(config: Config) -> int:
+    return config.evaluation.num_tasks * config.evaluation.attempts
 
 
 def _shapes(config: Config, lengths: Lengths) -> Shapes:
@@ -356,7 +360,7 @@ def _advice(largest: str) -> str:
     if largest == "trajectories":
         return "lower train.tasks_per_step, train.group_size or collect.max_turn_tokens"
     if largest == "attempts evaluated":
-        return "lower evaluation.num_tasks or collect.max_turn_tokens"
+        return "lower evaluation.num_tasks, evaluation.attempts or collect.max_turn_tokens"
     return ("take a smaller model: weights, gradients and moments of one are there whole; engine.dtype='bfloat16' halves "
             "the engine's, critic.trunk='policy' saves a critic's")
 

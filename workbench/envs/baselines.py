@@ -71,12 +71,14 @@ def play(family: EnvFamily, task: Task, dynamics_seed: int, policy: Callable[[An
 class Yardstick:
     """A family made of another: its `reset` plays a whole attempt by one of the BASELINES and shows what came of it.
 
-    So a runner can play yardsticks, with its deadlines, wherever it runs environments; one call is one attempt.
+    So a runner can play yardsticks, with its deadlines, wherever it runs environments; one call is one attempt, of
+    that number at the task.
     """
 
     family: Any
     policy: str
     seed: int
+    attempt: int = 0
     name: str = "yardstick"
     max_turns: int = 0
 
@@ -91,7 +93,8 @@ class _PlayedOnce:
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
         family, policy = self.yardstick.family, self.yardstick.policy
         act = {"random": family.random_action, "solver": family.solver_action}[policy]
-        rng = rng_at(self.yardstick.seed, "baseline", policy, task.id)
+        number = (self.yardstick.attempt,) if self.yardstick.attempt else ()  # the first is as where there is one only
+        rng = rng_at(self.yardstick.seed, "baseline", policy, task.id, *number)
         attempt = play(family, task, dynamics_seed, lambda env: act(env, rng))
         return Observation((Message("user", json.dumps(asdict(attempt))),))
 

@@ -5,6 +5,7 @@
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from workbench.views.escape import visible
 from workbench.views.markup import Html, tag
 
 NEEDED = ("policy", "mode", "n", "success", "success_low", "success_high")
+PASSES = "at least one of k attempts at a task succeeds (pass@k, unbiased, 95 % interval over tasks)"
 BAR = 220  # pixels of the scale from 0 to 1
 COLOURS = {"random": m.GREY, "untrained": "#8a5fa8", "solver": m.GREEN}
 HEADER = ("policy", "mode", "success", "95 % interval", "return", "turns", "tokens", "valid format", "tasks")
@@ -29,12 +31,12 @@ def show_evaluation(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[
     """Policies on the same tasks, each with its 95 % interval (law 12).
 
     You will see one row per policy and mode: the rate, its interval as numbers and as a bar on a scale from 0 to 1 (the
-    line is the rate), return, turns and tokens per attempt, share of valid answers; below, paired differences, marked
-    `clear` where the interval excludes zero. A neighbour (random, untrained, solver) that is not among the rows stands
+    line is the rate), return, turns and tokens per attempt, share of valid answers; where there were several attempts at
+    a task, pass@k beside its interval; below, paired differences, marked `clear` where the interval excludes zero. A neighbour (random, untrained, solver) that is not among the rows stands
     there as "not measured", or with the reason given in `absent` ({"solver": "none known"}).
 
     `rows`: mappings with policy, mode, n, success, success_low, success_high and, where known, reward, turns, tokens,
-    valid_format, faults. `paired`: mappings with a, b, difference (b - a), low, high. Raises DataError for a rate that
+    valid_format, faults, attempts, pass_at_K with pass_at_K_low and pass_at_K_high. `paired`: mappings with a, b, difference (b - a), low, high. Raises DataError for a rate that
     comes without its interval.
     """
     for row in rows:
@@ -52,6 +54,9 @@ def show_evaluation(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[
         if row.get("faults")
     ]
     text = [visible(title), words.aligned([[visible(c) for c in line] for line in [HEADER, *lines]], right=range(2, 9))]
+    passes = _passes(ordered)
+    if passes:
+        text += ["", PASSES, words.aligned([[visible(c) for c in line] for line in passes], indent="  ")]
     if paired:
         text += ["", "paired differences in success, on the same tasks:",
                  words.aligned([[visible(c) for c in _paired_cells(pair)] for pair in paired], right=(1,), indent="  ")]
@@ -61,7 +66,8 @@ def show_evaluation(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[
     header = m.head_cells(HEADER, right=HEADER[2:])
     scale = m.cell(*_scale(), header=True, background=m.PANEL, style="white-space:nowrap;vertical-align:bottom")
     header.insert(4, scale)
-    html = m.card(m.heading(title), m.table(body, header), _paired_html(paired), *map(m.warning, notices))
+    html = m.card(m.heading(title), m.table(body, header), _passes_html(passes), _paired_html(paired),
+                  *map(m.warning, notices))
     from workbench.views.evaluation_picture import evaluation_png
 
     return m.finished(html, "\n".join(text), evaluation_png(ordered, title))
@@ -86,7 +92,35 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         return "—" if words.missing(row.get(key)) else f"{row[key]:.2f}"
 
     return [str(row["policy"]), str(row["mode"]), words.percent(row["success"]), _interval(row), one("reward"),
-            one("turns"), one("tokens"), words.percent(row.get("valid_format")), words.number(int(row["n"]))]
+            one("turns"), one("tokens"), words.percent(row.get("valid_format")), _tasks(row)]
+
+
+def _tasks(row: Mapping[str, Any]) -> str:
+    several = row.get("attempts", 1)
+    return words.number(int(row["n"])) + (f" x {words.number(int(several))}" if several > 1 else "")
+
+
+def _passes(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Head line and one line per row that tells pass@k; nothing where none does."""
+    ks = sorted({int(found[1]) for row in rows for key in row if (found := re.fullmatch(r"pass_at_(\d+)", key))})
+    if not ks:
+        return []
+    lines = [["policy", "mode", *(f"pass@{k}" for k in ks)]]
+    for row in rows:
+        if row.get("attempts", 1) > 1:
+            lines.append([str(row["policy"]), str(row["mode"]), *(_pass_at(row, k) for k in ks)])
+    return lines
+
+
+def _pass_at(row: Mapping[str, Any], k: int) -> str:
+    key = f"pass_at_{k}"
+    absent = [name for name in (key, f"{key}_low", f"{key}_high") if words.missing(row.get(name))]
+    if len(absent) == 3:
+        return "—"
+    if absent:
+        raise DataError(f"pass@{k} of {row['policy']!r} comes without {', '.join(absent)}; no rate is shown without its "
+                        "interval (law 12): see stats.share")
+    return f"{words.percent(row[key])} [{100 * row[f'{key}_low']:.1f}, {100 * row[f'{key}_high']:.1f}]"
 
 
 def _interval(row: Mapping[str, Any]) -> str:
@@ -128,6 +162,13 @@ def _scale() -> list[Html]:
         tag("span", end, style=f"display:inline-block;width:{BAR // 2}px;text-align:{side};background-color:{m.PANEL}")
         for end, side in (("0", "left"), ("1", "right"))
     ]
+
+
+def _passes_html(lines: Sequence[Sequence[str]]) -> Html | None:
+    if not lines:
+        return None
+    rows = [[m.cell(line[0]), m.cell(line[1]), *map(m.number_cell, line[2:])] for line in lines[1:]]
+    return tag("div", m.note(PASSES), m.table(rows, m.head_cells(lines[0], right=lines[0][2:])))
 
 
 def _paired_html(paired: Sequence[Mapping[str, Any]]) -> Html | None:
