@@ -229,4 +229,4 @@ def test_a_button_is_shown_where_somebody_can_press_it(environment, looked_at, m
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert live._is_looked_at() == looked_at
+    assert live.is_looked_at() == looked_at

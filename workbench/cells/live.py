@@ -50,7 +50,7 @@ class LiveView:
     def __init__(self, running: RunningRun, *, every_s: float = 2.0, button: bool | None = None,
                  screen: Callable[[LiveView], Screen] | None = None, clock: Callable[[], float] = time.monotonic):
         self.running, self.every_s = running, every_s
-        self.button = _is_looked_at() if button is None else button
+        self.button = is_looked_at() if button is None else button
         self.drawn = 0  # how often the picture was drawn
         self._screen_of = screen or _screen
         self._screen: Screen | None = None
@@ -141,7 +141,7 @@ class LiveView:
     __repr__ = __str__
 
 
-def _is_looked_at() -> bool:
+def is_looked_at() -> bool:
     """Is a notebook open in front of somebody? Jupyter's server names its path to the kernel; VS Code and Colab leave
     marks of their own. A kernel that papermill starts has none of them."""
     if os.environ.get("WORKBENCH_PROGRESS") in ("batch", "quiet", "terminal"):
