@@ -31,13 +31,14 @@ def show_evaluation(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[
     """Policies on the same tasks, each with its 95 % interval (law 12).
 
     You will see one row per policy and mode: the rate, its interval as numbers and as a bar on a scale from 0 to 1 (the
-    line is the rate), return, turns and tokens per attempt, share of valid answers; where there were several attempts at
-    a task, pass@k beside its interval; below, paired differences, marked `clear` where the interval excludes zero. A neighbour (random, untrained, solver) that is not among the rows stands
-    there as "not measured", or with the reason given in `absent` ({"solver": "none known"}).
+    line is the rate), return, turns and tokens per attempt, share of valid answers; where there were several attempts
+    at a task, pass@k with its interval; below, paired differences, marked `clear` where the interval excludes zero. A
+    neighbour (random, untrained, solver) that is not among the rows stands there as "not measured", or with the reason
+    given in `absent` ({"solver": "none known"}).
 
     `rows`: mappings with policy, mode, n, success, success_low, success_high and, where known, reward, turns, tokens,
-    valid_format, faults, attempts, pass_at_K with pass_at_K_low and pass_at_K_high. `paired`: mappings with a, b, difference (b - a), low, high. Raises DataError for a rate that
-    comes without its interval.
+    valid_format, faults, attempts, pass_at_K with pass_at_K_low and pass_at_K_high. `paired`: mappings with a, b,
+    difference (b - a), low, high. Raises DataError for a rate that comes without its interval.
     """
     for row in rows:
         _check(row)
@@ -118,8 +119,8 @@ def _pass_at(row: Mapping[str, Any], k: int) -> str:
     if len(absent) == 3:
         return "—"
     if absent:
-        raise DataError(f"pass@{k} of {row['policy']!r} comes without {', '.join(absent)}; no rate is shown without its "
-                        "interval (law 12): see stats.share")
+        raise DataError(f"pass@{k} of {row['policy']!r} comes without {', '.join(absent)}; no rate is shown without "
+                        "its interval (law 12): see stats.share")
     return f"{words.percent(row[key])} [{100 * row[f'{key}_low']:.1f}, {100 * row[f'{key}_high']:.1f}]"
 
 
