@@ -13,7 +13,7 @@ fact (old_logp_T ...) is None until `dataclasses.replace` makes a new batch that
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -50,6 +50,8 @@ class Batch:
     context_full_N: Tensor           # bool: ... and it was the context's, of which the policy is not told
     turn_offsets: Tensor             # int64 [N + 1], into turn_reward_K
     turn_reward_K: Tensor            # float64; NaN where a turn could not be scored
+    state_of_turn_K: Tensor          # int64: turns of a group that stood in the same state have the same; -1: not known
+    tag_N: Tensor                    # int64: numbers the kinds of tasks (metadata "tag", else the environment)
     names_N: tuple[str, ...]         # "task id/attempt", for messages to people
     # later facts, float32; None: not computed; NaN for a token or trajectory that none was needed for
     old_logp_T: Tensor | None = None
@@ -82,6 +84,9 @@ class Batch:
             context_full_N=torch.tensor([t.stop_reason is StopReason.CONTEXT_FULL for t in trajectories]),
             turn_offsets=_offsets(len(rewards) for rewards in turn_rewards),
             turn_reward_K=torch.from_numpy(np.concatenate(turn_rewards)),
+            state_of_turn_K=_numbered((g, turn.state_key) if turn.state_key is not None else None
+                                      for g, group in enumerate(groups) for t in group for turn in t.turns),
+            tag_N=_numbered(t.task.metadata.get("tag", t.task.env) for t in trajectories),
             names_N=tuple(f"{t.task.id}/{t.attempt}" for t in trajectories),
         )
         _refuse_first_token_sampled(batch)
@@ -160,7 +165,7 @@ class Batch:
             trajectory_of_segment_S=new_index[self.trajectory_of_segment_S[segments]],
             group_of_trajectory_N=torch.tensor([first_seen[g] for g in group]),
             turn_offsets=_offsets(self.turn_offsets.diff()[chosen].tolist()),
-            turn_reward_K=self.turn_reward_K[turns],
+            turn_reward_K=self.turn_reward_K[turns], state_of_turn_K=self.state_of_turn_K[turns],
             names_N=tuple(self.names_N[n] for n in chosen.tolist()),
         )
 
@@ -216,6 +221,12 @@ def _nan(value: float | None) -> float:
 
 def _offsets(lengths) -> Tensor:
     return torch.from_numpy(np.concatenate([[0], np.cumsum(np.fromiter(lengths, np.int64))]).astype(np.int64))
+
+
+def _numbered(keys: Iterable[Hashable | None]) -> Tensor:
+    """Different keys numbered in the order in which they first come, int64; -1 for None."""
+    known: dict[Hashable, int] = {}
+    return torch.tensor([-1 if key is None else known.setdefault(key, len(known)) for key in keys], dtype=torch.int64)
 
 
 def _token_columns(segments: Sequence[Segment]) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from workbench.algorithms import ALGORITHMS, GRPO, PPO
 from workbench.algorithms.base import needs_critic
+from workbench.algorithms.liveness import inert_settings
 from workbench.collect import CollectConfig
 from workbench.critic import CriticConfig
 from workbench.engines import ENGINES, TransformersEngineConfig
@@ -271,8 +272,11 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
     *parents, leaf = dotted.split(".")
     node = tree
     for depth, parent in enumerate(parents):
+        known = _fields_of(tree, parents[:depth])
+        if parent in known and parent not in node and is_dataclass(known[parent]):
+            node[parent] = asdict(known[parent])  # a kind that was just chosen begins with its own defaults
         if not isinstance(node.get(parent), dict):
-            raise ConfigError(f"no setting {dotted!r}; {nearest(parent, node)}" if parent not in node
+            raise ConfigError(f"no setting {dotted!r}; {nearest(parent, known)}" if parent not in known
                               else f"{'.'.join(parents[:depth + 1])} holds no further settings")
         node = node[parent]
     if leaf == "kind" and dotted.split(".")[0] in KINDS and node.get("kind") != value:
@@ -284,14 +288,25 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
     node[leaf] = value
 
 
-def _fields_of(tree: Mapping[str, Any], parents: list[str]) -> list[str]:
-    if parents and parents[0] in KINDS and len(parents) == 1:
-        kind = tree[parents[0]].get("kind")
-        return [f.name for f in fields(KINDS[parents[0]][kind])] if kind in KINDS[parents[0]] else []
-    node: Any = tree
-    for parent in parents:
-        node = node[parent]
-    return list(node)
+def _fields_of(tree: Mapping[str, Any], parents: list[str]) -> dict[str, Any]:
+    """The settings that a part has, whether or not the tree says them: name -> default."""
+    known = _defaults_of(Config)
+    for depth, parent in enumerate(parents):
+        part = known.get(parent)
+        if depth == 0 and parent in KINDS:
+            part = KINDS[parent].get(tree[parent].get("kind"))
+        if not is_dataclass(part):
+            return {}
+        known = _defaults_of(part)
+    return known
+
+
+def _defaults_of(part: Any) -> dict[str, Any]:
+    """By name, of a dataclass or of one of its values; None where there is no default."""
+    if not isinstance(part, type):
+        return {f.name: getattr(part, f.name) for f in fields(part)}
+    return {f.name: f.default_factory() if f.default_factory is not MISSING else None if f.default is MISSING
+            else f.default for f in fields(part)}
 
 
 # ------------------------------------------------------------------------------------------------ liveness
@@ -313,7 +328,8 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
                           f"{train.group_size} trajectories into more parts than it has")
     inert: list[tuple[str, bool, str]] = [
         ("engine.device", True, "the embedded engine samples where the policy lives; set policy.device"),
-        ("learner.seed", alg.minibatches == 1, "nothing is shuffled while algorithm.minibatches is 1"),
+        ("learner.seed", alg.minibatches == 1 and not alg.minibatch_size, "nothing is shuffled while "
+         "algorithm.minibatches is 1"),
         ("env.max_moves_per_action", getattr(c.env, "max_moves_per_action", 0) > getattr(c.env, "max_moves", 0),
          "env.max_moves ends the attempt before that many moves are made"),
         ("env.symbols", getattr(c.env, "observation", "") == "coordinates",
@@ -338,10 +354,10 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
 
     warnings = [f"{key} = {at(tree, key)!r} has no effect here: {why}"
                 for key, dead, why in inert if dead and at(tree, key) != at(defaults, key)]
-    if c.collect.temperature != 1 or c.collect.top_p != 1:
+    if (c.collect.temperature != 1 or c.collect.top_p != 1) and not alg.sampler_cap:
         warnings.append(
             f"collect.temperature = {c.collect.temperature} and top_p = {c.collect.top_p}: attempts are sampled from a bent "
-            "distribution, but the loss scores the policy's own; no importance weight makes up for it yet")
+            "distribution, but the loss scores the policy's own; algorithm.sampler_cap (2, for one) weights for it")
     if getattr(alg, "kl_coef", 0) and alg.kl_in == "loss" and alg.kl_estimator == "k1":
         warnings.append("algorithm.kl_estimator = 'k1' in the loss pulls nowhere: its gradient is zero on average and "
                         "only adds noise; take k2 or k3 there, or algorithm.kl_in = 'reward'")
@@ -355,15 +371,5 @@ def _inert_in_learning(config: Config) -> list[tuple[str, bool, str]]:
     inert = [(f"critic.{f.name}", not has_critic, f"algorithm {kind!r} needs no critic") for f in fields(config.critic)]
     inert.append(("critic.value_coef", config.critic.trunk == "own", "a critic with its own trunk has its own "
                   "optimizer (critic.lr); set critic.trunk='policy'"))
-    if hasattr(alg, "clip_low"):
-        one = alg.epochs * alg.minibatches == 1
-        for key in ("algorithm.clip_low", "algorithm.clip_high"):
-            inert.append((key, one, "with one update per step the ratio is 1 everywhere and clipping can never bind; "
-                          "raise algorithm.epochs or algorithm.minibatches"))
-        if hasattr(alg, "value_clip"):
-            inert.append(("algorithm.value_clip", one, "with one update per step no value has moved yet and clipping "
-                          "can never bind; raise algorithm.epochs or algorithm.minibatches"))
-    if hasattr(alg, "kl_coef"):
-        for key in ("algorithm.kl_estimator", "algorithm.kl_in"):
-            inert.append((key, not alg.kl_coef, "algorithm.kl_coef is 0, so there is no pull towards a reference"))
-    return inert
+    return inert + [(f"algorithm.{name}", dead, why) for name, dead, why in inert_settings(
+        alg, config.train.tasks_per_step, config.train.group_size)]

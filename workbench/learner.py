@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workbench.algorithms.base import Algorithm, Credit, LossInputs, demand_facts, needs_critic
+from workbench.algorithms.base import (TERMS, Algorithm, Credit, LossInputs, Share, demand_facts, needs_critic,
+                                       shares_of)
 from workbench.batch import Batch
 from workbench.critic import Critic, CriticConfig
 from workbench.errors import ConfigError, LearnerError
@@ -122,11 +123,11 @@ class Learner:
         """The batch with those later facts that `algorithm.requires` and that it does not have yet, under the current
         weights: call it before credit is computed. Every process calls it with the same whole batch.
 
-        Numbers stand at the sampled tokens of scored trajectories, NaN elsewhere. Raises LearnerError for a fact that
-        nothing here can compute.
+        Numbers stand where `algorithm.reads_T` says (the sampled tokens of scored trajectories), NaN elsewhere. Raises
+        LearnerError for a fact that nothing here can compute.
         """
         missing = [name for name in self.algorithm.requires if getattr(batch, name) is None]
-        needed_T = batch.eligible_T & batch.scored_N[batch.trajectory_of_token_T]
+        needed_T = self.algorithm.reads_T(batch)
         made: dict[str, Tensor] = {}
         if "old_logp_T" in missing:
             made["old_logp_T"] = self.logprobs(batch, needed_T)
@@ -148,16 +149,16 @@ class Learner:
         them in a row (`error.reports` has the reports), and for a batch that differs between processes.
         """
         self._check(batch, credit)
-        algorithm = self.algorithm
-        trained_T = credit.weight_T != 0
-        several = algorithm.epochs * algorithm.minibatches > 1
+        algorithm, trained_T = self.algorithm, credit.trained_T
+        minibatches = algorithm.minibatches if credit.minibatches is None else credit.minibatches
+        several = algorithm.epochs * minibatches > 1
         if several and batch.old_logp_T is None:
             # Later updates move away from the weights that sampled. The trainer's own numbers are the reference, never
             # the sampler's: the two differ by rounding, and rounding must not look like a ratio.
             batch = replace(batch, old_logp_T=self.logprobs(batch, trained_T))
         reports: list[UpdateReport] = []
         for epoch in range(algorithm.epochs):
-            for used_T in self._minibatches(batch, trained_T, step, epoch):
+            for used_T in self._minibatches(batch, trained_T, minibatches, step, epoch):
                 report = self._one_update(batch, credit, used_T, step=step, update=len(reports))
                 reports.append(report)
                 if self._bad_in_a_row >= self.config.max_bad_updates:
@@ -178,9 +179,8 @@ class Learner:
 
         return self._ranks.gathered(batch, tokens_T, self.config.micro_batch_tokens, of_micro)
 
-    def _minibatches(self, batch: Batch, trained_T: Tensor, step: int, epoch: int) -> list[Tensor]:
+    def _minibatches(self, batch: Batch, trained_T: Tensor, count: int, step: int, epoch: int) -> list[Tensor]:
         """Which tokens each update of an epoch trains [T]: trajectories, shuffled by (seed, step, epoch), dealt out."""
-        count = self.algorithm.minibatches
         if count == 1:
             return [trained_T]
         row_T = batch.trajectory_of_token_T
@@ -196,12 +196,12 @@ class Learner:
 
     def _one_update(self, batch: Batch, credit: Credit, used_T: Tensor, *, step: int, update: int) -> UpdateReport:
         numbers = UpdateNumbers(batch.num_tokens)
-        trained = int(used_T.sum())
-        if trained == 0:
+        if not bool(used_T.any()):
             self.empty_updates += 1
             why = "nothing to train: no sampled token has a weight (all unscored or filtered); weights were not touched"
             return UpdateReport({"trained_tokens": 0, **self._counts()},
                                 credit_table(batch, credit, numbers, used_T, step=step, update=update), why)
+        shares = shares_of(self.algorithm, batch, credit, used_T)
         micro_batches = self._ranks.micro_batches(Rows.of(batch, used_T), self.config.micro_batch_tokens)
         self._clear_gradients()
         for index, micro in enumerate(micro_batches):
@@ -210,12 +210,12 @@ class Learner:
             with ExitStack() as quiet:
                 for model in () if last else self._wrapped():
                     quiet.enter_context(self._accelerator.no_sync(model))
-                self._forward_backward(batch, credit, micro, trained, numbers)
+                self._forward_backward(batch, credit, micro, shares, numbers)
         if self._critic is not None:
             self._critic.exchange_gradients()
         numbers.share(self._ranks.summed)
         norms = self._gradient_norms()
-        loss = float(masked_sum_over(numbers.loss_T.double(), torch.where(used_T, credit.weight_T, 0.0), trained))
+        loss = sum(float(masked_sum_over(term_T, *shares[name])) for name, term_T in numbers.terms() if name in shares)
         table = credit_table(batch, credit, numbers, used_T, step=step, update=update)
         metrics = {"loss": loss, **norms, "lr": self._learning_rate(), "micro_batches": len(micro_batches),
                    **figures(batch, credit, numbers, used_T, version=self.version if update == 0 else None)}
@@ -244,7 +244,7 @@ class Learner:
     def _counts(self) -> dict[str, int]:
         return {"bad_updates": self.bad_updates, "empty_updates": self.empty_updates}
 
-    def _forward_backward(self, batch: Batch, credit: Credit, micro: MicroBatch, trained: int,
+    def _forward_backward(self, batch: Batch, credit: Credit, micro: MicroBatch, shares: Mapping[str, Share],
                           numbers: UpdateNumbers) -> None:
         """Add one micro-batch's share to the gradients, and write down what happened to its tokens."""
         critic = self._critic
@@ -264,33 +264,42 @@ class Learner:
         old_logp_M = logp_M.detach() if batch.old_logp_T is None else fact(batch.old_logp_T)
         result = self.algorithm.loss(LossInputs(
             logp_M, entropy_M, old_logp_M, fact(credit.advantage_T), fact(batch.rollout_logp_T),
-            micro.segment_M.to(device), fact(batch.ref_logp_T),
+            micro.segment_M.to(device), fact(batch.ref_logp_T), (credit.weight_T[at_M] != 0).to(device),
         ))
         # The reduction over processes takes the mean of the gradients; the denominator already counts all of them.
         world = self._accelerator.num_processes
-        if len(at_M):
-            loss = masked_sum_over(result.loss_M, fact(credit.weight_T), trained) * world
-        else:
-            loss = logits_MV.sum()  # of nothing: zero, and yet every parameter takes part in the reduction
+        terms = {"policy": result.loss_M, "entropy": result.entropy_loss_M, "kl": result.kl_loss_M}
+        terms = {name: term_M for name, term_M in terms.items() if name in shares and term_M is not None}
+        # Of no token: zero, and yet every parameter takes part in the reduction.
+        loss = logits_MV.sum() * 0.0 if not len(at_M) or not terms else sum(
+            masked_sum_over(term_M, fact(shares[name].weight_T), shares[name].denominator) * world
+            for name, term_M in terms.items())
         if shared:  # one graph, one backward pass: the trunk gets both gradients
             loss = loss + critic.config.value_coef * self._value_loss(critic.values_heard(heard), batch, credit, micro,
-                                                                      trained, numbers)
+                                                                      shares, numbers)
         self._accelerator.backward(loss)
+        figures = dict(result.figures) | {f"{name}_loss": term_M for name, term_M in terms.items() if name != "policy"}
         numbers.record(at_M, logp=logp_M, old_logp=old_logp_M, entropy=entropy_M, loss=result.loss_M,
-                       ratio=result.ratio_M, clip_state=result.clip_state_M, figures=result.figures)
+                       ratio=result.ratio_M, clip_state=result.clip_state_M, figures=figures)
         if critic is not None and not shared:
-            self._accelerator.backward(self._value_loss(critic.values(micro), batch, credit, micro, trained, numbers))
+            self._accelerator.backward(self._value_loss(critic.values(micro), batch, credit, micro, shares, numbers))
 
-    def _value_loss(self, value_M: Tensor, batch: Batch, credit: Credit, micro: MicroBatch, trained: int,
+    def _value_loss(self, value_M: Tensor, batch: Batch, credit: Credit, micro: MicroBatch, shares: Mapping[str, Share],
                     numbers: UpdateNumbers) -> Tensor:
-        """The critic's share of one micro-batch, under the same denominator as the policy's."""
+        """The critic's share of one micro-batch, over a count of its own tokens in the whole update."""
         def fact(values_T: Tensor) -> Tensor:
             return values_T[micro.token_M].float().to(value_M.device)
 
-        result = self.algorithm.value_loss(value_M, fact(batch.value_T), fact(credit.return_T))
+        if "critic" not in shares:  # no token of this update has a target
+            return value_M.sum() * 0.0
+        share = shares["critic"]
+        weight_M = fact(share.weight_T)
+        # A token without a target is compared with itself: a NaN would reach the gradient even at weight zero.
+        target_M = torch.where(weight_M != 0, fact(credit.return_T), value_M.detach())
+        result = self.algorithm.value_loss(value_M, fact(batch.value_T), target_M)
         numbers.record(micro.token_M, figures={"new_value": value_M, "value_loss": result.loss,
                                                "value_clip_fraction": result.clipped})
-        return masked_sum_over(result.loss, fact(credit.weight_T), trained) * self._accelerator.num_processes
+        return masked_sum_over(result.loss, weight_M, share.denominator) * self._accelerator.num_processes
 
     def _wrapped(self) -> list[nn.Module]:
         """The models whose gradients are exchanged between processes by themselves."""
@@ -339,7 +348,8 @@ class Learner:
         if len(credit.advantage_T) != batch.num_tokens or len(credit.weight_T) != batch.num_tokens:
             raise LearnerError(f"credit for {len(credit.weight_T)} tokens, but the batch has {batch.num_tokens}: it "
                                "was computed for another batch")
-        stray_T = (credit.weight_T != 0) & ~batch.eligible_T
+        moved_T = torch.stack([credit.weights_of(term) != 0 for term in ("policy", "entropy", "kl")]).any(0)
+        stray_T = moved_T & ~batch.eligible_T
         if bool(stray_T.any()) and credit.widened is None:
             where = batch.describe_token(int(stray_T.nonzero()[0]))
             raise LearnerError(f"{int(stray_T.sum())} tokens have a weight but were not sampled by the policy here, "
@@ -348,7 +358,8 @@ class Learner:
         if self._critic is not None and credit.return_T is None:
             raise LearnerError(f"the credit of {self.algorithm.name} has no return_T, so there is nothing to fit its "
                                "critic to")
-        held = (batch.token_ids_T, batch.segment_offsets, credit.advantage_T, credit.weight_T, credit.return_T)
+        held = (batch.token_ids_T, batch.segment_offsets, credit.advantage_T, credit.return_T,
+                *(credit.weights_of(term) for term in TERMS))
         if not self._ranks.agree_on(tensor for tensor in held if tensor is not None):
             raise LearnerError("the processes were handed different batches; each must get the whole one, and the same: "
                                "collect with the same seed everywhere, or read the stored step on each")

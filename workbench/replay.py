@@ -105,8 +105,11 @@ def _credit(groups: Sequence[Group], table: CreditTable, algorithm: Any, collate
         batch = replace(batch, **_stored_facts(batch, table, needed, algorithm.name))
     credit = algorithm.credit(batch)
     found = {"advantage": np.asarray(credit.advantage_T), "weight": np.asarray(credit.weight_T)}
-    if getattr(credit, "return_T", None) is not None:
-        found["return"] = np.asarray(credit.return_T)
+    others = {"return": "return_T", "entropy_weight": "entropy_weight_T", "kl_weight": "kl_weight_T",
+              "critic_weight": "critic_weight_T"}
+    for column, field in others.items():
+        if (values := getattr(credit, field, None)) is not None:
+            found[column] = np.asarray(values)
     return found
 
 
@@ -126,11 +129,12 @@ def _stored_facts(batch: Any, table: CreditTable, needed: Sequence[str], name: s
 
 
 def _used(table: CreditTable, facts: Mapping[str, np.ndarray], algorithm: Any) -> dict[str, np.ndarray]:
-    """Which tokens an update trains: all that have a weight, where a step is one update. With several, which rows fell
-    into this one is the learner's shuffle; then only tokens without a weight are held against it."""
+    """Which tokens an update trains: all that have a weight in any term, where a step is one update. With several,
+    which rows fell into this one is the learner's shuffle; then only tokens without a weight are held against it."""
     if "used" not in table.columns:
         return {}
-    weighted = facts["weight"] != 0
+    weights = [facts[name] for name in ("weight", "entropy_weight", "kl_weight", "critic_weight") if name in facts]
+    weighted = np.any([weight != 0 for weight in weights], axis=0)
     single = getattr(algorithm, "updates_per_step", None) == 1
     return {"used": weighted if single or len(weighted) != len(table["used"]) else weighted & table["used"]}
 
@@ -155,6 +159,7 @@ def _ratios(table: CreditTable, facts: Mapping[str, np.ndarray], algorithm: Any)
     result = algorithm.loss(LossInputs(
         of(table["new_logp"]), of(table["entropy"]), of(table["old_logp"]), of(facts["advantage"]).float(),
         of(facts["rollout_logp"]), of(facts["segment"]).long(), None if ref_logp is None else of(ref_logp),
+        of(facts["weight"]) != 0,
     ))
     ratio = np.full(len(facts["weight"]), np.nan, np.float32)
     clip_state = np.zeros(len(ratio), np.int8)

@@ -13,8 +13,12 @@ from torch import Tensor
 
 from workbench.algorithms.base import Credit
 from workbench.batch import Batch
+from workbench.ops.clip import HELD_BY_DUAL_CLIP
 from workbench.ops.value import explained_variance
 from workbench.types import CreditTable
+
+
+CRITICS = ("new_value", "value_loss", "value_clip_fraction")  # figures of the critic, not of the policy
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +51,11 @@ class UpdateNumbers:
             getattr(self, f"{name}_T")[at_M] = values_M.detach().float().cpu()
         for name, values_M in figures.items():
             self.figures.setdefault(name, torch.zeros_like(self.logp_T))[at_M] = values_M.detach().float().cpu()
+
+    def terms(self) -> list[tuple[str, Tensor]]:
+        """The terms of the policy's loss that were written down, by name, before weighting [T], float64."""
+        known = {"policy": self.loss_T, "entropy": self.figures.get("entropy_loss"), "kl": self.figures.get("kl_loss")}
+        return [(name, term_T.double()) for name, term_T in known.items() if term_T is not None]
 
     def share(self, summed: Callable[[Tensor], Tensor]) -> None:
         """Replace every column by its sum over the processes."""
@@ -82,7 +91,10 @@ def credit_table(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: T
         "ratio": used_only(numbers.ratio_T),
         "clip_state": numbers.clip_state_T.to(torch.int8).numpy(),
     }
-    for name, values_T in (("ref_logp", batch.ref_logp_T), ("value", batch.value_T), ("return", credit.return_T)):
+    others = {"ref_logp": batch.ref_logp_T, "value": batch.value_T, "return": credit.return_T,
+              "entropy_weight": credit.entropy_weight_T, "kl_weight": credit.kl_weight_T,
+              "critic_weight": credit.critic_weight_T}
+    for name, values_T in others.items():
         if values_T is not None:
             columns[name] = values_T.numpy()
     if "new_value" in numbers.figures:
@@ -99,25 +111,35 @@ def credit_table(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: T
 
 def figures(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *,
             version: int | None) -> dict[str, float]:
-    """Means over the tokens this update trained. `approx_kl` estimates KL(old || new) in nats as r - 1 - log r
-    (Schulman, joschu.net/blog/kl-approx.html); `explained_variance` is of the values that credit was made of, before
-    this step's updates. With `version`, the one of the weights at a step's first update, also the gap between sampler
+    """Means over the action tokens this update trained, whatever else a widened mask lets in; of the critic's, over the
+    tokens it is fitted at. `approx_kl` estimates KL(old || new) in nats as r - 1 - log r (Schulman,
+    joschu.net/blog/kl-approx.html); `explained_variance` is of the values that credit was made of, before this step's
+    updates. With `version`, the one of the weights at a step's first update, also the gap between sampler
     and trainer (later updates have moved) and the share of tokens sampled by older weights."""
+    trained_T, used_T = used_T, used_T & batch.eligible_T
+    if not bool(used_T.any()):
+        used_T = trained_T
+    fitted_T = trained_T & (credit.weights_of("critic") != 0)
     log_ratio = (numbers.logp_T - numbers.old_logp_T)[used_T].double()
     state = numbers.clip_state_T[used_T]
     result = {
         "entropy": float(numbers.entropy_T[used_T].double().mean()),
         "approx_kl": float((log_ratio.expm1() - log_ratio).mean()),
         "clip_fraction": float((state != 0).double().mean()),
-        "clip_fraction_high": float((state > 0).double().mean()),
+        "clip_fraction_high": float((state == 1).double().mean()),
         "ratio_max": float(numbers.ratio_T[used_T].max()),
-        "trained_tokens": int(used_T.sum()),
-        "trained_share": float(used_T.double().mean()),
+        "trained_tokens": int(trained_T.sum()),
+        "trained_share": float(trained_T.double().mean()),
         "weight_mean": float(credit.weight_T[used_T].mean()),
     }
-    result |= {name: float(values_T[used_T].double().mean()) for name, values_T in numbers.figures.items()}
+    for name, values_T in numbers.figures.items():
+        over_T = fitted_T if name in CRITICS else used_T
+        if bool(over_T.any()):
+            result[name] = float(values_T[over_T].double().mean())
+    if bool((state == HELD_BY_DUAL_CLIP).any()):
+        result["clip_fraction_dual"] = float((state == HELD_BY_DUAL_CLIP).double().mean())
     if batch.value_T is not None and credit.return_T is not None:
-        explained = explained_variance(batch.value_T[used_T], credit.return_T[used_T])
+        explained = explained_variance(batch.value_T[fitted_T], credit.return_T[fitted_T])
         result |= {} if explained is None else {"explained_variance": explained}
     if version is None:
         return result
@@ -141,6 +163,8 @@ def first_bad(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tens
     """Name the first number that is not finite, in the order in which numbers are made, and where it stands."""
     before = {"ref_logp": batch.ref_logp_T, "value": batch.value_T, "return": credit.return_T}
     critic = {name: numbers.figures[name] for name in ("new_value", "value_loss") if name in numbers.figures}
+    if credit.return_T is not None:  # NaN on purpose where the critic is not fitted
+        before["return"] = torch.where(credit.weights_of("critic") != 0, credit.return_T, 0.0)
     chain = {name: values_T for name, values_T in before.items() if values_T is not None} | {
         "advantage": credit.advantage_T, "weight": credit.weight_T, "old_logp": numbers.old_logp_T,
         "new_logp": numbers.logp_T, "entropy": numbers.entropy_T, "ratio": numbers.ratio_T, "loss": numbers.loss_T,

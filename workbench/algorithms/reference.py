@@ -46,19 +46,18 @@ def reference_facts(algorithm: HasReference) -> tuple[str, ...]:
     return ("old_logp_T", "ref_logp_T") if algorithm.kl_in == "reward" else ("ref_logp_T",)
 
 
-def reward_penalty(algorithm: HasReference, batch: Batch, at_A: Tensor) -> Tensor | None:
-    """What each action token pays [A], float64, by its index into T; None where nothing is paid in the reward."""
-    if not algorithm.kl_coef or algorithm.kl_in != "reward":
-        return None
+def reward_penalty(algorithm: HasReference, batch: Batch, at_A: Tensor) -> Tensor:
+    """What each token pays in the reward [A], float64, by its index into T."""
     old_logp_A, ref_logp_A = batch.old_logp_T[at_A].double(), batch.ref_logp_T[at_A].double()
     return algorithm.kl_coef * kl_estimate(old_logp_A, ref_logp_A, algorithm.kl_estimator)
 
 
-def with_reference(algorithm: HasReference, loss_M: Tensor, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-    """(the loss with the term added where it belongs there, figures for the metrics). `kl_ref` is the k3 estimate of
-    KL(policy || reference) in nats, whatever is trained on, so that runs can be compared."""
+def reference_loss(algorithm: HasReference, inputs: LossInputs) -> tuple[Tensor | None, Mapping[str, Tensor]]:
+    """(the term of the loss per token, None where it is paid elsewhere; figures for the metrics). `kl_ref` is the k3
+    estimate of KL(policy || reference) in nats, whatever is trained on, so that runs can be compared."""
     if not algorithm.kl_coef or inputs.ref_logp_M is None:
-        return loss_M, {}
+        return None, {}
+    term_M = None
     if algorithm.kl_in == "loss":
-        loss_M = loss_M + algorithm.kl_coef * kl_estimate(inputs.logp_M, inputs.ref_logp_M, algorithm.kl_estimator)
-    return loss_M, {"kl_ref": kl_estimate(inputs.logp_M.detach(), inputs.ref_logp_M, "k3")}
+        term_M = algorithm.kl_coef * kl_estimate(inputs.logp_M, inputs.ref_logp_M, algorithm.kl_estimator)
+    return term_M, {"kl_ref": kl_estimate(inputs.logp_M.detach(), inputs.ref_logp_M, "k3")}

@@ -1,4 +1,7 @@
-"""The clipped surrogate of PPO, token by token."""
+"""Objectives over a ratio of probabilities, token by token: PPO's clip, GSPO, CISPO; and weights for another sampler.
+
+Axis letters: T tokens (flat) · S sequences.
+"""
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -8,6 +11,10 @@ from torch import Tensor
 
 # exp(20) is 5e8: far outside any trust region, and still finite in float32 with room for a product.
 MAX_LOG_RATIO = 20.0
+# Of a ratio over a whole sequence, which is a geometric mean, as in the published implementation of GSPO.
+MAX_SEQUENCE_LOG_RATIO = 10.0
+
+HELD_BY_DUAL_CLIP = 2
 
 
 class Clipped(NamedTuple):
@@ -15,7 +22,7 @@ class Clipped(NamedTuple):
 
     loss: Tensor
     ratio: Tensor
-    state: Tensor  # int8: 0 free · -1 held at the lower bound · +1 held at the upper bound
+    state: Tensor  # int8: 0 free · -1 held at the lower bound · +1 held at the upper bound · 2 held by the dual clip
 
 
 def probability_ratio(logp_T: Tensor, old_logp_T: Tensor) -> Tensor:
@@ -25,20 +32,76 @@ def probability_ratio(logp_T: Tensor, old_logp_T: Tensor) -> Tensor:
 
 
 def clipped_surrogate(
-    logp_T: Tensor, old_logp_T: Tensor, advantage_T: Tensor, *, low: float, high: float
+    logp_T: Tensor, old_logp_T: Tensor, advantage_T: Tensor, *, low: float, high: float, dual: float = 0.0
 ) -> Clipped:
     """L = -min(r A, clip(r, 1 - low, 1 + high) A)
 
     `state` is not zero exactly where the clip cuts the gradient: below 1 - low with A < 0, above 1 + high with A > 0.
     (Outside the bounds on the *other* side the minimum takes the unclipped branch, and the token is free.)
+    `dual` = c > 1 also bounds what a bad token can cost: where A < 0, L = min(L, -c A), so that a ratio above c has no
+    gradient either; 0: not at all.
     Source: Schulman et al. 2017, "Proximal Policy Optimization Algorithms" (arXiv 1707.06347), eq. 7; separate bounds:
-    Yu et al. 2025, "DAPO" (arXiv 2503.14476), eq. 10.
+    Yu et al. 2025, "DAPO" (arXiv 2503.14476), eq. 10; dual clip: Ye et al. 2020 (arXiv 1912.09729), eq. 3.
     """
-    ratio_T = probability_ratio(logp_T, old_logp_T)
+    return _surrogate(probability_ratio(logp_T, old_logp_T), advantage_T, low, high, dual)
+
+
+def sequence_surrogate(logp_T: Tensor, old_logp_T: Tensor, advantage_T: Tensor, sequence_T: Tensor, counts_T: Tensor, *,
+                       low: float, high: float) -> Clipped:
+    """GSPO: the clipped surrogate with one ratio for all tokens of a sequence, their geometric mean,
+
+        s = exp(mean over the sequence of (log pi_new - log pi_old))
+
+    so that a sequence is held or free as a whole. A token's gradient is s A grad log pi (GSPO-token, whose gradient is
+    that of GSPO where a sequence has one advantage). `sequence_T` numbers the sequences from 0; `counts_T` (bool) says
+    which tokens the mean is over. The log of s is held below 10.
+    Source: Zheng et al. 2025, "Group Sequence Policy Optimization" (arXiv 2507.18071), eq. 5, 7 and 14.
+    """
+    sequences = int(sequence_T.max()) + 1 if len(sequence_T) else 0
+    change_T = torch.where(counts_T, (logp_T - old_logp_T).detach(), 0.0)
+    sum_S = change_T.new_zeros(sequences).index_add(0, sequence_T, change_T)
+    count_S = change_T.new_zeros(sequences).index_add(0, sequence_T, counts_T.to(change_T.dtype))
+    mean_T = (sum_S / count_S.clamp(min=1.0))[sequence_T]
+    ratio_T = (mean_T + logp_T - logp_T.detach()).clamp(max=MAX_SEQUENCE_LOG_RATIO).exp()
+    return _surrogate(ratio_T, advantage_T, low, high, 0.0)
+
+
+def weighted_logprob(logp_T: Tensor, old_logp_T: Tensor, advantage_T: Tensor, *, low: float, high: float) -> Clipped:
+    """CISPO: L = -sg(clip(r, 1 - low, 1 + high)) A log pi, sg: no gradient
+
+    REINFORCE with a bounded importance weight: a token beyond the bounds weighs less, but never drops out. `state` says
+    where the weight was held.
+    Source: MiniMax 2025, "MiniMax-M1" (arXiv 2506.13585), eq. 4-5.
+    """
+    ratio_T = probability_ratio(logp_T, old_logp_T).detach()
+    with torch.no_grad():
+        state_T = torch.zeros_like(ratio_T, dtype=torch.int8)
+        state_T[ratio_T < 1.0 - low] = -1
+        state_T[ratio_T > 1.0 + high] = 1
+    return Clipped(-ratio_T.clamp(1.0 - low, 1.0 + high) * advantage_T * logp_T, ratio_T, state_T)
+
+
+def sampler_weight(old_logp_T: Tensor, rollout_logp_T: Tensor, *, cap: float) -> Tensor:
+    """w = min(pi_old / pi_sampler, cap): makes up for a sampler that is not quite the policy that is trained (another
+    engine, temperature, top-p), token by token, without gradient; 1 where the sampler's logprob is not known (NaN).
+
+    Source: Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training" (truncated
+    importance sampling); Ionides 2008 for the truncation.
+    """
+    weight_T = probability_ratio(old_logp_T.detach(), rollout_logp_T).clamp(max=cap)
+    return torch.where(rollout_logp_T.isnan(), 1.0, weight_T)
+
+
+def _surrogate(ratio_T: Tensor, advantage_T: Tensor, low: float, high: float, dual: float) -> Clipped:
     free_T = ratio_T * advantage_T
     held_T = ratio_T.clamp(1.0 - low, 1.0 + high) * advantage_T
+    loss_T = -torch.minimum(free_T, held_T)
     with torch.no_grad():
         state_T = torch.zeros_like(ratio_T, dtype=torch.int8)
         state_T[(ratio_T < 1.0 - low) & (advantage_T < 0)] = -1
         state_T[(ratio_T > 1.0 + high) & (advantage_T > 0)] = 1
-    return Clipped(-torch.minimum(free_T, held_T), ratio_T, state_T)
+        if dual:
+            state_T[(ratio_T > dual) & (advantage_T < 0)] = HELD_BY_DUAL_CLIP
+    if dual:
+        loss_T = torch.where(advantage_T < 0, torch.minimum(loss_T, -dual * advantage_T), loss_T)
+    return Clipped(loss_T, ratio_T, state_T)

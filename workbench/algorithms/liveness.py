@@ -1,0 +1,64 @@
+"""Which settings of an algorithm can have no effect (law 11), and what else should be said before a run begins.
+
+Read off the settings alone: what turns out inert only as a run goes is in its metrics.
+"""
+from __future__ import annotations
+
+import math
+
+from workbench.algorithms.base import needs_critic
+from workbench.algorithms.masks import ADVANTAGE_MASK
+from workbench.algorithms.policy_gradient import PolicyGradient
+
+Inert = tuple[str, bool, str]  # (field, whether it cannot act, why)
+
+
+def updates_of_a_step(algorithm: PolicyGradient, tasks: int, group_size: int) -> int:
+    """The largest number of updates that a step of so many attempts can make."""
+    if not algorithm.minibatch_size:
+        return algorithm.epochs * algorithm.minibatches
+    chosen = algorithm.filter
+    attempts = tasks * group_size if chosen.equal_updates else chosen.at_most(tasks, group_size)
+    return algorithm.epochs * max(1, math.ceil(attempts / algorithm.minibatch_size))
+
+
+def inert_settings(algorithm: PolicyGradient, tasks: int, group_size: int) -> list[Inert]:
+    """Every setting that may be without effect, for steps of `tasks` x `group_size` attempts."""
+    one = updates_of_a_step(algorithm, tasks, group_size) == 1
+    smaller = f"a step has at most {algorithm.filter.at_most(tasks, group_size)} attempts after the filter; " * (
+        algorithm.filter.acts and bool(algorithm.minibatch_size))
+    more = (f"{smaller}raise algorithm.epochs, or lower algorithm.minibatch_size" if algorithm.minibatch_size
+            else "raise algorithm.epochs or algorithm.minibatches")
+    why = f"with one update per step the ratio is 1 everywhere and clipping can never bind; {more}"
+    found = [(name, one, why) for name in ("clip_low", "clip_high", "dual_clip")]
+    if hasattr(algorithm, "value_clip"):
+        found.append(("value_clip", one, "with one update per step no value has moved yet and clipping can never bind; "
+                      f"{more}"))
+    for name in ("kl_estimator", "kl_in"):
+        found.append((name, not algorithm.kl_coef, "algorithm.kl_coef is 0, so there is no pull towards a reference"))
+    found += [(f"filter.{name}", dead, reason) for name, dead, reason in algorithm.filter.inert()]
+    found += [(f"rewards.{name}", dead, reason) for name, dead, reason in algorithm.rewards.inert()]
+    found.append(("rewards.normalize", algorithm.rewards.normalize == "mean" and algorithm.rewards.over == "group"
+                  and algorithm.min_group_size > 1, f"{algorithm.name} takes the mean of the group off by itself"))
+    return found + _inert_masks(algorithm)
+
+
+def _inert_masks(algorithm: PolicyGradient) -> list[Inert]:
+    paid, pulled = algorithm.kl_coef and algorithm.kl_in == "reward", algorithm.kl_coef and algorithm.kl_in == "loss"
+    undiscounted = getattr(algorithm, "gamma", 1.0) == getattr(algorithm, "lam", 1.0) == 1.0
+    same = undiscounted and algorithm.masks.over("whiten_over") == "actions"
+    found = [
+        ("gae_over", not algorithm.has_timeline, f"{algorithm.name} gives every token of an attempt the same credit"),
+        ("gae_over", algorithm.has_timeline and same, "at gamma = lambda = 1 the advantages of actions do not depend on "
+         "what stands between them"),
+        ("whiten_over", not algorithm.whitens, f"{algorithm.name} whitens nothing as it is set"),
+        ("kl_reward_over", not paid, "nothing is paid for leaving a reference (algorithm.kl_coef, kl_in = 'reward')"),
+        ("critic_over", not needs_critic(algorithm), f"{algorithm.name} has no critic"),
+        ("entropy_over", not algorithm.entropy_coef, "algorithm.entropy_coef is 0"),
+        ("kl_loss_over", not pulled, "the loss has no pull towards a reference (algorithm.kl_coef, kl_in = 'loss')"),
+    ]
+    dead = {name for name, is_dead, _ in found if is_dead}
+    own = {name for name in ADVANTAGE_MASK if getattr(algorithm.masks, name) is not None}
+    found.append(("advantage_mask", set(ADVANTAGE_MASK) <= dead | own, "none of its four switches can act: "
+                  + "; ".join(reason for name, is_dead, reason in found if is_dead and name in ADVANTAGE_MASK)))
+    return [(f"masks.{name}", is_dead, reason) for name, is_dead, reason in found]
