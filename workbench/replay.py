@@ -102,7 +102,7 @@ def _credit(groups: Sequence[Group], table: CreditTable, algorithm: Any, collate
         collate = Batch.from_groups
     batch = collate(groups)
     if needed := getattr(algorithm, "requires", ()):
-        batch = replace(batch, **_stored_facts(batch, table, needed, algorithm.name))
+        batch = replace(batch, **stored_facts(batch, table, needed, algorithm.name))
     credit = algorithm.credit(batch)
     found = {"advantage": np.asarray(credit.advantage_T), "weight": np.asarray(credit.weight_T)}
     others = {"return": "return_T", "entropy_weight": "entropy_weight_T", "kl_weight": "kl_weight_T",
@@ -113,7 +113,7 @@ def _credit(groups: Sequence[Group], table: CreditTable, algorithm: Any, collate
     return found
 
 
-def _stored_facts(batch: Any, table: CreditTable, needed: Sequence[str], name: str) -> dict[str, Any]:
+def stored_facts(batch: Any, table: CreditTable, needed: Sequence[str], name: str) -> dict[str, Any]:
     """The later facts of the batch that an algorithm requires, from the columns of a table."""
     import torch
 

@@ -1,0 +1,394 @@
+"""Cells that recompute credit: the editor, estimators side by side, and what each mask switch changes.
+
+    wb.credit_editor(groups, "ppo", token_texts=session.chat.token_texts, facts=wb.facts(session, groups))
+    wb.edit_step("runs/first", 3)                     the same for a stored step, with the facts that training used
+    wb.show_estimators(groups, ["grpo", "rloo"])
+    wb.show_mask_switches(groups, algorithm, facts=batch)
+
+Credit is what `Batch.from_groups` and `algorithm.credit` give: the very functions of training, so every number shown is
+the one that training would use, bit for bit. An edit of a reward makes new groups; nothing is patched behind the batch.
+
+Axis letters: N trajectories · T tokens of the batch.
+"""
+from __future__ import annotations
+
+import copy
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from workbench.algorithms import ALGORITHMS
+from workbench.algorithms.base import TERMS, Algorithm, needs_critic
+from workbench.algorithms.filtering import MASSES, READS, ZERO_VARIANCE
+from workbench.algorithms.liveness import inert_settings
+from workbench.algorithms.masks import ADVANTAGE_MASK, LOSS_MASK, SETS
+from workbench.algorithms.reference import PLACES
+from workbench.algorithms.rewards import OVER
+from workbench.batch import Batch
+from workbench.cells.live import is_looked_at
+from workbench.cells.show import token_texts as stored_token_texts
+from workbench.errors import ConfigError, DataError
+from workbench.ops.kl import ESTIMATORS
+from workbench.ops.normalize import METHODS
+from workbench.replay import stored_facts
+from workbench.store import Run, open_run
+from workbench.types import CreditTable, Group, Trajectory, View
+from workbench.views.credit import Credited, TokenTexts, changed_tokens, largest_change, show_estimators as draw_estimators
+from workbench.views.credit_editor import CreditEditor, Edit, Knob, Outcome
+from workbench.views.mask_switches import ROUNDING, SwitchEffect, show_switches
+
+if TYPE_CHECKING:
+    from workbench.session import Session
+
+Facts = Batch | CreditTable | None
+FACTS = ("old_logp_T", "ref_logp_T", "value_T", "final_value_N")
+
+# Settings that decide the loss or the number of updates, not what a token is worth.
+LOSS_ONLY = frozenset(("objective", "clip_low", "clip_high", "dual_clip", "sampler_cap", "reduction", "fixed_length", "epochs",
+                       "minibatches", "minibatch_size", "value_clip", "filter.equal_updates"))
+CHOICES: dict[str, Sequence[Any]] = {
+    "kl_estimator": ESTIMATORS, "kl_in": PLACES, "bootstrap": ("context_full", "truncated", "never"),
+    "rewards.normalize": METHODS, "rewards.over": OVER, "filter.keep": tuple(READS), "filter.mass": MASSES,
+    "filter.zero_variance": ZERO_VARIANCE, **{f"masks.{name}": (None, *SETS) for name in (*ADVANTAGE_MASK, *LOSS_MASK)},
+}
+SMALL_COEF = 0.01  # of a term that is added only so that a switch has something to act on
+UNBOUNDED = frozenset(("entropy_coef", "kl_coef", "filter.slack"))
+
+
+# ------------------------------------------------------------------------------------------------ the cells
+
+
+def facts(session: Session, groups: Sequence[Group]) -> Batch:
+    """A batch that knows what the session's models say of its tokens, everywhere in the responses: logprobs under the
+    current and the reference policy, the critic's values. Which of them there are is the algorithm's business
+    (`requires`); that they are there also where nothing was sampled is for looking at mask switches."""
+    algorithm = session.config.algorithm
+    masks = replace(algorithm.masks, advantage_mask=False, **dict.fromkeys(ADVANTAGE_MASK))
+    learner = copy.copy(session.learner)  # the same models; only what it is asked for is another
+    learner.algorithm = replace(algorithm, masks=masks)
+    return learner.facts(Batch.from_groups(groups))
+
+
+def credit_editor(groups: Sequence[Group], algorithm: Algorithm | str = "grpo", *, token_texts: TokenTexts,
+                  facts: Facts = None, attempt: int = 0, widgets: bool | None = None) -> CreditEditor:
+    """Change a reward, an estimator or one of its settings, and see the credit of every token change.
+
+    `algorithm`: a name, or one with settings of its own to begin with. `facts`: a batch of the same groups that has what
+    a critic and a reference say (`wb.facts`, `Learner.facts`), or a stored credit table; without them an estimator that
+    needs them says so. `attempt`: the one shown in full, counted over all groups. `widgets` None: where somebody looks.
+    """
+    given = ALGORITHMS[_known(algorithm)]() if isinstance(algorithm, str) else algorithm
+    start = next(name for name, kind in ALGORITHMS.items() if type(given) is kind)
+    bases = {name: given if name == start else kind() for name, kind in ALGORITHMS.items()}
+    credit = _edited_credit(groups, bases, _facts_of(groups, facts))
+    return CreditEditor(groups, token_texts, {name: knobs_of(base) for name, base in bases.items()}, credit, Edit(start),
+                        attempt=attempt, widgets=_has_widgets() if widgets is None else widgets)
+
+
+def edit_step(run: Run | str | Path, step: int, *, attempt: int = 0, widgets: bool | None = None) -> CreditEditor:
+    """The editor on a stored step, opened with the run's own algorithm and the facts that training used."""
+    from workbench.config import from_dict
+
+    run = run if isinstance(run, Run) else open_run(run)
+    updates = run.updates(step)
+    table = run.credit(step, updates[0]) if updates else None
+    return credit_editor(run.groups(step), from_dict(run.config).algorithm, token_texts=stored_token_texts(run), facts=table,
+                         attempt=attempt, widgets=widgets)
+
+
+def show_estimators(groups: Sequence[Group], names: Sequence[str] = tuple(ALGORITHMS), *, facts: Facts = None,
+                    settings: Mapping[str, Any] = {}) -> View:
+    """The advantage of every turn under several estimators, side by side, each with its own defaults; `settings` (by
+    dotted name) are set in each that has them. One that cannot be computed on this batch says why."""
+    bases = {name: ALGORITHMS[_known(name)]() for name in names}
+    credit = _edited_credit(groups, bases, _facts_of(groups, facts), look_for_inert=False)
+    found: dict[str, Credited | str] = {}
+    for name, base in bases.items():
+        here = {key: value for key, value in settings.items() if _has(base, key)}
+        try:
+            found[name] = credit(Edit(name, here)).credited
+        except (ConfigError, DataError) as error:
+            found[name] = str(error)
+    return draw_estimators(groups, found)
+
+
+def show_mask_switches(groups: Sequence[Group], algorithm: Algorithm | str = "ppo", *, facts: Facts = None,
+                       lam: float = 0.5) -> View:
+    """What each of the seven mask switches, and each of their two groups, changes on this batch.
+
+    `facts` as in `credit_editor`; they must be known in the whole response (`wb.facts`). Advantages are compared at
+    gamma = lambda = 1 and at gamma = 1, lambda = `lam`, before and after whitening; everything else as in `algorithm`,
+    but that a switch of a term which the algorithm lacks (entropy, the pull towards a reference) is shown with that
+    term, and the row says so.
+    """
+    algorithm = ALGORITHMS[_known(algorithm)]() if isinstance(algorithm, str) else algorithm
+    batch = _with_facts(Batch.from_groups(groups), _facts_of(groups, facts))
+    base = _set(algorithm, {"masks": type(algorithm.masks)()})
+    effects = [_effect(batch, base, lam, name) for name in (*ADVANTAGE_MASK, *LOSS_MASK, "advantage_mask", "loss_mask")]
+    response = batch.response_T & ~batch.eligible_T
+    return show_switches(
+        effects, title=f"mask switches: {_named(algorithm)}", groups=("advantage_mask", "loss_mask"),
+        tokens=f"{int(batch.eligible_T.sum()):,} action tokens, {int(response.sum()):,} further tokens in the responses, "
+               f"{int((~batch.response_T).sum()):,} in first prompts", told=_told(effects, list(_timelines(base, lam))))
+
+
+# ------------------------------------------------------------------------------------------------ credit as arrays
+
+
+def credited(batch: Batch, algorithm: Algorithm) -> Credited:
+    """`algorithm.credit(batch)` as arrays. Raises what it raises, and DataError where an advantage is not finite: then
+    a fact is missing at a token that was asked about."""
+    credit = algorithm.credit(batch)
+    kept_N = batch.scored_N & algorithm.filter.kept(batch.reward_N, batch.group_of_trajectory_N, batch.scored_N)
+    bad_T = ~credit.advantage_T.isfinite()
+    if bool(bad_T.any()):
+        where = batch.describe_token(int(bad_T.nonzero()[0]))
+        raise DataError(f"{int(bad_T.sum())} tokens have no finite advantage, the first: {where}. A widened mask asks for "
+                        "values or logprobs at tokens that were not sampled, where training had none: wb.facts(session, "
+                        "groups) computes them in the whole response")
+    counts = {f"tokens_{term}": float((credit.weights_of(term) != 0).sum()) for term in _terms(algorithm)}
+    return Credited(credit.advantage_T.numpy(), credit.weight_T.numpy(),
+                    None if credit.return_T is None else credit.return_T.numpy(), batch.reward_N.numpy(), kept_N.numpy(),
+                    dict(credit.notes) | counts)
+
+
+def with_rewards(groups: Sequence[Group], rewards: Mapping[tuple[int, int], float | None]) -> tuple[Group, ...]:
+    """The same groups in which some turns earned something else: (attempt over all groups, turn) -> reward. The turn
+    after the last one is the outcome. Raises DataError for a turn that is not there."""
+    left, made, n = dict(rewards), [], 0
+    for group in groups:
+        attempts = []
+        for trajectory in group:
+            here = {turn: left.pop((n, turn)) for (attempt, turn) in list(left) if attempt == n}
+            attempts.append(_with_rewards(trajectory, n, here) if here else trajectory)
+            n += 1
+        made.append(Group(tuple(attempts)) if any(a is not b for a, b in zip(attempts, group)) else group)
+    if left:
+        raise DataError(f"no attempt {next(iter(left))[0]}: there are {n}, counted over all groups from 0")
+    return tuple(made)
+
+
+def _with_rewards(trajectory: Trajectory, n: int, rewards: Mapping[int, float | None]) -> Trajectory:
+    turns, outcome = list(trajectory.turns), {}
+    for turn, reward in rewards.items():
+        if turn == len(turns) and trajectory.outcome is not None:
+            outcome = {"outcome": reward, "outcome_parts": {}, "scored": reward is not None}
+        elif 0 <= turn < len(turns):
+            turns[turn] = replace(turns[turn], reward=reward, reward_parts={})
+        else:
+            raise DataError(f"attempt {n} has {len(turns)} turns, counted from 0, and {'an' if trajectory.outcome is not None else 'no'} "
+                            f"outcome after them; there is no turn {turn}")
+    return replace(trajectory, turns=tuple(turns), **outcome)
+
+
+def _edited_credit(groups: Sequence[Group], bases: Mapping[str, Algorithm], known: Mapping[str, Any],
+                   look_for_inert: bool = True) -> Callable[[Edit], Outcome]:
+    """The function that the editor is handed. The batch of the last rewards is kept: moving a slider builds none."""
+    last: dict[str, Any] = {}
+
+    def batch_of(rewards: Mapping[tuple[int, int], float | None]) -> tuple[tuple[Group, ...], Batch]:
+        key = tuple(rewards.items())
+        if last.get("key") != key or "batch" not in last:
+            edited = with_rewards(groups, rewards)
+            last.update(key=key, groups=edited, batch=_with_facts(Batch.from_groups(edited), known))
+        return last["groups"], last["batch"]
+
+    def credit(edit: Edit) -> Outcome:
+        if ("outcome", edit) == last.get("edit"):
+            return last["outcome"]
+        algorithm = _set(bases[edit.algorithm], edit.settings)
+        edited, batch = batch_of(edit.rewards)
+        found = credited(batch, algorithm)
+        if look_for_inert:
+            found = replace(found, inert=_inert(algorithm, batch))
+        last.update(edit=("outcome", edit), outcome=Outcome(edited, found))
+        return last["outcome"]
+
+    return credit
+
+
+# ------------------------------------------------------------------------------------------------ facts
+
+
+def _facts_of(groups: Sequence[Group], source: Facts) -> dict[str, Any]:
+    """The later facts that a batch or a stored table has, by name."""
+    if source is None:
+        return {}
+    batch = source if isinstance(source, Batch) else Batch.from_groups(groups)
+    if isinstance(source, CreditTable):
+        columns = {name.rpartition("_")[0]: name for name in FACTS}
+        return stored_facts(batch, source, [fact for column, fact in columns.items() if column in source.columns], "a step")
+    found = {name: getattr(batch, name) for name in FACTS if getattr(batch, name) is not None}
+    expected = sum(len(segment) for group in groups for t in group for segment in t.segments)
+    if batch.num_tokens != expected:
+        raise DataError(f"facts of another batch: it has {batch.num_tokens} tokens, these groups have {expected}")
+    return found
+
+
+def _with_facts(batch: Batch, known: Mapping[str, Any]) -> Batch:
+    return replace(batch, **known) if known else batch
+
+
+# ------------------------------------------------------------------------------------------------ settings
+
+
+def knobs_of(algorithm: Algorithm) -> tuple[Knob, ...]:
+    """The settings of an algorithm that may decide credit; what it is set to is where they begin."""
+    own = [knob for f in fields(algorithm) if not is_dataclass(getattr(algorithm, f.name))
+           if (knob := _knob(f.name, type(algorithm), f.name, getattr(algorithm, f.name)))]
+    nested = [knob for f in fields(algorithm) if is_dataclass(part := getattr(algorithm, f.name))
+              for inner in fields(part)
+              if (knob := _knob(f"{f.name}.{inner.name}", type(part), inner.name, getattr(part, inner.name)))]
+    shared = {"entropy_coef", "kl_coef", "kl_estimator", "kl_in"}  # last: what makes an estimator stands first
+    own.sort(key=lambda knob: knob.name in shared)
+    order = ("", "rewards", "filter", "masks")
+    return (*own, *sorted(nested, key=lambda knob: order.index(knob.part) if knob.part in order else len(order)))
+
+
+def _knob(name: str, owner: type, attribute: str, value: Any) -> Knob | None:
+    if name in LOSS_ONLY:
+        return None
+    hint = typing.get_type_hints(owner)[attribute]
+    if hint is bool:
+        return Knob(name, value, (True, False))
+    if name in CHOICES:
+        return Knob(name, value, tuple(CHOICES[name]))
+    if hint is int:
+        return Knob(name, value, low=0)
+    if hint is float:
+        bounded = name not in UNBOUNDED and 0 <= value <= 1
+        return Knob(name, value, high=1.0 if bounded else None)
+    return None  # text that this page knows no choices of: set it in code
+
+
+def _inert(algorithm: Algorithm, batch: Batch) -> dict[str, str]:
+    """Settings that cannot act beside the others, each with the reason, as a config's check says it."""
+    sizes = batch.group_of_trajectory_N.bincount()
+    found = inert_settings(algorithm, len(sizes), int(sizes.max()))
+    return {name: why for name, dead, why in found if dead and name not in LOSS_ONLY}
+
+
+def _set(algorithm: Any, settings: Mapping[str, Any]) -> Any:
+    """The algorithm with these settings (dotted names). Raises ConfigError for one that it does not have."""
+    own, nested = {}, {}
+    for name, value in settings.items():
+        if not _has(algorithm, name):
+            raise ConfigError(f"{_named(algorithm)} has no setting {name!r}")
+        part, _, inner = name.partition(".")
+        if inner:
+            nested.setdefault(part, {})[inner] = value
+        else:
+            own[part] = value
+    own |= {part: replace(getattr(algorithm, part), **values) for part, values in nested.items()}
+    return replace(algorithm, **own) if own else algorithm
+
+
+def _has(algorithm: Any, name: str) -> bool:
+    part, _, inner = name.partition(".")
+    if part not in {f.name for f in fields(algorithm)}:
+        return False
+    return not inner or inner in {f.name for f in fields(getattr(algorithm, part))}
+
+
+def _known(name: str) -> str:
+    if name not in ALGORITHMS:
+        raise ConfigError(f"no algorithm {name!r}; there are {', '.join(ALGORITHMS)}")
+    return name
+
+
+def _named(algorithm: Any) -> str:
+    return getattr(algorithm, "name", "") or type(algorithm).__name__
+
+
+def _terms(algorithm: Any) -> list[str]:
+    """The terms of the loss that this algorithm has."""
+    there = {"policy": True, "entropy": bool(algorithm.entropy_coef),
+             "kl": bool(algorithm.kl_coef) and algorithm.kl_in == "loss", "critic": needs_critic(algorithm)}
+    return [term for term in TERMS if there[term]]
+
+
+def _has_widgets() -> bool:
+    if not is_looked_at():
+        return False
+    try:
+        import ipywidgets  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+# ------------------------------------------------------------------------------------------------ mask switches
+
+
+def _timelines(base: Any, lam: float) -> dict[str, Any]:
+    """The algorithm under the settings of gamma and lambda that are compared, by name."""
+    if not (_has(base, "gamma") and _has(base, "lam")):
+        return {"as set": base}
+    return {"γ = λ = 1": replace(base, gamma=1.0, lam=1.0), f"γ = 1, λ = {lam:g}": replace(base, gamma=1.0, lam=lam)}
+
+
+def _terms_for(algorithm: Any, switch: str) -> dict[str, Any]:
+    """What must be set so that this switch, or some switch of this group, has something to act on."""
+    entropy = {} if algorithm.entropy_coef else {"entropy_coef": SMALL_COEF}
+    coef = {} if algorithm.kl_coef else {"kl_coef": SMALL_COEF}
+    place = {"kl_reward_over": "reward", "advantage_mask": "reward", "kl_loss_over": "loss", "loss_mask": "loss"}.get(switch)
+    pull = coef | ({} if algorithm.kl_in == place else {"kl_in": place}) if place else {}
+    return pull | (entropy if switch in ("entropy_over", "loss_mask") else {})
+
+
+def _effect(batch: Batch, base: Any, lam: float, switch: str) -> SwitchEffect:
+    """One switch at "response" (or one group off), all others as they are by default."""
+    added = _terms_for(base, switch)
+    try:
+        base = _set(base, added)
+    except ConfigError as error:
+        return SwitchEffect(switch, error=str(error))
+    told, settings = ", ".join(f"{name} = {value}" for name, value in added.items()), _timelines(base, lam)
+    wide = {f"masks.{switch}": False if switch.endswith("_mask") else "response"}
+    discounted = list(settings.values())[-1]  # that gae_over cannot act at gamma = lambda = 1 is to be seen, not told
+    if why := _inert(discounted, batch).get(f"masks.{switch}"):
+        return SwitchEffect(switch, inert=why, set_for_it=told)
+    try:
+        was, now = credited(batch, base), credited(batch, _set(base, wide))
+        largest = {name: _largest(batch, algorithm, wide) for name, algorithm in settings.items()}
+    except (ConfigError, DataError) as error:
+        return SwitchEffect(switch, error=str(error), set_for_it=told)
+    returns = None if now.return_T is None else int(changed_tokens(now.return_T, was.return_T).sum())
+    counts = {key.removeprefix("tokens_"): (int(was.notes[key]), int(now.notes[key])) for key in now.notes
+              if key.startswith("tokens_") and now.notes[key] != was.notes[key]}
+    return SwitchEffect(switch, int(changed_tokens(now.advantage_T, was.advantage_T).sum()), returns,
+                        int((now.weight_T != was.weight_T).sum()), largest, counts, told)
+
+
+def _largest(batch: Batch, algorithm: Any, wide: Mapping[str, Any]) -> tuple[float, float | None]:
+    """The largest change of an action token's advantage (before whitening, after it; None: it does not whiten)."""
+    def change(of: Any) -> float:
+        return largest_change(credited(batch, _set(of, wide)).advantage_T, credited(batch, of).advantage_T,
+                              batch.eligible_T.numpy())
+
+    if not algorithm.whitens:
+        return change(algorithm), None
+    return change(replace(algorithm, whiten=False)), change(algorithm)
+
+
+def _told(effects: Sequence[SwitchEffect], settings: Sequence[str]) -> list[str]:
+    """What the numbers bear out about the advantage mask, in sentences; nothing where they do not."""
+    gae = next((e for e in effects if e.name == "gae_over" and e.largest), None)
+    if gae is None or len(settings) < 2:
+        return []
+    one, lower = (gae.largest[name][0] for name in settings)
+    told = []
+    if one <= ROUNDING:
+        told.append(f"at {settings[0]}, before whitening, no action token's advantage depends on the timeline (gae_over): "
+                    f"the largest change is {one:.1g}")
+    if lower > ROUNDING:
+        told.append(f"at {settings[1]} it does: by up to {lower:.2g}")
+    moved = [e.name for e in effects if e.largest and not e.name.endswith("_mask") and e.largest[settings[0]][0] > ROUNDING]
+    if one <= ROUNDING and moved:
+        told.append(f"so what still changes there before whitening comes from {', '.join(moved)}")
+    return told

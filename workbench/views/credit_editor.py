@@ -1,0 +1,289 @@
+"""The credit editor: change a reward, an estimator or one of its settings, and see the credit of every token change.
+
+It knows no tensor library and no algorithm. Whoever opens it (`cells/credit.py`) hands over the settings there are and
+a function `edit -> Outcome`, which calls what training calls. In JupyterLab it is made of widgets that live as long as
+the kernel does; beside them in the same output stands the picture as it was when the cell was run, and without anybody
+looking (papermill) nothing but that picture. So a saved notebook holds no state of widgets.
+
+An edit that cannot be computed is shown as such, with the reason, in the place of the picture: whatever is raised.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from workbench.errors import ConfigError, DataError
+from workbench.types import Group, Trajectory, View, trajectories_of
+from workbench.views import words
+from workbench.views.credit import Credited, TokenTexts, failed_view, show_credit
+
+HINT = "rewards of the chosen attempt, by turn:"
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A setting that may decide credit: its dotted name, what it is where nobody sets it, what it may be. `choices`:
+    one of these; else a number in `low..high` (`high` None: no bound), whole where `default` is."""
+
+    name: str
+    default: Any
+    choices: tuple[Any, ...] = ()
+    low: float = 0.0
+    high: float | None = None
+
+    @property
+    def part(self) -> str:
+        """The heading it stands under: "masks" of "masks.gae_over"."""
+        return self.name.rpartition(".")[0]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What differs from the batch as it was collected: the algorithm, its settings by dotted name, and what a turn of an
+    attempt earned: (number of the attempt over all groups, turn) -> reward, None: not scored. The turn after the last one
+    is the outcome."""
+
+    algorithm: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    rewards: Mapping[tuple[int, int], float | None] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        parts = [self.algorithm, *(f"{name} = {value}" for name, value in self.settings.items())]
+        for (attempt, turn), reward in self.rewards.items():
+            parts.append(f"attempt {attempt}, turn {turn} earns {words.signed(reward)}")
+        return " · ".join(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What an edit came to: the groups with the edited rewards, and their credit."""
+
+    groups: tuple[Group, ...]
+    credited: Credited
+
+
+class CreditEditor:
+    """Shows itself as the last line of a cell. `edit` is what is set now; `outcome()` its arrays; `view()` its picture;
+    `after(...)` the picture of another edit, without touching this one: for a notebook that is read, not played with."""
+
+    def __init__(self, groups: Sequence[Group], token_texts: TokenTexts, knobs: Mapping[str, Sequence[Knob]],
+                 credit: Callable[[Edit], Outcome], start: Edit, *, attempt: int = 0, widgets: bool = False) -> None:
+        if start.algorithm not in knobs:
+            raise ConfigError(f"no algorithm {start.algorithm!r}; there are {', '.join(knobs)}")
+        self.groups, self.token_texts, self.knobs = tuple(groups), token_texts, knobs
+        self.start, self.edit, self.attempt = start, start, self._attempt(attempt)
+        self._credit, self._before = credit, None
+        self._panel = _Panel(self) if widgets else None
+
+    def _attempt(self, attempt: int) -> int:
+        count = len(trajectories_of(self.groups))
+        if not 0 <= attempt < count:
+            raise DataError(f"no attempt {attempt}: they are counted over all groups, from 0 to {count - 1}")
+        return attempt
+
+    # -------------------------------------------------------------------------------------------- value to picture
+
+    def outcome(self, edit: Edit | None = None) -> Outcome:
+        """Arrays of an edit (default: the present one). Raises what the algorithm raises."""
+        return self._credit(edit or self.edit)
+
+    def view(self, edit: Edit | None = None, attempt: int | None = None) -> View:
+        """The picture of an edit, compared with the one that the editor was opened with. Never raises for an edit that
+        has no credit: the picture says why."""
+        edit = edit or self.edit
+        title = f"credit: {edit}"
+        try:
+            outcome = self.outcome(edit)
+        except Exception as error:  # whatever it is: in a widget's callback it would vanish into a log that nobody reads
+            return failed_view(title, f"{type(error).__name__}: {error}")
+        chosen = self.attempt if attempt is None else self._attempt(attempt)
+        before = None if edit == self.start else self._unedited()
+        return show_credit(outcome.groups, self.token_texts, outcome.credited, before, title=title, attempt=chosen,
+                           edited=edit.rewards)
+
+    def after(self, *, algorithm: str | None = None, settings: Mapping[str, Any] = {},
+              rewards: Mapping[tuple[int, int], float | None] = {}, attempt: int | None = None) -> View:
+        """The picture after a further edit of what is set now. Another algorithm begins with its own settings."""
+        kept = self.edit.settings if algorithm in (None, self.edit.algorithm) else {}
+        return self.view(Edit(algorithm or self.edit.algorithm, {**kept, **settings}, {**self.edit.rewards, **rewards}),
+                         attempt)
+
+    def inert(self) -> Mapping[str, str]:
+        """Settings of the present edit that cannot change its credit, each with the reason."""
+        try:
+            return self.outcome().credited.inert
+        except Exception:  # the picture of this very edit says what is wrong with it
+            return {}
+
+    def _unedited(self) -> Credited | None:
+        """The credit that the editor was opened with; None where there is none to compare with."""
+        if self._before is None:
+            try:
+                self._before = self.outcome(self.start).credited
+            except Exception:  # then there is nothing to compare with, and the picture of that edit says why
+                return None
+        return self._before
+
+    # -------------------------------------------------------------------------------------------- showing itself
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        bundle = self.view()._repr_mimebundle_()
+        return {**self._panel.bundle(), **bundle} if self._panel is not None else bundle
+
+    def __str__(self) -> str:
+        return self.view().text
+
+    __repr__ = __str__
+
+
+# ------------------------------------------------------------------------------------------------ widgets
+
+
+class _Panel:
+    """The widgets. Each change makes a new `Edit` and draws once; what did not change is not sent again."""
+
+    def __init__(self, editor: CreditEditor) -> None:
+        import ipywidgets
+
+        self.w, self.editor, self.quiet = ipywidgets, editor, False
+        self.algorithm = ipywidgets.Dropdown(options=list(editor.knobs), value=editor.edit.algorithm,
+                                             layout=self._wide(), tooltip="estimator")
+        self.algorithm.add_class("wb-algorithm")
+        attempts = trajectories_of(editor.groups)
+        names = [f"attempt {n}: {words.success_words(t)}, {words.reward_words(t)}" for n, t in enumerate(attempts)]
+        self.attempt = ipywidgets.Dropdown(options=[(name, n) for n, name in enumerate(names)], value=editor.attempt,
+                                           layout=ipywidgets.Layout(width="270px"))
+        self.attempt.add_class("wb-attempt")
+        self.reset = ipywidgets.Button(description="Undo all edits", icon="undo", layout=self._wide())
+        self.reset.add_class("wb-reset")
+        self.knobs: dict[str, Any] = {}
+        self.notes: dict[str, Any] = {}
+        self.rewards: dict[int, Any] = {}
+        self.settings = ipywidgets.VBox(layout=ipywidgets.Layout(width="250px", flex="0 0 auto"))
+        self.paid = ipywidgets.HBox(layout=ipywidgets.Layout(flex_flow="row wrap", align_items="center"))
+        self.picture = ipywidgets.HTML(layout=ipywidgets.Layout(min_width="0"))
+        self.picture.add_class("wb-credit")
+        right = ipywidgets.VBox([self.paid, self.picture], layout=ipywidgets.Layout(flex="1 1 auto", min_width="0"))
+        self.box = ipywidgets.HBox([self.settings, right], layout=ipywidgets.Layout(align_items="flex-start"))
+        self.box.add_class("wb-credit-editor")
+        self.algorithm.observe(self._other_algorithm, "value")
+        self.attempt.observe(self._other_attempt, "value")
+        self.reset.on_click(self._undo)
+        self._lay_out_settings()
+        self._lay_out_rewards()
+        self._draw()
+
+    def bundle(self) -> dict[str, Any]:
+        data = self.box._repr_mimebundle_()
+        data = data[0] if isinstance(data, tuple) else data
+        return {kind: value for kind, value in data.items() if "widget" in kind}
+
+    def _wide(self) -> Any:
+        return self.w.Layout(width="240px", margin="0 0 2px 0")
+
+    # -------------------------------------------------------------------------------------------- layout
+
+    def _lay_out_settings(self) -> None:
+        """A line per setting of this algorithm, under the heading of its part."""
+        self.knobs, self.notes = {}, {}
+        rows, part = [self._heading("estimator"), self.algorithm], ""
+        for knob in self.editor.knobs[self.editor.edit.algorithm]:
+            if knob.part != part:
+                part = knob.part
+                rows.append(self._heading(part))
+            rows.append(self._line(knob))
+        self.settings.children = [*rows, self.reset]
+
+    def _heading(self, text: str) -> Any:
+        return self.w.HTML(f'<b style="font-size:12px">{text}</b>', layout=self.w.Layout(margin="6px 0 0 0", height="20px"))
+
+    def _line(self, knob: Knob) -> Any:
+        label = self.w.Label(knob.name.rpartition(".")[2], layout=self.w.Layout(width="116px", height="26px"))
+        control = self._control(knob, self.editor.edit.settings.get(knob.name, knob.default))
+        control.add_class(f"wb-knob-{knob.name.replace('.', '-')}")
+        control.observe(self._changed, "value")
+        self.knobs[knob.name], self.notes[knob.name] = control, label
+        return self.w.HBox([label, control], layout=self.w.Layout(height="28px"))
+
+    def _control(self, knob: Knob, value: Any) -> Any:
+        layout = self.w.Layout(width="122px", height="26px")
+        if knob.choices:
+            options = [("on" if c is True else "off" if c is False else "as told" if c is None else str(c), c)
+                       for c in knob.choices]
+            return self.w.Dropdown(options=options, value=value, layout=layout)
+        if isinstance(knob.default, int):
+            return self.w.BoundedIntText(value=value, min=int(knob.low), max=int(knob.high or 1_000_000), layout=layout)
+        if knob.high is None:
+            return self.w.FloatText(value=value, step=0.05, layout=layout)
+        return self.w.FloatSlider(value=value, min=knob.low, max=knob.high, step=0.01, readout_format=".2f", layout=layout,
+                                  continuous_update=True)
+
+    def _lay_out_rewards(self) -> None:
+        """A number per turn of the chosen attempt, and one for its outcome where it has one."""
+        self.rewards = {}
+        children = [self.attempt, self.w.Label(HINT)]
+        for turn, (name, reward) in enumerate(paid_by(trajectories_of(self.editor.groups)[self.editor.attempt])):
+            reward = self.editor.edit.rewards.get((self.editor.attempt, turn), reward)
+            if reward is None:
+                children.append(self.w.Label(f"{name} not scored"))
+                continue
+            box = self.w.FloatText(value=reward, step=0.1, description=name, layout=self.w.Layout(width="118px"),
+                                   style={"description_width": "48px"})
+            box.add_class(f"wb-reward-{turn}")
+            box.observe(self._changed, "value")
+            self.rewards[turn] = box
+            children.append(box)
+        self.paid.children = children
+
+    # -------------------------------------------------------------------------------------------- what the user does
+
+    def _changed(self, _change: Any) -> None:
+        if self.quiet:
+            return
+        knobs = {knob.name: knob for knob in self.editor.knobs[self.editor.edit.algorithm]}
+        settings = {name: control.value for name, control in self.knobs.items() if control.value != knobs[name].default}
+        paid = paid_by(trajectories_of(self.editor.groups)[self.editor.attempt])
+        rewards = {key: reward for key, reward in self.editor.edit.rewards.items() if key[0] != self.editor.attempt}
+        rewards |= {(self.editor.attempt, turn): box.value for turn, box in self.rewards.items()
+                    if box.value != paid[turn][1]}
+        self.editor.edit = Edit(self.editor.edit.algorithm, settings, rewards)
+        self._draw()
+
+    def _other_algorithm(self, change: Any) -> None:
+        if self.quiet:
+            return
+        known = {knob.name for knob in self.editor.knobs[change["new"]]}
+        kept = {name: value for name, value in self.editor.edit.settings.items() if name in known}
+        self.editor.edit = replace(self.editor.edit, algorithm=change["new"], settings=kept)
+        self._lay_out_settings()
+        self._draw()
+
+    def _other_attempt(self, change: Any) -> None:
+        self.editor.attempt = change["new"]
+        self._lay_out_rewards()
+        self._draw()
+
+    def _undo(self, _button: Any) -> None:
+        self.editor.edit, self.quiet = self.editor.start, True
+        self.algorithm.value = self.editor.edit.algorithm
+        self.quiet = False
+        self._lay_out_settings()
+        self._lay_out_rewards()
+        self._draw()
+
+    def _draw(self) -> None:
+        view = self.editor.view()
+        if self.picture.value != view.html:
+            self.picture.value = view.html
+        inert = self.editor.inert()
+        for name, label in self.notes.items():
+            label.style.text_color = "#9aa4ad" if name in inert else None
+            label.value = name.rpartition(".")[2] + (" (inert)" if name in inert else "")
+            label.tooltip = self.knobs[name].tooltip = inert.get(name, "")
+
+
+def paid_by(trajectory: Trajectory) -> list[tuple[str, float | None]]:
+    """(name, reward) of each turn, then of the outcome if there is one: what can be edited."""
+    paid = [(f"turn {turn.index}", turn.reward) for turn in trajectory.turns]
+    return paid if trajectory.outcome is None else [*paid, ("outcome", trajectory.outcome)]
