@@ -32,7 +32,7 @@ LAYERS: dict[str, float] = {
     # 4: learning, and what may be said of it
     "fine_tuning": 4.0, "packing": 3.0, "microbatch": 4.0, "update_report": 4.0, "training_state": 4.0, "ranks": 4.03, "critic": 4.05,
     "learner": 4.1, "checkpoint": 4.0, "replay": 4.1,
-    "evaluation": 4.0, "audit": 4.2,
+    "evaluation": 4.0, "audit": 4.2, "bias": 4.2,
     # 5-9: one config; everything it names, opened; cells; doors
     "config": 5.0, "session": 6.0, "cells": 7.0, "shipped": 7.1, "doctor": 7.1,
     "pretrain": 8.0, "ablation": 8.0, "launch": 8.0, "cli": 9.0,
@@ -54,6 +54,7 @@ INSTEAD: dict[str, str] = {
     "checkpoint": "the tensors, or the function that saves them",
     "replay": "the recomputed credit table",
     "evaluation": "the finished evaluation, a plain mapping",
+    "bias": "the finished report",
     "collect": "the groups that were collected",
     "policy": "the model and tokenizer it needs",
     "store": "what was read from the run (groups, credit table, metrics)",

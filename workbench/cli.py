@@ -136,6 +136,13 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", action="store_true")
     _add_set(sub)
 
+    sub = command("bias", _bias, "every estimator against the true gradient, on exactly solvable tasks; exit 1 if one "
+                  "that claims no bias has some, or a known trap is not shown")
+    sub.add_argument("--algorithm", action="append", default=[], metavar="NAME",
+                     help="only this algorithm; may be repeated")
+    sub.add_argument("--json", type=Path, metavar="FILE", help="also write every number to this file")
+    _add_html(sub)
+
     sub = command("demo", _demo, "train the embedded agent and say whether it learned; exit 1 if a seed did not")
     sub.add_argument("--task", default="frozenlake", help="a preset")
     sub.add_argument("--seeds", type=int, nargs="+", default=[0])
@@ -405,6 +412,19 @@ def _doctor(args: argparse.Namespace) -> int:
         report = doctor(args.policy)
     print(json.dumps(report.as_dict(), indent=1) if args.json else report.text)
     return 0 if report.ok else 1
+
+
+def _bias(args: argparse.Namespace) -> int:
+    from workbench.cells.bias import bias_bench
+
+    report = bias_bench(args.algorithm)
+    if args.json is not None:
+        from workbench.writer import make_folder, write_file
+
+        make_folder(args.json.absolute().parent)
+        write_file(args.json, replace=True, content=json.dumps(report.as_dict(), indent=1).encode())
+    _put(report.view, args.html)
+    return 0 if report.passed else 1
 
 
 def _demo(args: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ HOME = {
     "show_masks": "masks",
     "show_curves": "curves",
     "curves_figure": "curves",
+    "show_bias": "bias",
     "show_evaluation": "evaluation",
     "show_demo": "evaluation",
     "show_diff": "run_diff",

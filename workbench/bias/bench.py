@@ -1,0 +1,229 @@
+"""The bench: every claim of every algorithm measured on every task, and the traps. One call, one report.
+
+A claim is judged by its own words. Where all units can be enumerated the answer is exact, and an unbiased estimator may
+be off by rounding only; an enumerated claim of no bias is sampled as well, which checks the enumeration. Else it is
+sampled until the standard error is 2 % of the true gradient, and may be off by three of those.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workbench.algorithms import ALGORITHMS
+from workbench.batch import Batch
+from workbench.bias.attempts import Templates, state_values, templates, true_gradient, with_critic, wrong_values
+from workbench.bias.claims import CLAIMS, SCALES, Claim
+from workbench.bias.measure import (
+    Estimator,
+    Measured,
+    Unit,
+    enumerated,
+    number_of_units,
+    sampled,
+    units_needed,
+)
+from workbench.bias.tasks import SAFE_PAYOUTS, TASKS, ExactTask
+from workbench.bias.traps import GROUP_SIZES, SignCurve, Trap, deviation_trap, sign_curve, turn_index_trap
+from workbench.errors import ConfigError
+
+ROUNDING = 1e-9       # relative to the true gradient: what an exact result may be off by
+ERROR = 0.02          # standard error that sampling goes on to, relative to the true gradient
+MOST_ERRORS = 3.0     # standard errors that a sampled claim may be off by
+MOST_UNITS = 20_000   # enumerated at most, where units may stand in one batch
+MOST_BATCHES = 1_500  # ... where each unit is a batch of its own
+ATTEMPTS = {"three_turns": 4}  # of a group, where it is not 8: eight outcomes make many groups
+BUDGET = 64           # attempts that `noise` is told for
+
+
+@dataclass(frozen=True)
+class BiasRow:
+    """One claim on one task. Gradients are by the task's parameters [D], in the order of `parameters`.
+
+    scale      projection of the mean estimate on the true gradient, over its length: 1 is the right size
+    bias       distance of the mean estimate from the true gradient, over the latter's length
+    cosine     of the angle between them; None where the mean estimate is zero
+    noise      standard deviation of the estimate from 64 attempts (length of the vector), over the true length
+    exact      the estimate comes from all units there are; else from sampled ones
+    drawn      sampled units, 0 if none: in place of enumeration, or to check it
+    error      standard error of the sampled mean (largest of a parameter), over the true length; None: not sampled
+    z          largest distance of a parameter's sampled mean from the truth, in standard errors; None: not sampled
+    """
+
+    task: str
+    algorithm: str
+    label: str
+    says: str
+    why: str
+    unit: str
+    units: int
+    exact: bool
+    drawn: int
+    parameters: tuple[str, ...]
+    true: tuple[float, ...]
+    estimate: tuple[float, ...]
+    sampled: tuple[float, ...] | None
+    scale: float
+    bias: float
+    cosine: float | None
+    noise: float
+    error: float | None
+    z: float | None
+    verdict: str
+    holds: bool
+
+
+@dataclass(frozen=True)
+class BiasReport:
+    """What was measured. `faults` are sentences; without any the bench has passed."""
+
+    rows: tuple[BiasRow, ...]
+    traps: tuple[Trap, ...]
+    curves: tuple[SignCurve, ...]
+    faults: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not self.faults
+
+    @property
+    def view(self):
+        from workbench.views import show_bias
+
+        return show_bias(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {"passed": self.passed, **asdict(self)}
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
+        return self.view._repr_mimebundle_()
+
+
+def bias_bench(*, tasks: Mapping[str, ExactTask] = TASKS, claims: Mapping[str, tuple[Claim, ...]] = CLAIMS,
+               algorithms: Mapping[str, type] = ALGORITHMS, error: float = ERROR, traps: bool = True) -> BiasReport:
+    """Measure what `claims` say of `algorithms`, on `tasks`; show the traps.
+
+    `error`: relative standard error that is sampled to (a larger one is quicker and sees less).
+    Raises ConfigError for an algorithm without a claim and a claim without an algorithm.
+    """
+    if claims.keys() != algorithms.keys():
+        silent, idle = sorted(algorithms.keys() - claims.keys()), sorted(claims.keys() - algorithms.keys())
+        raise ConfigError("every algorithm says what its gradient is worth: workbench/bias/claims.py has no line for "
+                          f"{', '.join(silent) or 'none'}, and lines for {', '.join(idle) or 'none'}, which are no "
+                          "algorithms")
+    known = {name: templates(task) for name, task in tasks.items()}
+    rows = tuple(measured_row(known[task], name, algorithms[name], claim, error)
+                 for name, said in claims.items() for claim in said for task in claim.tasks or tasks if task in known)
+    found, curves = _traps(algorithms) if traps else ((), ())
+    return BiasReport(rows, found, curves, (*_row_faults(rows), *(f"trap not shown: {t.title}" for t in found
+                                                                 if not t.shown)))
+
+
+def _row_faults(rows: tuple[BiasRow, ...]) -> list[str]:
+    faults = [f"{row.label} on {row.task}: {row.verdict}" for row in rows if not row.holds]
+    for name, label in dict.fromkeys((row.algorithm, row.label) for row in rows if row.says == "biased"):
+        own = [row for row in rows if (row.algorithm, row.label) == (name, label)]
+        if all(row.verdict == NOT_HERE for row in own):
+            faults.append(f"{label} is documented as biased, but no task here shows it")
+    return faults
+
+
+# ------------------------------------------------------------------------------------------------ one claim
+
+
+def estimator_of(algorithm: Any, claim: Claim | None = None) -> Estimator:
+    """Batch -> worth of every token [T]: exactly what `algorithm.credit` gives, times what the claim puts right."""
+    def estimator(batch: Batch) -> Tensor:
+        credit = algorithm.credit(batch)
+        worth_T = credit.advantage_T * credit.weight_T
+        return worth_T if claim is None else worth_T * _correction(claim, batch)
+
+    return estimator
+
+
+def _correction(claim: Claim, batch: Batch) -> Tensor | float:
+    if claim.correction == "G/(G-1)":
+        attempts = int(batch.group_of_trajectory_N.bincount().max())
+        return attempts / (attempts - 1)
+    return claim.gamma ** batch.turn_T.double() if claim.correction == "gamma^k" else 1.0
+
+
+def measured_row(source: Templates, name: str, algorithm: type, claim: Claim, error: float = ERROR) -> BiasRow:
+    """One claim on one task."""
+    if claim.critic:
+        source = with_critic(source, {"perfect": state_values, "wrong": wrong_values}[claim.critic](source))
+    attempts = 1 if claim.looks_at == "attempt" else claim.attempts or ATTEMPTS.get(source.task.name, 8)
+    unit = Unit(attempts, claim.groups, alone=claim.looks_at != "batch")
+    estimator = estimator_of(algorithm(**claim.settings), claim)
+    truth_D = true_gradient(source, claim.gamma).numpy()
+    exact = number_of_units(len(source.probability_O), unit) <= (MOST_UNITS if unit.alone else MOST_BATCHES)
+    mean = enumerated(source, estimator, unit) if exact else None
+    if mean is None or claim.says == "unbiased":
+        pilot = mean or sampled(source, estimator, unit, 200, claim.label, "pilot")
+        check = sampled(source, estimator, unit, units_needed(pilot.variance_D, truth_D, error), claim.label)
+    else:
+        check = None
+    return _row(source, name, claim, unit, truth_D, mean or check, check)
+
+
+def _row(source: Templates, name: str, claim: Claim, unit: Unit, truth_D: np.ndarray, found: Measured,
+         check: Measured | None) -> BiasRow:
+    length, mean_D = float(np.linalg.norm(truth_D)), found.mean_D
+    size = float(np.linalg.norm(mean_D))
+    row = BiasRow(
+        task=source.task.name, algorithm=name, label=claim.label, says=claim.says, why=claim.why, unit=str(unit),
+        units=found.units, exact=found.exact, drawn=0 if check is None else check.units,
+        parameters=source.task.parameters, true=tuple(truth_D.tolist()), estimate=tuple(mean_D.tolist()),
+        sampled=None if check is None else tuple(check.mean_D.tolist()),
+        scale=float(mean_D @ truth_D) / length**2, bias=float(np.linalg.norm(mean_D - truth_D)) / length,
+        cosine=float(mean_D @ truth_D) / (size * length) if size > ROUNDING * length else None,
+        noise=float(np.sqrt(found.variance_D.sum() * unit.size / BUDGET)) / length,
+        error=None if check is None else float(check.error_D.max()) / length,
+        z=None if check is None else _standard_errors(check, truth_D), verdict="", holds=False)
+    verdict, holds = _verdict(row, claim, unit)
+    return replace(row, verdict=verdict, holds=holds)
+
+
+def _standard_errors(found: Measured, truth_D: np.ndarray) -> float:
+    """The largest distance of a mean from the truth, in standard errors. Where nothing varies, rounding is no
+    distance."""
+    off_D, slack = np.abs(found.mean_D - truth_D), ROUNDING * float(np.linalg.norm(truth_D))
+    return float(np.max(np.where(off_D <= slack, 0.0, off_D / np.maximum(found.error_D, 1e-300))))
+
+
+NOT_HERE = "not biased here"
+
+
+def _verdict(row: BiasRow, claim: Claim, unit: Unit) -> tuple[str, bool]:
+    """What was found, and whether the claim survives it."""
+    if claim.says == "unbiased":
+        if row.exact and row.bias > ROUNDING:
+            return f"NOT unbiased: off by {100 * row.bias:.3g} % of the true gradient, exactly", False
+        if row.z > MOST_ERRORS:
+            return f"NOT unbiased: off by {row.z:.1f} standard errors", False
+        return ("unbiased, exactly" if row.exact else f"unbiased within {row.z:.1f} standard errors"), True
+    if claim.says == "scaled":
+        expected = SCALES[claim.scale](unit.attempts)
+        far = abs(row.scale - expected) + (1 if row.cosine is None else 1 - row.cosine)
+        return (f"times {expected:.4g}, same direction", True) if far <= ROUNDING else (
+            f"NOT the gradient times {expected:.4g}: it is times {row.scale:.4g}, cosine {row.cosine}", False)
+    certain = row.bias > ROUNDING if row.exact else row.z > MOST_ERRORS
+    if not certain:
+        return NOT_HERE, True
+    return ("biased: the WRONG WAY" if row.scale < 0 else "biased, as it says"), True
+
+
+# ------------------------------------------------------------------------------------------------ the traps
+
+
+def _traps(algorithms: Mapping[str, type]) -> tuple[tuple[Trap, ...], tuple[SignCurve, ...]]:
+    grpo = algorithms.get("grpo", ALGORITHMS["grpo"])
+    divided, undivided = estimator_of(grpo()), estimator_of(grpo(normalize_std=False))
+    honest = estimator_of(grpo(normalize_std=False), Claim("", "unbiased", "", correction="G/(G-1)"))
+    curves = tuple(sign_curve(divided, safe, attempts) for safe in SAFE_PAYOUTS for attempts in GROUP_SIZES)
+    return (turn_index_trap(honest), deviation_trap(divided, undivided, curves)), curves

@@ -1,0 +1,151 @@
+"""What an estimator makes of an exact task: mean and spread of its gradient, by enumeration or by sampling.
+
+The estimate of a *unit* (an attempt, a group, a whole batch: whatever the estimator looks at together) is
+
+    g = 1/m  sum over its m attempts, sum over their tokens, of  credit(token) * d logp(token) / d logits
+
+with the credit that `algorithm.credit(batch)` gives, which is what training uses. Nothing of an estimator is written
+down a second time here. Attempts are exchangeable, so units are enumerated as multisets: 45 groups of eight attempts
+with three outcomes, each with its multinomial probability, are all there are.
+
+Axis letters: U units · m attempts of a unit · O outcomes · N attempts (U * m) · T tokens · D parameters.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from math import comb, factorial, prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workbench.batch import Batch
+from workbench.bias.attempts import Templates, batch_of
+from workbench.errors import DataError
+from workbench.seeds import rng_at
+
+Estimator = Callable[[Batch], Tensor]  # batch -> what each token is worth [T], float64, zero where nothing is trained
+CHUNK = 32_768  # attempts that are made into one batch at a time
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What an estimator looks at together: `groups` groups of `attempts` attempts.
+
+    `alone`: nothing outside the unit changes its estimate, so that many units may stand in one batch. Estimators that
+    whiten or filter over the batch do not have that: each of their units must be a batch of its own.
+    """
+
+    attempts: int
+    groups: int = 1
+    alone: bool = True
+
+    @property
+    def size(self) -> int:
+        return self.attempts * self.groups
+
+    def __str__(self) -> str:
+        what = "1 attempt" if self.size == 1 else f"a group of {self.attempts}"
+        if not self.alone:
+            what = f"a batch of {self.groups} x {self.attempts}"
+        return what
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Mean of the estimate [D], its variance from unit to unit [D], and the standard error of the mean [D] (zero where
+    all `units` were enumerated)."""
+
+    mean_D: np.ndarray
+    variance_D: np.ndarray
+    error_D: np.ndarray
+    units: int
+    exact: bool
+
+
+def enumerated(source: Templates, estimator: Estimator, unit: Unit) -> Measured:
+    """Every unit there can be, each with its probability: no error but rounding."""
+    outcome_UN, probability_U = all_units(source.probability_O, unit)
+    estimate_UD = estimates(source, estimator, unit, outcome_UN).numpy()
+    mean_D = probability_U @ estimate_UD
+    return Measured(mean_D, probability_U @ (estimate_UD - mean_D) ** 2, np.zeros_like(mean_D), len(outcome_UN), True)
+
+
+def sampled(source: Templates, estimator: Estimator, unit: Unit, units: int, *address: int | str) -> Measured:
+    """`units` units drawn independently, from the seed at `address`."""
+    if units < 2:
+        raise DataError(f"a standard error needs at least 2 sampled units, got {units}")
+    draws = rng_at("bias", source.task.name, *address).choice(
+        len(source.probability_O), size=(units, unit.size), p=source.probability_O)
+    estimate_UD = estimates(source, estimator, unit, draws).numpy()
+    variance_D = estimate_UD.var(axis=0, ddof=1)
+    return Measured(estimate_UD.mean(axis=0), variance_D, np.sqrt(variance_D / units), units, False)
+
+
+def units_needed(variance_D: np.ndarray, truth_D: np.ndarray, error: float) -> int:
+    """So many units that the standard error of every parameter is `error` times the length of the true gradient."""
+    return max(2_000, int(np.ceil(float(variance_D.max()) / (error * float(np.linalg.norm(truth_D))) ** 2)))
+
+
+# ------------------------------------------------------------------------------------------------ units
+
+
+def number_of_units(outcomes: int, unit: Unit) -> int:
+    """How many different units there are: multisets of attempts in a group, multisets of groups in a batch."""
+    groups = comb(unit.attempts + outcomes - 1, unit.attempts)
+    return comb(unit.groups + groups - 1, unit.groups)
+
+
+def all_units(probability_O: np.ndarray, unit: Unit) -> tuple[np.ndarray, np.ndarray]:
+    """The outcomes of every unit [U, m], group after group, and the units' probabilities [U], which sum to 1."""
+    groups = list(combinations_with_replacement(range(len(probability_O)), unit.attempts))
+    probability = [_arrangements(group) * prod(probability_O[o] for o in group) for group in groups]
+    chosen = list(combinations_with_replacement(range(len(groups)), unit.groups))
+    outcome_UN = np.array([[o for g in numbers for o in groups[g]] for numbers in chosen])
+    probability_U = np.array([_arrangements(numbers) * prod(probability[g] for g in numbers) for numbers in chosen])
+    return outcome_UN, probability_U
+
+
+def _arrangements(multiset: tuple[int, ...]) -> int:
+    """In how many orders its members can stand."""
+    return factorial(len(multiset)) // prod(factorial(count) for count in Counter(multiset).values())
+
+
+# ------------------------------------------------------------------------------------------------ estimates
+
+
+def estimates(source: Templates, estimator: Estimator, unit: Unit, outcome_UN: np.ndarray) -> Tensor:
+    """The gradient estimate of every unit [U, D]. Raises DataError where a unit that is said to stand alone gets other
+    credit beside others than by itself."""
+    outcome_UN = np.ascontiguousarray(outcome_UN)
+    per_batch = max(1, CHUNK // unit.size) if unit.alone else 1
+    parts = [_estimates_of_one_batch(source, estimator, unit, outcome_UN[at:at + per_batch])
+             for at in range(0, len(outcome_UN), per_batch)]
+    estimate_UD = torch.cat(parts)
+    if unit.alone:
+        for u in _a_few(len(outcome_UN)):
+            by_itself_D = _estimates_of_one_batch(source, estimator, unit, outcome_UN[u:u + 1])[0]
+            if not torch.allclose(estimate_UD[u], by_itself_D, rtol=1e-9, atol=1e-12):
+                raise DataError(f"{source.task.name}: a unit of {unit} gets the estimate {estimate_UD[u].tolist()} "
+                                f"beside others and {by_itself_D.tolist()} by itself; an estimator that looks at the "
+                                "whole batch is measured with alone=False")
+    return estimate_UD
+
+
+def _a_few(units: int) -> Iterator[int]:
+    return iter(sorted({0, units // 3, units // 2, units - 1}))
+
+
+def _estimates_of_one_batch(source: Templates, estimator: Estimator, unit: Unit, outcome_UN: np.ndarray) -> Tensor:
+    units = len(outcome_UN)
+    unit_N = torch.arange(units).repeat_interleave(unit.size)
+    group_N = torch.arange(units * unit.groups).repeat_interleave(unit.attempts)
+    batch = batch_of(source, torch.from_numpy(outcome_UN).reshape(-1), group_N)
+    worth_T = estimator(batch)
+    trained = worth_T.nonzero()[:, 0]
+    pushed_AD = worth_T[trained, None] * source.policy.score_VD[batch.token_ids_T[trained]]
+    total_UD = torch.zeros(units, len(source.policy.logits_D), dtype=torch.float64)
+    return total_UD.index_add(0, unit_N[batch.trajectory_of_token_T[trained]], pushed_AD) / unit.size

@@ -1,0 +1,188 @@
+"""Tasks so small that every attempt can be written down, and the policy gradient is a formula.
+
+A policy is a table: in each node of a tree of decisions one token is drawn from a softmax over a few choices. The logit
+of a node's first choice is held at zero, so the parameters (the logits of the other choices, node after node) say each
+thing once. An outcome is one whole attempt: its tokens turn by turn, what each turn paid, and the chance with which the
+environment lets it happen, given the tokens.
+
+    stop_continue   two turns; only the second one pays, and only who continues gets there
+    bandit          one turn; a safe arm, and a risky one that pays more on average but rarely
+    three_turns     rewards in every turn, states that are met again, a segment per turn; the earlier turn pays later
+    lengths         one turn; a short answer of one token, or a long one of four that earns more
+
+Axis letters: K turns · D parameters.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from math import log
+
+from workbench.errors import DataError
+
+Gradient = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A decision: one token out of `choices`. `logits` are those of all choices but the first, whose logit is 0."""
+
+    name: str
+    choices: tuple[str, ...]
+    logits: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.logits) != len(self.choices) - 1:
+            raise DataError(f"node {self.name!r} has {len(self.choices)} choices, so {len(self.choices) - 1} free "
+                            f"logits, got {len(self.logits)}")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One turn of an outcome: (node, choice) per token, what the turn paid, and the state it was taken in."""
+
+    tokens: tuple[tuple[str, str], ...]
+    reward: float
+    state: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One whole attempt, and the probability of the environment's part in it."""
+
+    steps: tuple[Step, ...]
+    chance: float = 1.0
+
+    def worth(self, gamma: float) -> float:
+        """sum over turns of gamma^k times what turn k paid"""
+        return sum(gamma**k * step.reward for k, step in enumerate(self.steps))
+
+
+@dataclass(frozen=True)
+class ExactTask:
+    """A task, its policy, and all there is to know about them.
+
+    `closed_form(gamma)` is the gradient of J = E[sum_k gamma^k r_k] by the free logits [D], worked out by hand; the
+    enumeration of `outcomes` must give the same. `fresh`: every turn stands in a segment of its own, as where a history
+    is rewritten; else an attempt is one segment.
+    """
+
+    name: str
+    label: str
+    nodes: tuple[Node, ...]
+    outcomes: tuple[Outcome, ...]
+    closed_form: Callable[[float], Gradient]
+    fresh: bool = False
+
+    def node(self, name: str) -> Node:
+        return next(node for node in self.nodes if node.name == name)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """What the free logits are called, in their order [D]."""
+        return tuple(f"{node.name}: {choice}" for node in self.nodes for choice in node.choices[1:])
+
+
+def logit(probability: float) -> float:
+    return log(probability / (1 - probability))
+
+
+# ------------------------------------------------------------------------------------------------ the tasks
+
+
+def stop_continue(continues: float = 0.574442516811659) -> ExactTask:
+    """Stop (nothing is paid) or continue to a second turn (1 is paid). J = p gamma, dJ/dlogit = gamma p (1 - p).
+
+    The default is a logit of 0.3: the gradient is 0.2445 at gamma = 1. Nothing in the first turn's *rewards*, and
+    nothing among those who reached the second turn, tells one attempt from another; only their whole returns do.
+    """
+    nodes = (Node("first", ("stop", "continue"), (logit(continues),)), Node("second", ("answer",)))
+    stop = Outcome((Step((("first", "stop"),), 0.0, "first"),))
+    both = Outcome((Step((("first", "continue"),), 0.0, "first"), Step((("second", "answer"),), 1.0, "second")))
+    return ExactTask("stop_continue", "stop or continue", nodes, (stop, both),
+                     lambda gamma: (gamma * continues * (1 - continues),))
+
+
+def bandit(safe_payout: float, risky: float = 0.3, risky_chance: float = 0.25) -> ExactTask:
+    """The safe arm pays `safe_payout`, the risky one 1 with probability `risky_chance`, else nothing; the policy pulls
+    the risky one with probability `risky`. dJ/dlogit = p (1 - p) (chance - safe), whatever gamma.
+
+    Source: RAGEN (arXiv 2504.20073): the paper says 0.15, its code 0.1.
+    """
+    node = Node("arm", ("safe", "risky"), (logit(risky),))
+
+    def pull(arm: str, payout: float, chance: float = 1.0) -> Outcome:
+        return Outcome((Step((("arm", arm),), payout, "arms"),), chance)
+
+    outcomes = (pull("safe", safe_payout), pull("risky", 1.0, risky_chance), pull("risky", 0.0, 1 - risky_chance))
+    return ExactTask(f"bandit-{safe_payout:g}", f"bandit, safe arm {safe_payout:g}", (node,), outcomes,
+                     lambda gamma: (risky * (1 - risky) * (risky_chance - safe_payout),))
+
+
+def lengths(goes_long: float = 0.4, careful: float = 0.6, short_payout: float = 0.4) -> ExactTask:
+    """A short answer is one token and pays `short_payout`; a long one is four tokens and pays 1 if its second token is
+    "careful", else nothing. J = (1 - p) s + p u: dJ/dlogit_p = p (1 - p) (u - s), dJ/dlogit_u = u (1 - u) p.
+
+    Everything happens in one turn, so a mean over tokens gives a long answer four times the say of a short one.
+    """
+    nodes = (Node("start", ("short", "long"), (logit(goes_long),)),
+             Node("effort", ("careless", "careful"), (logit(careful),)), Node("filler", ("more",)))
+
+    def answer(effort: str, payout: float) -> Outcome:
+        tokens = (("start", "long"), ("effort", effort), ("filler", "more"), ("filler", "more"))
+        return Outcome((Step(tokens, payout, "question"),))
+
+    short = Outcome((Step((("start", "short"),), short_payout, "question"),))
+    return ExactTask(
+        "lengths", "short or long", nodes, (short, answer("careful", 1.0), answer("careless", 0.0)),
+        lambda gamma: (goes_long * (1 - goes_long) * (careful - short_payout), careful * (1 - careful) * goes_long))
+
+
+# of three_turns: what a turn pays
+REST_LOW, REST_HIGH, CLIMB = 0.1, 1.0, -0.3
+
+
+def three_turns(climbs_low: float = 0.35, climbs_high: float = 0.2) -> ExactTask:
+    """Three turns, each in the state "low" or "high" and each paid: climbing costs 0.3 and leads high, resting pays 0.1
+    below and 1 above and leads low; the first turn is low. What a climb is good for is paid a turn later.
+
+    Two parameters, shared by the turns: p = P(climb | low), q = P(climb | high). Climbing takes two tokens, of which
+    only the first is a choice. Attempts meet in the same states in the same turns: anchors for GiGPO.
+    """
+    nodes = (Node("low", ("rest", "climb"), (logit(climbs_low),)),
+             Node("high", ("rest", "climb"), (logit(climbs_high),)), Node("effort", ("effort",)))
+
+    def outcome(climbs: tuple[bool, ...]) -> Outcome:
+        steps, state = [], "low"
+        for up in climbs:
+            tokens = ((state, "climb"), ("effort", "effort")) if up else ((state, "rest"),)
+            steps.append(Step(tokens, CLIMB if up else {"low": REST_LOW, "high": REST_HIGH}[state], state))
+            state = "high" if up else "low"
+        return Outcome(tuple(steps))
+
+    return ExactTask("three_turns", "three turns", nodes, tuple(map(outcome, product((False, True), repeat=3))),
+                     lambda gamma: _three_turns_gradient(climbs_low, climbs_high, gamma), fresh=True)
+
+
+def _three_turns_gradient(p: float, q: float, g: float) -> Gradient:
+    """Bellman's recursion and its derivatives, from the last turn back; L and H: what is still to come, low and high.
+
+        L = (1-p) (rest_low + g L') + p (climb + g H')       H = (1-q) (rest_high + g L') + q (climb + g H')
+    """
+    low = high = low_p = high_p = low_q = high_q = 0.0  # after the last turn: values, and derivatives by p and by q
+    for _ in range(3):
+        resting_low, resting_high, climbing = REST_LOW + g * low, REST_HIGH + g * low, CLIMB + g * high
+        low, high, low_p, high_p, low_q, high_q = (
+            (1 - p) * resting_low + p * climbing,
+            (1 - q) * resting_high + q * climbing,
+            climbing - resting_low + g * ((1 - p) * low_p + p * high_p),
+            g * ((1 - q) * low_p + q * high_p),
+            g * ((1 - p) * low_q + p * high_q),
+            climbing - resting_high + g * ((1 - q) * low_q + q * high_q),
+        )
+    return (p * (1 - p) * low_p, q * (1 - q) * low_q)
+
+
+SAFE_PAYOUTS = (0.1, 0.15)  # of RAGEN's code and of its paper
+TASKS = {task.name: task for task in (stop_continue(), *map(bandit, SAFE_PAYOUTS), three_turns(), lengths())}

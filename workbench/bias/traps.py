@@ -1,0 +1,137 @@
+"""Known traps, shown by enumeration: estimators that look reasonable and point nowhere, or the wrong way.
+
+    per turn index   rewards compared among all attempts that are in their k-th turn: exactly zero on stop/continue
+    deviation        GRPO's division by the group's standard deviation: away from the better arm of the bandit
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workbench.batch import Batch
+from workbench.bias.attempts import templates, true_gradient
+from workbench.bias.measure import Estimator, Unit, all_units, enumerated, estimates
+from workbench.bias.tasks import SAFE_PAYOUTS, bandit, stop_continue
+from workbench.ops.group import group_advantage
+
+GROUP_SIZES = (2, 4, 8, 16)
+TRAPPED_SIZES = (2, 3, 4, 5, 6, 7, 8)  # for these the bandit must be shown to go wrong
+RISKY = 0.3  # how often the policy takes the risky arm where one number is given
+GRID = tuple(float(p) for p in np.linspace(0.02, 0.98, 49).round(4))
+
+
+@dataclass(frozen=True)
+class Trap:
+    """`shown`: what the title says was found, to the last digit that matters. `lines` are for people."""
+
+    title: str
+    shown: bool
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SignCurve:
+    """By how much the risky arm's expected advantage exceeds the safe one's, over the policy's probability of taking it:
+    the sign is where training goes. `flips`: probabilities at which it changes."""
+
+    safe_payout: float
+    attempts: int
+    risky_P: tuple[float, ...]
+    difference_P: tuple[float, ...]
+    flips: tuple[float, ...] = ()
+
+
+# ------------------------------------------------------------------------------------------------ per turn index
+
+
+def per_turn_index(batch: Batch, *, normalize_std: bool = True, to_the_end: bool = True) -> Tensor:
+    """Credit [T] as it must not be given, and is: each turn's reward minus the mean of the rewards that the group's
+    attempts got in *their* turn of the same number (over its deviation), on the tokens of that turn, or summed from it
+    to the end (`to_the_end`). Who chose to go on is compared with those who went on too, never with those who did not.
+    """
+    turns_N = batch.turn_offsets.diff()
+    row_K = torch.repeat_interleave(torch.arange(batch.num_trajectories), turns_N)
+    turn_K = torch.arange(len(row_K)) - batch.turn_offsets[:-1][row_K]
+    most = int(turns_N.max())
+    peers_K = batch.group_of_trajectory_N[row_K] * most + turn_K
+    worth_K = group_advantage(batch.turn_reward_K, peers_K, torch.ones_like(peers_K, dtype=torch.bool),
+                              normalize_std=normalize_std)
+    worth_NK = torch.zeros(batch.num_trajectories, most, dtype=torch.float64).index_put((row_K, turn_K), worth_K)
+    if to_the_end:
+        worth_NK = worth_NK.flip(1).cumsum(1).flip(1)
+    return torch.where(batch.eligible_T, worth_NK[batch.trajectory_of_token_T, batch.turn_T.long()], 0.0)
+
+
+def turn_index_trap(honest: Estimator, trap: Callable[..., Tensor] = per_turn_index, attempts: int = 8) -> Trap:
+    """The estimate is zero for every group there is, with and without deviation, own turn or to the end; `honest` gets
+    the true gradient on the very same groups."""
+    source, unit = templates(stop_continue()), Unit(attempts)
+    truth = float(true_gradient(source, 1.0)[0])
+    outcome_UN, probability_U = all_units(source.probability_O, unit)
+    largest = max(
+        float(estimates(source, lambda b: trap(b, normalize_std=std, to_the_end=end), unit, outcome_UN).abs().max())
+        for std in (True, False) for end in (True, False))
+    learned = float(probability_U @ estimates(source, honest, unit, outcome_UN)[:, 0].numpy())
+    return Trap(
+        "normalising per turn index gives no gradient at all on stop/continue",
+        largest == 0.0 and abs(learned - truth) <= 1e-9 * abs(truth) and truth != 0,
+        (f"true gradient {truth:.4f}; leave-one-out finds {learned:.4f}",
+         f"per turn index: {largest:.4f} at most, in each of the {len(outcome_UN)} groups of {attempts} that there are "
+         "(with the deviation and without, own turn only and to the end)"))
+
+
+# ------------------------------------------------------------------------------------------------ deviation
+
+
+def arm_difference(estimator: Estimator, safe_payout: float, attempts: int, risky: float) -> float:
+    """E[advantage | risky arm] - E[advantage | safe arm], by enumeration of all groups: the expected gradient over
+    p (1 - p). Without any division it is (chance - safe) (G - 1)/G, whatever p."""
+    source = templates(bandit(safe_payout, risky))
+    return float(enumerated(source, estimator, Unit(attempts)).mean_D[0]) / (risky * (1 - risky))
+
+
+def sign_curve(estimator: Estimator, safe_payout: float, attempts: int, risky_P: Sequence[float] = GRID) -> SignCurve:
+    """The difference over a grid of probabilities, and where between two of them it changes its sign (to 1e-6)."""
+    difference_P = tuple(arm_difference(estimator, safe_payout, attempts, p) for p in risky_P)
+    flips = tuple(_root(lambda p: arm_difference(estimator, safe_payout, attempts, p), a, b)
+                  for a, b, left, right in zip(risky_P, risky_P[1:], difference_P, difference_P[1:])
+                  if (left < 0) != (right < 0))
+    return SignCurve(safe_payout, attempts, tuple(risky_P), difference_P, flips)
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    below = function(low) < 0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (middle, high) if (function(middle) < 0) == below else (low, middle)
+    return (low + high) / 2
+
+
+def deviation_trap(divided: Estimator, undivided: Estimator, curves: Sequence[SignCurve]) -> Trap:
+    """At p = RISKY, for both published payouts and every group size up to 8, the expected update makes the better arm
+    rarer; the same without the division makes it likelier."""
+    found = {safe: {attempts: arm_difference(divided, safe, attempts, RISKY) for attempts in (*TRAPPED_SIZES, 16)}
+             for safe in SAFE_PAYOUTS}
+    wrong = all(found[safe][attempts] < 0 for safe in SAFE_PAYOUTS for attempts in TRAPPED_SIZES)
+    right = all(arm_difference(undivided, safe, attempts, RISKY) > 0
+                for safe in SAFE_PAYOUTS for attempts in TRAPPED_SIZES)
+    lines = [f"safe arm {safe:g}, risky arm taken with probability {RISKY:g}: risky minus safe advantage "
+             + ", ".join(f"{value:+.3f} (G={attempts})" for attempts, value in found[safe].items())
+             for safe in SAFE_PAYOUTS]
+    lines += [_flip_line(curve) for curve in curves]
+    return Trap("dividing by the group's standard deviation points to the worse arm of the bandit in groups of 8 and "
+                "fewer", wrong and right, tuple(lines))
+
+
+def _flip_line(curve: SignCurve) -> str:
+    negative = np.mean(np.array(curve.difference_P) < 0)
+    where = ("wrong at every probability looked at" if negative == 1 else "right at every probability looked at"
+             if negative == 0 else "changes sign at " + ", ".join(f"p = {p:.3f}" for p in curve.flips))
+    first = "wrong" if curve.difference_P[0] < 0 else "right"
+    return (f"safe arm {curve.safe_payout:g}, G={curve.attempts}: {where}"
+            + ("" if negative in (0, 1) else f" ({first} below it)"))
+
