@@ -99,3 +99,30 @@ def _text(shown: Sequence, summary: str, longest: int, notice: str, *, width: in
     if len(shown) > max_lines:
         lines.append(f"… first {max_lines} rows shown, {len(shown) - max_lines} more in the picture")
     return "\n".join([*lines, *([notice] if notice else [])])
+
+
+def show_counts(groups: Sequence[Group]) -> View:
+    """How many tokens each author wrote, and which of them are trained: the masks as numbers.
+
+    You will see a row per kind of token: how many there are in all and per attempt, and their share. The kind `TRAIN` is
+    what the policy sampled in that very segment; `again` are its tokens where they are shown once more.
+    """
+    kind_T = np.concatenate([np.zeros(0, np.int8), *(kinds_of(segment) for group in groups for t in group
+                                                     for segment in t.segments)])
+    attempts = len(trajectories_of(groups))
+    rows = []
+    for kind in (PROMPT, SCAFFOLD, ENV, AGAIN, TRAINED):
+        count = int((kind_T == kind).sum())
+        rows.append([KINDS[kind].mark, KINDS[kind].meaning, f"{count:,}", words.percent(count / max(len(kind_T), 1)),
+                     f"{count / max(attempts, 1):.1f}"])
+    rows.append(["all", "", f"{len(kind_T):,}", "", f"{len(kind_T) / max(attempts, 1):.1f}"])
+    header = ["kind", "who wrote it", "tokens", "share", "per attempt"]
+    title = f"tokens of {words.count(attempts, 'attempt')}, by who wrote them"
+    text = "\n".join([title, words.aligned([header, *rows], right=(2, 3, 4))])
+    cells = []
+    for row, kind in zip(rows, (PROMPT, SCAFFOLD, ENV, AGAIN, TRAINED, None)):
+        paper = m.CARD if kind is None else KINDS[kind].background
+        ink = m.INK if kind is None else KINDS[kind].foreground
+        cells.append([m.cell(row[0], background=paper, foreground=ink, style=f"font-family:{m.MONO};font-weight:600"),
+                      m.cell(row[1]), *(m.number_cell(value) for value in row[2:])])
+    return m.finished(m.card(m.heading(title), m.table(cells, m.head_cells(header, right=header[2:]))), text)
