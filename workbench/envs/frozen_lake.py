@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from workbench.envs import lake_solver
+from workbench.envs import lake_solver, reasoning
 from workbench.envs.format import ParsedAction, format_action, limit_notice, parse_action, refusal
 from workbench.envs.splits import content_split
 from workbench.errors import ConfigError, EnvError
@@ -50,6 +50,9 @@ class FrozenLake:
     format_penalty        what an unreadable answer pays (0 or negative)
     show_rewards          tell the agent what its answer paid; off, no reward is ever in a prompt
     coordinates           also name the cells of player and goal in words
+    reasoning_bonus       what a turn earns whose thought states where the goal lies or where moves lead, all of it true;
+                          a false statement costs as much. The prompt does not tell. See `reasoning.py`, also for how
+                          this can be farmed; `info["reasoning"]` says how it went, whatever the bonus
     """
 
     size: int = 4
@@ -62,6 +65,7 @@ class FrozenLake:
     format_penalty: float = -0.1
     show_rewards: bool = False
     coordinates: bool = False
+    reasoning_bonus: float = 0.0
 
     name: ClassVar[str] = "frozenlake"
 
@@ -77,6 +81,7 @@ class FrozenLake:
         if not float("-inf") < self.format_penalty <= 0:
             raise ConfigError("FrozenLake.format_penalty is 0 or negative (more would pay for garbage), got "
                               f"{self.format_penalty!r}")
+        reasoning.check_bonus("FrozenLake", self.reasoning_bonus, self.think)
 
     # -------------------------------------------------------------------------------------------- tasks
 
@@ -151,7 +156,8 @@ class FrozenLake:
     def label(self) -> str:
         """The whole setting in one line, for tables and plots."""
         return (f"FrozenLake {self.size}x{self.size}, slip {self.slip:.3g}, holes {self.hole_density:.3g}, "
-                f"{self.max_moves} moves, {self.max_moves_per_action} per answer, {self.max_turns} answers")
+                f"{self.max_moves} moves, {self.max_moves_per_action} per answer, {self.max_turns} answers"
+                f"{reasoning.label(self.reasoning_bonus)}")
 
     @property
     def instructions(self) -> str:
@@ -259,6 +265,9 @@ class FrozenLakeEnv:
 
     def _result(self, notices: Sequence[Text], parts: dict[str, float], done: list[str], effective: bool,
                 parsed: ParsedAction, before: tuple[int, int]) -> StepResult:
+        said = self._reasoning(parsed, before)
+        if self.family.reasoning_bonus:
+            parts = parts | {"reasoning": reasoning.payment(said, self.family.reasoning_bonus)}
         reward = sum(parts.values())
         terminated = self._cell() in (HOLE, GOAL)
         texts = list(notices)
@@ -267,9 +276,16 @@ class FrozenLakeEnv:
         info = {"success": self._cell() == GOAL, "moves": done, "effective": effective, "valid_format": parsed.valid,
                 "complaint": parsed.complaint, "asked_moves": len(parsed.moves), "state": self.draw(),
                 "position_before": list(before), "position": list(self.position),
-                "moves_left": self.family.max_moves - self.moves_used}
+                "moves_left": self.family.max_moves - self.moves_used} | ({"reasoning": said} if said else {})
         return StepResult(_user(*texts, Text(self._state_words())), reward, parts, terminated,
                           self.finished and not terminated, info)
+
+    def _reasoning(self, parsed: ParsedAction, before: tuple[int, int]) -> str:
+        """Whether the thought of a valid answer agrees with the state that it was thought in; "" where there is none.
+        """
+        if not self.family.think or not parsed.valid:
+            return ""
+        return reasoning.verdict(reasoning.lake_statements(parsed.thought, self.rows, before, MOVES))
 
     def _state_words(self) -> str:
         left = self.family.max_moves - self.moves_used

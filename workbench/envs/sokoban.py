@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from workbench.envs import sokoban_levels as levels, sokoban_solver as solver
+from workbench.envs import reasoning, sokoban_levels as levels, sokoban_solver as solver
 from workbench.envs.format import ParsedAction, format_action, limit_notice, parse_action, refusal
 from workbench.envs.splits import content_split
 from workbench.errors import ConfigError, EnvError
@@ -54,6 +54,8 @@ class Sokoban:
     show_rewards          tell the agent what its answer paid; off, no reward is ever in a prompt
     observation           "grid", "coordinates" or "both"
     symbols               seven characters: wall, floor, target, box on target, box, player, player on target
+    reasoning_bonus       what a turn earns whose thought states places and where moves lead, all of it true; a false
+                          statement costs as much; as in FrozenLake
     """
 
     size: int = 6
@@ -69,6 +71,7 @@ class Sokoban:
     show_rewards: bool = False
     observation: str = "grid"
     symbols: str = levels.STANDARD
+    reasoning_bonus: float = 0.0
 
     name: ClassVar[str] = "sokoban"
     solver_name: ClassVar[str] = "optimal"
@@ -87,6 +90,7 @@ class Sokoban:
         if not float("-inf") < self.format_penalty <= 0:
             raise ConfigError("Sokoban.format_penalty is 0 or negative (more would pay for garbage), got "
                               f"{self.format_penalty!r}")
+        reasoning.check_bonus("Sokoban", self.reasoning_bonus, self.think)
         if self.observation not in OBSERVATIONS:
             raise ConfigError(f"Sokoban.observation is one of {', '.join(OBSERVATIONS)}, got {self.observation!r}")
         if len(self.symbols) != 7 or len(set(self.symbols)) != 7 or any(not c.isprintable() or c.isspace()
@@ -151,7 +155,8 @@ class Sokoban:
         symbols = "" if self.symbols == levels.STANDARD else f", symbols {self.symbols}"
         return (f"Sokoban {self.size}x{self.size}, {self.boxes} {'box' if self.boxes == 1 else 'boxes'}, solutions of "
                 f"{self.min_solution} to {self.max_solution}, walls {self.wall_density:.3g}, {self.max_moves} moves, "
-                f"{self.max_moves_per_action} per answer, {self.max_turns} answers, {self.observation}{symbols}")
+                f"{self.max_moves_per_action} per answer, {self.max_turns} answers, {self.observation}{symbols}"
+                f"{reasoning.label(self.reasoning_bonus)}")
 
     @property
     def instructions(self) -> str:
@@ -198,7 +203,8 @@ class SokobanEnv:
         parsed = parse_action(action_text, MOVES, think=self.family.think)
         if not parsed.valid:
             notices = refusal(parsed.complaint, parsed.quote, self.family.example)
-            return self._result(notices, _parts(format=float(self.family.format_penalty)), [], False, parsed)
+            return self._result(notices, _parts(format=float(self.family.format_penalty)), [], False, parsed,
+                                self.state)
         wanted = parsed.moves[: self.family.max_moves_per_action]
         done, before, parts = [], self.state, _parts()
         for move in wanted:
@@ -209,7 +215,7 @@ class SokobanEnv:
                 break
         effective = self.state != before
         notices = [] if self.finished else limit_notice(len(wanted), len(parsed.moves))
-        return self._result(notices, parts | {"moves": PER_MOVE * len(done)}, done, effective, parsed)
+        return self._result(notices, parts | {"moves": PER_MOVE * len(done)}, done, effective, parsed, before)
 
     # -------------------------------------------------------------------------------------------- optional parts
 
@@ -269,7 +275,12 @@ class SokobanEnv:
                 "solved": ALL_ON_TARGETS if self._solved() else 0.0}
 
     def _result(self, notices: Sequence[Text], parts: dict[str, float], done: list[str], effective: bool,
-                parsed: ParsedAction) -> StepResult:
+                parsed: ParsedAction, before: solver.State) -> StepResult:
+        said = ""  # nothing is read in an answer that could not be
+        if self.family.think and parsed.valid:
+            said = reasoning.verdict(reasoning.sokoban_statements(parsed.thought, self.room, before, MOVES))
+        if self.family.reasoning_bonus:
+            parts = parts | {"reasoning": reasoning.payment(said, self.family.reasoning_bonus)}
         reward = sum(parts.values())
         solved = self._solved()
         texts = list(notices)
@@ -278,7 +289,7 @@ class SokobanEnv:
         info = {"success": solved, "moves": done, "effective": effective, "valid_format": parsed.valid,
                 "complaint": parsed.complaint, "asked_moves": len(parsed.moves), "on_targets": self._on_targets(),
                 "state": self.family.state_for_people(levels.draw(self.room, self.state)),
-                "moves_left": self.family.max_moves - self.moves_used}
+                "moves_left": self.family.max_moves - self.moves_used} | ({"reasoning": said} if said else {})
         return StepResult(_user(*texts, Text(self._state_words())), reward, parts, solved,
                           self.finished and not solved, info)
 
