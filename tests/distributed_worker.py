@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from workbench.algorithms import GRPO, PPO, Credit
+from workbench.algorithms.masks import Masks
 from workbench.batch import Batch
 from workbench.critic import CriticConfig
 from workbench.errors import LearnerError
@@ -37,6 +38,9 @@ SCENARIOS: dict[str, tuple[Batch, GRPO, dict]] = {
     "segment-per-turn": (Batch.from_groups(make_groups(turns=3, fresh=True)), GRPO(), {}),
     "minibatches": (Batch.from_groups(unscore(make_groups(), 0, 1)), GRPO(epochs=2, minibatches=2), {}),
     "a-rank-without-rows": (lonely(), GRPO(), {}),
+    "sequences-and-wide-masks": (Batch.from_groups(unscore(make_groups(turns=3, fresh=True), 0, 1)), GRPO(
+        objective="gspo", reduction="seq-mean-token-mean", minibatches=2, entropy_coef=0.05, kl_coef=0.05,
+        masks=Masks(loss_mask=False)), {"micro_batch_tokens": 90}),
     "critic": (Batch.from_groups(make_groups(turns=3)), PPO(kl_coef=0.05, lam=0.9), {"micro_batch_tokens": 90}),
     "critic-minibatches": (Batch.from_groups(unscore(make_groups(), 0, 1)), PPO(epochs=2, minibatches=2), {}),
     "critic-on-the-policys-trunk": (Batch.from_groups(make_groups(fresh=True)), PPO(), {"trunk": "policy"}),
