@@ -67,7 +67,7 @@ def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Cred
     header, lines = _table(groups, credited, before, spans, edited)
     right = [name for name in header if name not in ("attempt", "", "reward by turn", "kept")]
     spelled = [[visible(cell, newline="⏎") for cell in line] for line in lines]
-    names = ["this", *header]
+    names = ["shown", *header]
     text = [visible(title), facts, words.aligned(
         [names, *([("→" if n == attempt else ""), *line] for n, line in enumerate(spelled))],
         right=[i for i, name in enumerate(names) if name in right])]
@@ -78,7 +78,8 @@ def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Cred
         columns["return"] = credited.return_T[one]
     if before is not None:
         columns["was"] = _same_where_close(before.advantage_T, credited.advantage_T)[one]
-    tokens = show_tokens(trajectories[attempt], token_texts, columns, max_tokens=max_tokens)
+    tokens = show_tokens(trajectories[attempt], token_texts, columns, max_tokens=max_tokens, context=16,
+                         scale=_scale(credited))
     png = strips([(credited.advantage_T[span], credited.weight_T[span], _turns(t), _sampled(t))
                   for t, span in zip(trajectories, spans)], _scale(credited))
     body = m.card(m.heading(title), m.note(facts), m.table(rows, m.head_cells(header, right=right)),
@@ -192,7 +193,7 @@ def _facts(credited: Credited, before: Credited | None) -> str:
     if trained:
         worth = credited.advantage_T[credited.weight_T != 0]
         facts.append(f"advantages {words.signed(float(worth.min()))} to {words.signed(float(worth.max()))}, mean "
-                     f"{words.number(float(worth.mean()), 2)}, deviation {words.number(float(worth.std()), 3)}")
+                     f"{words.signed(round(float(worth.mean()), 6) + 0.0)}, deviation {words.number(float(worth.std()), 3)}")
     if before is not None:
         changed = int(changed_tokens(credited.advantage_T, before.advantage_T).sum())
         facts.append(f"{words.count(changed, 'token')} with another advantage than before")

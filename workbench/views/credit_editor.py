@@ -157,10 +157,10 @@ class _Panel:
         self.attempt.add_class("wb-attempt")
         self.reset = ipywidgets.Button(description="Undo all edits", icon="undo", layout=self._wide())
         self.reset.add_class("wb-reset")
-        self.knobs: dict[str, Any] = {}
+        self.knobs: dict[str, tuple[Any, Callable[[], Any]]] = {}  # widget, and what it says
         self.notes: dict[str, Any] = {}
         self.rewards: dict[int, Any] = {}
-        self.settings = ipywidgets.VBox(layout=ipywidgets.Layout(width="250px", flex="0 0 auto"))
+        self.settings = ipywidgets.VBox(layout=ipywidgets.Layout(width="272px", flex="0 0 auto"))
         self.paid = ipywidgets.HBox(layout=ipywidgets.Layout(flex_flow="row wrap", align_items="center"))
         self.picture = ipywidgets.HTML(layout=ipywidgets.Layout(min_width="0"))
         self.picture.add_class("wb-credit")
@@ -180,7 +180,7 @@ class _Panel:
         return {kind: value for kind, value in data.items() if "widget" in kind}
 
     def _wide(self) -> Any:
-        return self.w.Layout(width="240px", margin="0 0 2px 0")
+        return self.w.Layout(width="262px", margin="0 0 2px 0")
 
     # -------------------------------------------------------------------------------------------- layout
 
@@ -199,25 +199,27 @@ class _Panel:
         return self.w.HTML(f'<b style="font-size:12px">{text}</b>', layout=self.w.Layout(margin="6px 0 0 0", height="20px"))
 
     def _line(self, knob: Knob) -> Any:
-        label = self.w.Label(knob.name.rpartition(".")[2], layout=self.w.Layout(width="116px", height="26px"))
-        control = self._control(knob, self.editor.edit.settings.get(knob.name, knob.default))
+        is_slider = not knob.part and not knob.choices and isinstance(knob.default, float) and knob.high is not None
+        label = self.w.Label(knob.name.rpartition(".")[2], layout=self.w.Layout(
+            width="66px" if is_slider else "152px", height="26px"))
+        layout = self.w.Layout(width="196px" if is_slider else "110px", height="26px")
+        value = self.editor.edit.settings.get(knob.name, knob.default)
+        choices = knob.choices if not knob.choices or value in knob.choices else (*knob.choices, value)
+        if choices:  # by number: to a widget None is no choice at all
+            control = self.w.Dropdown(options=[(_word(c), i) for i, c in enumerate(choices)],
+                                      value=next(i for i, c in enumerate(choices) if c is value or c == value), layout=layout)
+        elif is_slider:
+            control = self.w.FloatSlider(value=value, min=knob.low, max=knob.high, step=0.01, readout_format=".2f",
+                                         layout=layout)
+        elif isinstance(knob.default, int):
+            control = self.w.BoundedIntText(value=value, min=int(knob.low), max=int(knob.high or 1_000_000), layout=layout)
+        else:
+            control = self.w.FloatText(value=value, step=0.05, layout=layout)
         control.add_class(f"wb-knob-{knob.name.replace('.', '-')}")
         control.observe(self._changed, "value")
-        self.knobs[knob.name], self.notes[knob.name] = control, label
-        return self.w.HBox([label, control], layout=self.w.Layout(height="28px"))
-
-    def _control(self, knob: Knob, value: Any) -> Any:
-        layout = self.w.Layout(width="122px", height="26px")
-        if knob.choices:
-            options = [("on" if c is True else "off" if c is False else "as told" if c is None else str(c), c)
-                       for c in knob.choices]
-            return self.w.Dropdown(options=options, value=value, layout=layout)
-        if isinstance(knob.default, int):
-            return self.w.BoundedIntText(value=value, min=int(knob.low), max=int(knob.high or 1_000_000), layout=layout)
-        if knob.high is None:
-            return self.w.FloatText(value=value, step=0.05, layout=layout)
-        return self.w.FloatSlider(value=value, min=knob.low, max=knob.high, step=0.01, readout_format=".2f", layout=layout,
-                                  continuous_update=True)
+        self.knobs[knob.name] = (control, lambda: choices[control.value] if choices else control.value)
+        self.notes[knob.name] = label
+        return self.w.HBox([label, control], layout=self.w.Layout(height="28px", overflow="hidden"))
 
     def _lay_out_rewards(self) -> None:
         """A number per turn of the chosen attempt, and one for its outcome where it has one."""
@@ -242,7 +244,8 @@ class _Panel:
         if self.quiet:
             return
         knobs = {knob.name: knob for knob in self.editor.knobs[self.editor.edit.algorithm]}
-        settings = {name: control.value for name, control in self.knobs.items() if control.value != knobs[name].default}
+        found = {name: read() for name, (_, read) in self.knobs.items()}
+        settings = {name: value for name, value in found.items() if value != knobs[name].default}
         paid = paid_by(trajectories_of(self.editor.groups)[self.editor.attempt])
         rewards = {key: reward for key, reward in self.editor.edit.rewards.items() if key[0] != self.editor.attempt}
         rewards |= {(self.editor.attempt, turn): box.value for turn, box in self.rewards.items()
@@ -278,9 +281,13 @@ class _Panel:
             self.picture.value = view.html
         inert = self.editor.inert()
         for name, label in self.notes.items():
-            label.style.text_color = "#9aa4ad" if name in inert else None
+            label.style.text_color = "#808a94" if name in inert else None
             label.value = name.rpartition(".")[2] + (" (inert)" if name in inert else "")
-            label.tooltip = self.knobs[name].tooltip = inert.get(name, "")
+            label.tooltip = self.knobs[name][0].tooltip = inert.get(name, "")
+
+
+def _word(choice: Any) -> str:
+    return {True: "on", False: "off", None: "as its group"}.get(choice, str(choice))
 
 
 def paid_by(trajectory: Trajectory) -> list[tuple[str, float | None]]:

@@ -68,7 +68,8 @@ def credit_of(table: CreditTable, trajectory: int) -> dict[str, np.ndarray]:
 
 
 def show_tokens(trajectory: Trajectory, token_texts: Callable[[Sequence[int]], list[str]],
-                credit: Credit | None = None, *, max_tokens: int = 1600, max_segments: int = 12) -> View:
+                credit: Credit | None = None, *, max_tokens: int = 1600, max_segments: int = 12,
+                context: int | None = None, scale: float | None = None) -> View:
     """The sequences that the model really saw, token by token.
 
     You will see runs of tokens by one author: `[TRAIN ...| text]` was sampled here and is trained (solid bar on top,
@@ -80,16 +81,17 @@ def show_tokens(trajectory: Trajectory, token_texts: Callable[[Sequence[int]], l
     tokens red to blue, "weight" tells which of them count (and which are trained though nobody sampled them), "was" is
     the advantage before an edit: a token whose advantage is another one now has a line below it. The rest is in the
     tooltips. At most about `max_tokens` tokens are drawn, first and last of each segment, with a notice of how many are
-    hidden.
+    hidden. `context`: of a run that is not trained show at most so many tokens, in one line (None: all of it).
+    `scale`: the advantage that is drawn in full colour (None: the largest one here).
     """
     columns = _columns(credit, sum(len(segment) for segment in trajectory.segments))
-    scale = _scale(columns)
+    scale = _scale(columns) if scale is None else scale
     shown = trajectory.segments[:max_segments]
     room = max(40, max_tokens // max(1, len(shown)))
     text, html, start, widened = [_head(trajectory)], [], 0, False
     for index, segment in enumerate(shown):
         here = {name: column[start:start + len(segment)] for name, column in columns.items()}
-        drawn = _draw_segment(segment, token_texts, here, scale, room)
+        drawn = _draw_segment(segment, token_texts, here, scale, room, context=context)
         label = _segment_label(index, len(trajectory.segments), segment, drawn.kind_T)
         text += [label, *drawn.text]
         html += [m.note(label), drawn.html]
@@ -151,7 +153,8 @@ class _Drawn:
 
 
 def _draw_segment(segment: Segment, token_texts: Callable[[Sequence[int]], list[str]],
-                  columns: Mapping[str, np.ndarray], scale: float, room: int, split: bool = False) -> _Drawn:
+                  columns: Mapping[str, np.ndarray], scale: float, room: int, split: bool = False,
+                  context: int | None = None) -> _Drawn:
     """All runs of a segment, or those of its first and last tokens where there is no room for all. `split`: see
     `show_segment`."""
     kind_T, turn_T, logp_T = kinds_of(segment), segment.turns, segment.logprobs
@@ -176,9 +179,21 @@ def _draw_segment(segment: Segment, token_texts: Callable[[Sequence[int]], list[
             run = slice(begin + a, begin + b)
             facts = _Facts(ids_T[run], logp_T[run], {name: column[run] for name, column in columns.items()})
             mark = _mark(int(kind_T[run.start]), int(turn_T[run.start]), b - a, facts)
+            if context is not None and kind_T[run.start] not in CREDITED:
+                shown = _shortened(texts[a:b], context)
+                text.append(f"[{mark}|{visible(''.join(shown), newline='⏎')}]")
+                rows.append(_run_html(int(kind_T[run.start]), mark, ["".join(shown).replace("\n", "⏎")], facts, scale, False))
+                continue
             text.append(f"[{mark}|{visible(('▏' if split else '').join(texts[a:b]), newline='⏎')}]")
             rows.append(_run_html(int(kind_T[run.start]), mark, texts[a:b], facts, scale, split))
     return _Drawn(kind_T, text, m.table(rows))
+
+
+def _shortened(texts: Sequence[str], limit: int) -> list[str]:
+    """The first and last tokens of a run, with a notice of how many stand between them."""
+    if len(texts) <= limit:
+        return list(texts)
+    return [*texts[:limit // 2], f" … {len(texts) - limit // 2 * 2} more … ", *texts[len(texts) - limit // 2:]]
 
 
 def _runs(kind_T: np.ndarray, turn_T: np.ndarray) -> list[tuple[int, int]]:
@@ -225,7 +240,8 @@ def _range(values: np.ndarray) -> str:
 def _run_html(kind: int, mark: str, texts: Sequence[str], facts: _Facts, scale: float, split: bool) -> list[Html]:
     """A row: the mark in the margin, the tokens beside it."""
     look = KINDS[kind]
-    margin = m.cell(mark, align="right", foreground=m.MUTED, style=(
+    first, _, was = mark.partition(", was ")
+    margin = m.cell(first, *([tag("div", f"was {was}")] if was else []), align="right", foreground=m.MUTED, style=(
         f"font-family:{m.MONO};font-size:11px;white-space:nowrap;border-bottom:0;padding:3px 8px;line-height:1.9"))
     style = f"background-color:{look.background};color:{look.foreground};border-top:{look.top};padding:1px 0"
     if kind not in CREDITED and not split:
