@@ -114,6 +114,26 @@ class Filter:
                 return filters.quantile_band(std_G, self.low, self.high)
         return ~std_G.isnan()
 
+    def notes(self, reward_N: Tensor, group_N: Tensor, scored_N: Tensor, kept_N: Tensor) -> dict[str, float]:
+        """What a choice amounts to, for the metrics line: the share of scored attempts and the number of groups that
+        are kept, how many groups are flat, and the mean within-group std over all groups and over what is kept."""
+        groups = int(group_N.max()) + 1
+        every_G, kept_G = (filters.reward_std(reward_N, group_N, some_N) for some_N in (scored_N, kept_N))
+        found = {"filter_kept": float(kept_N.sum()) / max(int(scored_N.sum()), 1),
+                 "filter_groups_kept": float(len(group_N[kept_N].unique())),
+                 "filter_groups_left_out": float(groups - len(group_N[kept_N].unique())),
+                 "filter_groups_flat": float((every_G == 0).sum())}
+        for name, std_G in (("all", every_G), ("kept", kept_G)):
+            known = std_G[~std_G.isnan()]
+            found |= {f"filter_std_{name}": float(known.mean())} if len(known) else {}
+        return found
+
+    @property
+    def label(self) -> str:
+        """The rule in a few words: `top_share, share 0.25, flat groups dropped`."""
+        numbers = [f"{name} {getattr(self, name)}" for name in READS[self.keep]]
+        return ", ".join([self.keep, *numbers, *(["flat groups dropped"] if self.zero_variance == "drop" else [])])
+
     def at_most(self, groups: int, group_size: int) -> int:
         """The largest number of attempts that can be kept of `groups` groups with `group_size` attempts each."""
         some = torch.arange(groups, 0, -1, dtype=torch.float64)

@@ -52,6 +52,7 @@ class PolicyGradient(ABC):
     name: ClassVar[str] = ""
     min_group_size: ClassVar[int] = 1
     has_timeline: ClassVar[bool] = False  # true: credit follows the order of tokens, on what `masks.gae_over` names
+    values_every_token: ClassVar[bool] = True  # false: only the first of a turn, and `masks.gae_over` says which that is
     facts: ClassVar[tuple[str, ...]] = ()  # later facts of the batch that `advantages` reads
 
     def __post_init__(self) -> None:
@@ -202,23 +203,25 @@ class PolicyGradient(ABC):
         batch = inputs.batch
         notes = {"trajectories_unscored": float((~batch.scored_N).sum())}
         if self.filter.acts:
-            scored = int(batch.scored_N.sum())
-            notes["filter_kept"] = float(inputs.kept_N.sum()) / max(scored, 1)
+            notes |= self.filter.notes(batch.reward_N, inputs.group_N, batch.scored_N, inputs.kept_N)
         if inputs.value_A is not None and len(inputs.token_A):
             notes["value_mean"] = float(inputs.value_A.mean())
             notes["trajectories_bootstrapped"] = float((self.bootstraps_N(batch) & inputs.kept_N).sum())
         return notes
 
     def _updates(self, batch: Batch, kept_N: Tensor) -> tuple[int | None, dict[str, float]]:
-        """(updates per epoch where they depend on the number of trajectories, what the filter took of them)."""
-        if not self.minibatch_size:
-            return None, {}
+        """(updates per epoch where they depend on the number of trajectories, how many the filter took of the step's).
+        An update needs a trajectory, so a filter that keeps fewer than there would be updates takes some in any mode.
+        """
         acted_N = torch.zeros_like(kept_N).index_fill(0, batch.trajectory_of_token_T[batch.eligible_T], True)
-        whole = math.ceil(int((acted_N & batch.scored_N).sum()) / self.minibatch_size)
-        left = math.ceil(int((acted_N & kept_N).sum()) / self.minibatch_size)
-        made = whole if self.filter.equal_updates else left
+        scored, kept = int((acted_N & batch.scored_N).sum()), int((acted_N & kept_N).sum())
+        whole = wanted = min(self.minibatches, scored)
+        if self.minibatch_size:
+            whole = math.ceil(scored / self.minibatch_size)
+            wanted = whole if self.filter.equal_updates else math.ceil(kept / self.minibatch_size)
+        made = min(wanted, kept)
         removed = {"updates_removed_by_filter": float(self.epochs * (whole - made))} if self.filter.acts else {}
-        return max(made, 1), removed
+        return (max(made, 1) if self.minibatch_size else None), removed
 
     # -------------------------------------------------------------------------------------------- loss
 

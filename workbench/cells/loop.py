@@ -185,8 +185,11 @@ def _stuck(loop: _Loop, step: int, empty: int, outcome: StepOutcome | None) -> s
     groups = outcome.groups if outcome is not None else loop.stored.groups(step)
     fault = next((f"; the first fault: {t.error}" for group in groups for t in group if t.error), "")
     metrics = rollout_metrics(groups)
-    return (f"{empty} steps in a row taught nothing (step {step}: {metrics.get('flat_groups', 0):.0%} of the groups are "
-            f"flat, {metrics['unscored']:.0f} trajectories unscored{fault}). Look at them with `workbench show "
+    chosen, filtered = loop.session.config.algorithm.filter, ""
+    if chosen.acts and metrics["unscored"] < sum(map(len, groups)):
+        filtered = f"the filter ({chosen.label}) left out every attempt; "
+    return (f"{empty} steps in a row taught nothing (step {step}: {filtered}{metrics.get('flat_groups', 0):.0%} of the "
+            f"groups are flat, {metrics['unscored']:.0f} trajectories unscored{fault}). Look at them with `workbench show "
             f"{shlex.quote(str(loop.stored.path))} {step}`; a policy that always or never succeeds leaves nothing "
             "to compare")
 
