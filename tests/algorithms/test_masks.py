@@ -147,7 +147,7 @@ def test_groups_and_their_exceptions():
 
 
 @pytest.mark.parametrize("written, words", [
-    ({"algorithm.masks.gae_over": "response"}, "gives every token of an attempt the same credit"),
+    ({"algorithm.masks.gae_over": "response"}, "gives all tokens of an attempt, or of a turn, the same credit"),
     ({"algorithm.masks.advantage_mask": False}, "none of its four switches can act"),
     ({"algorithm.masks.entropy_over": "response"}, "entropy_coef is 0"),
     ({"algorithm.kind": "ppo", "algorithm.masks.gae_over": "response"}, "at gamma = lambda = 1 the advantages of actions"),

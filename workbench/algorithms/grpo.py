@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from workbench.algorithms.base import Advantages, CreditInputs
-from workbench.algorithms.policy_gradient import PolicyGradient
+from workbench.algorithms.group_relative import GroupRelative
 from workbench.errors import ConfigError
-from workbench.ops.group import group_advantage, group_statistics
+from workbench.ops.group import group_advantage
 
 
 @dataclass(frozen=True)
-class GRPO(PolicyGradient):
+class GRPO(GroupRelative):
     """Group-relative policy optimisation, over whole trajectories of several turns and segments.
 
     Source: Shao et al. 2024 (arXiv 2402.03300), with the token mean of DAPO (arXiv 2503.14476) instead of a mean per
@@ -23,7 +23,6 @@ class GRPO(PolicyGradient):
     normalize_std: bool = True   # divide by the group's standard deviation
 
     name: ClassVar[str] = "grpo"
-    min_group_size: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,11 +35,3 @@ class GRPO(PolicyGradient):
         """The advantage of a trajectory, on all its sampled tokens in all its segments."""
         return Advantages(inputs.of_rows(group_advantage(inputs.reward_N, inputs.group_N, inputs.kept_N,
                                                          normalize_std=self.normalize_std)))
-
-    def _notes(self, inputs: CreditInputs) -> dict[str, float]:
-        """Groups that teach nothing, by reason, and the spread that the others live on: of the raw rewards."""
-        statistics = group_statistics(inputs.batch.reward_N, inputs.group_N, inputs.kept_N)
-        spread = statistics.std[statistics.count > 1]
-        notes = {"groups_flat": float(statistics.flat.sum()),
-                 "groups_without_baseline": float((statistics.count < 2).sum())}
-        return super()._notes(inputs) | notes | ({"reward_std_in_group": float(spread.mean())} if len(spread) else {})

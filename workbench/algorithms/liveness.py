@@ -46,9 +46,10 @@ def inert_settings(algorithm: PolicyGradient, tasks: int, group_size: int) -> li
 def _inert_masks(algorithm: PolicyGradient) -> list[Inert]:
     paid, pulled = algorithm.kl_coef and algorithm.kl_in == "reward", algorithm.kl_coef and algorithm.kl_in == "loss"
     undiscounted = getattr(algorithm, "gamma", 1.0) == getattr(algorithm, "lam", 1.0) == 1.0
-    same = undiscounted and algorithm.masks.over("whiten_over") == "actions"
+    same = undiscounted and algorithm.values_every_token and algorithm.masks.over("whiten_over") == "actions"
     found = [
-        ("gae_over", not algorithm.has_timeline, f"{algorithm.name} gives every token of an attempt the same credit"),
+        ("gae_over", not algorithm.has_timeline, f"{algorithm.name} gives all tokens of an attempt, or of a turn, the "
+         "same credit"),
         ("gae_over", algorithm.has_timeline and same, "at gamma = lambda = 1 the advantages of actions do not depend on "
          "what stands between them"),
         ("whiten_over", not algorithm.whitens, f"{algorithm.name} whitens nothing as it is set"),
