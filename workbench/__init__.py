@@ -70,6 +70,7 @@ PUBLIC: dict[str, str] = {
     "show_evaluation": "workbench.views:show_evaluation",
     "show_diff": "workbench.views:show_diff",
     "show_metrics": "workbench.views:show_metrics",
+    "show_rows": "workbench.views:show_rows",
     "credit_of": "workbench.views:credit_of",
     "progress": "workbench.views:progress",
 }
