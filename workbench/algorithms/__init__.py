@@ -11,6 +11,7 @@ from workbench.algorithms.ppo import PPO
 from workbench.algorithms.reinforce import Reinforce
 from workbench.algorithms.reinforce_pp import ReinforcePP, ReinforcePPBaseline
 from workbench.algorithms.rloo import RLOO
+from workbench.algorithms.starpo import StarPO, StarPO_S
 from workbench.algorithms.turn_ppo import TurnPPO
 
 ALGORITHMS = {
@@ -27,8 +28,10 @@ ALGORITHMS = {
     "ppo": PPO,
     "turn_ppo": TurnPPO,
     "bilevel_ppo": BilevelPPO,
+    "starpo": StarPO,
+    "starpo_s": StarPO_S,
 }
 
 __all__ = ["ALGORITHMS", "Advantages", "Algorithm", "BilevelPPO", "CISPO", "Credit", "CreditInputs", "DAPO", "DrGRPO",
            "GRPO", "GSPO", "GiGPO", "LossInputs", "PPO", "RLOO", "Reinforce", "ReinforcePP", "ReinforcePPBaseline",
-           "TokenLoss", "TurnPPO"]
+           "StarPO", "StarPO_S", "TokenLoss", "TurnPPO"]
