@@ -19,7 +19,7 @@ from typing import Any
 
 from workbench.algorithms import ALGORITHMS, GRPO, PPO
 from workbench.algorithms.base import needs_critic
-from workbench.algorithms.liveness import inert_settings
+from workbench.algorithms.liveness import check_sizes, inert_settings, remarks
 from workbench.collect import CollectConfig
 from workbench.critic import CriticConfig
 from workbench.engines import ENGINES, TransformersEngineConfig
@@ -320,6 +320,7 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
     if train.group_size < getattr(alg, "min_group_size", 1):
         raise ConfigError(f"{type(alg).__name__} compares attempts within a group and needs train.group_size >= "
                           f"{alg.min_group_size}, got {train.group_size}")
+    check_sizes(alg, train.group_size)
     if c.collect.temperature == 0:
         raise ConfigError("collect.temperature = 0 makes all attempts at a task alike, so that nothing can be "
                           "compared; training samples at a temperature above 0 (evaluation is greedy by itself)")
@@ -354,6 +355,7 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
 
     warnings = [f"{key} = {at(tree, key)!r} has no effect here: {why}"
                 for key, dead, why in inert if dead and at(tree, key) != at(defaults, key)]
+    warnings += remarks(alg, train.tasks_per_step, train.group_size)
     if (c.collect.temperature != 1 or c.collect.top_p != 1) and not alg.sampler_cap:
         warnings.append(
             f"collect.temperature = {c.collect.temperature} and top_p = {c.collect.top_p}: attempts are sampled from a bent "

@@ -94,11 +94,13 @@ def test_settings_without_a_meaning_are_refused(settings, words):
 
 
 def test_each_number_belongs_to_one_strategy():
-    dead = {name for name, inert, why in Filter("top_p", mass="softmax").inert() if inert}
+    dead = {name for name, inert, why in Filter("top_p", mass="softmax").inert(16, 8) if inert}
     assert dead == {"share", "slack", "groups", "ratio", "low", "high", "attempts"}
-    assert ("equal_updates", True, "nothing is filtered") in Filter().inert()
-    why = {name: why for name, inert, why in Filter("top_k").inert() if inert}
-    assert why["share"] == "filter.keep is 'top_k', not 'top_share'"
+    assert ("equal_updates", True, "nothing is filtered") in Filter().inert(16, 8)
+    why = {name: why for name, inert, why in Filter("top_k").inert(16, 8) if inert}
+    assert "groups" not in why and "groups" in {name for name, inert, _ in Filter("top_k").inert(4, 8) if inert}
+    assert ("attempts", True, "a group has only 4 attempts, so all are kept") in Filter("within_group").inert(16, 4)
+    assert why["share"] == "algorithm.filter.keep is 'top_k', not 'top_share'"
 
 
 four_rewards = st.lists(st.integers(-8, 8).map(lambda n: n / 4), min_size=4, max_size=4)

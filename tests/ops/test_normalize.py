@@ -95,7 +95,7 @@ def test_over_group_batch_and_tag():
 
 
 def test_settings():
-    assert Rewards().inert() == [("over", True, "rewards.normalize is 'none'")]
+    assert Rewards().inert() == [("over", True, "algorithm.rewards.normalize is 'none'")]
     assert not Rewards("mean").inert()[0][1]
     with pytest.raises(ConfigError, match="rewards.normalize is one of none, mean, mean_std, asym_clip; got 'std'"):
         Rewards("std")

@@ -61,20 +61,20 @@ class Filter:
     def __post_init__(self) -> None:
         for name, known in (("keep", READS), ("mass", MASSES), ("zero_variance", ZERO_VARIANCE)):
             if getattr(self, name) not in known:
-                raise ConfigError(f"filter.{name} is one of {', '.join(known)}; got {getattr(self, name)!r}")
+                raise ConfigError(f"algorithm.filter.{name} is one of {', '.join(known)}; got {getattr(self, name)!r}")
         for name in ("share", "p"):
             if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(f"filter.{name} is a share above 0 and at most 1 (0.25: a quarter), got "
+                raise ConfigError(f"algorithm.filter.{name} is a share above 0 and at most 1 (0.25: a quarter), got "
                                   f"{getattr(self, name)!r}")
         if not 0 <= self.ratio <= 1:
-            raise ConfigError(f"filter.ratio lies in 0..1 (of the largest standard deviation), got {self.ratio!r}")
+            raise ConfigError(f"algorithm.filter.ratio lies in 0..1 (of the largest standard deviation), got {self.ratio!r}")
         if not 0 <= self.slack < float("inf"):
-            raise ConfigError(f"filter.slack is finite and not negative, got {self.slack!r}")
+            raise ConfigError(f"algorithm.filter.slack is finite and not negative, got {self.slack!r}")
         if not 0 <= self.low < self.high <= 1:
-            raise ConfigError(f"filter.low and filter.high are quantiles, 0 <= low < high <= 1; got {self.low!r}, "
+            raise ConfigError(f"algorithm.filter.low and high are quantiles, 0 <= low < high <= 1; got {self.low!r}, "
                               f"{self.high!r}")
         if self.groups < 1 or self.attempts < 2:
-            raise ConfigError("filter.groups is at least 1, and filter.attempts at least 2 (one attempt alone has "
+            raise ConfigError("algorithm.filter.groups is at least 1, and attempts at least 2 (one attempt alone has "
                               f"nothing to be compared with); got {self.groups!r}, {self.attempts!r}")
 
     @property
@@ -143,15 +143,18 @@ class Filter:
             return groups * min(group_size, self.attempts)
         return int(self._chosen(some).sum()) * group_size
 
-    def inert(self) -> list[tuple[str, bool, str]]:
-        """(field, whether it cannot act, why) of every number, for the check when a config is loaded."""
+    def inert(self, tasks: int, group_size: int) -> list[tuple[str, bool, str]]:
+        """(field, whether it cannot act, why) of every setting, for the check when a config is loaded: of steps with so
+        many tasks, and so many attempts at each."""
         reads = READS[self.keep]
         found = []
         for f in fields(self):
             if f.name in ("keep", "zero_variance", "equal_updates"):
                 continue
             owner = next(kind for kind, names in READS.items() if f.name in names)
-            found.append((f.name, f.name not in reads, f"filter.keep is {self.keep!r}, not {owner!r}"))
-        found.append(("slack", self.keep == "top_p" and self.mass != "linear", "filter.mass is 'softmax'"))
-        found.append(("equal_updates", not self.acts, "nothing is filtered"))
+            found.append((f.name, f.name not in reads, f"algorithm.filter.keep is {self.keep!r}, not {owner!r}"))
+        found.append(("slack", self.keep == "top_p" and self.mass != "linear", "algorithm.filter.mass is 'softmax'"))
+        found += [("groups", self.groups >= tasks, f"a step has only {tasks} groups, so all that differ are kept"),
+                  ("attempts", self.attempts >= group_size, f"a group has only {group_size} attempts, so all are kept"),
+                  ("equal_updates", not self.acts, "nothing is filtered")]
         return found

@@ -9,6 +9,7 @@ import math
 from workbench.algorithms.base import needs_critic
 from workbench.algorithms.masks import ADVANTAGE_MASK
 from workbench.algorithms.policy_gradient import PolicyGradient
+from workbench.errors import ConfigError
 
 Inert = tuple[str, bool, str]  # (field, whether it cannot act, why)
 
@@ -36,11 +37,40 @@ def inert_settings(algorithm: PolicyGradient, tasks: int, group_size: int) -> li
                       f"{more}"))
     for name in ("kl_estimator", "kl_in"):
         found.append((name, not algorithm.kl_coef, "algorithm.kl_coef is 0, so there is no pull towards a reference"))
-    found += [(f"filter.{name}", dead, reason) for name, dead, reason in algorithm.filter.inert()]
+    found += [(f"filter.{name}", dead, reason) for name, dead, reason in algorithm.filter.inert(tasks, group_size)]
     found += [(f"rewards.{name}", dead, reason) for name, dead, reason in algorithm.rewards.inert()]
     found.append(("rewards.normalize", algorithm.rewards.normalize == "mean" and algorithm.rewards.over == "group"
                   and algorithm.min_group_size > 1, f"{algorithm.name} takes the mean of the group off by itself"))
     return found + _inert_masks(algorithm)
+
+
+def remarks(algorithm: PolicyGradient, tasks: int, group_size: int) -> list[str]:
+    """What else should be known before a run begins: bounds that an algorithm brings along, and that can never bind."""
+    if updates_of_a_step(algorithm, tasks, group_size) > 1:
+        return []
+    chosen, size = algorithm.filter, algorithm.minibatch_size
+    bounds = ("clip_low", "clip_high", "dual_clip")
+    brought = [f"{name} = {getattr(algorithm, name)}" for name in bounds
+               if getattr(algorithm, name) != getattr(PolicyGradient, name)]
+    if not brought and not (chosen.acts and size):
+        return []
+    brought += [f"value_clip = {algorithm.value_clip}"] if getattr(algorithm, "value_clip", 0) else []
+    left, cure = "a step makes one update", "raise algorithm.epochs or algorithm.minibatches"
+    if size:
+        cure = "lower algorithm.minibatch_size, or raise algorithm.epochs"
+    if size and chosen.acts:
+        left = (f"the filter ({chosen.label}) leaves at most {chosen.at_most(tasks, group_size)} of {tasks} x "
+                f"{group_size} attempts, one update of {size}")
+        if tasks * group_size > size:
+            cure += ", or set algorithm.filter.equal_updates=true"
+    return [f"{left}, so the ratio is 1 everywhere and clipping ({', '.join(brought or bounds)}) can never bind; {cure}"]
+
+
+def check_sizes(algorithm: PolicyGradient, group_size: int) -> None:
+    """Raises ConfigError where a step of so many attempts per task can never be learned from."""
+    if algorithm.filter.acts and group_size < 2:
+        raise ConfigError(f"algorithm.filter.keep = {algorithm.filter.keep!r} chooses by how much the attempts at a task "
+                          f"differ and needs train.group_size >= 2, got {group_size}")
 
 
 def _inert_masks(algorithm: PolicyGradient) -> list[Inert]:
@@ -48,8 +78,8 @@ def _inert_masks(algorithm: PolicyGradient) -> list[Inert]:
     undiscounted = getattr(algorithm, "gamma", 1.0) == getattr(algorithm, "lam", 1.0) == 1.0
     same = undiscounted and algorithm.values_every_token and algorithm.masks.over("whiten_over") == "actions"
     found = [
-        ("gae_over", not algorithm.has_timeline, f"{algorithm.name} gives all tokens of an attempt, or of a turn, the "
-         "same credit"),
+        ("gae_over", not algorithm.has_timeline, f"{algorithm.name} gives all tokens of an attempt, or of a turn, "
+         "the same credit"),
         ("gae_over", algorithm.has_timeline and same, "at gamma = lambda = 1 the advantages of actions do not depend on "
          "what stands between them"),
         ("whiten_over", not algorithm.whitens, f"{algorithm.name} whitens nothing as it is set"),

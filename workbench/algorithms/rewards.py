@@ -32,9 +32,9 @@ class Rewards:
 
     def __post_init__(self) -> None:
         if self.normalize not in METHODS:
-            raise ConfigError(f"rewards.normalize is one of {', '.join(METHODS)}; got {self.normalize!r}")
+            raise ConfigError(f"algorithm.rewards.normalize is one of {', '.join(METHODS)}; got {self.normalize!r}")
         if self.over not in OVER:
-            raise ConfigError(f"rewards.over is one of {', '.join(OVER)}; got {self.over!r}")
+            raise ConfigError(f"algorithm.rewards.over is one of {', '.join(OVER)}; got {self.over!r}")
 
     def change(self, reward_N: Tensor, group_N: Tensor, tag_N: Tensor, include_N: Tensor) -> Change:
         """(scale_N, shift_N): R' = scale * R + shift, over the included attempts only; zeros for the others, whose
@@ -44,4 +44,4 @@ class Rewards:
 
     def inert(self) -> list[tuple[str, bool, str]]:
         """(field, whether it cannot act, why), for the check when a config is loaded."""
-        return [("over", self.normalize == "none", "rewards.normalize is 'none'")]
+        return [("over", self.normalize == "none", "algorithm.rewards.normalize is 'none'")]
