@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 
 from workbench.algorithms.base import needs_critic
+from workbench.algorithms.group_relative import GroupRelative
 from workbench.algorithms.masks import ADVANTAGE_MASK
 from workbench.algorithms.policy_gradient import PolicyGradient
 from workbench.errors import ConfigError
@@ -40,7 +41,7 @@ def inert_settings(algorithm: PolicyGradient, tasks: int, group_size: int) -> li
     found += [(f"filter.{name}", dead, reason) for name, dead, reason in algorithm.filter.inert(tasks, group_size)]
     found += [(f"rewards.{name}", dead, reason) for name, dead, reason in algorithm.rewards.inert()]
     found.append(("rewards.normalize", algorithm.rewards.normalize == "mean" and algorithm.rewards.over == "group"
-                  and algorithm.min_group_size > 1, f"{algorithm.name} takes the mean of the group off by itself"))
+                  and isinstance(algorithm, GroupRelative), f"{algorithm.name} takes the mean of the group off by itself"))
     return found + _inert_masks(algorithm)
 
 

@@ -65,3 +65,4 @@ class StarPO_S(StarPO):
     filter: Filter = Filter("top_share", share=0.25)
 
     name: ClassVar[str] = "starpo_s"
+    min_group_size: ClassVar[int] = 2  # one attempt alone has no spread
