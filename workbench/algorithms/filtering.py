@@ -67,7 +67,7 @@ class Filter:
                 raise ConfigError(f"algorithm.filter.{name} is a share above 0 and at most 1 (0.25: a quarter), got "
                                   f"{getattr(self, name)!r}")
         if not 0 <= self.ratio <= 1:
-            raise ConfigError(f"algorithm.filter.ratio lies in 0..1 (of the largest standard deviation), got {self.ratio!r}")
+            raise ConfigError(f"algorithm.filter.ratio lies in 0..1 (of the largest std), got {self.ratio!r}")
         if not 0 <= self.slack < float("inf"):
             raise ConfigError(f"algorithm.filter.slack is finite and not negative, got {self.slack!r}")
         if not 0 <= self.low < self.high <= 1:
