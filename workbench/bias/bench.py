@@ -1,8 +1,10 @@
 """The bench: every claim of every algorithm measured on every task, and the traps. One call, one report.
 
 A claim is judged by its own words. Where all units can be enumerated the answer is exact, and an unbiased estimator may
-be off by rounding only; an enumerated claim of no bias is sampled as well, which checks the enumeration. Else it is
-sampled until the standard error is 2 % of the true gradient, and may be off by three of those.
+be off by rounding only; such a claim is sampled as well where many units fit into one batch, which checks the
+enumeration. Else it is sampled until the standard error is 2 % of the true gradient, and may be off by three of those.
+Of a hundred honest estimators one or two would be further off by chance: whoever is, is drawn anew with four times as
+many, which decides.
 """
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.algorithms import ALGORITHMS
+from workbench.algorithms import ALGORITHMS, LossInputs
+from workbench.algorithms.base import shares_of
+from workbench.algorithms.filtering import Filter
 from workbench.batch import Batch
 from workbench.bias.attempts import Templates, state_values, templates, true_gradient, with_critic, wrong_values
 from workbench.bias.claims import CLAIMS, SCALES, Claim
@@ -22,21 +26,31 @@ from workbench.bias.measure import (
     Estimator,
     Measured,
     Unit,
+    demand_alone,
     enumerated,
     number_of_units,
     sampled,
     units_needed,
 )
 from workbench.bias.tasks import SAFE_PAYOUTS, TASKS, ExactTask
-from workbench.bias.traps import GROUP_SIZES, SignCurve, Trap, deviation_trap, sign_curve, turn_index_trap
+from workbench.bias.traps import (
+    CURVE_SIZES,
+    SignCurve,
+    Trap,
+    deviation_trap,
+    filter_trap,
+    sign_curve,
+    turn_index_trap,
+)
 from workbench.errors import ConfigError
+from workbench.ops.reduce import masked_sum_over
 
 ROUNDING = 1e-9       # relative to the true gradient: what an exact result may be off by
 ERROR = 0.02          # standard error that sampling goes on to, relative to the true gradient
 MOST_ERRORS = 3.0     # standard errors that a sampled claim may be off by
 MOST_UNITS = 20_000   # enumerated at most, where units may stand in one batch
-MOST_BATCHES = 1_500  # ... where each unit is a batch of its own
-ATTEMPTS = {"three_turns": 4}  # of a group, where it is not 8: eight outcomes make many groups
+MOST_BATCHES = 700    # ... where each unit is a batch of its own
+GROUP_SIZES = (8, 4, 2)  # of which the first is taken that can be enumerated
 BUDGET = 64           # attempts that `noise` is told for
 
 
@@ -146,6 +160,26 @@ def estimator_of(algorithm: Any, claim: Claim | None = None) -> Estimator:
     return estimator
 
 
+def loss_estimator_of(algorithm: Any, source: Templates) -> Estimator:
+    """Batch -> -N d loss / d logp of every token [T], for the loss of a step's first update as the learner sums it up:
+    objective, reduction, shares and all. Times N, the attempts of the batch, because an estimate is a mean over them."""
+    def estimator(batch: Batch) -> Tensor:
+        credit = algorithm.credit(batch)
+        share = shares_of(algorithm, batch, credit, credit.trained_T).get("policy")
+        worth_T = torch.zeros(batch.num_tokens, dtype=torch.float64)
+        if share is None:
+            return worth_T
+        at_M = share.weight_T.nonzero()[:, 0]
+        logp_M = source.policy.logp_V(source.policy.logits_D)[batch.token_ids_T[at_M]].requires_grad_()
+        old_M = logp_M.detach()
+        inputs = LossInputs(logp_M, torch.zeros_like(old_M), old_M, credit.advantage_T[at_M], old_M,
+                            batch.segment_of_token_T[at_M])
+        loss = masked_sum_over(algorithm.loss(inputs).loss_M, share.weight_T[at_M], share.denominator)
+        return worth_T.index_copy(0, at_M, -batch.num_trajectories * torch.autograd.grad(loss, logp_M)[0])
+
+    return estimator
+
+
 def _correction(claim: Claim, batch: Batch) -> Tensor | float:
     if claim.correction == "G/(G-1)":
         attempts = int(batch.group_of_trajectory_N.bincount().max())
@@ -157,21 +191,34 @@ def measured_row(source: Templates, name: str, algorithm: type, claim: Claim, er
     """One claim on one task."""
     if claim.critic:
         source = with_critic(source, {"perfect": state_values, "wrong": wrong_values}[claim.critic](source))
-    attempts = 1 if claim.looks_at == "attempt" else claim.attempts or ATTEMPTS.get(source.task.name, 8)
-    unit = Unit(attempts, claim.groups, alone=claim.looks_at != "batch")
-    estimator = estimator_of(algorithm(**claim.settings), claim)
+    unit, made = _unit(claim, len(source.probability_O)), algorithm(**claim.settings)
+    estimator = loss_estimator_of(made, source) if claim.whole_loss else estimator_of(made, claim)
     truth_D = true_gradient(source, claim.gamma).numpy()
-    exact = number_of_units(len(source.probability_O), unit) <= (MOST_UNITS if unit.alone else MOST_BATCHES)
-    mean = enumerated(source, estimator, unit) if exact else None
-    if mean is None or claim.says == "unbiased":
+    demand_alone(source, estimator, unit)
+    mean = enumerated(source, estimator, unit) if _can_be_enumerated(len(source.probability_O), unit) else None
+    lost = mean is not None and np.linalg.norm(mean.mean_D - truth_D) > ROUNDING * np.linalg.norm(truth_D)
+    check = None
+    if mean is None or (claim.says == "unbiased" and unit.alone and not lost):
         pilot = mean or sampled(source, estimator, unit, 200, claim.label, "pilot")
-        check = sampled(source, estimator, unit, units_needed(pilot.variance_D, truth_D, error), claim.label)
-    else:
-        check = None
-    return _row(source, name, claim, unit, truth_D, mean or check, check)
+        needed = units_needed(pilot.variance_D, truth_D, error, least=2_000 if unit.alone else 200)
+        check = sampled(source, estimator, unit, needed, claim.label)
+        if claim.says == "unbiased" and _standard_errors(check, truth_D) > MOST_ERRORS:
+            check = sampled(source, estimator, unit, 4 * needed, claim.label, "again")
+    return _row(source, name, claim, made, unit, truth_D, mean or check, check)
 
 
-def _row(source: Templates, name: str, claim: Claim, unit: Unit, truth_D: np.ndarray, found: Measured,
+def _unit(claim: Claim, outcomes: int) -> Unit:
+    alone = claim.looks_at != "batch"
+    sizes = (1,) if claim.looks_at == "attempt" else (claim.attempts,) if claim.attempts else GROUP_SIZES
+    units = [Unit(size, claim.groups, alone) for size in sizes]
+    return next((unit for unit in units if _can_be_enumerated(outcomes, unit)), units[-1])
+
+
+def _can_be_enumerated(outcomes: int, unit: Unit) -> bool:
+    return number_of_units(outcomes, unit) <= (MOST_UNITS if unit.alone else MOST_BATCHES)
+
+
+def _row(source: Templates, name: str, claim: Claim, algorithm: Any, unit: Unit, truth_D: np.ndarray, found: Measured,
          check: Measured | None) -> BiasRow:
     length, mean_D = float(np.linalg.norm(truth_D)), found.mean_D
     size = float(np.linalg.norm(mean_D))
@@ -185,7 +232,8 @@ def _row(source: Templates, name: str, claim: Claim, unit: Unit, truth_D: np.nda
         noise=float(np.sqrt(found.variance_D.sum() * unit.size / BUDGET)) / length,
         error=None if check is None else float(check.error_D.max()) / length,
         z=None if check is None else _standard_errors(check, truth_D), verdict="", holds=False)
-    verdict, holds = _verdict(row, claim, unit)
+    scale = SCALES[claim.scale](algorithm, unit.attempts) if claim.scale else None
+    verdict, holds = _verdict(row, scale)
     return replace(row, verdict=verdict, holds=holds)
 
 
@@ -199,17 +247,16 @@ def _standard_errors(found: Measured, truth_D: np.ndarray) -> float:
 NOT_HERE = "not biased here"
 
 
-def _verdict(row: BiasRow, claim: Claim, unit: Unit) -> tuple[str, bool]:
-    """What was found, and whether the claim survives it."""
-    if claim.says == "unbiased":
+def _verdict(row: BiasRow, expected: float | None) -> tuple[str, bool]:
+    """What was found, and whether the claim survives it; `expected`: the scale of a scaled one."""
+    if row.says == "unbiased":
         if row.exact and row.bias > ROUNDING:
             return f"NOT unbiased: off by {100 * row.bias:.3g} % of the true gradient, exactly", False
-        if row.z > MOST_ERRORS:
+        if row.z is not None and row.z > MOST_ERRORS:
             return f"NOT unbiased: off by {row.z:.1f} standard errors", False
         return ("unbiased, exactly" if row.exact else f"unbiased within {row.z:.1f} standard errors"), True
-    if claim.says == "scaled":
-        expected = SCALES[claim.scale](unit.attempts)
-        far = abs(row.scale - expected) + (1 if row.cosine is None else 1 - row.cosine)
+    if row.says == "scaled":
+        far = abs(row.scale / expected - 1) + (1 if row.cosine is None else 1 - row.cosine)
         return (f"times {expected:.4g}, same direction", True) if far <= ROUNDING else (
             f"NOT the gradient times {expected:.4g}: it is times {row.scale:.4g}, cosine {row.cosine}", False)
     certain = row.bias > ROUNDING if row.exact else row.z > MOST_ERRORS
@@ -225,5 +272,7 @@ def _traps(algorithms: Mapping[str, type]) -> tuple[tuple[Trap, ...], tuple[Sign
     grpo = algorithms.get("grpo", ALGORITHMS["grpo"])
     divided, undivided = estimator_of(grpo()), estimator_of(grpo(normalize_std=False))
     honest = estimator_of(grpo(normalize_std=False), Claim("", "unbiased", "", correction="G/(G-1)"))
-    curves = tuple(sign_curve(divided, safe, attempts) for safe in SAFE_PAYOUTS for attempts in GROUP_SIZES)
-    return (turn_index_trap(honest), deviation_trap(divided, undivided, curves)), curves
+    curves = tuple(sign_curve(divided, safe, attempts) for safe in SAFE_PAYOUTS for attempts in CURVE_SIZES)
+    filtered = estimator_of(grpo(normalize_std=False, filter=Filter(keep="top_share", share=0.25)))
+    return (turn_index_trap(honest), deviation_trap(divided, undivided, curves),
+            filter_trap(filtered, undivided)), curves

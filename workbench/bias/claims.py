@@ -9,25 +9,26 @@ algorithm. An algorithm without a line here is an error of the bench: whoever ad
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.algorithms.filtering import Filter
 from workbench.errors import ConfigError
 
 SAYS = ("unbiased", "scaled", "biased")
 LOOKS_AT = ("attempt", "group", "batch")
 CORRECTIONS = ("", "G/(G-1)", "gamma^k")
 CRITICS = ("", "perfect", "wrong")
-SCALES = {"(G-1)/G": lambda attempts: (attempts - 1) / attempts}
 
 
 @dataclass(frozen=True)
 class Claim:
     """One setting of an algorithm, and what is said about it.
 
-    `looks_at`: what its credit is computed from (see measure.Unit); `groups` of `attempts` (0: what suits the task) make
-    a batch. `gamma` is that of the objective J = E[sum_k gamma^k r_k], k counting turns. `correction`: every estimate
+    `looks_at`: what its credit is computed from (see measure.Unit); `groups` of `attempts` (0: the most of 8, 4, 2
+    that can be enumerated) make a batch. `whole_loss`: the gradient of the loss as the learner sums it up, with objective and reduction, instead of
+    the credit's alone; that looks at a whole batch. `gamma` is that of the objective J = E[sum_k gamma^k r_k], k counting turns. `correction`: every estimate
     times G/(G-1), or the credit of turn k times gamma^k. `scale`, of a scaled one: a key of SCALES. `tasks`: only these.
     """
 
@@ -36,6 +37,7 @@ class Claim:
     why: str
     looks_at: str = "group"
     settings: Mapping[str, Any] = field(default_factory=dict)
+    whole_loss: bool = False
     correction: str = ""
     scale: str = ""
     critic: str = ""
@@ -48,30 +50,129 @@ class Claim:
         for name, known in (("says", SAYS), ("looks_at", LOOKS_AT), ("correction", CORRECTIONS), ("critic", CRITICS)):
             if getattr(self, name) not in known:
                 raise ConfigError(f"claim {self.label!r}: {name} is one of {known}, got {getattr(self, name)!r}")
+        if self.whole_loss and self.looks_at != "batch":
+            raise ConfigError(f"claim {self.label!r}: a loss is one number for a batch, so looks_at is 'batch'")
         if (self.says == "scaled") != (self.scale in SCALES):
             raise ConfigError(f"claim {self.label!r}: a scaled one, and only that, names its scale: {list(SCALES)}")
 
 
+# What a scaled estimate's expectation is, in units of the true gradient: (algorithm, attempts in a group) -> number.
+SCALES: Mapping[str, Callable[[Any, int], float]] = {
+    "(G-1)/G": lambda algorithm, attempts: (attempts - 1) / attempts,
+    "1/L": lambda algorithm, attempts: 1 / algorithm.fixed_length,
+    "(G-1)/(G L)": lambda algorithm, attempts: (attempts - 1) / attempts / algorithm.fixed_length,
+}
+
 STD = "divides by the group's standard deviation: groups that differ little count as much as those that differ much, " \
-      "so that rare large rewards lose their say; it may point the wrong way"
-OWN_MEAN = "an attempt is part of the mean that it is compared with, which takes away 1/G of the gradient"
+      "and a rare large reward loses its say; it may point the wrong way"
+WHITENED = "divides by the batch's own deviation, in which rare large rewards raise what they are divided by"
+TOKEN_MEAN = "the batch's number of tokens is divided by, and long attempts have more of them"
+OWN_LENGTH = "every attempt is divided by its own length: what long ones teach counts less"
+TRUSTS = "takes the critic's word for what follows"
+AS_GOOD = "a perfect critic's word is as good as what follows"
+LAST_TOKEN = "a turn's end is worth what the critic says before its last token, and which token is the last depends on " \
+             "what is drawn"
+BASELINE = "rewards to the end, minus a baseline that knows the past only"
+ANY = "a baseline of the past costs no bias, however wrong it is"
+DROPS = "turn k counts in full, although the objective counts it gamma^k: the usual shortcut"
+RESTORED = "with the factor gamma^k, which the algorithm leaves out, it is the gradient"
+NO_LENGTH = "nothing is divided by what the attempts happened to be"
+
+
+def _critics(name: str, settings: Mapping[str, Any], perfect: tuple[str, str]) -> tuple[Claim, ...]:
+    """What holds for every algorithm with a critic: lambda = 1 forgives a wrong one, lambda < 1 does not. `perfect`:
+    what lambda < 1 makes of a perfect one."""
+    plain, half = {"whiten": False, **settings}, {"whiten": False, "lam": 0.5, **settings}
+    return (
+        Claim(f"{name}(1, 1), perfect critic", "unbiased", BASELINE, "attempt", plain, critic="perfect"),
+        Claim(f"{name}(1, 1), wrong critic", "unbiased", ANY, "attempt", plain, critic="wrong"),
+        Claim(f"{name}(1, 0.5), perfect critic", *perfect, "attempt", half, critic="perfect"),
+        Claim(f"{name}(1, 0.5), wrong critic", "biased", TRUSTS, "attempt", half, critic="wrong"),
+    )
+
+
+CENTRED = {"normalize_std": False}
+BANDITS = ("bandit-0.1", "bandit-0.15")
+RAGGED = ("lengths", "three_turns")  # attempts differ in length
 
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     "grpo": (
         Claim("GRPO", "biased", STD),
+        Claim("GRPO without std", "scaled", "an attempt is part of the mean that it is compared with", settings=CENTRED,
+              scale="(G-1)/G"),
         Claim("GRPO without std, times G/(G-1)", "unbiased", "then it is leave-one-out", correction="G/(G-1)",
-              settings={"normalize_std": False}),
+              settings=CENTRED),
+    ),
+    "dr_grpo": (
+        Claim("Dr. GRPO", "scaled", "an attempt is part of the mean that it is compared with", scale="(G-1)/G"),
+        Claim("Dr. GRPO, whole loss", "scaled", NO_LENGTH, "batch", whole_loss=True, scale="(G-1)/(G L)", tasks=RAGGED),
+    ),
+    "dapo": (
+        Claim("DAPO", "biased", STD),
+        Claim("DAPO, whole loss", "biased", f"{STD}; {TOKEN_MEAN}", "batch", whole_loss=True, tasks=RAGGED),
+    ),
+    "gspo": (
+        Claim("GSPO", "biased", STD),
+        Claim("GSPO, whole loss", "biased", f"{STD}; {OWN_LENGTH}", "batch", whole_loss=True, tasks=RAGGED),
+        Claim("GSPO without std, whole loss", "biased", OWN_LENGTH, "batch", CENTRED, whole_loss=True, tasks=RAGGED),
+    ),
+    "cispo": (
+        Claim("CISPO", "biased", STD),
+        Claim("CISPO, whole loss", "biased", f"{STD}; {TOKEN_MEAN}", "batch", whole_loss=True, tasks=RAGGED),
+    ),
+    "rloo": (
+        Claim("RLOO", "unbiased", "the others' mean knows nothing of an attempt's own draws"),
+        Claim("RLOO, whole loss, sums", "unbiased", NO_LENGTH, "batch", {"reduction": "seq-mean-token-sum"},
+              whole_loss=True, tasks=RAGGED),
+        Claim("RLOO, whole loss, fixed length", "scaled", NO_LENGTH, "batch",
+              {"reduction": "fixed-length", "fixed_length": 8}, whole_loss=True, scale="1/L", tasks=RAGGED),
+        Claim("RLOO, whole loss, token mean", "biased", TOKEN_MEAN, "batch", {"reduction": "token-mean"},
+              whole_loss=True, tasks=RAGGED),
+        Claim("RLOO, whole loss, mean of means", "biased", OWN_LENGTH, "batch", {"reduction": "seq-mean-token-mean"},
+              whole_loss=True, tasks=RAGGED),
+    ),
+    "reinforce": (
+        Claim("turn returns", "unbiased", "what came before a turn is no merit of it; the others' mean is no draw of its "
+              "own"),
+        Claim("turn returns, no baseline", "unbiased", "what came before a turn is no merit of it", "attempt",
+              {"baseline": "none"}),
+        Claim("turn returns, gamma 0.9", "biased", DROPS, settings={"gamma": 0.9}, gamma=0.9),
+        Claim("turn returns, gamma 0.9, times gamma^k", "unbiased", RESTORED, settings={"gamma": 0.9}, gamma=0.9,
+              correction="gamma^k"),
+    ),
+    "reinforce_pp": (
+        Claim("REINFORCE++", "biased", WHITENED, "batch"),
+        Claim("REINFORCE++, batch of 32", "biased", WHITENED, "batch", attempts=32, tasks=BANDITS),
+    ),
+    "reinforce_pp_baseline": (
+        Claim("REINFORCE++ baseline", "biased", WHITENED, "batch", groups=2),
+    ),
+    "gigpo": (
+        Claim("GiGPO", "biased", STD),
+        Claim("GiGPO without std", "biased", "two comparisons are added up, each with its own share of the truth, in groups "
+              "whose number is chance", settings={"normalize_std": False, "gamma": 1.0}),
     ),
     "ppo": (
-        Claim("GAE(1, 1), perfect critic", "unbiased", "rewards to the end minus a baseline of the past", "attempt",
-              {"whiten": False}, critic="perfect"),
-        Claim("GAE(1, 1), wrong critic", "unbiased", "a baseline of the past costs no bias, however wrong", "attempt",
-              {"whiten": False}, critic="wrong"),
-        Claim("GAE(1, 0.5), perfect critic", "unbiased", "the critic's word is as good as what follows", "attempt",
-              {"whiten": False, "lam": 0.5}, critic="perfect"),
-        Claim("GAE(1, 0.5), wrong critic", "biased", "takes the critic's word for what follows", "attempt",
-              {"whiten": False, "lam": 0.5}, critic="wrong"),
-        Claim("PPO as it is: GAE(1, 1), whitened", "biased", "whitening divides by the batch's own deviation, and "
-              "takes away its mean", "batch", critic="wrong"),
+        *_critics("GAE", {}, ("unbiased", AS_GOOD)),
+        Claim("PPO as it is, wrong critic", "biased", WHITENED, "batch", critic="wrong"),
+    ),
+    "turn_ppo": (
+        *_critics("turn GAE", {}, ("unbiased", AS_GOOD)),
+        Claim("turn GAE(0.9, 1), times gamma^k", "unbiased", RESTORED, "attempt", {"whiten": False, "gamma": 0.9},
+              critic="wrong", gamma=0.9, correction="gamma^k"),
+    ),
+    "bilevel_ppo": (
+        *_critics("bi-level GAE", {"gamma_turn": 1.0}, ("biased", LAST_TOKEN)),
+        Claim("bi-level GAE, gamma_turn 0.9", "biased", DROPS, "attempt", {"whiten": False, "gamma_turn": 0.9},
+              critic="wrong", gamma=0.9),
+        Claim("bi-level GAE, gamma_turn 0.9, times gamma^k", "unbiased", RESTORED, "attempt",
+              {"whiten": False, "gamma_turn": 0.9}, critic="wrong", gamma=0.9, correction="gamma^k"),
+    ),
+    "starpo": (
+        Claim("StarPO, wrong critic", "biased", WHITENED, "batch", {"kl_coef": 0.0}, critic="wrong"),
+    ),
+    "starpo_s": (
+        Claim("StarPO-S, 1 of 2 groups, wrong critic", "biased", "learns from the groups that differ most, which is to "
+              f"seek risk; {WHITENED}", "batch", {"filter": Filter("top_share", share=0.5)}, critic="wrong", groups=2),
     ),
 }

@@ -13,7 +13,7 @@ Axis letters: U units · m attempts of a unit · O outcomes · N attempts (U * m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from math import comb, factorial, prod
@@ -85,9 +85,9 @@ def sampled(source: Templates, estimator: Estimator, unit: Unit, units: int, *ad
     return Measured(estimate_UD.mean(axis=0), variance_D, np.sqrt(variance_D / units), units, False)
 
 
-def units_needed(variance_D: np.ndarray, truth_D: np.ndarray, error: float) -> int:
+def units_needed(variance_D: np.ndarray, truth_D: np.ndarray, error: float, *, least: int = 2_000) -> int:
     """So many units that the standard error of every parameter is `error` times the length of the true gradient."""
-    return max(2_000, int(np.ceil(float(variance_D.max()) / (error * float(np.linalg.norm(truth_D))) ** 2)))
+    return max(least, int(np.ceil(float(variance_D.max()) / (error * float(np.linalg.norm(truth_D))) ** 2)))
 
 
 # ------------------------------------------------------------------------------------------------ units
@@ -118,25 +118,24 @@ def _arrangements(multiset: tuple[int, ...]) -> int:
 
 
 def estimates(source: Templates, estimator: Estimator, unit: Unit, outcome_UN: np.ndarray) -> Tensor:
-    """The gradient estimate of every unit [U, D]. Raises DataError where a unit that is said to stand alone gets other
-    credit beside others than by itself."""
+    """The gradient estimate of every unit [U, D]."""
     outcome_UN = np.ascontiguousarray(outcome_UN)
     per_batch = max(1, CHUNK // unit.size) if unit.alone else 1
-    parts = [_estimates_of_one_batch(source, estimator, unit, outcome_UN[at:at + per_batch])
-             for at in range(0, len(outcome_UN), per_batch)]
-    estimate_UD = torch.cat(parts)
-    if unit.alone:
-        for u in _a_few(len(outcome_UN)):
-            by_itself_D = _estimates_of_one_batch(source, estimator, unit, outcome_UN[u:u + 1])[0]
-            if not torch.allclose(estimate_UD[u], by_itself_D, rtol=1e-9, atol=1e-12):
-                raise DataError(f"{source.task.name}: a unit of {unit} gets the estimate {estimate_UD[u].tolist()} "
-                                f"beside others and {by_itself_D.tolist()} by itself; an estimator that looks at the "
-                                "whole batch is measured with alone=False")
-    return estimate_UD
+    return torch.cat([_estimates_of_one_batch(source, estimator, unit, outcome_UN[at:at + per_batch])
+                      for at in range(0, len(outcome_UN), per_batch)])
 
 
-def _a_few(units: int) -> Iterator[int]:
-    return iter(sorted({0, units // 3, units // 2, units - 1}))
+def demand_alone(source: Templates, estimator: Estimator, unit: Unit) -> None:
+    """Raises DataError where a unit that is said to stand alone gets another estimate beside others than by itself."""
+    if not unit.alone:
+        return
+    outcome_UN = rng_at("bias", source.task.name, "alone").choice(
+        len(source.probability_O), size=(6, unit.size), p=source.probability_O)
+    together_UD = estimates(source, estimator, unit, outcome_UN)
+    apart_UD = torch.cat([estimates(source, estimator, unit, outcome_UN[u:u + 1]) for u in range(len(outcome_UN))])
+    if not torch.allclose(together_UD, apart_UD, rtol=1e-9, atol=1e-12):
+        raise DataError(f"{source.task.name}: {unit} gets other estimates beside others ({together_UD.tolist()}) than by "
+                        f"itself ({apart_UD.tolist()}); what looks at the whole batch is measured with alone=False")
 
 
 def _estimates_of_one_batch(source: Templates, estimator: Estimator, unit: Unit, outcome_UN: np.ndarray) -> Tensor:

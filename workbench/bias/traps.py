@@ -2,6 +2,7 @@
 
     per turn index   rewards compared among all attempts that are in their k-th turn: exactly zero on stop/continue
     deviation        GRPO's division by the group's standard deviation: away from the better arm of the bandit
+    filter           learning from the groups that differ most: towards the risky arm, even where it is the worse one
 """
 from __future__ import annotations
 
@@ -14,14 +15,16 @@ from torch import Tensor
 
 from workbench.batch import Batch
 from workbench.bias.attempts import templates, true_gradient
-from workbench.bias.measure import Estimator, Unit, all_units, enumerated, estimates
+from workbench.bias.measure import Estimator, Unit, all_units, enumerated, estimates, sampled
 from workbench.bias.tasks import SAFE_PAYOUTS, bandit, stop_continue
 from workbench.ops.group import group_advantage
 
-GROUP_SIZES = (2, 4, 8, 16)
+CURVE_SIZES = (2, 4, 8, 16)
 TRAPPED_SIZES = (2, 3, 4, 5, 6, 7, 8)  # for these the bandit must be shown to go wrong
+BETTER_SAFE = 0.35    # a safe arm that pays more than the risky one's 0.25
+FILTERED_BATCHES = 400  # of 8 groups of 8: no enumeration, a filter looks at all groups of a batch
 RISKY = 0.3  # how often the policy takes the risky arm where one number is given
-GRID = tuple(float(p) for p in np.linspace(0.02, 0.98, 49).round(4))
+GRID = tuple(float(p) for p in np.linspace(0.02, 0.98, 33).round(4))
 
 
 @dataclass(frozen=True)
@@ -135,3 +138,24 @@ def _flip_line(curve: SignCurve) -> str:
     return (f"safe arm {curve.safe_payout:g}, G={curve.attempts}: {where}"
             + ("" if negative in (0, 1) else f" ({first} below it)"))
 
+
+
+# ------------------------------------------------------------------------------------------------ filter
+
+
+def filter_trap(filtered: Estimator, unfiltered: Estimator) -> Trap:
+    """With a safe arm that is the better one, the groups of largest spread alone say that the risky one is; all groups
+    say the truth. Nothing is divided by a deviation here: the choice of groups does it."""
+    source, unit = templates(bandit(BETTER_SAFE, RISKY)), Unit(8, 8, alone=False)
+    spread = RISKY * (1 - RISKY)
+    found = sampled(source, filtered, unit, FILTERED_BATCHES, "filter")
+    share = 0.25  # of the groups is kept; the others are zeros in the mean
+    mean, error = float(found.mean_D[0]) / spread / share, float(found.error_D[0]) / spread / share
+    honest = arm_difference(unfiltered, BETTER_SAFE, 8, RISKY)
+    return Trap(
+        "learning from the quarter of groups with the largest spread points to the risky arm where the safe one is "
+        "better", mean > 3 * error and honest < 0,
+        (f"safe arm {BETTER_SAFE:g}, risky arm taken with probability {RISKY:g}, groups of 8, no division by the "
+         f"deviation: risky minus safe advantage {honest:+.3f} over all groups (enumerated), {mean:+.3f} with standard "
+         f"error {error:.3f} over the quarter kept of 8 ({FILTERED_BATCHES} batches)",
+         "so the filter is no cure for the division: it errs to the other side"))

@@ -1,0 +1,96 @@
+"""Exact tasks: three independent ways to the true gradient agree, and a batch of outcomes is the batch of training."""
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.batch import Batch
+from workbench.bias.attempts import (
+    batch_of,
+    gradient_by_autograd,
+    state_values,
+    templates,
+    trajectory,
+    true_gradient,
+    with_critic,
+    wrong_values,
+)
+from workbench.bias.tasks import TASKS, Node, bandit, lengths, stop_continue, three_turns
+from workbench.errors import DataError
+from workbench.types import Group
+
+chances = st.floats(0.03, 0.97)
+
+
+def agree(task, gamma):
+    source = templates(task)
+    enumerated, derived = true_gradient(source, gamma), gradient_by_autograd(source, gamma)
+    assert torch.allclose(enumerated, derived, rtol=1e-10, atol=1e-13)
+    assert torch.allclose(torch.tensor(task.closed_form(gamma), dtype=torch.float64), derived, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.9, 0.3])
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_closed_form_enumeration_and_autograd_are_one_gradient(task, gamma):
+    agree(task, gamma)
+
+
+@given(chances, chances, st.floats(0, 1))
+def test_so_they_are_at_any_policy(p, q, gamma):
+    for task in (stop_continue(p), bandit(0.1, p, q), lengths(p, q, gamma), three_turns(p, q)):
+        agree(task, gamma)
+
+
+def test_the_numbers_of_the_known_tasks():
+    assert TASKS["stop_continue"].closed_form(1.0)[0] == pytest.approx(0.2444583, abs=1e-7)  # a logit of 0.3
+    assert TASKS["bandit-0.1"].closed_form(1.0) == pytest.approx((0.3 * 0.7 * 0.15,))
+    assert TASKS["bandit-0.15"].closed_form(1.0) == pytest.approx((0.3 * 0.7 * 0.1,))
+    assert three_turns().closed_form(1.0)[0] > 0 > three_turns().closed_form(0.2)[0]  # climbing pays only later
+
+
+def test_an_outcome_that_is_missing_is_noticed():
+    task = bandit(0.1)
+    with pytest.raises(DataError, match="sum to 0.7"):
+        templates(replace(task, outcomes=task.outcomes[:1]))
+    with pytest.raises(DataError, match="2 choices, so 1 free"):
+        Node("n", ("a", "b"))
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_repeated_templates_are_the_batch_that_training_makes(task):
+    """Every field, maps of states included, equals `Batch.from_groups` of the same trajectories."""
+    source = templates(task)
+    outcome_UG = np.random.default_rng(0).integers(0, len(task.outcomes), (5, 4))
+    built = batch_of(source, torch.from_numpy(outcome_UG).reshape(-1), torch.arange(5).repeat_interleave(4))
+    groups = [Group(tuple(trajectory(source.policy, task.outcomes[o], a, g) for a, o in enumerate(row)))
+              for g, row in enumerate(outcome_UG)]
+    made = Batch.from_groups(groups)
+    for field in fields(Batch):
+        left, right = getattr(built, field.name), getattr(made, field.name)
+        if isinstance(left, torch.Tensor):
+            assert left.dtype == right.dtype and left.shape == right.shape, field.name
+            assert torch.equal(left.double().nan_to_num(7e7), right.double().nan_to_num(7e7)), field.name
+        else:
+            assert left == right, field.name
+
+
+def test_logprobs_of_the_batch_are_those_of_the_table():
+    source = templates(three_turns())
+    batch, logp_V = source.batch, source.policy.logp_V(source.policy.logits_D)
+    sampled = batch.eligible_T
+    assert torch.allclose(batch.rollout_logp_T[sampled].double(), logp_V[batch.token_ids_T[sampled]], atol=1e-7)
+
+
+def test_what_the_critics_say_by_hand():
+    source = templates(lengths(0.4, 0.6, 0.4))
+    # short | long careful more more | long careless more more: 0.6 * 0.4 + 0.4 * 0.6 before the first, then as chosen
+    expected = [0.48, 0.48, 0.6, 1, 1, 0.48, 0.6, 0, 0]
+    said = state_values(source)[source.batch.eligible_T]
+    assert torch.allclose(said, torch.tensor(expected, dtype=torch.float64))
+    assert not torch.allclose(wrong_values(source)[source.batch.eligible_T], said, atol=0.05)
+    assert with_critic(source, state_values(source)).batch.value_T.dtype == torch.float64

@@ -1,0 +1,84 @@
+"""The traps, by arithmetic that shares nothing with the bench; and a bench that does not find them when they are gone."""
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from workbench.algorithms import GRPO, PPO
+from workbench.bias.bench import bias_bench, estimator_of
+from workbench.bias.claims import Claim
+from workbench.bias.tasks import SAFE_PAYOUTS
+from workbench.bias.traps import arm_difference, per_turn_index, sign_curve, turn_index_trap
+
+DIVIDED, UNDIVIDED = estimator_of(GRPO()), estimator_of(GRPO(normalize_std=False))
+LEAVE_ONE_OUT = estimator_of(GRPO(normalize_std=False), Claim("", "unbiased", "", correction="G/(G-1)"))
+
+
+def difference_by_brute_force(safe: float, attempts: int, p: float) -> float:
+    """E[A | risky] - E[A | safe] of GRPO over all 3^G sequences, in numpy."""
+    payout, chance = np.array([safe, 1.0, 0.0]), np.array([1 - p, p * 0.25, p * 0.75])
+    outcome_UG = np.array(list(product(range(3), repeat=attempts)))
+    reward_UG, probability_U = payout[outcome_UG], chance[outcome_UG].prod(1)
+    deviation_UG = reward_UG - reward_UG.mean(1, keepdims=True)
+    flat_U = (reward_UG == reward_UG[:, :1]).all(1)
+    advantage_UG = np.where(flat_U[:, None], 0.0, deviation_UG / (reward_UG.std(1, ddof=1, keepdims=True) + 1e-6))
+    first_is_risky_U = outcome_UG[:, 0] > 0
+    return ((probability_U * advantage_UG[:, 0])[first_is_risky_U].sum() / p
+            - (probability_U * advantage_UG[:, 0])[~first_is_risky_U].sum() / (1 - p))
+
+
+@pytest.mark.parametrize("safe", SAFE_PAYOUTS)
+@pytest.mark.parametrize("attempts", [2, 3, 4, 8])
+def test_dividing_by_the_deviation_points_to_the_worse_arm(safe, attempts):
+    found = arm_difference(DIVIDED, safe, attempts, 0.3)
+    assert found == pytest.approx(difference_by_brute_force(safe, attempts, 0.3), abs=1e-12)
+    assert found < 0
+    assert arm_difference(UNDIVIDED, safe, attempts, 0.3) == pytest.approx((0.25 - safe) * (attempts - 1) / attempts)
+
+
+def test_where_the_sign_changes_in_larger_groups():
+    curve = sign_curve(DIVIDED, 0.15, 16, (0.1, 0.3, 0.5, 0.9))
+    assert [d > 0 for d in curve.difference_P] == [False, False, True, True]
+    (flip,) = curve.flips
+    assert abs(arm_difference(DIVIDED, 0.15, 16, flip)) < 1e-5
+    assert not sign_curve(DIVIDED, 0.15, 8, (0.02, 0.5, 0.98)).flips
+
+
+def test_per_turn_index_is_zero_on_every_group_of_stop_and_continue():
+    trap = turn_index_trap(LEAVE_ONE_OUT)
+    assert trap.shown and "0.2445" in trap.lines[0]
+
+
+@pytest.mark.parametrize("broken", [
+    lambda batch, normalize_std, to_the_end: UNDIVIDED(batch),         # whole returns compared: no trap
+    lambda batch, **how: 1e-12 * per_turn_index(batch, **how) + 1e-15 * batch.eligible_T,  # nearly zero is not zero
+], ids=["no trap", "nearly"])
+def test_negative_control_a_trap_that_is_gone_is_not_shown(broken):
+    assert not turn_index_trap(LEAVE_ONE_OUT, broken).shown
+
+
+def test_negative_control_the_honest_estimator_must_find_the_gradient():
+    assert not turn_index_trap(UNDIVIDED).shown  # without G/(G-1) it does not
+
+
+class Undivided(GRPO):
+    """What GRPO would be if it did not divide: then the bandit is no trap."""
+
+    def advantages(self, inputs):
+        return GRPO.advantages(GRPO(normalize_std=False), inputs)
+
+
+def test_negative_control_the_bench_fails_where_the_bandit_is_no_trap(monkeypatch):
+    monkeypatch.setattr("workbench.bias.bench.CURVE_SIZES", (2,))
+    report = bias_bench(tasks={}, claims={"grpo": (), "ppo": ()}, algorithms={"grpo": Undivided, "ppo": PPO})
+    assert [trap.shown for trap in report.traps] == [True, False, True]
+    assert not report.passed and "trap not shown: dividing" in report.faults[0]
+
+
+def test_the_filter_seeks_risk():
+    report = bias_bench(tasks={}, claims={"grpo": ()}, algorithms={"grpo": GRPO})
+    assert report.passed and report.traps[2].shown and "quarter" in report.traps[2].title
+    assert {(c.safe_payout, c.attempts) for c in report.curves} == {(s, g) for s in SAFE_PAYOUTS for g in (2, 4, 8, 16)}
+    assert all(max(c.difference_P) < 0 for c in report.curves if c.attempts <= 8)
