@@ -11,6 +11,7 @@ SEEDS  ?= 0
 TASK   ?= frozenlake
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+ALGORITHMS_ARGS ?=
 BIAS_ARGS ?=
 # Jupyter asks for this where one is root, as in most containers; it listens on 127.0.0.1 and wants its token anyway.
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
@@ -29,7 +30,7 @@ VLLM_COST := about 3.8 GB of disk and 3 to 6 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab bias mutants soak bench test-vllm clean setup-demo setup-test setup-lab setup-vllm
+.PHONY: help demo test lab bias algorithms mutants soak bench test-vllm clean setup-demo setup-test setup-lab setup-vllm
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -51,6 +52,10 @@ bias: setup-demo  ## every estimator's bias and spread, on tasks whose true grad
 
 mutants: setup-test  ## break the code on purpose, one patch at a time: a test must notice each
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.mutants.run
+
+# Both cores for half an hour or more; what is done stays done, so it may be cut off and called again.
+algorithms: setup-demo  ## every algorithm on FrozenLake and the Bandit, one table with baselines; ALGORITHMS_ARGS="--seeds 0"
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m experiments.algorithms $(ALGORITHMS_ARGS)
 
 KILLS   ?= 500
 DAMAGED ?= 5000

@@ -24,6 +24,7 @@ from experiments.algorithms import judge, words
 from experiments.algorithms.plan import ENVIRONMENTS, SETTINGS, Job, Terms, config_of, jobs
 from workbench.algorithms import ALGORITHMS
 from workbench.errors import WorkbenchError
+from workbench.views.words import count
 from workbench.writer import make_folder, write_file
 
 RESULTS = Path(__file__).with_name("results")
@@ -97,7 +98,8 @@ def main(arguments: Sequence[str], say: Callable[[str], None] = lambda line: pri
     try:
         for job in todo:
             config_of(job, terms.settings)  # what is wrong with any of them is said before the first is trained
-        say(f"{len(todo)} jobs, {options.workers or 'no'} worker processes, one thread each; kept in {options.out}")
+        say(f"{len(todo)} jobs, {count(options.workers, 'worker process', 'worker processes')}, one thread each; kept "
+            f"in {options.out}")
         make_folder(options.out)
         table = tabled(run(todo, terms, options.out, options.workers, say), terms)
     except WorkbenchError as error:
@@ -121,8 +123,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
                         help=f"default: {' and '.join(ENVIRONMENTS)}")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="of training (default: 0 1 2)")
     parser.add_argument("--tasks", type=int, default=Terms.tasks, help="held-out tasks to measure on (default: 512)")
-    parser.add_argument("--first-task", type=int, default=0, help="leave out so many held-out tasks before them: settings "
-                        "are chosen on others than the table's")
+    parser.add_argument("--first-task", type=int, default=0, help="leave out so many held-out tasks before them: "
+                        "settings are chosen on others than the table's")
     parser.add_argument("--settings", type=Path, default=SETTINGS, help="other settings than settings.toml's")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each; 0: do it in this one")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of runs, results and table.json")

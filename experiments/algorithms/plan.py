@@ -22,6 +22,7 @@ from workbench.types import Task
 
 SETTINGS = Path(__file__).with_name("settings.toml")
 ENVIRONMENTS = ("frozenlake", "bandit")  # presets of workbench.config
+OWN = ("algorithm", "critic", "learner")  # what may differ between algorithms
 
 
 @dataclass(frozen=True)
@@ -65,14 +66,14 @@ def cluster_of(environment: str, task: Task) -> str:
 def config_of(job: Job, path: Path = SETTINGS) -> Config:
     """The configuration of a job. ConfigError for settings that are unknown or without effect (law 11)."""
     base = load_config(job.environment)
-    if job.environment == "bandit":  # known names, new draws of them: the presets hold other names out, or have one pair
+    if job.environment == "bandit":  # known names, drawn anew: the presets hold other names out, or have one pair
         base = replace(base, env=replace(PRESETS["bandit"], heldout_names=()))
     tree = to_dict(base) | {"seed": job.seed}
     if job.algorithm is not None:
         tree["algorithm"] = {"kind": job.algorithm}
-    # The table is measured on the same terms for all, after training; the run's own evaluations are a formality, and one
-    # checkpoint, of the end, is enough: what is cut off is repeated from its stored trajectories. A policy that has found
-    # a rut may stay in it: every run gets its whole budget.
+    # The table is measured on the same terms for all, after training; the run's own evaluations are a formality, and
+    # one checkpoint, of the end, is enough: what is cut off is repeated from its stored trajectories. A policy that has
+    # found a rut may stay in it: every run gets its whole budget.
     own = {"train.evaluate_every": 0, "train.checkpoint_every": 10_000, "train.max_empty_steps": 10_000,
            "evaluation.num_tasks": 2}
     return changed_config(to_dict(from_dict(tree)), own | read_settings(path)[job.environment] | adjusted(job, path))[0]
@@ -91,7 +92,10 @@ def adjusted(job: Job, path: Path = SETTINGS) -> dict[str, Any]:
 def read_settings(path: Path) -> dict[str, Any]:
     """The file, checked: known environments and algorithms, and a reason for everything that is not the same for all.
     """
-    tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"cannot read settings from {path}: {error}") from error
     missing = [name for name in ENVIRONMENTS if name not in tree]
     if missing or not isinstance(tree.setdefault("adjust", []), list):
         raise ConfigError(f"{path} holds a table for each of {', '.join(ENVIRONMENTS)} and entries [[adjust]]; "
@@ -100,6 +104,11 @@ def read_settings(path: Path) -> dict[str, Any]:
         if set(entry) != {"algorithms", "environments", "why", "set"}:
             raise ConfigError(f"{path}: entry {number} of [[adjust]] needs algorithms, environments, why and set, got "
                               f"{', '.join(entry)}")
+        unequal = [name for name in entry["set"] if name.split(".")[0] not in OWN]
+        if unequal:
+            raise ConfigError(f"{path}: entry {number} of [[adjust]] sets {', '.join(unequal)} for some only, and "
+                              "budget, tasks and sampling are the same for all; it may set "
+                              f"{', '.join(f'{name}.*' for name in OWN)}")
         for key, known in (("algorithms", ALGORITHMS), ("environments", ENVIRONMENTS)):
             for name in entry[key]:
                 if name not in known:
@@ -110,6 +119,6 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def key_of(job: Job, terms: Terms) -> str:
     """Stands for everything that a result depends on, the code included: a result with another key is an old one."""
-    facts = {"config": to_dict(config_of(job, terms.settings)), "code": code_fingerprint(),
+    facts = {"job": job.name, "config": to_dict(config_of(job, terms.settings)), "code": code_fingerprint(),
              "terms": [terms.tasks, terms.first, terms.seed]}
     return blake2b(json_bytes(facts, "a job"), digest_size=6).hexdigest()

@@ -25,7 +25,7 @@ def in_words(table: Mapping[str, Any]) -> list[str]:
 
 def _lines(found: Mapping[str, Any]) -> list[list[str]]:
     rows = by_policy(found["start"])
-    lines = [["", "sampled %", "lowest to highest", "over untrained", "over random", "greedy %", "updates", "CPU s a seed"]]
+    lines = [["", "sampled %", "lowest to highest", "over untrained", "over random", "greedy %", "updates", "CPU s"]]
     for name, mode in (("random", "sampled"), ("untrained", "sampled"), ("solver", "greedy")):
         row = rows[name, mode]
         share = f"{100 * row['success']:.1f} [{100 * row['success_low']:.1f}, {100 * row['success_high']:.1f}]"

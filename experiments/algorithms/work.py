@@ -9,6 +9,7 @@ from experiments.algorithms.plan import Terms, Job, adjusted, cluster_of, config
 from workbench.cells.resume import resume_here
 from workbench.cells.rollout import rollout
 from workbench.cells.train import train_here
+from workbench.config import to_dict
 from workbench.errors import WorkbenchError
 from workbench.evaluation import Score, evaluate_baselines, evaluate_policy
 from workbench.sealed import read_sealed_json, sealed_json
@@ -35,9 +36,10 @@ def do(job: Job, terms: Terms, out: Path) -> dict[str, Any]:
         result = _train(job, terms, out) if job.algorithm is not None else _measure_start(job, terms)
     except WorkbenchError as error:
         return {"failed": f"{type(error).__name__}: {error}"}
-    make_folder(_path(job, out).parent)
-    write_file(_path(job, out), sealed_json(result, kind=KIND, version=VERSION), replace=True)
-    return result
+    path = _path(job, out)
+    make_folder(path.parent)
+    write_file(path, sealed_json(result, kind=KIND, version=VERSION), replace=True)
+    return read_sealed_json(path, kind=KIND, version=VERSION)  # as it will be read next time
 
 
 def _path(job: Job, out: Path) -> Path:
@@ -66,7 +68,8 @@ def _train(job: Job, terms: Terms, out: Path) -> dict[str, Any]:
     scores = _measure("trained", session, _tasks(session, terms), terms)
     metrics = run.metrics()
     return {"key": key_of(job, terms), "rows": [score.row() for score in scores], "run": run.name,
-            "set": adjusted(job, terms.settings), "steps": len(metrics), "updates": int(metrics["updates"].sum()),
+            "set": adjusted(job, terms.settings), "algorithm": to_dict(config)["algorithm"],
+            "steps": len(metrics), "updates": int(metrics["updates"].sum()),
             "trajectories": len(metrics) * config.train.tasks_per_step * config.train.group_size,
             "cpu_seconds": {"training": trained - began, "measuring": time.process_time() - trained}}
 
