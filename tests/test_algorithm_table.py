@@ -2,6 +2,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -123,6 +128,37 @@ def test_a_run_that_was_cut_off_goes_on_and_ends_as_if_it_had_not_been(terms, tm
     again = work.do(job, terms, out)
     assert (again["rows"], again["updates"]) == (whole["rows"], whole["updates"])
     assert work.finished(job, terms, out) == again
+
+
+PARENT = """
+import os, pathlib, sys, time
+from experiments.algorithms import pool
+
+def stay(file):
+    pathlib.Path(file).write_text(str(os.getpid()))
+    time.sleep(300)
+
+if __name__ == "__main__":
+    list(pool.each([sys.argv[1]], stay, (), 1))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes in /proc, which only Linux has")
+def test_worker_processes_end_with_a_parent_that_is_killed(tmp_path):
+    """A killed process cannot tell its workers; they look for themselves."""
+    (tmp_path / "parent.py").write_text(PARENT)
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "parent.py"), str(tmp_path / "pid")],
+                              env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])})
+    until = time.monotonic() + 60
+    while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    worker = Path("/proc") / (tmp_path / "pid").read_text() / "cmdline"
+    assert worker.read_bytes()
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    while worker.exists() and worker.read_bytes() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not worker.exists() or not worker.read_bytes()  # gone, or dead and waiting for its new parent
 
 
 def test_a_result_of_other_code_tasks_or_settings_is_not_taken_for_this_one(terms, tmp_path, monkeypatch):

@@ -11,61 +11,38 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from experiments.algorithms import judge, words
 from experiments.algorithms.plan import ENVIRONMENTS, SETTINGS, Job, Terms, config_of, jobs
+from experiments.algorithms.pool import each
 from workbench.algorithms import ALGORITHMS
 from workbench.errors import WorkbenchError
 from workbench.views.words import count
 from workbench.writer import make_folder, write_file
 
 RESULTS = Path(__file__).with_name("results")
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-JOBS_PER_PROCESS = 8  # then a new one: what libraries keep from run to run adds up
 
 
 def run(todo: Sequence[Job], terms: Terms, out: Path, workers: int,
         say: Callable[[str], None] = print) -> dict[Job, dict[str, Any]]:
     """Results of all jobs; those that were finished before are read, the others made by `workers` processes."""
-    from experiments.algorithms.work import finished
+    from experiments.algorithms.work import do, finished
 
     results: dict[Job, dict[str, Any]] = {}
     for job in todo:
         if (found := finished(job, terms, out)) is not None:
             results[job] = found
             say(words.progress(len(results), len(todo), job, found, reused=True))
-    for job, result in _made([job for job in todo if job not in results], terms, out, workers):
+    for job, result in each([job for job in todo if job not in results], do, (terms, out), workers):
         results[job] = result
         say(words.progress(len(results), len(todo), job, result))
-    return results
-
-
-def _made(todo: Sequence[Job], terms: Terms, out: Path, workers: int) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """In the order in which they end. Without workers they are done here, one after the other."""
-    from experiments.algorithms.work import do
-
-    if not workers:
-        yield from ((job, do(job, terms, out)) for job in todo)
-        return
-    os.environ.update(ONE_THREAD | OFFLINE)  # what the processes begin with
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"),
-                             max_tasks_per_child=JOBS_PER_PROCESS) as pool:
-        asked = {pool.submit(do, job, terms, out): job for job in todo}
-        try:
-            for future in as_completed(asked):
-                yield asked[future], future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    return {job: results[job] for job in todo}
 
 
 def tabled(results: Mapping[Job, Mapping[str, Any]], terms: Terms) -> dict[str, Any]:
