@@ -17,7 +17,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.algorithms import ALGORITHMS, GRPO, PPO
+from workbench.algorithms import ALGORITHMS, GRPO, PPO, StarPO_S
 from workbench.algorithms.base import needs_critic
 from workbench.algorithms.liveness import check_sizes, inert_settings, remarks
 from workbench.collect import CollectConfig
@@ -89,6 +89,11 @@ PRESETS: dict[str, Callable[[], Config]] = {
         algorithm=PPO(minibatches=4),
         train=TrainConfig(steps=16, evaluate_every=0),
     ),
+    "frozenlake-starpo-s": lambda: Config(  # a quarter of 16 x 8 attempts is the one mini-batch of the paper's 8 x 16
+        env=ENV_PRESETS["frozenlake-4x4"],
+        algorithm=StarPO_S(),
+        train=TrainConfig(steps=16, evaluate_every=0),
+    ),
     "sokoban": lambda: Config(
         env=ENV_PRESETS["sokoban-6x6-coordinates"],
         policy=PolicyConfig(name="sokoban-tiny"),
@@ -103,6 +108,14 @@ PRESETS: dict[str, Callable[[], Config]] = {
         algorithm=GRPO(normalize_std=False),  # with it, GRPO is driven to the safe arm: see RAGEN's echo trap
         learner=LearnerConfig(lr=3e-4),
         train=TrainConfig(steps=40, tasks_per_step=8, group_size=8),
+    ),
+    "bandit-starpo-s": lambda: Config(
+        env=ENV_PRESETS["bandit-code"],
+        policy=PolicyConfig(name="bandit-tiny"),
+        collect=CollectConfig(max_turn_tokens=32),
+        algorithm=StarPO_S(),
+        learner=LearnerConfig(lr=3e-4),
+        train=TrainConfig(steps=20, tasks_per_step=8, group_size=16),
     ),
 }
 
