@@ -51,7 +51,7 @@ def test_every_claim_holds_when_sampled_to_two_percent_and_both_traps_are_shown(
     report = cell(error=ERROR)
     assert report.passed, "\n".join(report.faults)
     sampled = [row for row in report.rows if row.drawn]
-    assert sampled and all(row.error <= 1.1 * ERROR for row in sampled)
+    assert sampled and all(row.error <= ERROR for row in sampled)
     assert all(row.z <= 3 for row in sampled if row.says == "unbiased")
 
 
@@ -78,22 +78,30 @@ def test_negative_control_a_sampled_bias_is_seen_by_its_standard_errors(monkeypa
     monkeypatch.setattr("workbench.bias.bench.MOST_UNITS", 0)
     source = templates(TASKS["stop_continue"])
     row = measured_row(source, "grpo", GRPO, HONEST)
-    assert row.holds and not row.exact and row.error <= 1.1 * ERROR and row.z <= 3
+    assert row.holds and not row.exact and row.error <= ERROR and row.z <= 3
     row = measured_row(source, "grpo", GRPO, replace(HONEST, correction=""))
     assert not row.holds and "standard errors" in row.verdict
 
 
-def test_an_algorithm_without_a_claim_is_an_error():
-    with pytest.raises(ConfigError, match="no line for grpo"):
-        bias_bench(tasks={}, claims={}, algorithms={"grpo": GRPO}, traps=False)
-    with pytest.raises(ConfigError, match="lines for gone"):
+@pytest.mark.parametrize("name", ["grpo", "ppo"])
+def test_an_algorithm_without_a_claim_is_measured_and_a_fault(name):
+    report = cell({"newcomer": ALGORITHMS[name]}, tasks="bandit-0.1", traps=False)
+    (row,) = report.rows
+    assert (row.algorithm, row.says, row.exact) == ("newcomer", "nothing", True) and row.scale < 0
+    assert not report.passed and "newcomer does not say" in report.faults[0]
+    claims = {"newcomer": (Claim("whitened", "biased", "", "batch", critic="wrong" if name == "ppo" else ""),)}
+    assert cell({"newcomer": ALGORITHMS[name]}, tasks="bandit-0.1", claims=claims, traps=False).passed
+
+
+def test_claims_are_about_the_algorithms_of_the_table():
+    with pytest.raises(ConfigError, match="none named gone"):
         bias_bench(tasks={}, claims={"gone": ()}, algorithms={}, traps=False)
-    assert CLAIMS.keys() == ALGORITHMS.keys()
+    assert CLAIMS.keys() == ALGORITHMS.keys() and all(CLAIMS.values())
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"says": "fine"}, "says is one of"), ({"critic": "good"}, "critic is one of"), ({"scale": "1/L"}, "names its scale"),
-    ({"says": "scaled"}, "names its scale"), ({"whole_loss": True}, "looks_at is 'batch'"),
+    ({"says": "fine"}, "says is one of"), ({"critic": "good"}, "critic is one of"),
+    ({"scale": "1/L"}, "names its scale"), ({"says": "scaled"}, "names its scale"), ({"whole_loss": True}, "looks_at is 'batch'"),
 ])
 def test_a_claim_that_says_nothing_is_refused(changes, words):
     with pytest.raises(ConfigError, match=words):

@@ -1,4 +1,4 @@
-"""The traps, by arithmetic that shares nothing with the bench; and a bench that does not find them when they are gone."""
+"""The traps, by arithmetic that shares nothing with the bench; and a bench that finds them gone where they are gone."""
 from __future__ import annotations
 
 from itertools import product
@@ -6,9 +6,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from workbench.algorithms import GRPO, PPO
+from workbench.algorithms import GRPO
 from workbench.bias.bench import bias_bench, estimator_of
-from workbench.bias.claims import Claim
+from workbench.bias.claims import CLAIMS, Claim
 from workbench.bias.tasks import SAFE_PAYOUTS
 from workbench.bias.traps import arm_difference, per_turn_index, sign_curve, turn_index_trap
 
@@ -72,13 +72,13 @@ class Undivided(GRPO):
 
 def test_negative_control_the_bench_fails_where_the_bandit_is_no_trap(monkeypatch):
     monkeypatch.setattr("workbench.bias.bench.CURVE_SIZES", (2,))
-    report = bias_bench(tasks={}, claims={"grpo": (), "ppo": ()}, algorithms={"grpo": Undivided, "ppo": PPO})
+    report = bias_bench(tasks={}, algorithms={"grpo": Undivided}, claims={"grpo": CLAIMS["grpo"]})
     assert [trap.shown for trap in report.traps] == [True, False, True]
     assert not report.passed and "trap not shown: dividing" in report.faults[0]
 
 
 def test_the_filter_seeks_risk():
-    report = bias_bench(tasks={}, claims={"grpo": ()}, algorithms={"grpo": GRPO})
+    report = bias_bench(tasks={}, claims={"grpo": CLAIMS["grpo"]}, algorithms={"grpo": GRPO})
     assert report.passed and report.traps[2].shown and "quarter" in report.traps[2].title
     assert {(c.safe_payout, c.attempts) for c in report.curves} == {(s, g) for s in SAFE_PAYOUTS for g in (2, 4, 8, 16)}
     assert all(max(c.difference_P) < 0 for c in report.curves if c.attempts <= 8)

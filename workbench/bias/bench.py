@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from workbench.algorithms import ALGORITHMS, LossInputs
-from workbench.algorithms.base import shares_of
+from workbench.algorithms.base import needs_critic, shares_of
 from workbench.algorithms.filtering import Filter
 from workbench.batch import Batch
 from workbench.bias.attempts import Templates, state_values, templates, true_gradient, with_critic, wrong_values
@@ -123,19 +123,25 @@ def bias_bench(*, tasks: Mapping[str, ExactTask] = TASKS, claims: Mapping[str, t
     """Measure what `claims` say of `algorithms`, on `tasks`; show the traps.
 
     `error`: relative standard error that is sampled to (a larger one is quicker and sees less).
-    Raises ConfigError for an algorithm without a claim and a claim without an algorithm.
+    An algorithm without a claim is measured as it is, and a fault. Raises ConfigError for a claim without an algorithm.
     """
-    if claims.keys() != algorithms.keys():
-        silent, idle = sorted(algorithms.keys() - claims.keys()), sorted(claims.keys() - algorithms.keys())
-        raise ConfigError("every algorithm says what its gradient is worth: workbench/bias/claims.py has no line for "
-                          f"{', '.join(silent) or 'none'}, and lines for {', '.join(idle) or 'none'}, which are no "
-                          "algorithms")
+    if idle := sorted(claims.keys() - algorithms.keys()):
+        raise ConfigError(f"claims are about algorithms, but there is none named {', '.join(idle)}; the table has "
+                          f"{', '.join(algorithms)}")
+    silent = [name for name in algorithms if not claims.get(name)]
+    claims = {name: claims.get(name) or (_nothing_said(name, algorithms[name]),) for name in algorithms}
     known = {name: templates(task) for name, task in tasks.items()}
     rows = tuple(measured_row(known[task], name, algorithms[name], claim, error)
                  for name, said in claims.items() for claim in said for task in claim.tasks or tasks if task in known)
     found, curves = _traps(algorithms) if traps else ((), ())
-    return BiasReport(rows, found, curves, (*_row_faults(rows), *(f"trap not shown: {t.title}" for t in found
-                                                                 if not t.shown)))
+    faults = [f"{name} does not say what its gradient is worth: give it a line in workbench/bias/claims.py"
+              for name in silent]
+    faults += [*_row_faults(rows), *(f"trap not shown: {trap.title}" for trap in found if not trap.shown)]
+    return BiasReport(rows, found, curves, tuple(faults))
+
+
+def _nothing_said(name: str, algorithm: type) -> Claim:
+    return Claim(name, "nothing", "", "batch", critic="wrong" if needs_critic(algorithm()) else "")
 
 
 def _row_faults(rows: tuple[BiasRow, ...]) -> list[str]:
@@ -162,7 +168,7 @@ def estimator_of(algorithm: Any, claim: Claim | None = None) -> Estimator:
 
 def loss_estimator_of(algorithm: Any, source: Templates) -> Estimator:
     """Batch -> -N d loss / d logp of every token [T], for the loss of a step's first update as the learner sums it up:
-    objective, reduction, shares and all. Times N, the attempts of the batch, because an estimate is a mean over them."""
+    objective, reduction, shares and all. Times N, the batch's attempts, because an estimate is a mean over them."""
     def estimator(batch: Batch) -> Tensor:
         credit = algorithm.credit(batch)
         share = shares_of(algorithm, batch, credit, credit.trained_T).get("policy")
@@ -259,6 +265,8 @@ def _verdict(row: BiasRow, expected: float | None) -> tuple[str, bool]:
         far = abs(row.scale / expected - 1) + (1 if row.cosine is None else 1 - row.cosine)
         return (f"times {expected:.4g}, same direction", True) if far <= ROUNDING else (
             f"NOT the gradient times {expected:.4g}: it is times {row.scale:.4g}, cosine {row.cosine}", False)
+    if row.says == "nothing":
+        return "measured; nothing was claimed", True
     certain = row.bias > ROUNDING if row.exact else row.z > MOST_ERRORS
     if not certain:
         return NOT_HERE, True

@@ -4,8 +4,8 @@
     scaled     ... is the gradient times a number that is known beforehand: same direction, other step size
     biased     neither; `why` says what it does instead. It must show on at least one task, else the claim is false
 
-A claim holds for one setting of one algorithm, and for what the bench puts right (`correction`), which is no part of the
-algorithm. An algorithm without a line here is an error of the bench: whoever adds one says what it estimates.
+A claim holds for one setting of one algorithm, with what the bench puts right (`correction`), which is no part of it. An
+algorithm without a line here is measured as it is, and a fault: whoever adds one says what it estimates.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from workbench.algorithms.filtering import Filter
 from workbench.errors import ConfigError
 
-SAYS = ("unbiased", "scaled", "biased")
+SAYS = ("unbiased", "scaled", "biased", "nothing")
 LOOKS_AT = ("attempt", "group", "batch")
 CORRECTIONS = ("", "G/(G-1)", "gamma^k")
 CRITICS = ("", "perfect", "wrong")
@@ -26,10 +26,11 @@ CRITICS = ("", "perfect", "wrong")
 class Claim:
     """One setting of an algorithm, and what is said about it.
 
-    `looks_at`: what its credit is computed from (see measure.Unit); `groups` of `attempts` (0: the most of 8, 4, 2
-    that can be enumerated) make a batch. `whole_loss`: the gradient of the loss as the learner sums it up, with objective and reduction, instead of
-    the credit's alone; that looks at a whole batch. `gamma` is that of the objective J = E[sum_k gamma^k r_k], k counting turns. `correction`: every estimate
-    times G/(G-1), or the credit of turn k times gamma^k. `scale`, of a scaled one: a key of SCALES. `tasks`: only these.
+    `looks_at`: what its credit is computed from (see measure.Unit); `groups` of `attempts` make a batch (0: the most of
+    8, 4, 2 that can be enumerated). `whole_loss`: the gradient of the loss as the learner sums it up, with objective and
+    reduction, instead of the credit's alone; that looks at a whole batch. `gamma` is that of the objective J =
+    E[sum_k gamma^k r_k], k counting turns. `correction`: every estimate times G/(G-1), or the credit of turn k times
+    gamma^k. `scale`, of a scaled one: a key of SCALES. `tasks`: only these.
     """
 
     label: str
@@ -65,13 +66,14 @@ SCALES: Mapping[str, Callable[[Any, int], float]] = {
 
 STD = "divides by the group's standard deviation: groups that differ little count as much as those that differ much, " \
       "and a rare large reward loses its say; it may point the wrong way"
-WHITENED = "divides by the batch's own deviation, in which rare large rewards raise what they are divided by"
+WHITENED = "divides by the batch's own deviation, which rare large rewards raise; in small batches it may point the " \
+           "wrong way"
 TOKEN_MEAN = "the batch's number of tokens is divided by, and long attempts have more of them"
 OWN_LENGTH = "every attempt is divided by its own length: what long ones teach counts less"
 TRUSTS = "takes the critic's word for what follows"
 AS_GOOD = "a perfect critic's word is as good as what follows"
-LAST_TOKEN = "a turn's end is worth what the critic says before its last token, and which token is the last depends on " \
-             "what is drawn"
+LAST_TOKEN = "a turn's end is worth what the critic says before its last token, and which token is the last depends " \
+             "on what is drawn"
 BASELINE = "rewards to the end, minus a baseline that knows the past only"
 ANY = "a baseline of the past costs no bias, however wrong it is"
 DROPS = "turn k counts in full, although the objective counts it gamma^k: the usual shortcut"
@@ -132,8 +134,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
               whole_loss=True, tasks=RAGGED),
     ),
     "reinforce": (
-        Claim("turn returns", "unbiased", "what came before a turn is no merit of it; the others' mean is no draw of its "
-              "own"),
+        Claim("turn returns", "unbiased", "what came before a turn is no merit of it, nor is the others' mean"),
         Claim("turn returns, no baseline", "unbiased", "what came before a turn is no merit of it", "attempt",
               {"baseline": "none"}),
         Claim("turn returns, gamma 0.9", "biased", DROPS, settings={"gamma": 0.9}, gamma=0.9),
@@ -149,8 +150,8 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     ),
     "gigpo": (
         Claim("GiGPO", "biased", STD),
-        Claim("GiGPO without std", "biased", "two comparisons are added up, each with its own share of the truth, in groups "
-              "whose number is chance", settings={"normalize_std": False, "gamma": 1.0}),
+        Claim("GiGPO without std", "biased", "two comparisons are added up, the second among as many turns as happened to "
+              "meet in a state", settings={"normalize_std": False, "gamma": 1.0}),
     ),
     "ppo": (
         *_critics("GAE", {}, ("unbiased", AS_GOOD)),

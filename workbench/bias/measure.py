@@ -48,10 +48,10 @@ class Unit:
         return self.attempts * self.groups
 
     def __str__(self) -> str:
-        what = "1 attempt" if self.size == 1 else f"a group of {self.attempts}"
-        if not self.alone:
-            what = f"a batch of {self.groups} x {self.attempts}"
-        return what
+        if self.size == 1:
+            return "1 attempt"
+        many = f"{self.groups} x {self.attempts}" if self.groups > 1 else str(self.attempts)
+        return f"{'group' if self.alone else 'batch'} of {many}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +86,9 @@ def sampled(source: Templates, estimator: Estimator, unit: Unit, units: int, *ad
 
 
 def units_needed(variance_D: np.ndarray, truth_D: np.ndarray, error: float, *, least: int = 2_000) -> int:
-    """So many units that the standard error of every parameter is `error` times the length of the true gradient."""
-    return max(least, int(np.ceil(float(variance_D.max()) / (error * float(np.linalg.norm(truth_D))) ** 2)))
+    """So many units that every parameter's standard error is at most `error` times the length of the true gradient; an
+    eighth more than by the variance, because the sample will have another one."""
+    return max(least, int(np.ceil(1.125 * float(variance_D.max()) / (error * float(np.linalg.norm(truth_D))) ** 2)))
 
 
 # ------------------------------------------------------------------------------------------------ units
@@ -134,8 +135,8 @@ def demand_alone(source: Templates, estimator: Estimator, unit: Unit) -> None:
     together_UD = estimates(source, estimator, unit, outcome_UN)
     apart_UD = torch.cat([estimates(source, estimator, unit, outcome_UN[u:u + 1]) for u in range(len(outcome_UN))])
     if not torch.allclose(together_UD, apart_UD, rtol=1e-9, atol=1e-12):
-        raise DataError(f"{source.task.name}: {unit} gets other estimates beside others ({together_UD.tolist()}) than by "
-                        f"itself ({apart_UD.tolist()}); what looks at the whole batch is measured with alone=False")
+        raise DataError(f"{source.task.name}: {unit} gets other estimates beside others ({together_UD.tolist()}) than "
+                        f"by itself ({apart_UD.tolist()}); what looks at the whole batch is measured with alone=False")
 
 
 def _estimates_of_one_batch(source: Templates, estimator: Estimator, unit: Unit, outcome_UN: np.ndarray) -> Tensor:

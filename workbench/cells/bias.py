@@ -1,26 +1,29 @@
 """The bias bench as a cell: `wb.bias_bench()` is a value that shows itself."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from workbench.algorithms import ALGORITHMS
-from workbench.bias import CLAIMS, TASKS, BiasReport
+from workbench.bias import CLAIMS, TASKS, BiasReport, Claim
 from workbench.bias import bias_bench as _bias_bench
 from workbench.bias.bench import ERROR
 from workbench.errors import ConfigError
 
 
-def bias_bench(algorithms: Sequence[str] | str = (), *, tasks: Sequence[str] | str = (), error: float = ERROR,
-               traps: bool = True) -> BiasReport:
+def bias_bench(algorithms: Sequence[str] | str | Mapping[str, type] = (), *, tasks: Sequence[str] | str = (),
+               claims: Mapping[str, Sequence[Claim]] = CLAIMS, error: float = ERROR, traps: bool = True) -> BiasReport:
     """What the credit of each algorithm is worth as a gradient, on tasks where the true gradient is a formula.
 
-    `algorithms`, `tasks`: names, none for all of them. `error`: relative standard error of what is sampled (0.02); a
+    `algorithms`, `tasks`: names, none for all of them. An algorithm that is in no table yet comes as {"name": Class},
+    with what is claimed of it in `claims`; without a claim it is measured as it is, and the report says that none is
+    there.
+    `error`: relative standard error of what is sampled (0.02); a
     larger one is quicker. `traps=False` leaves out the traps, which do not depend on the choice. Raises ConfigError for
     a name that is not there.
     """
-    algorithms = _chosen(algorithms, ALGORITHMS, "algorithm")
-    return _bias_bench(algorithms={name: ALGORITHMS[name] for name in algorithms},
-                       claims={name: CLAIMS[name] for name in algorithms if name in CLAIMS},
+    if not isinstance(algorithms, Mapping):
+        algorithms = {name: ALGORITHMS[name] for name in _chosen(algorithms, ALGORITHMS, "algorithm")}
+    return _bias_bench(algorithms=algorithms, claims={name: claims[name] for name in algorithms if name in claims},
                        tasks={name: TASKS[name] for name in _chosen(tasks, TASKS, "task")}, error=error, traps=traps)
 
 

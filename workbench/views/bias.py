@@ -31,31 +31,53 @@ COLOURS = {"good": ("#d9efe3", m.INK), "scaled": ("#d1e5f0", m.INK), "biased": (
 def show_bias(report: Any) -> View:
     """Estimators against the true gradient.
 
-    You will see a table of estimators and tasks (the size of the mean estimate in units of the true gradient, and its
-    direction where that is off), the traps and what they rest on, a picture of both, and every measurement with its
-    standard error and z-score.
+    You will see the traps and what they rest on, a picture of the mean estimates and of the bandit's sign, a table of
+    estimators and tasks (the size of the mean estimate in units of the true gradient, and its direction where that is
+    off), and, folded, every measurement with its standard error and z-score.
     """
     passed = "every claim holds and every trap is shown" if report.passed else \
         f"{words.count(len(report.faults), 'fault')}"
     title = f"{'✓' if report.passed else '✗'} bias bench: {passed}"
     png = _png(report)
     lines = [_cells(row) for row in report.rows]
-    text = [visible(title)]
+    table = words.aligned([[visible(c) for c in line] for line in (HEADER, *lines)], right=RIGHT)
+    summary = _summary(report.rows)
+    text = [visible(title), *map(visible, summary)]
     if lines:
-        text += ["", words.aligned([[visible(c) for c in line] for line in (HEADER, *lines)], right=RIGHT),
-                 *(f"  {line}" for line in LEGEND)]
+        text += ["", table, *(f"  {line}" for line in LEGEND)]
     for trap in report.traps:
         text += ["", visible(f"{_mark(trap)}: {trap.title}"), *(f"  {visible(line)}" for line in trap.lines)]
     text += [f"! {visible(fault)}" for fault in report.faults]
     html = m.card(
         m.heading(title),
+        *map(m.note, summary),
         *map(m.warning, report.faults),
-        _matrix(report.rows) if lines else None,
         *(_trap(trap) for trap in report.traps),
         m.picture(png, "mean estimates beside the true gradient, and the sign of the bandit's update") if png else None,
-        m.folded("Every measurement", m.table([[m.cell(c) for c in line] for line in lines], m.head_cells(HEADER)),
+        _matrix(report.rows) if lines else None,
+        m.folded("Every measurement", m.block(table, style="white-space:pre;overflow-x:auto"),
                  *map(m.note, LEGEND)) if lines else None)
     return m.finished(html, "\n".join(text), png)
+
+
+def _summary(rows: Sequence[Any]) -> list[str]:
+    """What was claimed without bias, and how close it came; what points the wrong way."""
+    honest = [row for row in rows if row.says == "unbiased"]
+    drawn = [row for row in honest if row.drawn]
+    lines = []
+    if honest:
+        exact = [row.bias for row in honest if row.exact]
+        said = [f"no bias is claimed in {len(honest)} of {words.count(len(rows), 'measurement')}"]
+        if exact:
+            said.append(f"{len(exact)} are exact: off by at most {max(exact):.1g} of the true gradient")
+        if drawn:
+            said.append(f"{len(drawn)} were sampled: standard error at most {100 * max(r.error for r in drawn):.1f} % of "
+                        f"it, distance at most {max(r.z for r in drawn):.1f} standard errors")
+        lines.append("; ".join(said))
+    wrong = list(dict.fromkeys(row.label for row in rows if row.scale < 0))
+    if wrong:
+        lines.append(f"pointing the wrong way somewhere: {'; '.join(wrong)}")
+    return lines
 
 
 def _mark(trap: Any) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 
 from workbench.views.curve_pictures import figure, plain, png_of, tidy
 
-LOOKS = {"unbiased": ("#00734f", "o"), "scaled": ("#0072b2", "D"), "biased": ("#b84a00", "s")}
+LOOKS = {"unbiased": ("#00734f", "o"), "scaled": ("#0072b2", "D"), "biased": ("#b84a00", "s"),
+         "nothing": ("#5a6775", "v")}
 CURVES = {2: ("#9ccbe8", "-"), 4: ("#56a0d3", "--"), 8: ("#0072b2", "-"), 16: ("#b84a00", "-.")}
 INK, MUTED = "#1b2733", "#525f6b"
 
@@ -39,8 +40,9 @@ def _estimates(part: Any, rows: Sequence[Any], tasks: Sequence[str], labels: Seq
             place = labels.index(row.label)
             axes.plot([row.scale - row.noise, row.scale + row.noise], [place, place], color=colour, linewidth=5,
                       alpha=0.25, solid_capstyle="butt")
-            axes.plot([row.scale], [place], color="#b2182b" if row.scale < 0 else colour, linestyle="none", markersize=5,
-                      marker="X" if row.scale < 0 else marker)
+            if row.scale < 0:
+                colour, marker = "#b2182b", "X"
+            axes.plot([row.scale], [place], color=colour, linestyle="none", markersize=5, marker=marker)
         axes.set_title(plain(task), fontsize=9, loc="left", color=INK)
         axes.set_xlabel("estimate / true gradient", fontsize=8, color=MUTED)
     panels[0].set_yticks(range(len(labels)), [plain(label) for label in labels], fontsize=7.5)
