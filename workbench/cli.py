@@ -233,14 +233,21 @@ def _is_run(source: str) -> bool:
 
 
 def _train(args: argparse.Namespace) -> int:
-    from workbench.cells.show import show_evaluations
-
     config = _config(args.config, args.settings)
     out = args.out or Path("runs") / f"{Path(args.config).stem}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     run = _train_with_progress(config, out)
-    print(f"\n{show_evaluations(run).text}\n\n{run.path}: {len(run.steps())} steps committed. "
-          f"Look at it: workbench show {shlex.quote(str(run.path))}")
+    _tell_the_end(run)
     return 0
+
+
+def _tell_the_end(run) -> None:
+    from workbench.cells.show import show_evaluations
+    from workbench.metrics import filter_words
+
+    filtered = filter_words(run.metrics().to_dict("records"))
+    print("\n".join(["", show_evaluations(run).text, "", *([filtered, ""] if filtered else []),
+                     f"{run.path}: {len(run.steps())} steps committed. "
+                     f"Look at it: workbench show {shlex.quote(str(run.path))}"]))
 
 
 def _train_with_progress(config, out: Path):
@@ -257,7 +264,6 @@ def _train_with_progress(config, out: Path):
 
 def _resume(args: argparse.Namespace) -> int:
     from workbench.cells.resume import is_complete, resume_here, resumed_config
-    from workbench.cells.show import show_evaluations
     from workbench.cells.watch import watch
     from workbench.store import open_run
 
@@ -268,8 +274,7 @@ def _resume(args: argparse.Namespace) -> int:
         return 0
     with watch(config.train.steps, label=run.name, done=len(run.steps())) as eyes:
         run = resume_here(run.path, settings, on_step=eyes.on_step, on_score=eyes.on_score, on_note=eyes.bar.say)
-    print(f"\n{show_evaluations(run).text}\n\n{run.path}: {len(run.steps())} steps committed. "
-          f"Look at it: workbench show {shlex.quote(str(run.path))}")
+    _tell_the_end(run)
     return 0
 
 

@@ -1,8 +1,9 @@
-"""The numbers of a step that can be read off its trajectories alone; the learner adds its own."""
+"""The numbers of a step that can be read off its trajectories alone (the learner adds its own), and what the numbers of
+all steps say of a filter."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -47,3 +48,32 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     }
     metrics = {name: float(np.mean(some)) for name, some in values.items() if len(some)}
     return metrics | {f"stop_{reason.value}": stops[reason] / len(trajectories) for reason in StopReason}
+
+
+def filter_words(rows: Sequence[Mapping[str, float]]) -> str:
+    """What a filter did in a run, in one line, from the metrics of its steps; "" where none acted.
+
+    A comparison of two filters is one of two numbers of updates as well, unless these are equal: so they are told.
+    """
+    rows = [row for row in rows if row.get("credit_filter_kept", np.nan) == row.get("credit_filter_kept", np.nan)]
+    if not rows:
+        return ""
+
+    def mean(name: str) -> float:
+        found = [row[name] for row in rows if row.get(name, np.nan) == row.get(name, np.nan)]
+        return float(np.mean(found)) if found else float("nan")
+
+    groups = mean("credit_filter_groups_kept") + mean("credit_filter_groups_left_out")
+    removed = sum(row.get("credit_updates_removed_by_filter", 0.0) for row in rows)
+    made, empty = sum(row["updates"] for row in rows), sum(row["credit_filter_kept"] == 0 for row in rows)
+    words = [f"filter: {mean('credit_filter_kept'):.0%} of the scored attempts kept, from "
+             f"{mean('credit_filter_groups_kept'):.1f} of {groups:.1f} groups a step "
+             f"({mean('credit_filter_groups_flat'):.1f} were flat)",
+             f"reward std within groups {mean('credit_filter_std_kept'):.3g} in what is kept, "
+             f"{mean('credit_filter_std_all'):.3g} in all",
+             f"{made:.0f} updates made, {removed:.0f} removed"]
+    if empty:
+        words.append(f"{empty} of {len(rows)} steps had nothing left and were skipped")
+    if made and all(row["updates"] <= 1 for row in rows):
+        words.append("never more than one update a step, so that the ratio was 1 and no clip could bind")
+    return "; ".join(words)

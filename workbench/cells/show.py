@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.errors import DataError, PolicyError
+from workbench.metrics import filter_words
 from workbench.store import Run, open_run
 from workbench.types import Observation, Segment, View
 from workbench.views import (credit_of, show_curves, show_evaluation, show_group, show_segment, show_text, show_tokens,
@@ -25,11 +26,12 @@ TokenTexts = Callable[[Sequence[int]], list[str]]
 
 def show_run(run: Run | str | Path) -> View:
     """Learning curves of all committed steps, beside random play, the untrained policy and the solver (law 12); also the
-    critic's explained variance and the KLs, where there are any."""
+    critic's explained variance and the KLs, where there are any, and what a filter did."""
     run = _opened(run)
     metrics, evaluations = run.metrics(), run.evaluations()
     panels = [curve.panel for curve in live_curves(metrics, evaluations)]
-    return show_curves(metrics, evaluations, title=run.name, panels=panels)
+    return show_curves(metrics, evaluations, title=run.name, panels=panels,
+                       remark=filter_words(metrics.to_dict("records")))
 
 
 def show_evaluations(run: Run | str | Path, step: int | None = None) -> View:

@@ -78,7 +78,7 @@ class Curve:
 
 
 def show_curves(metrics: Any, evaluations: Any = (), baselines: Mapping[str, Any] | None = None, *,
-                title: str = "learning curves", panels: Sequence[Panel] = PANELS) -> View:
+                title: str = "learning curves", panels: Sequence[Panel] = PANELS, remark: str = "") -> View:
     """Small multiples over training steps.
 
     You will see, for each metric, the logged value (thin) and its running mean (thick); on success and reward also the
@@ -88,6 +88,7 @@ def show_curves(metrics: Any, evaluations: Any = (), baselines: Mapping[str, Any
     `metrics`: a DataFrame indexed by step (`Run.metrics()`), or a sequence of mappings with "step". `evaluations`: what
     `Run.evaluations()` gives (by name or in a list: {"step", "rows"}). `baselines`: name -> success rate, or ->
     a mapping with success, success_low, success_high, reward ...; read from the evaluations where not given.
+    `remark`: a line of words below the curves.
     """
     curves = curves_of(metrics, evaluations, baselines, panels)
     absent = [name for name in NEIGHBOURS if not any(line.name == name for curve in curves for line in curve.lines)]
@@ -98,9 +99,10 @@ def show_curves(metrics: Any, evaluations: Any = (), baselines: Mapping[str, Any
     from workbench.views.curve_pictures import curves_png
 
     png = curves_png(curves, title)
-    text = "\n".join([visible(title), _table_text(curves), *([f"! {notice}"] if notice else [])])
+    text = "\n".join([visible(title), _table_text(curves), *([visible(remark)] if remark else []),
+                      *([f"! {notice}"] if notice else [])])
     html = m.card(m.picture(png, _alternative(title, curves)), _table_html(curves),
-                  m.warning(notice) if notice else None)
+                  m.note(remark) if remark else None, m.warning(notice) if notice else None)
     return m.finished(html, text, png)
 
 
