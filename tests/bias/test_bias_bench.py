@@ -101,7 +101,8 @@ def test_claims_are_about_the_algorithms_of_the_table():
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"says": "fine"}, "says is one of"), ({"critic": "good"}, "critic is one of"),
-    ({"scale": "1/L"}, "names its scale"), ({"says": "scaled"}, "names its scale"), ({"whole_loss": True}, "looks_at is 'batch'"),
+    ({"scale": "1/L"}, "names its scale"), ({"says": "scaled"}, "names its scale"),
+    ({"whole_loss": True}, "looks_at is 'batch'"),
 ])
 def test_a_claim_that_says_nothing_is_refused(changes, words):
     with pytest.raises(ConfigError, match=words):

@@ -4,8 +4,8 @@
     scaled     ... is the gradient times a number that is known beforehand: same direction, other step size
     biased     neither; `why` says what it does instead. It must show on at least one task, else the claim is false
 
-A claim holds for one setting of one algorithm, with what the bench puts right (`correction`), which is no part of it. An
-algorithm without a line here is measured as it is, and a fault: whoever adds one says what it estimates.
+A claim holds for one setting of one algorithm, with what the bench puts right (`correction`), which is no part of it.
+An algorithm without a line here is measured as it is, and a fault: whoever adds one says what it estimates.
 """
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Claim:
     """One setting of an algorithm, and what is said about it.
 
     `looks_at`: what its credit is computed from (see measure.Unit); `groups` of `attempts` make a batch (0: the most of
-    8, 4, 2 that can be enumerated). `whole_loss`: the gradient of the loss as the learner sums it up, with objective and
-    reduction, instead of the credit's alone; that looks at a whole batch. `gamma` is that of the objective J =
+    8, 4, 2 that can be enumerated). `whole_loss`: the gradient of the loss as the learner sums it up, objective and
+    reduction included, instead of the credit's alone; that looks at a whole batch. `gamma` is that of the objective J =
     E[sum_k gamma^k r_k], k counting turns. `correction`: every estimate times G/(G-1), or the credit of turn k times
     gamma^k. `scale`, of a scaled one: a key of SCALES. `tasks`: only these.
     """
@@ -150,8 +150,8 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     ),
     "gigpo": (
         Claim("GiGPO", "biased", STD),
-        Claim("GiGPO without std", "biased", "two comparisons are added up, the second among as many turns as happened to "
-              "meet in a state", settings={"normalize_std": False, "gamma": 1.0}),
+        Claim("GiGPO without std", "biased", "two comparisons are added up, the second among as many turns as happened "
+              "to meet in a state", settings={"normalize_std": False, "gamma": 1.0}),
     ),
     "ppo": (
         *_critics("GAE", {}, ("unbiased", AS_GOOD)),

@@ -38,7 +38,8 @@ class Trap:
 
 @dataclass(frozen=True)
 class SignCurve:
-    """By how much the risky arm's expected advantage exceeds the safe one's, over the probability of taking it: the sign is where training goes. `flips`: probabilities at which it changes."""
+    """By how much the risky arm's expected advantage exceeds the safe one's, over the probability of taking it. The
+    sign is where training goes; `flips`: probabilities at which it changes."""
 
     safe_payout: float
     attempts: int

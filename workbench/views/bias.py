@@ -71,8 +71,8 @@ def _summary(rows: Sequence[Any]) -> list[str]:
         if exact:
             said.append(f"{len(exact)} are exact: off by at most {max(exact):.1g} of the true gradient")
         if drawn:
-            said.append(f"{len(drawn)} were sampled: standard error at most {100 * max(r.error for r in drawn):.1f} % of "
-                        f"it, distance at most {max(r.z for r in drawn):.1f} standard errors")
+            said.append(f"{len(drawn)} were sampled: standard error at most {100 * max(r.error for r in drawn):.1f} %, "
+                        f"distance at most {max(r.z for r in drawn):.1f} standard errors")
         lines.append("; ".join(said))
     wrong = list(dict.fromkeys(row.label for row in rows if row.scale < 0))
     if wrong:
