@@ -170,3 +170,10 @@ def test_what_concerns_worker_processes_is_alive_only_with_them():
         load_config("frozenlake", {"collect.env_deadline_s": 3})
     config, warnings = load_config_with_warnings("frozenlake", {"collect.env_deadline_s": 3, "collect.env_runner": "processes"})
     assert config.collect.env_deadline_s == 3 and warnings == []
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parents[1].glob("experiments/*.toml")), ids=lambda path: path.stem)
+def test_every_experiment_loads_without_a_word_and_changes_its_preset(path):
+    base = next(line for line in path.read_text("utf-8").splitlines() if line.startswith("base")).split('"')[1]
+    config, warnings = load_config_with_warnings(path)
+    assert warnings == [] and config != PRESETS[base]()
