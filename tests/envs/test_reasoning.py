@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.demonstrations import LakeDemonstrator, SokobanDemonstrator
-from workbench.envs import FrozenLake, Sokoban
+from workbench.envs import Bandit, FrozenLake, Sokoban
 from workbench.envs.format import format_action
 from workbench.envs.frozen_lake import MOVES as LAKE_MOVES
 from workbench.envs.frozen_lake import task_from_grid
-from workbench.envs.reasoning import AGREES, DISAGREES, SILENT, lake_statements, payment, sokoban_statements, verdict
+from workbench.envs.reasoning import (
+    AGREES, DISAGREES, SILENT, bandit_statements, lake_statements, payment, sokoban_statements, verdict)
 from workbench.envs.sokoban import MOVES as SOKOBAN_MOVES
 from workbench.envs.sokoban_levels import level_from_rows
 from workbench.errors import ConfigError
@@ -66,6 +67,16 @@ def test_statements_about_a_room(thought, true):
     assert sokoban_statements(thought, env.room, env.state, SOKOBAN_MOVES) == true
 
 
+@pytest.mark.parametrize("thought, true", [
+    ("Dragon bold , Phoenix safe : bold", [True, True]), ("dragon risky, phoenix bold", [True, False]),
+    ("Dragon safe", [False]), ("Dragon new , Phoenix new : new", []), ("bold", []), ("Dragon", []), ("", []),
+    ("Griffin bold", []), ("the Dragon is bold", []),
+])
+def test_statements_about_arms(thought, true):
+    assert bandit_statements(thought, ("Dragon", "Phoenix"), "Dragon") == true
+    assert bandit_statements(thought, ("Dragon", "Phoenix"), "Phoenix") == [not each for each in true]
+
+
 def test_one_false_statement_is_enough():
     assert [verdict(said) for said in ([], [True, True], [True, False, True])] == [SILENT, AGREES, DISAGREES]
     assert [payment(said, 0.1) for said in (AGREES, DISAGREES, SILENT, "")] == [0.1, -0.1, 0.0, 0.0]
@@ -81,10 +92,12 @@ def act(thought: str, *moves: str) -> str:
 PAYING = (
     (FrozenLake(), task_from_grid(LAKE), "down right : down _", "down right : down O", "Down"),
     (Sokoban(), Sokoban().task_of(ROOM), "up right ; : left 4 3", "up right ; : left 4 2", "Left"),
+    (Bandit(), Task("b", "bandit", 0, {"arms": ["Baker", "Diver"], "risky": "Diver"}, {}), "Baker safe", "Baker bold",
+     "Baker"),
 )
 
 
-@pytest.mark.parametrize("family, task, true, false, move", PAYING, ids=["lake", "sokoban"])
+@pytest.mark.parametrize("family, task, true, false, move", PAYING, ids=["lake", "sokoban", "bandit"])
 def test_what_a_turn_earns_by_its_thought(family, task, true, false, move):
     """Off, nothing is paid and no part is named; on, the bonus comes on top of what the same move pays anyway."""
     for bonus in (0.0, 0.05):
@@ -99,7 +112,7 @@ def test_what_a_turn_earns_by_its_thought(family, task, true, false, move):
             json.dumps(dict(result.info))
 
 
-@pytest.mark.parametrize("family, task, true, false, move", PAYING, ids=["lake", "sokoban"])
+@pytest.mark.parametrize("family, task, true, false, move", PAYING, ids=["lake", "sokoban", "bandit"])
 def test_an_answer_that_cannot_be_read_is_not_praised_for_its_thought(family, task, true, false, move):
     env = replace(family, reasoning_bonus=0.05).make()
     env.reset(task, 0)
@@ -115,7 +128,7 @@ def test_a_thought_is_about_the_state_it_was_thought_in():
     assert [env.step(text).info["reasoning"] for _ in range(2)] == [AGREES, DISAGREES]
 
 
-@pytest.mark.parametrize("kind", [FrozenLake, Sokoban])
+@pytest.mark.parametrize("kind", [FrozenLake, Sokoban, Bandit])
 def test_a_bonus_without_a_meaning_is_refused(kind):
     for bonus in (-0.1, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match=f"{kind.__name__}.reasoning_bonus is 0 or a positive number"):

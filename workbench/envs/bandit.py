@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from workbench.envs import reasoning
 from workbench.envs.format import format_action, parse_action, refusal
 from workbench.envs.splits import content_split
 from workbench.errors import ConfigError, EnvError
@@ -50,6 +51,8 @@ class Bandit:
     reversed_names  swap the roles within every pair
     max_turns       answers; 1 means that an unreadable answer ends the attempt without a pull
     think, format_penalty, show_rewards: as in FrozenLake
+    reasoning_bonus  what a turn earns whose thought says of an arm truly whether it is the safe or the bold one; a false
+                     statement costs as much. That pays for what no prompt tells: it names the better arm
     """
 
     safe_payout: float = 0.15
@@ -61,6 +64,7 @@ class Bandit:
     think: bool = True
     format_penalty: float = -0.1
     show_rewards: bool = False
+    reasoning_bonus: float = 0.0
 
     name: ClassVar[str] = "bandit"
     solver_name: ClassVar[str] = "optimal"
@@ -86,6 +90,7 @@ class Bandit:
         if not float("-inf") < self.format_penalty <= 0:
             raise ConfigError(f"Bandit.format_penalty is 0 or negative, got {self.format_penalty!r}; more would pay "
                               "for garbage")
+        reasoning.check_bonus("Bandit", self.reasoning_bonus, self.think)
 
     # -------------------------------------------------------------------------------------------- tasks
 
@@ -128,7 +133,8 @@ class Bandit:
     @property
     def label(self) -> str:
         names = "reversed names, " if self.reversed_names else ""
-        return f"Bandit, {names}safe {self.safe_payout:.3g}, risky 1 with probability {self.risky_chance:.3g}"
+        return (f"Bandit, {names}safe {self.safe_payout:.3g}, risky 1 with probability {self.risky_chance:.3g}"
+                f"{reasoning.label(self.reasoning_bonus)}")
 
     @property
     def instructions(self) -> str:
@@ -169,12 +175,15 @@ class BanditEnv:
             return self._refuse(complaint, parsed.quote)
         self.finished = True
         arm = parsed.moves[0]
-        payout = self._payout(arm)
+        said = ""
+        if self.family.think:
+            said = reasoning.verdict(reasoning.bandit_statements(parsed.thought, self.arms, self.risky))
+        parts = self._parts(said, payout=self._payout(arm), format=0.0)
         words = [Text(f"You pulled {arm}.")]
         if self.family.show_rewards:
-            words.append(Text(f"\nReward: {payout:g}"))
-        return StepResult(_user(*words), payout, {"payout": payout, "format": 0.0}, terminated=True,
-                          info=self._info([arm], ""))
+            words.append(Text(f"\nReward: {sum(parts.values()):g}"))
+        return StepResult(_user(*words), sum(parts.values()), parts, terminated=True,
+                          info=self._info([arm], "") | ({"reasoning": said} if said else {}))
 
     def snapshot(self) -> dict[str, Any]:
         return {"arms": list(self.arms), "risky": self.risky, "finished": self.finished,
@@ -200,8 +209,13 @@ class BanditEnv:
         words = refusal(complaint, quote, self.family.example)
         if self.family.show_rewards:
             words.append(Text(f"Reward: {penalty:g}\n"))
-        return StepResult(_user(*words, Text(self._state_words())), penalty, {"payout": 0.0, "format": penalty},
+        return StepResult(_user(*words, Text(self._state_words())), penalty,
+                          self._parts("", payout=0.0, format=penalty),
                           info=self._info([], complaint))
+
+    def _parts(self, said: str, **paid: float) -> dict[str, float]:
+        bonus = self.family.reasoning_bonus
+        return paid | ({"reasoning": reasoning.payment(said, bonus)} if bonus else {})
 
     def _info(self, moves: list[str], complaint: str) -> dict[str, Any]:
         return {"success": moves == [self.risky], "moves": moves, "effective": bool(moves),

@@ -157,6 +157,22 @@ def _walk(words: Sequence[str], room: sokoban_solver.Room, state: sokoban_solver
             yield cell == state[0] if colons == 1 else cell in moved
 
 
+# ------------------------------------------------------------------------------------------------ the bandit
+
+
+def bandit_statements(thought: str, arms: Sequence[str], risky: str) -> list[bool]:
+    """`Dragon bold , Phoenix safe`: an arm's name, and behind it whether it is the bold (or risky) one, or the safe one.
+    """
+    words = [word.lower() for word in words_of(thought.replace(",", " , "))]
+    found = []
+    for arm in arms:
+        name = arm.lower().split()
+        for at in range(len(words) - len(name)):
+            if words[at:at + len(name)] == name and words[at + len(name)] in ("bold", "risky", "safe"):
+                found.append((words[at + len(name)] != "safe") == (arm == risky))
+    return found
+
+
 # ------------------------------------------------------------------------------------------------ words and places
 
 
