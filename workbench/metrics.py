@@ -68,10 +68,11 @@ def filter_words(rows: Sequence[Mapping[str, float]]) -> str:
     made, empty = sum(row["updates"] for row in rows), sum(row["credit_filter_kept"] == 0 for row in rows)
     words = [f"filter: {mean('credit_filter_kept'):.0%} of the scored attempts kept, from "
              f"{mean('credit_filter_groups_kept'):.1f} of {groups:.1f} groups a step "
-             f"({mean('credit_filter_groups_flat'):.1f} were flat)",
-             f"reward std within groups {mean('credit_filter_std_kept'):.3g} in what is kept, "
-             f"{mean('credit_filter_std_all'):.3g} in all",
-             f"{made:.0f} updates made, {removed:.0f} removed"]
+             f"({mean('credit_filter_groups_flat'):.1f} were flat)"]
+    if not np.isnan(mean("credit_filter_std_kept")):
+        words.append(f"reward std within groups {mean('credit_filter_std_kept'):.3g} in what is kept, "
+                     f"{mean('credit_filter_std_all'):.3g} in all")
+    words.append(f"{made:.0f} {'update' if made == 1 else 'updates'} made, {removed:.0f} removed")
     if empty:
         words.append(f"{empty} of {len(rows)} steps had nothing left and were skipped")
     if made and all(row["updates"] <= 1 for row in rows):
