@@ -274,3 +274,50 @@ def test_a_run_is_watched_live_stopped_by_its_button_and_found_again_after_a_res
     steps = (lab.folder / "live/metrics.jsonl").read_text().count("\n")
     assert 1 <= steps < 2000
     assert not page.outside, f"asked another machine: {page.outside[:3]}"
+
+
+# ------------------------------------------------------------------------------------------------ the credit editor
+
+
+EDITOR_CELLS = ["import workbench as wb\nsession = wb.open_session(wb.load_config('frozenlake'), quiet=True)\n"
+                "groups = wb.rollout(session, 1, group_size=4)",
+                "editor = wb.credit_editor(groups, 'dr_grpo', token_texts=session.chat.token_texts)\neditor",
+                "editor.edit"]
+
+
+def credits(page) -> list[str]:
+    """What hovering over the trained tokens of the editor says of each."""
+    return page.locator(".wb-credit span[title*=advantage]").evaluate_all("spans => spans.map(span => span.title)")
+
+
+def test_an_edited_reward_changes_the_credit_of_tokens_before_ones_eyes(lab, page, tmp_path):
+    """Type a reward, choose an estimator that has no critic here, undo: the tokens follow, and errors are shown."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in EDITOR_CELLS], metadata={
+        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
+    nbformat.write(notebook, lab.folder / "editor.ipynb")
+    open_notebook(lab, page, lab.folder / "editor.ipynb")
+    run_cell(page, 0)
+    run_cell(page, 1)
+    finished(page, 1)
+    page.locator(".wb-credit span[title*=advantage]").first.wait_for(state="visible")
+    before = credits(page)
+    assert len(before) > 5 and not any("was" in title for title in before)
+    reward = page.locator(".wb-reward-0 input")
+    reward.fill("2.5")
+    reward.press("Enter")
+    page.locator(".wb-credit >> text=turn 0 earns +2.50").first.wait_for(state="visible")
+    after = credits(page)
+    assert len(after) == len(before) and all("was" in title for title in after), "each says what it is and was"
+    assert after[0].split(" · ")[2] != before[0].split(" · ")[2]
+    page.screenshot(path=tmp_path / "edited.png")
+    run_cell(page, 2)
+    finished(page, 2)
+    assert "(0, 0): 2.5" in output_of(page, 2).inner_text(), "the same edit is a value in the kernel"
+
+    page.locator(".wb-algorithm select").select_option("ppo")
+    page.locator(".wb-credit >> text=ppo needs value_T").first.wait_for(state="visible")
+    assert page.locator(".wb-knob-lam").count() == 1, "the settings are those of the new estimator"
+    page.locator("button.wb-reset").click()
+    page.wait_for_function("() => !document.querySelector('.wb-credit').innerText.includes('earns')")
+    assert credits(page) == before
+    assert not page.outside, f"asked another machine: {page.outside[:3]}"

@@ -12,8 +12,8 @@ import pytest
 import views_examples as examples
 
 from workbench.types import Segment, Source, Span, Trajectory, View
-from workbench.views import (credit_of, show_config, show_curves, show_demo, show_evaluation, show_group, show_masks,
-                             show_metrics, show_tokens, show_trajectory)
+from workbench.views import (credit_of, show_config, show_counts, show_curves, show_demo, show_evaluation, show_group,
+                             show_masks, show_metrics, show_tokens, show_trajectory)
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -52,6 +52,11 @@ CASES = {
         {"train": {"steps": 20, "lr": 0.001}, "env": {"slip": 0.2}, "gone": 1},
     ),
     "progress": examples.progress_view,
+    "credit": examples.credit_view,
+    "estimators": lambda: examples.VIEWS["estimators"]("grpo"),
+    "mask-switches": examples.switches,
+    "retokenized": examples.retokenized,
+    "counts": lambda: show_counts([examples.group()]),
 }
 
 

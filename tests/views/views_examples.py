@@ -20,8 +20,13 @@ from workbench.types import (
     Turn,
     View,
 )
-from workbench.views import (progress, show_config, show_curves, show_demo, show_evaluation, show_group, show_masks,
-                             show_metrics, show_rows, show_segment, show_text, show_tokens, show_trajectory)
+from workbench.views import (progress, show_config, show_credit, show_curves, show_demo, show_evaluation, show_group,
+                             show_masks, show_metrics, show_retokenized, show_rows, show_segment, show_switches,
+                             show_text, show_tokens, show_trajectory)
+from workbench.views.credit import Credited, failed_view, show_estimators
+from workbench.views.credit_editor import Edit
+from workbench.views.mask_switches import SwitchEffect
+from workbench.views.retokenized import MaskDamage, TurnTwice
 
 START = "P _ _ O\n_ O _ _\n_ _ _ _\nO _ _ G"
 MIDDLE = "_ P _ O\n_ O _ _\n_ _ _ _\nO _ _ G"
@@ -191,6 +196,43 @@ def progress_view(text: str = "go on") -> View:
     return bar.view(90.0, f"stopped {text}")
 
 
+def credited(change: float = 0.0) -> Credited:
+    """Credit of the example group: the first attempt +1.25 (and `change`) in its first turn, the last one filtered."""
+    segment, attempts = Segment(spans()), 4
+    eligible, first = segment.eligible, segment.turns == 0
+    advantage = np.concatenate([np.where(eligible, np.where(first, 1.25 + change * (n == 0), -0.5), 0.0)
+                                for n in range(attempts)])
+    weight = np.concatenate([eligible * float(n < 3) for n in range(attempts)])
+    reward = np.array([1.0 + change, 0.0, np.nan, 0.5])
+    return Credited(np.where(weight != 0, advantage, 0.0), weight, np.where(weight != 0, 0.5, np.nan), reward,
+                    np.array([True, True, False, False]), {"groups_flat": 1.0})
+
+
+def credit_view(text: str = "go on") -> View:
+    edit = Edit("grpo", {f"filter.{text}": text}, {(0, 1): 1.25})
+    return show_credit([group(text)], lambda ids: [text for _ in ids], credited(0.25), credited(), title=f"credit: {edit}",
+                       attempt=0, edited=edit.rewards)
+
+
+def switches(text: str = "lambda = 1") -> View:
+    effects = [
+        SwitchEffect("gae_over", largest={text: (1e-16, 1e-17), "lambda = .5": (0.25, 0.5)}, returns=0),
+        SwitchEffect("critic_over", returns=12, largest={text: (0.0, 0.0), "lambda = .5": (0.0, 0.0)},
+                     denominators={"critic": (30, 42)}),
+        SwitchEffect("loss_over", weights=12, error=f"not possible: {text}", set_for_it=f"kl_in = {text}"),
+        SwitchEffect("loss_mask", inert=text),
+    ]
+    return show_switches(effects, title=f"mask switches: {text}", tokens=f"30 action tokens, {text}",
+                         groups=("loss_mask",), told=[f"nothing depends on {text}"])
+
+
+def retokenized(text: str = "go on") -> View:
+    turns = [TurnTwice(0, 0, (71, 72, 101), (71, 72, 101), -1.0),
+             TurnTwice(0, 1, (70, 71, 73, 101), (70, 74, 75, 73, 101), -2.5, -7.25),
+             TurnTwice(1, 0, (70,), (), -0.5, None)]
+    return show_retokenized(turns, MaskDamage(5, 2, 3), lambda ids: [text for _ in ids], title=f"again: {text}", max_turns=1)
+
+
 # Every view of the package, as a function of the foreign text in it.
 VIEWS: dict[str, Callable[[str], View]] = {
     "trajectory": lambda x: show_trajectory(trajectory(x)),
@@ -215,4 +257,9 @@ VIEWS: dict[str, Callable[[str], View]] = {
     "rows": lambda x: show_rows([{x: 1, "b": x}], title=x),
     "text": lambda x: show_text(x, title=x),
     "progress": progress_view,
+    "credit": credit_view,
+    "credit-failed": lambda x: failed_view(f"credit: {x}", f"ConfigError: {x}", show_text(x)),
+    "estimators": lambda x: show_estimators([group(x)], {x: credited(), "ppo": f"needs {x}"}, title=f"side by side {x}"),
+    "mask-switches": switches,
+    "retokenized": retokenized,
 }

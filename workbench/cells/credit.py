@@ -52,12 +52,12 @@ FACTS = ("old_logp_T", "ref_logp_T", "value_T", "final_value_N")
 LOSS_ONLY = frozenset(("objective", "clip_low", "clip_high", "dual_clip", "sampler_cap", "reduction", "fixed_length", "epochs",
                        "minibatches", "minibatch_size", "value_clip", "filter.equal_updates"))
 CHOICES: dict[str, Sequence[Any]] = {
-    "kl_estimator": ESTIMATORS, "kl_in": PLACES, "bootstrap": ("context_full", "truncated", "never"),
+    "kl_estimator": ESTIMATORS, "kl_in": PLACES, "baseline": ("others", "none"), "bootstrap": ("context_full", "truncated", "never"),
     "rewards.normalize": METHODS, "rewards.over": OVER, "filter.keep": tuple(READS), "filter.mass": MASSES,
     "filter.zero_variance": ZERO_VARIANCE, **{f"masks.{name}": (None, *SETS) for name in (*ADVANTAGE_MASK, *LOSS_MASK)},
 }
 SMALL_COEF = 0.01  # of a term that is added only so that a switch has something to act on
-UNBOUNDED = frozenset(("entropy_coef", "kl_coef", "filter.slack"))
+UNBOUNDED = frozenset(("entropy_coef", "kl_coef", "omega", "filter.slack"))
 
 
 # ------------------------------------------------------------------------------------------------ the cells

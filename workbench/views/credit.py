@@ -19,7 +19,7 @@ from workbench.types import Group, Trajectory, View, trajectories_of
 from workbench.views import markup as m
 from workbench.views import words
 from workbench.views.escape import visible
-from workbench.views.markup import Html
+from workbench.views.markup import Html, tag
 from workbench.views.png import palette_png
 from workbench.views.tokens import show_tokens
 
@@ -52,13 +52,14 @@ def tokens_of(trajectories: Sequence[Trajectory]) -> list[slice]:
 
 def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Credited, before: Credited | None = None, *,
                 title: str, attempt: int = 0, edited: Mapping[tuple[int, int], float | None] = {},
-                max_tokens: int = 1200) -> View:
+                max_tokens: int = 1200, max_rows: int = 16) -> View:
     """What each attempt of a batch is worth, and every token of one of them.
 
     You will see a line of facts about the whole batch, a row per attempt (rewards by turn, `*` where edited; whether the
     filter kept it; the range of its tokens' advantages; with `before` also how many of them changed), strips with every
     sampled token of every attempt from red to blue, and the tokens of the attempt number `attempt` (counted over all
-    groups) in full, those that changed with a line below.
+    groups) in full, those that changed with a line below. Of more than `max_rows` attempts the chosen one, the edited ones
+    and the first have a row.
     """
     trajectories = trajectories_of(groups)
     spans = tokens_of(trajectories)
@@ -66,12 +67,13 @@ def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Cred
     facts = _facts(credited, before)
     header, lines = _table(groups, credited, before, spans, edited)
     right = [name for name in header if name not in ("attempt", "", "reward by turn", "kept")]
-    spelled = [[visible(cell, newline="⏎") for cell in line] for line in lines]
-    names = ["shown", *header]
+    told = sorted(sorted(range(len(lines)), key=lambda n: (n != attempt, n not in {n for n, _ in edited}, n))[:max_rows])
+    notice = f"{len(told)} of {len(lines)} attempts shown, {len(lines) - len(told)} hidden" if len(told) < len(lines) else ""
+    names = ["", *header]
     text = [visible(title), facts, words.aligned(
-        [names, *([("→" if n == attempt else ""), *line] for n, line in enumerate(spelled))],
-        right=[i for i, name in enumerate(names) if name in right])]
-    rows = [_row(line, header, right, credited, n, n == attempt) for n, line in enumerate(lines)]
+        [names, *(["→" if n == attempt else "", *(visible(cell, newline="⏎") for cell in lines[n])] for n in told)],
+        right=[i for i, name in enumerate(names) if name in right]), *([notice] if notice else [])]
+    rows = [_row(lines[n], header, right, n == attempt) for n in told]
     one = spans[attempt]
     columns = {"advantage": credited.advantage_T[one], "weight": credited.weight_T[one]}
     if credited.return_T is not None:
@@ -82,7 +84,8 @@ def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Cred
                          scale=_scale(credited))
     png = strips([(credited.advantage_T[span], credited.weight_T[span], _turns(t), _sampled(t))
                   for t, span in zip(trajectories, spans)], _scale(credited))
-    body = m.card(m.heading(title), m.note(facts), m.table(rows, m.head_cells(header, right=right)),
+    body = m.card(m.heading(title), m.note(facts), _grid(rows, m.head_cells(header, right=right)),
+                  m.warning(notice) if notice else None,
                   m.picture(png, f"credit of every sampled token, one row per attempt: {facts}"),
                   m.note("above: every sampled token of every attempt, one row each; red below zero, blue above, "
                          "grey between turns, lilac: weight 0"))
@@ -90,7 +93,7 @@ def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Cred
 
 
 def show_estimators(groups: Sequence[Group], credited: Mapping[str, Credited | str], *, title: str = "",
-                    max_rows: int = 60) -> View:
+                    max_rows: int = 40) -> View:
     """The same turns under several estimators, side by side.
 
     You will see one row per turn and one column per estimator: the advantage of the turn's tokens (first..last where
@@ -108,7 +111,7 @@ def show_estimators(groups: Sequence[Group], credited: Mapping[str, Credited | s
             worth = [_worth(found, where) for found in credited.values()]
             head = [str(n), str(turn.index), words.signed(turn.reward)]
             lines.append([*head, *(_ends(w) for w in worth)])
-            cells.append([*map(m.number_cell, head), *(_worth_cell(w, found) for w, found in zip(worth, credited.values()))])
+            cells.append([*map(_cell, head), *(_worth_cell(w, found) for w, found in zip(worth, credited.values()))])
     header = ["attempt", "turn", "reward", *names]
     hidden = max(0, len(lines) - max_rows)
     notices = [f"first {max_rows} turns shown, {hidden} hidden"] if hidden else []
@@ -119,7 +122,7 @@ def show_estimators(groups: Sequence[Group], credited: Mapping[str, Credited | s
     png = _estimator_strips(trajectories, spans, credited)
     body = m.card(m.heading(title), m.note("advantage of a turn's tokens, first..last where they differ; colours: red below "
                                            "zero, blue above, full at the column's own largest"),
-                  m.table(cells[:max_rows], m.head_cells(header, right=header)), *map(m.warning, notices),
+                  _grid(cells[:max_rows], m.head_cells(header, right=header)), *map(m.warning, notices),
                   *([m.picture(png, f"one row per estimator: {', '.join(names)}"),
                      m.note(f"every sampled token, all attempts end to end; rows from above: {', '.join(names)}")]
                     if png else []))
@@ -261,18 +264,28 @@ def _bounds(values: np.ndarray) -> str:
     return low if low == high else f"{low}..{high}"
 
 
-def _row(line: Sequence[str], header: Sequence[str], right: Sequence[str], credited: Credited, n: int,
-         chosen: bool) -> list[Html]:
-    paper = "#fff3d6" if chosen else m.CARD
+def _row(line: Sequence[str], header: Sequence[str], right: Sequence[str], chosen: bool) -> list[Html]:
     cells = []
     for name, cell in zip(header, line):
-        if name in right or name == "reward by turn":
-            cells.append(m.number_cell(cell, background=paper, style="" if name in right else "text-align:left"))
-        elif name == "kept" and cell != "yes":
-            cells.append(m.cell(cell, background="#e9e2ef", foreground="#432a55"))
-        else:
-            cells.append(m.cell(f"→ {cell}" if chosen and name == "attempt" else cell, background=paper))
+        paper, ink = ("#fff3d6", m.INK) if chosen else (m.CARD, m.INK)
+        if name == "kept" and cell != "yes":
+            paper, ink = "#e9e2ef", "#432a55"
+        arrow = "→ " if chosen and name == "attempt" else ""
+        cells.append(_cell(f"{arrow}{cell}", paper, ink, align="right" if name in right else "left"))
     return cells
+
+
+def _cell(text: str, background: str = m.CARD, foreground: str = m.INK, *, align: str = "right") -> Html:
+    """A cell of a `_grid`, which has hundreds of them: no more style than it needs."""
+    return tag("td", text, style=f"background-color:{background};color:{foreground};text-align:{align};padding:3px 8px")
+
+
+def _grid(rows: Sequence[Sequence[Html]], header: Sequence[Html]) -> Html:
+    """A `markup.table` in figures of one width."""
+    body = [tag("tr", *row, style=f"background-color:{m.CARD}") for row in rows]
+    return tag("table", tag("thead", tag("tr", *header, style=f"background-color:{m.CARD}")), tag("tbody", *body), style=(
+        f"border-collapse:collapse;margin:6px 0;background-color:{m.CARD};color:{m.INK};font-size:12px;"
+        f"font-family:{m.MONO};white-space:nowrap"))
 
 
 # ------------------------------------------------------------------------------------------------ estimators
@@ -294,9 +307,9 @@ def _ends(worth: tuple[float, float] | None) -> str:
 
 def _worth_cell(worth: tuple[float, float] | None, found: Credited | str) -> Html:
     if worth is None or isinstance(found, str):
-        return m.number_cell(_ends(worth))
+        return _cell(_ends(worth))
     background, foreground = m.red_blue(worth[0] + worth[1], 2 * _scale(found))
-    return m.number_cell(_ends(worth), background=background, foreground=foreground)
+    return _cell(_ends(worth), background, foreground)
 
 
 def _estimator_strips(trajectories: Sequence[Trajectory], spans: Sequence[slice],

@@ -1,0 +1,307 @@
+"""The credit editor: its numbers are those of training, an edit acts as the same groups with other rewards, nothing is lost."""
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from learning_data import make_groups, unscore
+
+from workbench.algorithms import ALGORITHMS, GRPO, PPO
+from workbench.algorithms.masks import Masks
+from workbench.batch import Batch
+from workbench.cells.credit import (LOSS_ONLY, credit_editor, credited, edit_step, knobs_of, show_estimators,
+                                    show_mask_switches, with_rewards)
+from workbench.config import load_config
+from workbench.errors import ConfigError, DataError
+from workbench.types import Group
+from workbench.views.credit_editor import Edit
+
+
+def texts(ids) -> list[str]:
+    return [f"w{int(i)} " for i in ids]
+
+
+def with_states(groups: list[Group]) -> list[Group]:
+    """Some turns of a group stood in the same state, as GiGPO wants them to."""
+    return [Group(tuple(replace(t, turns=tuple(replace(turn, state_key=f"{turn.index} {t.attempt % 2}") for turn in t.turns))
+                        for t in group)) for group in groups]
+
+
+GROUPS = with_states(unscore(make_groups(3, tasks=3, attempts=4, turns=3), 2, 1))
+
+
+def known(groups=GROUPS, seed: int = 0) -> Batch:
+    """A batch with made-up facts at every token that has something before it."""
+    batch, generator = Batch.from_groups(groups), torch.Generator().manual_seed(seed)
+
+    def drawn() -> torch.Tensor:
+        return torch.where(batch.position_T > 0, torch.randn(batch.num_tokens, generator=generator), torch.nan)
+
+    return replace(batch, value_T=drawn(), old_logp_T=drawn(), ref_logp_T=drawn(),
+                   final_value_N=torch.randn(batch.num_trajectories, generator=generator))
+
+
+def editor(algorithm="grpo", groups=GROUPS, facts=True, widgets=False):
+    return credit_editor(groups, algorithm, token_texts=texts, facts=known(groups) if facts else None, widgets=widgets)
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype == np.float64 and a.tobytes() == b.tobytes()
+
+
+# ------------------------------------------------------------------------------------------------ the numbers
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_is_shown_is_what_training_would_use_bit_for_bit(name):
+    credit, shown = ALGORITHMS[name]().credit(known()), editor().outcome(Edit(name)).credited
+    assert same_bits(shown.advantage_T, credit.advantage_T.numpy()) and same_bits(shown.weight_T, credit.weight_T.numpy())
+    if credit.return_T is not None:
+        assert same_bits(shown.return_T, credit.return_T.numpy())
+    weighing_N = np.zeros(len(shown.kept_N), bool)
+    weighing_N[known().trajectory_of_token_T.numpy()[shown.weight_T != 0]] = True
+    assert (weighing_N == shown.kept_N).all(), "who is said to be kept is who weighs something"
+
+
+def test_an_edit_is_the_same_groups_with_another_reward():
+    """Not a correction of numbers afterwards: the groups are made anew, and everything follows from them."""
+    rewards = {(1, 0): 0.75, (1, 2): -1.0, (6, 1): None}
+    attempts = [t for group in GROUPS for t in group]
+    for (n, turn), reward in rewards.items():
+        turns = list(attempts[n].turns)
+        turns[turn] = replace(turns[turn], reward=reward)
+        attempts[n] = replace(attempts[n], turns=tuple(turns))
+    expected = [Group(tuple(attempts[4 * g:4 * g + 4])) for g in range(3)]
+    facts = {name: getattr(known(), name) for name in ("value_T", "final_value_N", "old_logp_T", "ref_logp_T")}
+    batch = replace(Batch.from_groups(expected), **facts)
+    for algorithm in (GRPO(), PPO(gamma=0.9, lam=0.7)):
+        settings = {} if algorithm.name == "grpo" else {"gamma": 0.9, "lam": 0.7}
+        shown = editor().outcome(Edit(algorithm.name, settings, rewards)).credited
+        credit = algorithm.credit(batch)
+        assert same_bits(shown.advantage_T, credit.advantage_T.numpy())
+        assert same_bits(shown.weight_T, credit.weight_T.numpy())
+        assert shown.reward_N[1] == pytest.approx(batch.reward_N[1]) and np.isnan(shown.reward_N[6])
+    assert GROUPS[0][1].turns[0].reward == 0.0, "what was handed in stays as it was"
+
+
+def test_settings_reach_the_algorithm_nested_ones_too():
+    settings = {"normalize_std": False, "rewards.normalize": "mean", "rewards.over": "batch", "filter.keep": "top_k",
+                "filter.groups": 1, "masks.loss_mask": False}
+    shown = editor().outcome(Edit("grpo", settings)).credited
+    algorithm = GRPO(normalize_std=False, masks=Masks(loss_mask=False))
+    algorithm = replace(algorithm, rewards=replace(algorithm.rewards, normalize="mean", over="batch"),
+                        filter=replace(algorithm.filter, keep="top_k", groups=1))
+    assert same_bits(shown.advantage_T, algorithm.credit(known()).advantage_T.numpy())
+    assert shown.kept_N.sum() == 4
+
+
+def test_an_algorithm_with_settings_of_its_own_is_where_the_editor_begins():
+    own = PPO(whiten=False, lam=0.3, clip_low=0.1)
+    shown = editor(own).outcome()
+    assert same_bits(shown.credited.advantage_T, own.credit(known()).advantage_T.numpy())
+    assert {knob.name: knob.default for knob in knobs_of(own)}["lam"] == 0.3
+
+
+def test_an_outcome_can_be_edited_and_a_turn_that_is_not_there_cannot():
+    paid = [Group(tuple(replace(t, outcome=0.5) for t in group)) for group in GROUPS]
+    assert with_rewards(paid, {(0, 3): 2.0})[0][0].outcome == 2.0
+    assert with_rewards(paid, {(0, 3): None})[0][0].reward is None
+    with pytest.raises(DataError, match="attempt 0 has 3 turns.*no outcome.*no turn 3"):
+        with_rewards(GROUPS, {(0, 3): 2.0})
+    with pytest.raises(DataError, match="no attempt 12: there are 12"):
+        with_rewards(GROUPS, {(12, 0): 2.0})
+    assert with_rewards(GROUPS, {(5, 0): 1.0})[0] is GROUPS[0], "groups without an edit are the very same"
+
+
+def test_a_stored_step_is_opened_with_the_credit_that_was_used(tmp_path):
+    """With the critic's values and the reference's logprobs from the table: no weights are needed, and no bit differs."""
+    from workbench.cells.train import train_here
+
+    config = load_config("frozenlake-ppo", {"train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 3,
+                                            "evaluation.num_tasks": 2, "algorithm.kl_coef": 0.05})
+    run = train_here(config, tmp_path / "run")
+    shown, stored = edit_step(run, 1, widgets=False).outcome().credited, run.credit(1, 0)
+    for column, values in (("advantage", shown.advantage_T), ("weight", shown.weight_T), ("return", shown.return_T)):
+        assert same_bits(np.nan_to_num(values), np.nan_to_num(stored[column])), column
+
+
+# ------------------------------------------------------------------------------------------------ what is said
+
+
+def test_what_an_edit_changed_is_marked_in_table_and_tokens():
+    view = editor().after(rewards={(1, 2): GROUPS[0][1].turns[2].reward + 1}, attempt=1)
+    lines = view.text.splitlines()
+    edited, sibling, stranger = (next(line for line in lines if line.lstrip("→ ").startswith(f"{n} (group")) for n in (1, 0, 4))
+    assert "*" in edited and edited.startswith("→") and "*" not in sibling
+    count = GROUPS[0][0].num_sampled
+    assert sibling.split()[-2] == str(count) and stranger.split()[-1] == str(GROUPS[1][0].num_sampled), "siblings move"
+    assert ", was " in view.text and "border-bottom:2px" in view.html
+    assert "0 tokens with another advantage" in editor().after(settings={"filter.zero_variance": "drop"}).text
+
+
+def test_tokens_that_are_trained_though_nobody_sampled_them_are_marked():
+    view = editor().after(settings={"masks.loss_mask": False}, attempt=1)
+    trajectory = GROUPS[0][1]
+    length = sum(len(segment) - segment.prompt_length for segment in trajectory.segments)
+    assert f"{length - trajectory.num_sampled} widened" in view.text and "widened" not in editor().view().text
+
+
+def test_without_an_edit_nothing_is_compared():
+    text = editor().view().text
+    assert "was " not in text and "changed" not in text
+
+
+@pytest.mark.parametrize(("edit", "words"), [
+    (Edit("grpo", {"kl_coef": 0.1, "kl_in": "reward"}), "ConfigError: algorithm.kl_in = 'reward' with"),
+    (Edit("ppo", {"gamma": 1.5}), "ConfigError: algorithm.gamma and algorithm.lam lie in 0..1; got 1.5"),
+    (Edit("grpo", {"lam": 0.5}), "ConfigError: grpo has no setting 'lam'"),
+    (Edit("grpo", {}, {(99, 0): 1.0}), "DataError: no attempt 99"),
+])
+def test_an_edit_without_credit_shows_its_reason(edit, words):
+    view = editor().view(edit)
+    assert f"! {words}" in view.text and "⚠ " in view.html
+    assert "tokens of task" not in view.text, "and no numbers that could be taken for its credit"
+
+
+def test_a_missing_fact_is_named_and_whatever_else_is_raised_is_shown():
+    assert "ppo needs value_T" in editor("ppo", facts=False).view().text
+    broken = editor()
+    broken._credit = lambda edit: 1 / 0
+    assert "ZeroDivisionError: division by zero" in broken.view().text
+
+
+def test_values_that_training_never_had_are_asked_for_and_not_made_up():
+    """A stored step knows values where it sampled; a widened timeline asks at the replies, too."""
+    batch = known()
+    sampled = replace(batch, value_T=torch.where(batch.eligible_T, batch.value_T, torch.nan))
+    opened = credit_editor(GROUPS, "ppo", token_texts=texts, facts=sampled, widgets=False)
+    assert "no finite advantage" in opened.after(settings={"masks.gae_over": "response"}).text
+    assert "no finite advantage" not in opened.view().text
+
+
+def test_facts_of_another_batch_are_refused():
+    with pytest.raises(DataError, match="facts of another batch"):
+        credit_editor(GROUPS[:1], "ppo", token_texts=texts, facts=known())
+
+
+# ------------------------------------------------------------------------------------------------ settings
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_setting_of_an_algorithm_is_a_knob_or_decides_only_the_loss(name):
+    algorithm = ALGORITHMS[name]()
+    there = {f.name for f in fields(algorithm) if not is_dataclass(getattr(algorithm, f.name))}
+    there |= {f"{part}.{f.name}" for part in ("masks", "rewards", "filter") for f in fields(getattr(algorithm, part))}
+    assert {knob.name for knob in knobs_of(algorithm)} == there - LOSS_ONLY
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_setting_that_is_called_inert_changes_nothing(name):
+    opened = editor()
+    base = opened.outcome(Edit(name)).credited
+    knobs = {knob.name: knob for knob in opened.knobs[name]}
+    assert set(base.inert) <= set(knobs) and base.inert
+    for knob in (knobs[inert] for inert in base.inert):
+        for value in knob.choices or (knob.default + 1 if isinstance(knob.default, int) else knob.default / 2 + 0.1,):
+            try:
+                found = opened.outcome(Edit(name, {knob.name: value})).credited
+            except ConfigError:
+                continue  # a combination that is refused cannot act either
+            close = np.isclose(found.advantage_T, base.advantage_T, rtol=0, atol=1e-12)
+            assert close.all() and (found.weight_T == base.weight_T).all(), (knob.name, value)
+
+
+def test_what_only_the_loss_knows_changes_no_credit():
+    changed = replace(PPO(), clip_low=0.1, clip_high=0.3, dual_clip=3.0, reduction="seq-mean-token-sum", epochs=3,
+                      minibatches=2, value_clip=0.0, sampler_cap=2.0, objective="clip")
+    assert same_bits(credited(known(), changed).advantage_T, credited(known(), PPO()).advantage_T)
+
+
+# ------------------------------------------------------------------------------------------------ estimators, switches
+
+
+def test_estimators_stand_side_by_side_and_one_that_cannot_be_computed_says_why():
+    text = show_estimators(GROUPS[:1], ["grpo", "ppo"]).text
+    assert "ppo: ppo needs value_T" in text
+    row = next(line for line in text.splitlines() if line.split()[:2] == ["0", "0"])
+    worth = GRPO().credit(Batch.from_groups(GROUPS[:1])).advantage_T
+    first = worth[Batch.from_groups(GROUPS[:1]).eligible_T][0]
+    assert row.split()[3] == f"{float(first):+.2f}" and row.split()[4] == "—"
+
+
+def test_the_mask_switches_change_what_their_names_say():
+    view = show_mask_switches(GROUPS, PPO(kl_coef=0.1), facts=known())
+    rows = {line.split()[0]: line.split() for line in view.text.splitlines() if "_over" in line.split()[0] or "_mask" in line}
+    actions = int((known().eligible_T & known().scored_N[known().trajectory_of_token_T]).sum())
+    # name, advantage, return, weight, gamma = lambda = 1 unwhitened and whitened, lambda = .5 the same, counted
+    assert rows["gae_over"][4:6] == ["·", "·"] and float(rows["gae_over"][6]) > 0.01
+    assert rows["whiten_over"][1] == str(actions) and rows["whiten_over"][4] == "·" and float(rows["whiten_over"][5]) > 0
+    assert float(rows["kl_reward_over"][4]) > 0.01
+    assert rows["critic_over"][1] == "·" and int(rows["critic_over"][2]) > 0 and "critic" in rows["critic_over"]
+    for switch, term in (("loss_over", "policy"), ("entropy_over", "entropy"), ("kl_loss_over", "kl")):
+        assert rows[switch][4:8] == ["·"] * 4 and term in rows[switch]
+    assert "no action token's advantage depends on the timeline" in view.text and "it does: by up to" in view.text
+
+
+def test_the_sentence_about_the_timeline_is_said_only_where_it_is_true():
+    """GRPO has no timeline: nothing is claimed about one."""
+    text = show_mask_switches(GROUPS, GRPO(), facts=known()).text
+    assert "depends on the timeline" not in text and "gae_over: has no effect here: grpo gives all tokens" in text
+    assert "kl_in = 'reward' with algorithm.normalize_std" in text, "and what cannot be combined is said"
+
+
+# ------------------------------------------------------------------------------------------------ widgets
+
+
+def test_without_anybody_looking_there_is_no_widget():
+    bundle = editor()._repr_mimebundle_()
+    assert not [kind for kind in bundle if "widget" in kind] and {"text/html", "text/plain", "image/png"} <= set(bundle)
+
+
+@pytest.fixture
+def panel():
+    pytest.importorskip("ipywidgets")
+    opened = editor("ppo", widgets=True)
+    return opened, opened._panel
+
+
+def test_widgets_edit_draw_and_are_undone(panel):
+    opened, widgets = panel
+    before = widgets.picture.value
+    widgets.rewards[0].value = 0.75
+    assert opened.edit.rewards == {(0, 0): 0.75} and widgets.picture.value == opened.view().html != before
+    widgets.knobs["lam"][0].value = 0.5
+    assert opened.edit.settings == {"lam": 0.5}
+    widgets.attempt.value = 5
+    widgets.rewards[2].value = 3.0
+    assert opened.edit.rewards == {(0, 0): 0.75, (5, 2): 3.0} and "attempt 1" in widgets.picture.value
+    widgets.knobs["masks.gae_over"][0].value = 2
+    assert opened.edit.settings == {"lam": 0.5, "masks.gae_over": "response"}
+    widgets.algorithm.value = "grpo"
+    assert opened.edit.settings == {"masks.gae_over": "response"} and "lam" not in widgets.knobs
+    widgets._undo(None)
+    assert opened.edit == opened.start and widgets.algorithm.value == "ppo" and widgets.knobs["lam"][0].value == 1.0
+    assert widgets.picture.value.split("advantages", 1)[1].split("<")[0] == before.split("advantages", 1)[1].split("<")[0]
+
+
+def test_inert_settings_are_named_beside_their_widget(panel):
+    opened, widgets = panel
+    assert widgets.notes["masks.kl_loss_over"].value == "kl_loss_over (inert)" and widgets.notes["lam"].value == "lam"
+    widgets.knobs["filter.keep"][0].value = 4
+    assert opened.edit.settings == {"filter.keep": "min_p"}
+    assert widgets.notes["filter.ratio"].value == "ratio" and widgets.notes["filter.share"].value == "share (inert)"
+
+
+def test_a_refused_setting_is_shown_in_the_editor_and_leaves_it_alive(panel):
+    opened, widgets = panel
+    widgets.knobs["filter.low"][0].value = 2.0
+    assert "ConfigError: " in widgets.picture.value and "are quantiles" in widgets.picture.value
+    widgets.knobs["filter.low"][0].value = 0.0
+    assert "ConfigError" not in widgets.picture.value
+
+
+def test_the_bundle_holds_the_widget_and_what_is_read_without_it(panel):
+    bundle = panel[0]._repr_mimebundle_()
+    assert any("widget" in kind for kind in bundle) and "credit: ppo" in bundle["text/plain"]
