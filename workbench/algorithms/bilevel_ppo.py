@@ -12,8 +12,8 @@ from workbench.ops.turn_gae import bilevel_gae
 
 @dataclass(frozen=True)
 class BilevelPPO(PPO):
-    """What comes after a turn is discounted once, by `gamma_turn`, however many tokens the turns have; `gamma` discounts
-    inside a turn. Turn ends are known, so that a turn without a reward is a turn.
+    """What comes after a turn is discounted once, by `gamma_turn`, however many tokens the turns have; `gamma`
+    discounts inside a turn. Turn ends are known, so that a turn without a reward is a turn.
 
     Source: Wang et al. 2025, "VAGEN" (arXiv 2510.16907), as in RAGEN (arXiv 2504.20073); see ops/turn_gae.py.
     """

@@ -1,14 +1,16 @@
-"""REINFORCE++: no critic and no group, or a group only for the baseline; advantages are whitened over the whole batch."""
+"""REINFORCE++: no critic and no group, or a group for the baseline only; whitened over the whole batch."""
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from workbench.algorithms.base import Advantages, CreditInputs
 from workbench.algorithms.group_relative import GroupRelative
 from workbench.algorithms.policy_gradient import PolicyGradient
 from workbench.errors import ConfigError
-from workbench.ops.group import group_advantage
+from workbench.ops.group import comparable, group_advantage, group_statistics
 from workbench.ops.returns import discounted_return
 
 
@@ -43,6 +45,8 @@ class ReinforcePPBaseline(GroupRelative):
     """What an attempt earned above the mean of its group, on all its tokens, whitened over the batch instead of divided
     by the group's own deviation: a group that differs little stays one that says little.
 
+    Whitening moves all tokens by the mean over tokens, which is not zero where good attempts are longer than bad ones.
+    What says nothing (a flat group, an attempt without a scored sibling) is not moved with them, but stays at zero.
     Source: Hu et al. 2025 (arXiv 2501.03262), the variant with a group baseline, which pulls by k2 in the loss.
     """
 
@@ -53,5 +57,7 @@ class ReinforcePPBaseline(GroupRelative):
 
     def advantages(self, inputs: CreditInputs) -> Advantages:
         """R - mean R, whitened over tokens, so that a long attempt counts for more."""
-        above_N = group_advantage(inputs.reward_N, inputs.group_N, inputs.kept_N, normalize_std=False)
-        return Advantages(inputs.whitened(inputs.of_rows(above_N)))
+        groups = inputs.reward_N, inputs.group_N, inputs.kept_N
+        white_A = inputs.whitened(inputs.of_rows(group_advantage(*groups, normalize_std=False)))
+        says_N = comparable(group_statistics(*groups), inputs.group_N, inputs.kept_N)
+        return Advantages(torch.where(inputs.of_rows(says_N), white_A, 0.0))

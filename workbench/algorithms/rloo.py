@@ -11,7 +11,7 @@ from workbench.ops.group import leave_one_out
 
 @dataclass(frozen=True)
 class RLOO(GroupRelative):
-    """REINFORCE with a leave-one-out baseline, over whole trajectories: n / (n - 1) times what Dr. GRPO's baseline gives.
+    """REINFORCE with a leave-one-out baseline, over whole trajectories: n / (n - 1) times what Dr. GRPO's gives.
 
     The gradient is unbiased as long as nothing is clipped and tokens are summed (or divided by a fixed length).
     Source: Ahmadian et al. 2024, "Back to Basics" (arXiv 2402.14740).

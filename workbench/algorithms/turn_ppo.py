@@ -11,8 +11,8 @@ from workbench.ops.turn_gae import turn_gae
 
 @dataclass(frozen=True)
 class TurnPPO(PPO):
-    """GAE over turns: the critic is asked once per turn, before its first token, and all tokens of a turn are worth what
-    the turn is worth.
+    """GAE over turns: the critic is asked once per turn, before its first token, and all tokens of a turn are worth
+    what the turn is worth.
 
     Whitening is over tokens here as everywhere (a long turn counts for more); Agent-R1 whitens over turns.
     Source: the step-level training of Agent-R1 (Cheng et al. 2025, arXiv 2511.14460); see ops/turn_gae.py.

@@ -37,6 +37,12 @@ def group_statistics(value_N: Tensor, group_N: Tensor, include_N: Tensor) -> Gro
     return GroupStatistics(count, mean, std, (count > 1) & (highest == lowest))
 
 
+def comparable(statistics: GroupStatistics, group_N: Tensor, include_N: Tensor) -> Tensor:
+    """bool [N]: included, with an included sibling, in a group that is not flat. Nothing else says anything about which
+    attempts were good."""
+    return include_N & ((statistics.count > 1) & ~statistics.flat)[group_N]
+
+
 def group_advantage(value_N: Tensor, group_N: Tensor, include_N: Tensor, *, normalize_std: bool) -> Tensor:
     """How much better an attempt did than its siblings [N], float64, never NaN:
 
@@ -50,11 +56,10 @@ def group_advantage(value_N: Tensor, group_N: Tensor, include_N: Tensor, *, norm
     "Understanding R1-Zero-Like Training" (arXiv 2503.20783).
     """
     statistics = group_statistics(value_N, group_N, include_N)
-    comparable_N = include_N & (statistics.count > 1)[group_N] & ~statistics.flat[group_N]
     advantage_N = value_N.double() - statistics.mean[group_N]
     if normalize_std:
         advantage_N = advantage_N / (statistics.std[group_N] + STD_EPSILON)
-    return torch.where(comparable_N, advantage_N, 0.0)
+    return torch.where(comparable(statistics, group_N, include_N), advantage_N, 0.0)
 
 
 def leave_one_out(value_N: Tensor, group_N: Tensor, include_N: Tensor) -> Tensor:

@@ -1,0 +1,214 @@
+"""Each algorithm by hand on two attempts, and all that the golden file knows through whole batches."""
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from credit_data import Attempt, batch_of, credit_of, draw
+from learning_data import FIRST, span
+
+from tests import golden
+from workbench.algorithms import (
+    CISPO,
+    DAPO,
+    GRPO,
+    GSPO,
+    PPO,
+    RLOO,
+    BilevelPPO,
+    DrGRPO,
+    GiGPO,
+    LossInputs,
+    Reinforce,
+    ReinforcePP,
+    ReinforcePPBaseline,
+    TurnPPO,
+)
+from workbench.batch import Batch
+from workbench.errors import ConfigError, DataError
+from workbench.types import Group, Segment, Source, StopReason, Task, Trajectory, Turn
+
+# Two attempts at one task. The first has turns of 2 and 1 tokens, paid 1 and 2; the second one turn of 1, paid 5.
+PAIR = ((Attempt(((2, 1.0, "start"), (1, 2.0, "middle"))), Attempt(((1, 5.0, "start"),), seed=7)),)
+
+
+def found(algorithm, groups=PAIR) -> list[list[float]]:
+    return [advantage.tolist() for advantage, _, _ in credit_of(algorithm, batch_of(groups))]
+
+
+def with_values(*value_E: float) -> Batch:
+    """PAIR, with these values at its four sampled tokens."""
+    batch = batch_of(PAIR)
+    value_T = torch.full_like(batch.value_T, torch.nan).masked_scatter(batch.eligible_T, torch.tensor(value_E))
+    return replace(batch, value_T=value_T)
+
+
+def test_rloo_compares_with_the_others():
+    assert found(RLOO()) == [[-2.0, -2.0, -2.0], [2.0]]  # 3 against 5
+    third = ((*PAIR[0], Attempt(((1, 7.0, None),))),)
+    assert found(RLOO(), third) == [[-3.0, -3.0, -3.0], [0.0], [3.0]]  # 3 against (5 + 7) / 2, and so on
+
+
+def test_reinforce_gives_a_turn_what_comes_after_it():
+    """gamma = 1/2: G = 1 + 2/2 and 2 for the first, 5 for the second; baselines 5 and 2."""
+    assert found(Reinforce(gamma=0.5)) == [[2 - 5.0, 2 - 5.0, 2 - 5.0], [5 - 2.0]]
+    assert found(Reinforce()) == [[3 - 5.0, 3 - 5.0, 2 - 5.0], [5 - 3.0]]
+    assert found(Reinforce(gamma=0.5, baseline="none")) == [[2.0, 2.0, 2.0], [5.0]]
+    assert found(Reinforce(gamma=0.0, baseline="none")) == [[1.0, 1.0, 2.0], [5.0]]
+    assert Reinforce().min_group_size == 2 and Reinforce(baseline="none").min_group_size == 1
+
+
+def test_reinforce_pp_discounts_by_token_and_whitens_over_tokens():
+    """gamma = 1/2: paid 0 1 2 | 5, so G = 1, 2, 2 | 5."""
+    returns = torch.tensor([1.0, 2.0, 2.0, 5.0], dtype=torch.float64)
+    expected = ((returns - returns.mean()) / (returns.var() + 1e-8).sqrt()).tolist()
+    first, second = found(ReinforcePP(gamma=0.5))
+    assert [*first, *second] == pytest.approx(expected, abs=1e-12)
+
+
+def test_reinforce_pp_baseline_whitens_what_is_above_the_group_and_moves_nothing_else():
+    """R - mean = -1, -1, -1 | 1 over tokens: mean -1/2. A flat group beside it stays at zero, but is counted."""
+    above = torch.tensor([-1.0, -1.0, -1.0, 1.0], dtype=torch.float64)
+    first, second = found(ReinforcePPBaseline())
+    assert [*first, *second] == pytest.approx(((above + 0.5) / (above.var() + 1e-8).sqrt()).tolist(), abs=1e-12)
+    with_flat = torch.tensor([*above, 0.0, 0.0], dtype=torch.float64)
+    flat = (Attempt(((1, 4.0, None),)), Attempt(((1, 4.0, None),)))
+    first, second, *zeros = found(ReinforcePPBaseline(), (*PAIR, flat))
+    assert second[0] == pytest.approx(float((1 - with_flat.mean()) / (with_flat.var() + 1e-8).sqrt()), abs=1e-12)
+    assert zeros == [[0.0], [0.0]]
+
+
+def test_gigpo_adds_the_comparison_of_turns_that_stood_in_the_same_state():
+    """Attempts: 3 against 5. From "start" on, with gamma = 1/2: 1 + 2/2 against 5. "middle" was seen once."""
+    assert found(GiGPO(normalize_std=False, gamma=0.5)) == [[-1 - 1.5, -1 - 1.5, -1.0], [1 + 1.5]]
+    assert found(GiGPO(normalize_std=False, gamma=0.5, omega=0.0)) == found(GRPO(normalize_std=False))
+    part, both = 1 / (math.sqrt(2) + 1e-6), 1.5 / (1.5 * math.sqrt(2) + 1e-6)
+    first, second = found(GiGPO(gamma=0.5))
+    assert first == pytest.approx([-part - both, -part - both, -part]) and second == pytest.approx([part + both])
+
+
+def test_gigpo_says_where_no_state_has_a_name():
+    nameless = tuple(tuple(replace(a, turns=tuple((n, r, None) for n, r, _ in a.turns)) for a in group)
+                     for group in draw(0))
+    with pytest.raises(DataError, match="no turn of this batch names its state.*state_key"):
+        GiGPO().credit(batch_of(nameless))
+
+
+def test_turn_ppo_asks_the_critic_once_per_turn():
+    """Values .5 9 .25 | 1: the nine inside the first turn has no part in it. gamma = 1/2, lam = 1."""
+    batch = with_values(0.5, 9.0, 0.25, 1.0)
+    (first, _, target), (second, _, other) = credit_of(TurnPPO(gamma=0.5, whiten=False, bootstrap="never"), batch)
+    assert first.tolist() == [1 + 0.5 * 2 - 0.5] * 2 + [2 - 0.25] and second.tolist() == [5 - 1.0]
+    assert target[[0, 2]].tolist() == [2.0, 2.0] and target[1].isnan() and other.tolist() == [5.0]
+    credit = TurnPPO(whiten=False).credit(batch)
+    fitted_T = credit.weights_of("critic") != 0
+    assert int(fitted_T.sum()) == 3 and int((credit.weight_T != 0).sum()) == 4  # the policy is trained on every token
+
+
+def test_bilevel_ppo_discounts_turns_and_tokens_apart():
+    """gamma_turn = .5, gamma = lam = 1: the first turn is worth 1 + 2/2 at each of its tokens, whatever the values."""
+    batch = with_values(0.5, 0.75, 0.25, 1.0)
+    settings = dict(gamma_turn=0.5, whiten=False, bootstrap="never")
+    (first, _, target), _ = credit_of(BilevelPPO(**settings), batch)
+    assert target.tolist() == [2.0, 2.0, 2.0] and first.tolist() == [1.5, 1.25, 1.75]
+    (inside, _, _), _ = credit_of(BilevelPPO(**settings, gamma=0.5), batch)
+    assert inside.tolist() == [0.5 * 2 - 0.5, 1.25, 1.75]
+
+
+@pytest.mark.parametrize("algorithm", [PPO(gamma=0.5), TurnPPO(gamma=0.5), BilevelPPO(gamma_turn=0.5)],
+                         ids=lambda algorithm: algorithm.name)
+def test_a_full_context_goes_on_being_worth_something(algorithm):
+    """8 after the end: discounted once for the last turn, or token, by every one of the three."""
+    batch = batch_of(((Attempt(((1, 5.0, None),), stop=StopReason.CONTEXT_FULL),),))
+    (_, _, target), = credit_of(replace(algorithm, whiten=False), replace(batch, final_value_N=torch.tensor([8.0])))
+    assert target.tolist() == [5 + 0.5 * 8]
+
+
+def test_dr_grpo_divides_by_nothing_that_attempts_decide():
+    assert found(DrGRPO()) == [[-1.0, -1.0, -1.0], [1.0]]
+    batch = batch_of(PAIR)
+    scale_T, denominator = DrGRPO(fixed_length=10).reduction_of(batch.eligible_T, batch)
+    assert bool((scale_T == 1).all()) and denominator == 2 * 10  # two attempts, of any length
+    with pytest.raises(ConfigError, match="fixed_length"):
+        DrGRPO(reduction="token-mean")
+
+
+def test_dapo_leaves_flat_groups_out_of_the_denominator():
+    batch = batch_of((*PAIR, (Attempt(((3, 1.0, None),)), Attempt(((2, 1.0, None),)))))
+    assert float(DAPO().credit(batch).weight_T.sum()) == 4.0 and float(GRPO().credit(batch).weight_T.sum()) == 9.0
+    assert DAPO().clip_high > DAPO().clip_low == GRPO().clip_low
+
+
+def test_gspo_holds_a_sequence_as_a_whole_and_cispo_lets_no_token_drop_out():
+    """Three tokens of one sequence, log-ratios 1, 0, 0, a good attempt. The first is beyond every bound of a token, the
+    mean of the three beyond GSPO's."""
+    old, logp = torch.full((3,), -2.0), torch.tensor([-1.0, -2.0, -2.0], requires_grad=True)
+    inputs = LossInputs(logp, logp.detach(), old, torch.ones(3), old, torch.zeros(3, dtype=torch.int64))
+    for algorithm, state, gradient in ((GRPO(), [1, 0, 0], [0.0, -1.0, -1.0]), (GSPO(), [1, 1, 1], [0.0] * 3),
+                                       (CISPO(), [1, 0, 0], [-1.28, -1.0, -1.0])):
+        loss = algorithm.loss(inputs)
+        assert loss.clip_state_M.tolist() == state
+        assert torch.autograd.grad(loss.loss_M.sum(), logp)[0].tolist() == pytest.approx(gradient)
+
+
+@pytest.mark.parametrize("make, says", [
+    (lambda: Reinforce(gamma=1.1), "gamma lies in 0..1"), (lambda: Reinforce(baseline="mean"), "others, none"),
+    (lambda: ReinforcePP(gamma=-0.1), "gamma lies in 0..1"), (lambda: GiGPO(omega=-1.0), "omega is finite"),
+    (lambda: BilevelPPO(gamma_turn=2.0), "gamma_turn lies in 0..1"), (lambda: TurnPPO(lam=2.0), "lam"),
+])
+def test_settings_that_make_no_sense_are_refused(make, says):
+    with pytest.raises(ConfigError, match=says):
+        make()
+
+
+# ------------------------------------------------------------------------------------------------ golden, whole batches
+
+
+def attempt_of(case: golden.Case, row: int, task: int, number: int) -> Trajectory:
+    """A row of the golden file as an attempt: each run of masked tokens is a turn, paid at its last token, as in the
+    file; the environment says the rest."""
+    mask, paid = case.mask[row].tolist(), case.table("rewards")[row].tolist()
+    spans, earned = [span(Source.PROMPT, 0, [1])], []
+    for column, sampled in enumerate(mask):
+        opens = sampled and not (column and mask[column - 1])
+        earned += [0.0] if opens else []
+        earned[-1:] = [earned[-1] + paid[column]] if earned else []
+        assert not paid[column] or (sampled and not (column + 1 < len(mask) and mask[column + 1]))
+        turn = max(len(earned) - 1, 0)
+        spans.append(span(Source.POLICY, turn, [5], np.random.default_rng(0), sampled=True) if sampled
+                     else span(Source.ENV, turn, [6]))
+    return Trajectory(Task(f"task-{task}", "test", task), number, number, FIRST,
+                      tuple(Turn(k, "", reward=reward) for k, reward in enumerate(earned)), (Segment(tuple(spans)),),
+                      StopReason.TERMINATED)
+
+
+def whole_batch(case: golden.Case) -> tuple[Batch, torch.Tensor]:
+    """The case as a batch, and the file's row of each trajectory."""
+    group_N = case.group_N().tolist()
+    rows = [[row for row, group in enumerate(group_N) if group == g] for g in range(max(group_N) + 1)]
+    batch = Batch.from_groups([Group(tuple(attempt_of(case, row, task, number) for number, row in enumerate(of_group)))
+                               for task, of_group in enumerate(rows)])
+    order = torch.tensor([row for of_group in rows for row in of_group])
+    value_A = torch.cat([case.table("values")[row][case.mask[row]] for row in order])
+    value_T = torch.full((batch.num_tokens,), torch.nan, dtype=torch.float64).masked_scatter(batch.eligible_T, value_A)
+    return replace(batch, value_T=value_T), order
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_golden_numbers_through_batches(number):
+    """What the pure functions give, credit gives: rewards of turns, masks, groups in another order."""
+    raw = json.loads(golden.FILE.read_text())
+    case = golden.read_case(number, raw["cases"][number], raw["settings"])
+    batch, order = whole_batch(case)
+    gamma, lam = case.number("gamma"), case.number("lam")
+    algorithms = {"grpo": GRPO(), "grpo_no_std": GRPO(normalize_std=False), "rloo": RLOO(),
+                  "reinforce_pp": ReinforcePP(gamma=gamma), "reinforce_pp_baseline": ReinforcePPBaseline(),
+                  "gae_whitened": PPO(gamma=gamma, lam=lam, bootstrap="never")}
+    for entry, algorithm in algorithms.items():
+        expected = torch.tensor(raw["cases"][number]["expected"][entry], dtype=torch.float64)
+        assert golden.difference(algorithm.credit(batch).advantage_T[batch.eligible_T],
+                                 expected[order][case.mask[order]].tolist()) < golden.TOLERANCE, entry
