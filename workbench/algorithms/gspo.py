@@ -10,7 +10,7 @@ from workbench.algorithms.grpo import GRPO
 @dataclass(frozen=True)
 class GSPO(GRPO):
     """Group sequence policy optimisation: GRPO's advantages, the geometric mean of a sequence's ratios, and the mean
-    over sequences of their means. Its bounds are narrow because such a mean moves little: with GRPO's it would never clip.
+    over sequences of their means. Its bounds are narrow because such a mean moves little; GRPO's would never clip it.
 
     Source: Zheng et al. 2025, "Group Sequence Policy Optimization" (arXiv 2507.18071), with its bounds.
     """
