@@ -102,6 +102,7 @@ def test_an_algorithm_with_settings_of_its_own_is_where_the_editor_begins():
     shown = editor(own).outcome()
     assert same_bits(shown.credited.advantage_T, own.credit(known()).advantage_T.numpy())
     assert {knob.name: knob.default for knob in knobs_of(own)}["lam"] == 0.3
+    assert editor(own).view().text.startswith("credit: ppo (lam = 0.3, whiten = False)\n"), "and it is said which"
 
 
 def test_an_outcome_can_be_edited_and_a_turn_that_is_not_there_cannot():

@@ -18,6 +18,8 @@ from tests.notebook_kit import (MACHINE_PATH, NOTEBOOKS, code_cells, faults_of_f
 SMALL = {
     "00_tour": {"steps": 1, "num_tasks": 8, "seed": 3},
     "01_rollout": {"group_size": 3, "num_tasks": 2, "num_held_out": 8},
+    "02_masks": {"group_size": 4, "num_tasks": 2, "critic_steps": 1},
+    "03_advantages": {"steps": 1, "bias_tasks": "stop_continue", "bias_error": 0.2},
     "04_train": {"steps": 2, "stop_after": 1, "tasks_per_step": 1, "num_tasks": 4},
 }
 

@@ -85,9 +85,11 @@ def credit_editor(groups: Sequence[Group], algorithm: Algorithm | str = "grpo", 
     given = ALGORITHMS[_known(algorithm)]() if isinstance(algorithm, str) else algorithm
     start = next(name for name, kind in ALGORITHMS.items() if type(given) is kind)
     bases = {name: given if name == start else kind() for name, kind in ALGORITHMS.items()}
-    credit = _edited_credit(groups, bases, _facts_of(groups, facts))
+    credit, usual = _edited_credit(groups, bases, _facts_of(groups, facts)), knobs_of(ALGORITHMS[start]())
+    own = ", ".join(f"{knob.name} = {knob.default}" for knob, other in zip(knobs_of(given), usual)
+                    if knob.default != other.default)
     return CreditEditor(groups, token_texts, {name: knobs_of(base) for name, base in bases.items()}, credit, Edit(start),
-                        attempt=attempt, widgets=_has_widgets() if widgets is None else widgets)
+                        own=own, attempt=attempt, widgets=_has_widgets() if widgets is None else widgets)
 
 
 def edit_step(run: Run | str | Path, step: int, *, attempt: int = 0, widgets: bool | None = None) -> CreditEditor:

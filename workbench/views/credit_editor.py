@@ -68,11 +68,14 @@ class CreditEditor:
     `after(...)` the picture of another edit, without touching this one: for a notebook that is read, not played with."""
 
     def __init__(self, groups: Sequence[Group], token_texts: TokenTexts, knobs: Mapping[str, Sequence[Knob]],
-                 credit: Callable[[Edit], Outcome], start: Edit, *, attempt: int = 0, widgets: bool = False) -> None:
+                 credit: Callable[[Edit], Outcome], start: Edit, *, own: str = "", attempt: int = 0,
+                 widgets: bool = False) -> None:
+        """`knobs`: the settings of each algorithm there is. `own`: what the one that `start` names was set to already,
+        in words. The rest as in `cells.credit.credit_editor`."""
         if start.algorithm not in knobs:
             raise ConfigError(f"no algorithm {start.algorithm!r}; there are {', '.join(knobs)}")
         self.groups, self.token_texts, self.knobs = tuple(groups), token_texts, knobs
-        self.start, self.edit, self.attempt = start, start, self._attempt(attempt)
+        self.start, self.edit, self.own, self.attempt = start, start, own, self._attempt(attempt)
         self._credit, self._before = credit, None
         self._panel = _Panel(self) if widgets else None
 
@@ -92,7 +95,8 @@ class CreditEditor:
         """The picture of an edit, compared with the one that the editor was opened with. Never raises for an edit that
         has no credit: the picture says why."""
         edit = edit or self.edit
-        title = f"credit: {edit}"
+        own = f" ({self.own})" if self.own and edit.algorithm == self.start.algorithm else ""
+        title = f"credit: {edit.algorithm}{own}{str(edit).removeprefix(edit.algorithm)}"
         try:
             outcome = self.outcome(edit)
         except Exception as error:  # whatever it is: in a widget's callback it would vanish into a log that nobody reads
