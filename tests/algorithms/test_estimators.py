@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from credit_data import Attempt, batch_of, credit_of, draw
-from learning_data import FIRST, span
+from credit_data import Attempt, batch_of, credit_of, draw, trajectory
+from learning_data import FIRST, span, tiny_model
 
 from tests import golden
 from workbench.algorithms import (
+    ALGORITHMS,
     CISPO,
     DAPO,
     GRPO,
@@ -28,8 +29,12 @@ from workbench.algorithms import (
     ReinforcePPBaseline,
     TurnPPO,
 )
+from workbench.algorithms.masks import Masks
 from workbench.batch import Batch
+from workbench.config import load_config
+from workbench.critic import CriticConfig
 from workbench.errors import ConfigError, DataError
+from workbench.learner import Learner, LearnerConfig
 from workbench.types import Group, Segment, Source, StopReason, Task, Trajectory, Turn
 
 # Two attempts at one task. The first has turns of 2 and 1 tokens, paid 1 and 2; the second one turn of 1, paid 5.
@@ -212,3 +217,42 @@ def test_golden_numbers_through_batches(number):
         expected = torch.tensor(raw["cases"][number]["expected"][entry], dtype=torch.float64)
         assert golden.difference(algorithm.credit(batch).advantage_T[batch.eligible_T],
                                  expected[order][case.mask[order]].tolist()) < golden.TOLERANCE, entry
+
+
+# ------------------------------------------------------------------------------------------------ an update
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_of_the_table_makes_an_update(name):
+    """Facts, credit, update on a tiny model: the weights move, the critic's too where there is one, to finite numbers."""
+    model, algorithm = tiny_model(), ALGORITHMS[name]()
+    learner = Learner(model, algorithm, LearnerConfig(lr=1e-3), reference=model, critic=CriticConfig())
+    before = {name: weight.clone() for name, weight in learner.weights().items()}
+    batch = learner.facts(Batch.from_groups([
+        Group(tuple(trajectory(a, task, number, fresh=bool(task), observation=2) for number, a in enumerate(group)))
+        for task, group in enumerate(draw(2, tasks=2, attempts=3))]))
+    report = learner.update(batch, algorithm.credit(batch), step=1)
+    after = learner.weights()
+    assert all(bool(weight.isfinite().all()) for weight in after.values())
+    assert any(not torch.equal(after[name], weight) for name, weight in before.items()), report
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_of_the_table_can_be_named_in_a_config(name):
+    assert type(load_config("frozenlake", {"algorithm.kind": name}).algorithm) is ALGORITHMS[name]
+
+
+def test_settings_that_cannot_act_are_refused_and_those_that_can_are_not():
+    """What is discounted by turn where turns are not compared; and a timeline that both say does not matter to them."""
+    with pytest.raises(ConfigError, match="algorithm.gamma has no effect: algorithm.omega is 0"):
+        load_config("frozenlake", {"algorithm.kind": "gigpo", "algorithm.omega": 0.0, "algorithm.gamma": 0.5})
+    wide = {"algorithm.masks.gae_over": "response"}
+    for kind, says in (("bilevel_ppo", "do not depend on what stands between"), ("turn_ppo", "of a turn, the same")):
+        with pytest.raises(ConfigError, match=says):
+            load_config("frozenlake", {"algorithm.kind": kind, **wide})
+    load_config("frozenlake", {"algorithm.kind": "bilevel_ppo", "algorithm.lam": 0.9, **wide})
+    batch = batch_of(draw(1), elsewhere=0.5)
+    for algorithm, moves in ((BilevelPPO(), False), (TurnPPO(gamma=0.5, lam=0.9), False), (BilevelPPO(lam=0.9), True)):
+        plain, other = (replace(algorithm, whiten=False, masks=masks).credit(batch).advantage_T
+                        for masks in (Masks(), Masks(gae_over="response", critic_over="actions", whiten_over="response")))
+        assert torch.allclose(plain, other, atol=1e-9) is not moves  # both claims, measured

@@ -38,6 +38,7 @@ def inert_settings(algorithm: PolicyGradient, tasks: int, group_size: int) -> li
                       f"{more}"))
     for name in ("kl_estimator", "kl_in"):
         found.append((name, not algorithm.kl_coef, "algorithm.kl_coef is 0, so there is no pull towards a reference"))
+    found.append(("gamma", getattr(algorithm, "omega", 1.0) == 0, "algorithm.omega is 0, so turns are not compared"))
     found += [(f"filter.{name}", dead, reason) for name, dead, reason in algorithm.filter.inert(tasks, group_size)]
     found += [(f"rewards.{name}", dead, reason) for name, dead, reason in algorithm.rewards.inert()]
     found.append(("rewards.normalize", algorithm.rewards.normalize == "mean" and algorithm.rewards.over == "group"
@@ -77,7 +78,7 @@ def check_sizes(algorithm: PolicyGradient, group_size: int) -> None:
 def _inert_masks(algorithm: PolicyGradient) -> list[Inert]:
     paid, pulled = algorithm.kl_coef and algorithm.kl_in == "reward", algorithm.kl_coef and algorithm.kl_in == "loss"
     undiscounted = getattr(algorithm, "gamma", 1.0) == getattr(algorithm, "lam", 1.0) == 1.0
-    same = undiscounted and algorithm.values_every_token and algorithm.masks.over("whiten_over") == "actions"
+    same = undiscounted and algorithm.masks.over("whiten_over") == "actions"
     found = [
         ("gae_over", not algorithm.has_timeline, f"{algorithm.name} gives all tokens of an attempt, or of a turn, "
          "the same credit"),

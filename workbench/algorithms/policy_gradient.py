@@ -52,7 +52,6 @@ class PolicyGradient(ABC):
     name: ClassVar[str] = ""
     min_group_size: ClassVar[int] = 1
     has_timeline: ClassVar[bool] = False  # true: credit follows the order of tokens, on what `masks.gae_over` names
-    values_every_token: ClassVar[bool] = True  # false: only the first of a turn, and `masks.gae_over` says which that is
     facts: ClassVar[tuple[str, ...]] = ()  # later facts of the batch that `advantages` reads
 
     def __post_init__(self) -> None:

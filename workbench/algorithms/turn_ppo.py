@@ -22,7 +22,7 @@ class TurnPPO(PPO):
     lam: float = 1.0    # 1: rewards to the end minus the value; lower: lean on the critic sooner
 
     name: ClassVar[str] = "turn_ppo"
-    values_every_token: ClassVar[bool] = False
+    has_timeline: ClassVar[bool] = False  # what stands inside a turn, or after its last action token, moves nothing
 
     def advantages(self, inputs: CreditInputs) -> Advantages:
         """The same for every token of a turn; the critic is fitted at the first of them."""
