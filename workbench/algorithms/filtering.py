@@ -40,6 +40,9 @@ class Filter:
     equal_updates   a step with a filter makes as many updates as it would without one (smaller ones), so that what is
                     measured is the choice and not the number of updates
 
+    Choosing by the very rewards that credit is made of bends the gradient: groups in which something rare paid much are
+    chosen more often than they come up. `make bias` measures it.
+
     A group with fewer than two scored attempts has no standard deviation and is left out, unless nothing is filtered
     at all (`acts` is false: `keep` is "all", or its share, p or band is the whole). An attempt that is not scored is
     never kept. Nothing at all may be kept: the step is then skipped and counted.

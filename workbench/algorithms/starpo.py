@@ -53,6 +53,9 @@ class StarPO_S(StarPO):
     metric `credit_updates_removed_by_filter` counts the second. `filter.equal_updates=true` makes as many (smaller)
     updates as StarPO does, and then the clips can bind.
 
+    The quarter with the largest spread is not a fair sample of what was done: on the bandit it is made of the groups in
+    which the risky arm paid, and pulls towards that arm even where the safe one is better (`make bias`).
+
     Of groups with equal spread the first are taken, as many as a quarter is, even where some of them are flat: a critic
     still learns there. `filter.zero_variance="drop"` leaves those out; a step may then keep nothing.
     The published code chose among *normalised* rewards when they were normalised (in place, before the filter); here
