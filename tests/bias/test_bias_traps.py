@@ -10,7 +10,14 @@ from workbench.algorithms import GRPO
 from workbench.bias.bench import bias_bench, estimator_of
 from workbench.bias.claims import CLAIMS, Claim
 from workbench.bias.tasks import SAFE_PAYOUTS
-from workbench.bias.traps import arm_difference, per_turn_index, sign_curve, turn_index_trap
+from workbench.bias.traps import (
+    arm_difference,
+    deviation_trap,
+    filter_trap,
+    per_turn_index,
+    sign_curve,
+    turn_index_trap,
+)
 
 DIVIDED, UNDIVIDED = estimator_of(GRPO()), estimator_of(GRPO(normalize_std=False))
 LEAVE_ONE_OUT = estimator_of(GRPO(normalize_std=False), Claim("", "unbiased", "", correction="G/(G-1)"))
@@ -61,6 +68,13 @@ def test_negative_control_a_trap_that_is_gone_is_not_shown(broken):
 
 def test_negative_control_the_honest_estimator_must_find_the_gradient():
     assert not turn_index_trap(UNDIVIDED).shown  # without G/(G-1) it does not
+
+
+def test_negative_control_the_other_traps_need_both_sides():
+    """A division that errs is no trap where the undivided errs as well; a filter that keeps all groups is none."""
+    assert deviation_trap(DIVIDED, UNDIVIDED, ()).shown
+    assert not deviation_trap(DIVIDED, DIVIDED, ()).shown and not deviation_trap(UNDIVIDED, UNDIVIDED, ()).shown
+    assert not filter_trap(UNDIVIDED, UNDIVIDED).shown
 
 
 class Undivided(GRPO):

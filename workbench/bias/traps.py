@@ -15,14 +15,15 @@ from torch import Tensor
 
 from workbench.batch import Batch
 from workbench.bias.attempts import templates, true_gradient
-from workbench.bias.measure import Estimator, Unit, all_units, enumerated, estimates, sampled
+from workbench.bias.measure import Estimator, Unit, all_units, enumerated, estimates
 from workbench.bias.tasks import SAFE_PAYOUTS, bandit, stop_continue
 from workbench.ops.group import group_advantage
 
 CURVE_SIZES = (2, 4, 8, 16)
 TRAPPED_SIZES = (2, 3, 4, 5, 6, 7, 8)  # for these the bandit must be shown to go wrong
 BETTER_SAFE = 0.35    # a safe arm that pays more than the risky one's 0.25
-FILTERED_BATCHES = 400  # of 8 groups of 8: no enumeration, a filter looks at all groups of a batch
+FILTERED = (4, 3)     # groups and attempts of a batch from which the group with the largest spread is kept
+RISKY_GRID = tuple(p / 10 for p in range(1, 10))  # where the bandit's sign is looked at, for every group size
 RISKY = 0.3  # how often the policy takes the risky arm where one number is given
 GRID = tuple(float(p) for p in np.linspace(0.02, 0.98, 33).round(4))
 
@@ -115,16 +116,19 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 
 
 def deviation_trap(divided: Estimator, undivided: Estimator, curves: Sequence[SignCurve]) -> Trap:
-    """At p = RISKY, for both published payouts and every group size up to 8, the expected update makes the better arm
-    rarer; the same without the division makes it likelier."""
+    """For both published payouts, every group size up to 8 and every probability of RISKY_GRID (0.3 among them) the
+    expected update makes the better arm rarer; the same without the division makes it likelier."""
     found = {safe: {attempts: arm_difference(divided, safe, attempts, RISKY) for attempts in (*TRAPPED_SIZES, 16)}
              for safe in SAFE_PAYOUTS}
-    wrong = all(found[safe][attempts] < 0 for safe in SAFE_PAYOUTS for attempts in TRAPPED_SIZES)
+    wrong = all(arm_difference(divided, safe, attempts, p) < 0
+                for safe in SAFE_PAYOUTS for attempts in TRAPPED_SIZES for p in RISKY_GRID)
     right = all(arm_difference(undivided, safe, attempts, RISKY) > 0
                 for safe in SAFE_PAYOUTS for attempts in TRAPPED_SIZES)
     lines = [f"safe arm {safe:g}, risky arm taken with probability {RISKY:g}: risky minus safe advantage "
              + ", ".join(f"{value:+.3f} (G={attempts})" for attempts, value in found[safe].items())
              for safe in SAFE_PAYOUTS]
+    lines.append(f"G = {TRAPPED_SIZES[0]} to {TRAPPED_SIZES[-1]}, each at probabilities from {RISKY_GRID[0]:g} to "
+                 f"{RISKY_GRID[-1]:g}: {'wrong at all of them' if wrong else 'not wrong at all of them'}")
     lines += [_flip_line(curve) for curve in curves]
     return Trap("dividing by the group's standard deviation points to the worse arm of the bandit in groups of 8 and "
                 "fewer", wrong and right, tuple(lines))
@@ -145,17 +149,17 @@ def _flip_line(curve: SignCurve) -> str:
 
 def filter_trap(filtered: Estimator, unfiltered: Estimator) -> Trap:
     """With a safe arm that is the better one, the groups of largest spread alone say that the risky one is; all groups
-    say the truth. Nothing is divided by a deviation here: the choice of groups does it."""
-    source, unit = templates(bandit(BETTER_SAFE, RISKY)), Unit(8, 8, alone=False)
-    spread = RISKY * (1 - RISKY)
-    found = sampled(source, filtered, unit, FILTERED_BATCHES, "filter")
-    share = 0.25  # of the groups is kept; the others are zeros in the mean
-    mean, error = float(found.mean_D[0]) / spread / share, float(found.error_D[0]) / spread / share
-    honest = arm_difference(unfiltered, BETTER_SAFE, 8, RISKY)
+    say the truth. Nothing is divided by a deviation here: the choice of groups does it. `filtered` keeps a quarter."""
+    groups, attempts = FILTERED
+    source, unit = templates(bandit(BETTER_SAFE, RISKY)), Unit(attempts, groups, alone=False)
+    found = enumerated(source, filtered, unit)
+    kept = 1 / groups  # the other groups are zeros in the mean
+    chosen = float(found.mean_D[0]) / (RISKY * (1 - RISKY)) / kept
+    honest = arm_difference(unfiltered, BETTER_SAFE, attempts, RISKY)
     return Trap(
         "learning from the quarter of groups with the largest spread points to the risky arm where the safe one is "
-        "better", mean > 3 * error and honest < 0,
-        (f"safe arm {BETTER_SAFE:g}, risky arm taken with probability {RISKY:g}, groups of 8, no division by the "
-         f"deviation: risky minus safe advantage {honest:+.3f} over all groups (enumerated), {mean:+.3f} with standard "
-         f"error {error:.3f} over the quarter kept of 8 ({FILTERED_BATCHES} batches)",
+        "better", chosen > 0 > honest,
+        (f"safe arm {BETTER_SAFE:g}, risky arm taken with probability {RISKY:g}, groups of {attempts}, no division by "
+         f"the deviation: risky minus safe advantage {honest:+.3f} over all groups, {chosen:+.3f} over the one that is "
+         f"kept of {groups} ({found.units} batches, all there are)",
          "so the filter is no cure for the division: it errs to the other side"))
