@@ -38,7 +38,8 @@ def inert_settings(algorithm: PolicyGradient, tasks: int, group_size: int) -> li
                       f"{more}"))
     for name in ("kl_estimator", "kl_in"):
         found.append((name, not algorithm.kl_coef, "algorithm.kl_coef is 0, so there is no pull towards a reference"))
-    found.append(("gamma", getattr(algorithm, "omega", 1.0) == 0, "algorithm.omega is 0, so turns are not compared"))
+    compares = getattr(algorithm, "omega", 1.0) != 0
+    found.append(("gamma", not compares, "algorithm.omega is 0, so turns are not compared"))
     found += [(f"filter.{name}", dead, reason) for name, dead, reason in algorithm.filter.inert(tasks, group_size)]
     found += [(f"rewards.{name}", dead, reason) for name, dead, reason in algorithm.rewards.inert()]
     found.append(("rewards.normalize", algorithm.rewards.normalize == "mean" and algorithm.rewards.over == "group"
