@@ -210,7 +210,7 @@ def _table(groups: Sequence[Group], credited: Credited, before: Credited | None,
     """Names of the columns, and a line per attempt."""
     header = ["attempt", "", "reward by turn", "reward", "kept", "advantage"]
     header += ["return"] * (credited.return_T is not None) + ["trained"]
-    header += ["changed", "by at most"] * (before is not None)
+    header += ["changed", "by ≤"] * (before is not None)
     lines, n = [], 0
     for number, group in enumerate(groups):
         for trajectory in group:

@@ -166,10 +166,11 @@ class _Panel:
         self.rewards: dict[int, Any] = {}
         self.settings = ipywidgets.VBox(layout=ipywidgets.Layout(width="272px", flex="0 0 auto"))
         self.paid = ipywidgets.HBox(layout=ipywidgets.Layout(flex_flow="row wrap", align_items="center"))
-        self.picture = ipywidgets.HTML(layout=ipywidgets.Layout(min_width="0"))
+        self.picture = ipywidgets.HTML(layout=ipywidgets.Layout(width="100%", min_width="0"))
         self.picture.add_class("wb-credit")
-        right = ipywidgets.VBox([self.paid, self.picture], layout=ipywidgets.Layout(flex="1 1 auto", min_width="0"))
-        self.box = ipywidgets.HBox([self.settings, right], layout=ipywidgets.Layout(align_items="flex-start"))
+        right = ipywidgets.VBox([self.paid, self.picture], layout=ipywidgets.Layout(
+            width="calc(100% - 284px)", flex="1 1 0", min_width="0", overflow="auto"))
+        self.box = ipywidgets.HBox([self.settings, right], layout=ipywidgets.Layout(align_items="flex-start", width="100%"))
         self.box.add_class("wb-credit-editor")
         self.algorithm.observe(self._other_algorithm, "value")
         self.attempt.observe(self._other_attempt, "value")
