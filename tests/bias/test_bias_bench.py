@@ -21,10 +21,11 @@ HONEST = Claim("honest", "unbiased", "", settings={"normalize_std": False}, corr
 
 @pytest.fixture(scope="module")
 def report():
-    """All claims on all tasks, in groups of 3 or 2 and sampled to 10 % only (the full count is below)."""
+    """All claims on all tasks, in groups of 3 or 2 (large ones left out) and sampled to 10 %; the full count is below."""
+    claims = {name: [claim for claim in said if not claim.attempts] for name, said in CLAIMS.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("workbench.bias.bench.GROUP_SIZES", (3, 2))
-        return cell(error=0.1, traps=False)
+        return cell(claims=claims, error=0.1, traps=False)
 
 
 def test_every_claim_of_every_algorithm_holds(report):
@@ -132,6 +133,8 @@ def test_the_report_shows_itself(report):
 
 def test_the_command_prints_writes_and_exits_with_the_answer(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.bias.bench.CURVE_SIZES", (2,))
+    monkeypatch.setattr("workbench.bias.traps.RISKY_GRID", (0.3,))
+    monkeypatch.setattr("workbench.bias.traps.FILTERED", (4, 2))
     small = bias_bench(tasks={"bandit-0.1": TASKS["bandit-0.1"]}, claims={"grpo": (HONEST,)}, algorithms={"grpo": GRPO})
     monkeypatch.setattr("workbench.cells.bias.bias_bench", lambda names: small)
     assert cli.main(["bias", "--json", str(tmp_path / "new" / "bias.json")]) == 0

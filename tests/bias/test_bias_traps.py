@@ -6,10 +6,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from workbench.algorithms import GRPO
+from workbench import cli
+from workbench.algorithms import ALGORITHMS, GRPO
 from workbench.bias.bench import bias_bench, estimator_of
 from workbench.bias.claims import CLAIMS, Claim
-from workbench.bias.tasks import SAFE_PAYOUTS
+from workbench.bias.tasks import SAFE_PAYOUTS, TASKS
 from workbench.bias.traps import (
     arm_difference,
     deviation_trap,
@@ -70,7 +71,7 @@ def test_negative_control_the_honest_estimator_must_find_the_gradient():
     assert not turn_index_trap(UNDIVIDED).shown  # without G/(G-1) it does not
 
 
-def test_negative_control_the_other_traps_need_both_sides():
+def test_negative_control_the_other_traps_need_both_sides(quick):
     """A division that errs is no trap where the undivided errs as well; a filter that keeps all groups is none."""
     assert deviation_trap(DIVIDED, UNDIVIDED, ()).shown
     assert not deviation_trap(DIVIDED, DIVIDED, ()).shown and not deviation_trap(UNDIVIDED, UNDIVIDED, ()).shown
@@ -84,11 +85,33 @@ class Undivided(GRPO):
         return GRPO.advantages(GRPO(normalize_std=False), inputs)
 
 
-def test_negative_control_the_bench_fails_where_the_bandit_is_no_trap(monkeypatch):
+@pytest.fixture
+def quick(monkeypatch):
+    """The bench as the command runs it, on one task and with few probabilities."""
     monkeypatch.setattr("workbench.bias.bench.CURVE_SIZES", (2,))
-    report = bias_bench(tasks={}, algorithms={"grpo": Undivided}, claims={"grpo": CLAIMS["grpo"]})
-    assert [trap.shown for trap in report.traps] == [True, False, True]
-    assert not report.passed and "trap not shown: dividing" in report.faults[0]
+    monkeypatch.setattr("workbench.bias.traps.RISKY_GRID", (0.3,))
+    monkeypatch.setattr("workbench.bias.traps.FILTERED", (4, 2))
+    monkeypatch.setattr("workbench.cells.bias.TASKS", {"bandit-0.1": TASKS["bandit-0.1"]})
+    return monkeypatch
+
+
+def test_the_command_passes_as_things_are(quick, capsys):
+    assert cli.main(["bias", "--algorithm", "grpo"]) == 0
+    assert capsys.readouterr().out.count("shown: ") == 3
+
+
+def test_negative_control_a_broken_trap_makes_the_command_exit_1(quick, capsys):
+    quick.setitem(ALGORITHMS, "grpo", Undivided)
+    quick.setitem(CLAIMS, "grpo", (Claim("undivided", "scaled", "", scale="(G-1)/G"),))
+    assert cli.main(["bias", "--algorithm", "grpo"]) == 1
+    said = capsys.readouterr().out
+    assert "NOT SHOWN: dividing" in said and said.count("! ") == 1 and "! trap not shown: dividing" in said
+
+
+def test_negative_control_a_false_claim_makes_the_command_exit_1(quick, capsys):
+    quick.setitem(CLAIMS, "grpo", (Claim("GRPO", "unbiased", ""),))
+    assert cli.main(["bias", "--algorithm", "grpo"]) == 1
+    assert "! GRPO on bandit-0.1: NOT unbiased" in capsys.readouterr().out
 
 
 def test_the_filter_seeks_risk():
