@@ -21,7 +21,7 @@ HONEST = Claim("honest", "unbiased", "", settings={"normalize_std": False}, corr
 
 @pytest.fixture(scope="module")
 def report():
-    """All claims on all tasks, in groups of 3 or 2 (large ones left out) and sampled to 10 %; the full count is below."""
+    """All claims on all tasks, in groups of 3 or 2 (none larger) and sampled to 10 %; the full count is below."""
     claims = {name: [claim for claim in said if not claim.attempts] for name, said in CLAIMS.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("workbench.bias.bench.GROUP_SIZES", (3, 2))
