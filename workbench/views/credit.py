@@ -208,16 +208,16 @@ def _facts(credited: Credited, before: Credited | None) -> str:
 def _table(groups: Sequence[Group], credited: Credited, before: Credited | None, spans: Sequence[slice],
            edited: Mapping[tuple[int, int], float | None]) -> tuple[list[str], list[list[str]]]:
     """Names of the columns, and a line per attempt."""
-    header = ["attempt", "", "reward by turn", "reward", "kept", "advantage"]
+    header = ["attempt", "", "reward", "kept", "advantage"]
     header += ["return"] * (credited.return_T is not None) + ["trained"]
-    header += ["changed", "by ≤"] * (before is not None)
+    header += ["changed", "by ≤"] * (before is not None) + ["reward by turn"]
     lines, n = [], 0
     for number, group in enumerate(groups):
         for trajectory in group:
             name = str(n) if len(groups) == 1 else f"{n} (group {number})"
-            lines.append([name, words.success_mark(trajectory.success), _paid(trajectory, n, edited),
-                          words.signed(_or_none(credited.reward_N[n])), _kept_words(credited, n),
-                          *_worth_words(credited, before, spans[n])])
+            lines.append([name, words.success_mark(trajectory.success), words.signed(_or_none(credited.reward_N[n])),
+                          _kept_words(credited, n), *_worth_words(credited, before, spans[n]),
+                          _paid(trajectory, n, edited)])
             n += 1
     return header, lines
 

@@ -19,6 +19,8 @@ from workbench.views import words
 from workbench.views.credit import Credited, TokenTexts, failed_view, show_credit
 
 HINT = "rewards of the chosen attempt, by turn:"
+# Without a width of its own a widget grows with what it holds, and a long line would push the page out of the window.
+WITHIN = '<div style="width:0;min-width:100%">{}</div>'
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ class _Panel:
         self.picture = ipywidgets.HTML(layout=ipywidgets.Layout(width="100%", min_width="0"))
         self.picture.add_class("wb-credit")
         right = ipywidgets.VBox([self.paid, self.picture], layout=ipywidgets.Layout(
-            width="calc(100% - 284px)", flex="1 1 0", min_width="0", overflow="auto"))
+            width="calc(100% - 290px)", flex="1 1 0", min_width="0", overflow="auto"))
         self.box = ipywidgets.HBox([self.settings, right], layout=ipywidgets.Layout(align_items="flex-start", width="100%"))
         self.box.add_class("wb-credit-editor")
         self.algorithm.observe(self._other_algorithm, "value")
@@ -281,9 +283,9 @@ class _Panel:
         self._draw()
 
     def _draw(self) -> None:
-        view = self.editor.view()
-        if self.picture.value != view.html:
-            self.picture.value = view.html
+        html = WITHIN.format(self.editor.view().html)
+        if self.picture.value != html:
+            self.picture.value = html
         inert = self.editor.inert()
         for name, label in self.notes.items():
             label.style.text_color = "#808a94" if name in inert else None
