@@ -253,7 +253,7 @@ def _run_html(kind: int, mark: str, texts: Sequence[str], facts: _Facts, scale: 
         if advantage is not None and np.isfinite(advantage[i]):
             background, foreground = m.red_blue(float(advantage[i]), scale)
             style = f"background-color:{background};color:{foreground};border-top:{look.top};padding:1px 0"
-        below = f";border-bottom:2px solid {m.INK};padding-bottom:4px" if changed[i] else ""  # clear of the character `_`
+        below = f";border-bottom:2px solid {m.INK};padding:1px 0 4px" if changed[i] else ""  # clear of the character `_`
         tokens.append(tag("span", _broken(text, last=i == len(texts) - 1), title=_tooltip(facts, i),
                           style=f"{style};border-right:1px solid {m.MUTED if split else m.CARD}{below}"))
     return [margin, _tokens_cell(tokens)]
