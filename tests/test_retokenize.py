@@ -6,9 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from workbench.cells.credit import facts
 from workbench.cells.retokenize import retokenize
 from workbench.cells.rollout import rollout
 from workbench.config import load_config
+from workbench.errors import DataError
 from workbench.session import open_session
 from workbench.types import Group, Segment
 
@@ -34,6 +36,11 @@ def cut_otherwise(session, groups):
     spans = [*segment.spans[:at], replace(span, token_ids=ids, logprobs=logprobs), *segment.spans[at + 1:]]
     attempts = [replace(trajectory, segments=(Segment(tuple(spans)), *trajectory.segments[1:])), *groups[0][1:]]
     return [Group(tuple(attempts))], len(letters) - 1
+
+
+def test_a_session_without_critic_and_reference_says_so(session, groups):
+    with pytest.raises(DataError, match="grpo as it is set asks neither a critic nor a reference.*frozenlake-ppo"):
+        facts(session, groups)
 
 
 def test_what_the_tokenizer_would_have_said_comes_back_as_it_is(session, groups):

@@ -66,8 +66,12 @@ UNBOUNDED = frozenset(("entropy_coef", "kl_coef", "omega", "filter.slack"))
 def facts(session: Session, groups: Sequence[Group]) -> Batch:
     """A batch that knows what the session's models say of its tokens, everywhere in the responses: logprobs under the
     current and the reference policy, the critic's values. Which of them there are is the algorithm's business
-    (`requires`); that they are there also where nothing was sampled is for looking at mask switches."""
+    (`requires`); that they are there also where nothing was sampled is for looking at mask switches. Raises DataError
+    where the session's algorithm asks its models nothing."""
     algorithm = session.config.algorithm
+    if not algorithm.requires:
+        raise DataError(f"{_named(algorithm)} as it is set asks neither a critic nor a reference, so this session has "
+                        "none; open one that has, such as load_config('frozenlake-ppo', {'algorithm.kl_coef': 0.05})")
     masks = replace(algorithm.masks, advantage_mask=False, **dict.fromkeys(ADVANTAGE_MASK))
     learner = copy.copy(session.learner)  # the same models; only what it is asked for is another
     learner.algorithm = replace(algorithm, masks=masks)
