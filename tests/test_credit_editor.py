@@ -15,7 +15,7 @@ from workbench.cells.credit import (LOSS_ONLY, credit_editor, credited, edit_ste
                                     show_mask_switches, with_rewards)
 from workbench.config import load_config
 from workbench.errors import ConfigError, DataError
-from workbench.types import Group
+from workbench.types import Group, StopReason
 from workbench.views.credit_editor import Edit
 
 
@@ -153,6 +153,17 @@ def test_tokens_that_are_trained_though_nobody_sampled_them_are_marked():
 def test_without_an_edit_nothing_is_compared():
     text = editor().view().text
     assert "was " not in text and "changed" not in text
+
+
+def test_an_attempt_that_failed_before_it_had_a_token_is_a_row_like_others():
+    """A bad rollout is data: not scored, not kept, nothing to draw, and no exception."""
+    failed = replace(GROUPS[0][3], turns=(), segments=(), stop_reason=StopReason.ENV_ERROR, error="did not start")
+    groups = [Group((*GROUPS[0][:3], failed)), *GROUPS[1:]]
+    opened = credit_editor(groups, "grpo", token_texts=texts, attempt=3, widgets=False)
+    row = next(line for line in opened.view().text.splitlines() if line.startswith("→"))
+    assert "not scored" in row and "0 tokens" in opened.view().text
+    assert opened.after(settings={"filter.zero_variance": "drop"}).text.count("ConfigError") == 0
+    assert opened.after(settings={"filter.keep": "min_p", "filter.ratio": 1.0}, attempt=0).text.count("filtered") >= 4
 
 
 @pytest.mark.parametrize(("edit", "words"), [

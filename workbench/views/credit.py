@@ -27,6 +27,7 @@ TokenTexts = Callable[[Sequence[int]], list[str]]
 
 PAPER, GAP, UNTRAINED = 7, 8, 9  # colours of the strips, after the seven steps from red to blue
 STRIP_PALETTE = (*(fill for fill, _ in m.RED_BLUE), m.CARD, "#525f6b", "#e3dcea")
+MOST_COLUMNS = 4000  # pixels of a strip
 ROUNDING = 1e-12  # of the largest value: below it, sums that were added up in another order are the same
 
 
@@ -88,7 +89,7 @@ def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Cred
                   m.warning(notice) if notice else None,
                   m.picture(png, f"credit of every sampled token, one row per attempt: {facts}"),
                   m.note("above: every sampled token of every attempt, one row each; red below zero, blue above, "
-                         "grey between turns, lilac: weight 0"))
+                         f"grey between turns, lilac: weight 0{_cut_words(max(t.num_sampled for t in trajectories))}"))
     return m.finished(Html(body + tokens.html), "\n".join([*text, tokens.text]), png)
 
 
@@ -124,7 +125,8 @@ def show_estimators(groups: Sequence[Group], credited: Mapping[str, Credited | s
                                            "zero, blue above, full at the column's own largest"),
                   _grid(cells[:max_rows], m.head_cells(header, right=header)), *map(m.warning, notices),
                   *([m.picture(png, f"one row per estimator: {', '.join(names)}"),
-                     m.note(f"every sampled token, all attempts end to end; rows from above: {', '.join(names)}")]
+                     m.note(f"every sampled token, all attempts end to end; rows from above: {', '.join(names)}"
+                            f"{_cut_words(sum(t.num_sampled for t in trajectories))}")]
                     if png else []))
     return m.finished(body, text, png)
 
@@ -328,8 +330,8 @@ def _estimator_strips(trajectories: Sequence[Trajectory], spans: Sequence[slice]
 
 
 def strips(attempts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]], scale: float) -> bytes:
-    """A picture: one row per attempt, one column per sampled token, a grey one between turns. Each attempt is its
-    advantage, weight, turn [T] and whether it was sampled here [T]."""
+    """A picture: one row per attempt, one column per sampled token, a grey one between turns; of more than MOST_COLUMNS
+    the first. Each attempt is its advantage, weight, turn [T] and whether it was sampled here [T]."""
     return _stacked([_pixels(*attempt, scale, True) for attempt in attempts]) or palette_png(
         np.full((4, 4), PAPER, np.uint8), STRIP_PALETTE)
 
@@ -360,4 +362,9 @@ def _stacked(rows: Sequence[np.ndarray], *, widest: int = 1000) -> bytes | None:
     pixels = np.full((len(rows) * (tall + 1), longest * wide), PAPER, np.uint8)
     for i, row in enumerate(rows):
         pixels[i * (tall + 1):i * (tall + 1) + tall, :len(row) * wide] = np.repeat(row, wide)
-    return palette_png(pixels[:, :4000], STRIP_PALETTE)
+    return palette_png(pixels[:, :MOST_COLUMNS], STRIP_PALETTE)
+
+
+def _cut_words(tokens: int) -> str:
+    """What a caption says where a row of so many tokens does not fit."""
+    return f"; at most the first {MOST_COLUMNS:,} tokens of a row are drawn" if tokens >= MOST_COLUMNS else ""
