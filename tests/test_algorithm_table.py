@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from experiments.algorithms import __main__ as door
-from experiments.algorithms import judge, plan, work
+from experiments.algorithms import judge, plan, pool, work
 from experiments.algorithms.plan import ENVIRONMENTS, Job, Terms, cluster_of, config_of, jobs, key_of, read_settings
 from experiments.algorithms.words import in_words, markdown
 from workbench.algorithms import ALGORITHMS
@@ -141,6 +141,12 @@ def stay(file):
 if __name__ == "__main__":
     list(pool.each([sys.argv[1]], stay, (), 1))
 """
+
+
+def test_more_items_than_a_process_takes_are_all_done(monkeypatch):
+    monkeypatch.setattr(pool, "ITEMS_PER_PROCESS", 2)
+    made = list(pool.each(range(7), pow, (2,), 1))
+    assert sorted(made) == [(n, n**2) for n in range(7)]
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes in /proc, which only Linux has")

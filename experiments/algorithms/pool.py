@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-JOBS_PER_PROCESS = 8  # then a new one: what libraries keep from run to run adds up
+ITEMS_PER_PROCESS = 12  # then a new one: what libraries keep from item to item adds up
 Item = TypeVar("Item")
 
 
@@ -22,8 +22,17 @@ def each(items: Sequence[Item], do: Callable[..., Any], arguments: Sequence[Any]
         yield from ((item, do(item, *arguments)) for item in items)
         return
     os.environ.update(ONE_THREAD | OFFLINE)  # what the processes begin with
+    portion = workers * ITEMS_PER_PROCESS
+    for begin in range(0, len(items), portion):
+        yield from _portion(items[begin:begin + portion], do, arguments, workers)
+
+
+def _portion(items: Sequence[Item], do: Callable[..., Any], arguments: Sequence[Any], workers: int
+             ) -> Iterator[tuple[Item, Any]]:
+    """By fresh processes. A pool can renew them by itself (`max_tasks_per_child`), but that of Python 3.11 then stands
+    still now and then, with work left and nobody to do it."""
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=end_with,
-                             initargs=(os.getpid(),), max_tasks_per_child=JOBS_PER_PROCESS) as pool:
+                             initargs=(os.getpid(),)) as pool:
         asked = {pool.submit(do, item, *arguments): item for item in items}
         try:
             for future in as_completed(asked):
