@@ -38,7 +38,8 @@ from workbench.ops.normalize import METHODS
 from workbench.replay import stored_facts
 from workbench.store import Run, open_run
 from workbench.types import CreditTable, Group, Trajectory, View
-from workbench.views.credit import Credited, TokenTexts, changed_tokens, largest_change, show_estimators as draw_estimators
+from workbench.views.credit import Credited, TokenTexts, changed_tokens, largest_change
+from workbench.views.credit import show_estimators as draw_estimators
 from workbench.views.credit_editor import CreditEditor, Edit, Knob, Outcome
 from workbench.views.mask_switches import ROUNDING, SwitchEffect, show_switches
 
@@ -49,10 +50,11 @@ Facts = Batch | CreditTable | None
 FACTS = ("old_logp_T", "ref_logp_T", "value_T", "final_value_N")
 
 # Settings that decide the loss or the number of updates, not what a token is worth.
-LOSS_ONLY = frozenset(("objective", "clip_low", "clip_high", "dual_clip", "sampler_cap", "reduction", "fixed_length", "epochs",
-                       "minibatches", "minibatch_size", "value_clip", "filter.equal_updates"))
+LOSS_ONLY = frozenset(("objective", "clip_low", "clip_high", "dual_clip", "sampler_cap", "reduction", "fixed_length",
+                       "epochs", "minibatches", "minibatch_size", "value_clip", "filter.equal_updates"))
 CHOICES: dict[str, Sequence[Any]] = {
-    "kl_estimator": ESTIMATORS, "kl_in": PLACES, "baseline": ("others", "none"), "bootstrap": ("context_full", "truncated", "never"),
+    "kl_estimator": ESTIMATORS, "kl_in": PLACES, "baseline": ("others", "none"),
+    "bootstrap": ("context_full", "truncated", "never"),
     "rewards.normalize": METHODS, "rewards.over": OVER, "filter.keep": tuple(READS), "filter.mass": MASSES,
     "filter.zero_variance": ZERO_VARIANCE, **{f"masks.{name}": (None, *SETS) for name in (*ADVANTAGE_MASK, *LOSS_MASK)},
 }
@@ -82,9 +84,10 @@ def credit_editor(groups: Sequence[Group], algorithm: Algorithm | str = "grpo", 
                   facts: Facts = None, attempt: int = 0, widgets: bool | None = None) -> CreditEditor:
     """Change a reward, an estimator or one of its settings, and see the credit of every token change.
 
-    `algorithm`: a name, or one with settings of its own to begin with. `facts`: a batch of the same groups that has what
-    a critic and a reference say (`wb.facts`, `Learner.facts`), or a stored credit table; without them an estimator that
-    needs them says so. `attempt`: the one shown in full, counted over all groups. `widgets` None: where somebody looks.
+    `algorithm`: a name, or one with settings of its own to begin with. `facts`: a batch of the same groups that has
+    what a critic and a reference say (`wb.facts`, `Learner.facts`), or a stored credit table; without them an estimator
+    that needs them says so. `attempt`: the one shown in full, counted over all groups. `widgets` None: where somebody
+    looks.
     """
     given = ALGORITHMS[_known(algorithm)]() if isinstance(algorithm, str) else algorithm
     start = next(name for name, kind in ALGORITHMS.items() if type(given) is kind)
@@ -92,8 +95,9 @@ def credit_editor(groups: Sequence[Group], algorithm: Algorithm | str = "grpo", 
     credit, usual = _edited_credit(groups, bases, _facts_of(groups, facts)), knobs_of(ALGORITHMS[start]())
     own = ", ".join(f"{knob.name} = {knob.default}" for knob, other in zip(knobs_of(given), usual)
                     if knob.default != other.default)
-    return CreditEditor(groups, token_texts, {name: knobs_of(base) for name, base in bases.items()}, credit, Edit(start),
-                        own=own, attempt=attempt, widgets=_has_widgets() if widgets is None else widgets)
+    knobs = {name: knobs_of(base) for name, base in bases.items()}
+    return CreditEditor(groups, token_texts, knobs, credit, Edit(start), own=own, attempt=attempt,
+                        widgets=_has_widgets() if widgets is None else widgets)
 
 
 def edit_step(run: Run | str | Path, step: int, *, attempt: int = 0, widgets: bool | None = None) -> CreditEditor:
@@ -103,8 +107,8 @@ def edit_step(run: Run | str | Path, step: int, *, attempt: int = 0, widgets: bo
     run = run if isinstance(run, Run) else open_run(run)
     updates = run.updates(step)
     table = run.credit(step, updates[0]) if updates else None
-    return credit_editor(run.groups(step), from_dict(run.config).algorithm, token_texts=stored_token_texts(run), facts=table,
-                         attempt=attempt, widgets=widgets)
+    return credit_editor(run.groups(step), from_dict(run.config).algorithm, token_texts=stored_token_texts(run),
+                         facts=table, attempt=attempt, widgets=widgets)
 
 
 def show_estimators(groups: Sequence[Group], names: Sequence[str] = tuple(ALGORITHMS), *, facts: Facts = None,
@@ -139,8 +143,9 @@ def show_mask_switches(groups: Sequence[Group], algorithm: Algorithm | str = "pp
     response = batch.response_T & ~batch.eligible_T
     return show_switches(
         effects, title=f"mask switches: {_named(algorithm)}", groups=("advantage_mask", "loss_mask"),
-        tokens=f"{int(batch.eligible_T.sum()):,} action tokens, {int(response.sum()):,} further tokens in the responses, "
-               f"{int((~batch.response_T).sum()):,} in first prompts", told=_told(effects, list(_timelines(base, lam))))
+        tokens=f"{int(batch.eligible_T.sum()):,} action tokens, {int(response.sum()):,} further tokens in the responses"
+               f", {int((~batch.response_T).sum()):,} in first prompts",
+        told=_told(effects, list(_timelines(base, lam))))
 
 
 # ------------------------------------------------------------------------------------------------ credit as arrays
@@ -154,13 +159,13 @@ def credited(batch: Batch, algorithm: Algorithm) -> Credited:
     bad_T = ~credit.advantage_T.isfinite()
     if bool(bad_T.any()):
         where = batch.describe_token(int(bad_T.nonzero()[0]))
-        raise DataError(f"{int(bad_T.sum())} tokens have no finite advantage, the first: {where}. A widened mask asks for "
-                        "values or logprobs at tokens that were not sampled, where training had none: wb.facts(session, "
-                        "groups) computes them in the whole response")
+        raise DataError(f"{int(bad_T.sum())} tokens have no finite advantage, the first: {where}. A widened mask asks "
+                        "for values or logprobs at tokens that were not sampled, where training had none: "
+                        "wb.facts(session, groups) computes them in the whole response")
     counts = {f"tokens_{term}": float((credit.weights_of(term) != 0).sum()) for term in _terms(algorithm)}
-    return Credited(credit.advantage_T.numpy(), credit.weight_T.numpy(),
-                    None if credit.return_T is None else credit.return_T.numpy(), batch.reward_N.numpy(), kept_N.numpy(),
-                    dict(credit.notes) | counts)
+    return_T = None if credit.return_T is None else credit.return_T.numpy()
+    return Credited(credit.advantage_T.numpy(), credit.weight_T.numpy(), return_T, batch.reward_N.numpy(),
+                    kept_N.numpy(), dict(credit.notes) | counts)
 
 
 def with_rewards(groups: Sequence[Group], rewards: Mapping[tuple[int, int], float | None]) -> tuple[Group, ...]:
@@ -187,8 +192,9 @@ def _with_rewards(trajectory: Trajectory, n: int, rewards: Mapping[int, float | 
         elif 0 <= turn < len(turns):
             turns[turn] = replace(turns[turn], reward=reward, reward_parts={})
         else:
-            raise DataError(f"attempt {n} has {len(turns)} turns, counted from 0, and {'an' if trajectory.outcome is not None else 'no'} "
-                            f"outcome after them; there is no turn {turn}")
+            an = "no" if trajectory.outcome is None else "an"
+            raise DataError(f"attempt {n} has {len(turns)} turns, counted from 0, and {an} outcome after them; there "
+                            f"is no turn {turn}")
     return replace(trajectory, turns=tuple(turns), **outcome)
 
 
@@ -228,7 +234,8 @@ def _facts_of(groups: Sequence[Group], source: Facts) -> dict[str, Any]:
     batch = source if isinstance(source, Batch) else Batch.from_groups(groups)
     if isinstance(source, CreditTable):
         columns = {name.rpartition("_")[0]: name for name in FACTS}
-        return stored_facts(batch, source, [fact for column, fact in columns.items() if column in source.columns], "a step")
+        there = [fact for column, fact in columns.items() if column in source.columns]
+        return stored_facts(batch, source, there, "a step")
     found = {name: getattr(batch, name) for name in FACTS if getattr(batch, name) is not None}
     expected = sum(len(segment) for group in groups for t in group for segment in t.segments)
     if batch.num_tokens != expected:
@@ -342,7 +349,8 @@ def _terms_for(algorithm: Any, switch: str) -> dict[str, Any]:
     """What must be set so that this switch, or some switch of this group, has something to act on."""
     entropy = {} if algorithm.entropy_coef else {"entropy_coef": SMALL_COEF}
     coef = {} if algorithm.kl_coef else {"kl_coef": SMALL_COEF}
-    place = {"kl_reward_over": "reward", "advantage_mask": "reward", "kl_loss_over": "loss", "loss_mask": "loss"}.get(switch)
+    places = {"kl_reward_over": "reward", "advantage_mask": "reward", "kl_loss_over": "loss", "loss_mask": "loss"}
+    place = places.get(switch)
     pull = coef | ({} if algorithm.kl_in == place else {"kl_in": place}) if place else {}
     return pull | (entropy if switch in ("entropy_over", "loss_mask") else {})
 
@@ -390,11 +398,12 @@ def _told(effects: Sequence[SwitchEffect], settings: Sequence[str]) -> list[str]
     one, lower = (gae.largest[name][0] for name in settings)
     told = []
     if one <= ROUNDING:
-        told.append(f"at {settings[0]}, before whitening, no action token's advantage depends on the timeline (gae_over): "
-                    f"the largest change is {one:.1g}")
+        told.append(f"at {settings[0]}, before whitening, no action token's advantage depends on the timeline "
+                    f"(gae_over): the largest change is {one:.1g}")
     if lower > ROUNDING:
         told.append(f"at {settings[1]} it does: by up to {lower:.2g}")
-    moved = [e.name for e in effects if e.largest and not e.name.endswith("_mask") and e.largest[settings[0]][0] > ROUNDING]
+    single = [effect for effect in effects if effect.largest and not effect.name.endswith("_mask")]
+    moved = [effect.name for effect in single if effect.largest[settings[0]][0] > ROUNDING]
     if one <= ROUNDING and moved:
         told.append(f"so what still changes there before whitening comes from {', '.join(moved)}")
     return told

@@ -1,4 +1,4 @@
-"""Tokenize sampled text once more, on purpose, and count what breaks. Nothing else in this package does that (law 2)."""
+"""Tokenize sampled text once more, on purpose, and count what breaks. Nothing else in this package does it (law 2)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -46,8 +46,8 @@ class Retokenized:
 def retokenize(session: Session, groups: Sequence[Group]) -> Retokenized:
     """What a trainer would be handed that stores text and tokenizes it again, as many do.
 
-    Each turn is decoded, control tokens included, and encoded by the same tokenizer. The logprobs of ids that changed are
-    those of the session's learner, in the same place.
+    Each turn is decoded, control tokens included, and encoded by the same tokenizer. The logprobs of ids that changed
+    are those of the session's learner, in the same place.
     """
     made = tuple(Group(tuple(replace(t, segments=tuple(_again(session, s) for s in t.segments)) for t in group))
                  for group in groups)
@@ -68,7 +68,7 @@ def _ids(span: Span) -> tuple[int, ...]:
 
 
 def _again(session: Session, segment: Segment) -> Segment:
-    """The segment with the text of its sampled spans encoded anew. Their logprobs are not known: zeros stand for them."""
+    """The segment with the text of its sampled spans encoded anew. Their logprobs are not known: zeros stand there."""
     backend, spans = session.chat.encoder.backend, []
     for span in segment.spans:
         if span.eligible:

@@ -56,10 +56,10 @@ def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Cred
                 max_tokens: int = 1200, max_rows: int = 16) -> View:
     """What each attempt of a batch is worth, and every token of one of them.
 
-    You will see a line of facts about the whole batch, a row per attempt (rewards by turn, `*` where edited; whether the
-    filter kept it; the range of its tokens' advantages; with `before` also how many of them changed), strips with every
-    sampled token of every attempt from red to blue, and the tokens of the attempt number `attempt` (counted over all
-    groups) in full, those that changed with a line below. Of more than `max_rows` attempts the chosen one, the edited ones
+    You will see a line of facts about the whole batch, a row per attempt (whether the filter kept it; the range of its
+    tokens' advantages; with `before` also how many of them changed; rewards by turn, `*` where edited), strips with
+    every sampled token of every attempt from red to blue, and the tokens of the attempt number `attempt` (counted over
+    all groups), those that changed with a line below. Of more than `max_rows` attempts the chosen one, the edited ones
     and the first have a row.
     """
     trajectories = trajectories_of(groups)
@@ -68,8 +68,10 @@ def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Cred
     facts = _facts(credited, before)
     header, lines = _table(groups, credited, before, spans, edited)
     right = [name for name in header if name not in ("attempt", "", "reward by turn", "kept")]
-    told = sorted(sorted(range(len(lines)), key=lambda n: (n != attempt, n not in {n for n, _ in edited}, n))[:max_rows])
-    notice = f"{len(told)} of {len(lines)} attempts shown, {len(lines) - len(told)} hidden" if len(told) < len(lines) else ""
+    by_edit = {n for n, _ in edited}
+    told = sorted(sorted(range(len(lines)), key=lambda n: (n != attempt, n not in by_edit, n))[:max_rows])
+    hidden = len(lines) - len(told)
+    notice = f"{len(told)} of {len(lines)} attempts shown, {hidden} hidden" if hidden else ""
     names = ["", *header]
     text = [visible(title), facts, words.aligned(
         [names, *(["→" if n == attempt else "", *(visible(cell, newline="⏎") for cell in lines[n])] for n in told)],
@@ -121,8 +123,9 @@ def show_estimators(groups: Sequence[Group], credited: Mapping[str, Credited | s
     spelled = [[visible(cell, newline="⏎") for cell in line] for line in [header, *lines[:max_rows]]]
     text = "\n".join([visible(title), words.aligned(spelled, right=range(len(header))), *map(visible, notices)])
     png = _estimator_strips(trajectories, spans, credited)
-    body = m.card(m.heading(title), m.note("advantage of a turn's tokens, first..last where they differ; colours: red below "
-                                           "zero, blue above, full at the column's own largest"),
+    body = m.card(m.heading(title),
+                  m.note("advantage of a turn's tokens, first..last where they differ; colours: red below zero, blue "
+                         "above, full at the column's own largest"),
                   _grid(cells[:max_rows], m.head_cells(header, right=header)), *map(m.warning, notices),
                   *([m.picture(png, f"one row per estimator: {', '.join(names)}"),
                      m.note(f"every sampled token, all attempts end to end; rows from above: {', '.join(names)}"
@@ -198,7 +201,8 @@ def _facts(credited: Credited, before: Credited | None) -> str:
     if trained:
         worth = credited.advantage_T[credited.weight_T != 0]
         facts.append(f"advantages {words.signed(float(worth.min()))} to {words.signed(float(worth.max()))}, mean "
-                     f"{words.signed(round(float(worth.mean()), 6) + 0.0)}, deviation {words.number(float(worth.std()), 3)}")
+                     f"{words.signed(round(float(worth.mean()), 6) + 0.0)}, deviation "
+                     f"{words.number(float(worth.std()), 3)}")
     if before is not None:
         changed = int(changed_tokens(credited.advantage_T, before.advantage_T).sum())
         facts.append(f"{words.count(changed, 'token')} with another advantage than before")
@@ -253,7 +257,7 @@ def _worth_words(credited: Credited, before: Credited | None, span: slice) -> li
         now_T, was_T = credited.advantage_T, before.advantage_T
         changed_T = changed_tokens(now_T, was_T)[span]
         by = largest_change(now_T[span], was_T[span], changed_T)
-        cells += [f"{int(changed_T.sum()):,}" if changed_T.any() else "", words.number(by, 2) if changed_T.any() else ""]
+        cells += [f"{int(changed_T.sum()):,}", words.number(by, 2)] if changed_T.any() else ["", ""]
     return cells
 
 
@@ -284,8 +288,8 @@ def _cell(text: str, background: str = m.CARD, foreground: str = m.INK, *, align
 
 def _grid(rows: Sequence[Sequence[Html]], header: Sequence[Html]) -> Html:
     """A `markup.table` in figures of one width."""
-    body = [tag("tr", *row, style=f"background-color:{m.CARD}") for row in rows]
-    return tag("table", tag("thead", tag("tr", *header, style=f"background-color:{m.CARD}")), tag("tbody", *body), style=(
+    head, *body = [tag("tr", *row, style=f"background-color:{m.CARD}") for row in (header, *rows)]
+    return tag("table", tag("thead", head), tag("tbody", *body), style=(
         f"border-collapse:collapse;margin:6px 0;background-color:{m.CARD};color:{m.INK};font-size:12px;"
         f"font-family:{m.MONO};white-space:nowrap"))
 

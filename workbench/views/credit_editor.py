@@ -42,9 +42,9 @@ class Knob:
 
 @dataclass(frozen=True)
 class Edit:
-    """What differs from the batch as it was collected: the algorithm, its settings by dotted name, and what a turn of an
-    attempt earned: (number of the attempt over all groups, turn) -> reward, None: not scored. The turn after the last one
-    is the outcome."""
+    """What differs from the batch as it was collected: the algorithm, its settings by dotted name, and what a turn of
+    an attempt earned: (number of the attempt over all groups, turn) -> reward, None: not scored. The turn after the
+    last one is the outcome."""
 
     algorithm: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -67,7 +67,8 @@ class Outcome:
 
 class CreditEditor:
     """Shows itself as the last line of a cell. `edit` is what is set now; `outcome()` its arrays; `view()` its picture;
-    `after(...)` the picture of another edit, without touching this one: for a notebook that is read, not played with."""
+    `after(...)` the picture of another edit, without touching this one: for a notebook that is read, not played with.
+    """
 
     def __init__(self, groups: Sequence[Group], token_texts: TokenTexts, knobs: Mapping[str, Sequence[Knob]],
                  credit: Callable[[Edit], Outcome], start: Edit, *, own: str = "", attempt: int = 0,
@@ -101,7 +102,7 @@ class CreditEditor:
         title = f"credit: {edit.algorithm}{own}{str(edit).removeprefix(edit.algorithm)}"
         try:
             outcome = self.outcome(edit)
-        except Exception as error:  # whatever it is: in a widget's callback it would vanish into a log that nobody reads
+        except Exception as error:  # whatever it is: out of a widget's callback it would go to a log that nobody reads
             return failed_view(title, f"{type(error).__name__}: {error}")
         chosen = self.attempt if attempt is None else self._attempt(attempt)
         before = None if edit == self.start else self._unedited()
@@ -172,7 +173,8 @@ class _Panel:
         self.picture.add_class("wb-credit")
         right = ipywidgets.VBox([self.paid, self.picture], layout=ipywidgets.Layout(
             width="calc(100% - 290px)", flex="1 1 0", min_width="0", overflow="auto"))
-        self.box = ipywidgets.HBox([self.settings, right], layout=ipywidgets.Layout(align_items="flex-start", width="100%"))
+        self.box = ipywidgets.HBox([self.settings, right], layout=ipywidgets.Layout(
+            align_items="flex-start", width="100%"))
         self.box.add_class("wb-credit-editor")
         self.algorithm.observe(self._other_algorithm, "value")
         self.attempt.observe(self._other_attempt, "value")
@@ -203,7 +205,8 @@ class _Panel:
         self.settings.children = [*rows, self.reset]
 
     def _heading(self, text: str) -> Any:
-        return self.w.HTML(f'<b style="font-size:12px">{text}</b>', layout=self.w.Layout(margin="6px 0 0 0", height="20px"))
+        return self.w.HTML(f'<b style="font-size:12px">{text}</b>',
+                           layout=self.w.Layout(margin="6px 0 0 0", height="20px"))
 
     def _line(self, knob: Knob) -> Any:
         is_slider = not knob.part and not knob.choices and isinstance(knob.default, float) and knob.high is not None
@@ -214,12 +217,13 @@ class _Panel:
         choices = knob.choices if not knob.choices or value in knob.choices else (*knob.choices, value)
         if choices:  # by number: to a widget None is no choice at all
             control = self.w.Dropdown(options=[(_word(c), i) for i, c in enumerate(choices)],
-                                      value=next(i for i, c in enumerate(choices) if c is value or c == value), layout=layout)
+                                      value=choices.index(value), layout=layout)
         elif is_slider:
             control = self.w.FloatSlider(value=value, min=knob.low, max=knob.high, step=0.01, readout_format=".2f",
                                          layout=layout)
         elif isinstance(knob.default, int):
-            control = self.w.BoundedIntText(value=value, min=int(knob.low), max=int(knob.high or 1_000_000), layout=layout)
+            control = self.w.BoundedIntText(value=value, min=int(knob.low), max=int(knob.high or 1_000_000),
+                                            layout=layout)
         else:
             control = self.w.FloatText(value=value, step=0.05, layout=layout)
         control.add_class(f"wb-knob-{knob.name.replace('.', '-')}")

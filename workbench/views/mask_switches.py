@@ -19,11 +19,11 @@ ROUNDING = 1e-9  # a change of an advantage below this is that of sums which wer
 class SwitchEffect:
     """One switch turned to the whole response, everything else as it was.
 
-    `advantages`, `returns`, `weights`: tokens for which these change (None: there are none). `largest`: name of a setting
-    of gamma and lambda -> the largest change of an *action* token's advantage (before whitening, after whitening; None:
-    this algorithm does not whiten). `denominators`: term of the loss -> (tokens before, after), where they differ.
-    `set_for_it`: what had to be set besides, so that it can act. `error`: why it could not be turned here; `inert`: why
-    it cannot change anything."""
+    `advantages`, `returns`, `weights`: tokens for which these change (None: there are none). `largest`: name of a
+    setting of gamma and lambda -> the largest change of an *action* token's advantage (before whitening, after
+    whitening; None: this algorithm does not whiten). `denominators`: term of the loss -> (tokens before, after), where
+    they differ. `set_for_it`: what had to be set besides, so that it can act. `error`: why it could not be turned here;
+    `inert`: why it cannot change anything."""
 
     name: str
     advantages: int = 0
@@ -40,9 +40,9 @@ def show_switches(effects: Sequence[SwitchEffect], *, title: str, tokens: str, g
                   told: Sequence[str] = ()) -> View:
     """A row per switch, the groups (named in `groups`) last.
 
-    You will see for how many tokens advantage, return and weight change, by how much an action token's advantage changes
-    at most (a dot: not at all; 1e-16 is rounding and counts as not at all), and which denominator counts other tokens.
-    `told`: sentences that these numbers bear out; `tokens` says what the batch holds.
+    You will see for how many tokens advantage, return and weight change, by how much an action token's advantage
+    changes at most (a dot: not at all; 1e-16 is rounding and counts as not at all), and which denominator counts other
+    tokens. `told`: sentences that these numbers bear out; `tokens` says what the batch holds.
     """
     settings = list(dict.fromkeys(name for effect in effects for name in effect.largest))
     header = ["switched to the response", "advantage", "return", "weight"]
@@ -51,14 +51,14 @@ def show_switches(effects: Sequence[SwitchEffect], *, title: str, tokens: str, g
     lines = [_line(effect, settings, effect.name in groups) for effect in effects]
     right = header[1:-1]
     spelled = [[visible(cell, newline="⏎") for cell in line] for line in [header, *lines]]
-    legend = ("advantage, return, weight: tokens that change; then the largest change of an action token's advantage; last: "
-              "tokens that a term of the loss is taken over")
+    legend = ("advantage, return, weight: tokens that change; then the largest change of an action token's advantage; "
+              "last: tokens that a term of the loss is taken over")
     notes = [note for effect in effects for note in _notes(effect)]
     text = "\n".join([visible(title), visible(tokens), legend, words.aligned(spelled, right=range(1, len(header) - 1)),
                       *map(visible, notes), *(f"→ {visible(sentence)}" for sentence in told)])
     rows = [_row(line, effect, settings, effect.name in groups) for line, effect in zip(lines, effects)]
     body = m.card(m.heading(title), m.note(tokens), m.note(legend), m.table(rows, m.head_cells(header, right=right)),
-                  *(m.note(note) for note in notes), *(m.block(f"→ {sentence}", style="margin:4px 0") for sentence in told))
+                  *map(m.note, notes), *(m.block(f"→ {sentence}", style="margin:4px 0") for sentence in told))
     return m.finished(body, text)
 
 
@@ -73,7 +73,8 @@ def _line(effect: SwitchEffect, settings: Sequence[str], is_group: bool) -> list
     name = f"{effect.name} = false" if is_group else effect.name
     if effect.error or effect.inert:
         return [name, *["—"] * (3 + 2 * len(settings)), "not possible" if effect.error else "no effect here"]
-    changed = [_count(effect.advantages), "—" if effect.returns is None else _count(effect.returns), _count(effect.weights)]
+    returns = "—" if effect.returns is None else _count(effect.returns)
+    changed = [_count(effect.advantages), returns, _count(effect.weights)]
     sizes = [_size(value) for setting in settings for value in effect.largest.get(setting, (None, None))]
     counted = ", ".join(f"{term} {before:,} → {after:,}" for term, (before, after) in effect.denominators.items())
     return [name, *changed, *sizes, counted or "·"]
@@ -97,4 +98,5 @@ def _row(line: Sequence[str], effect: SwitchEffect, settings: Sequence[str], is_
         moved = value is not None and value > ROUNDING
         cells.append(m.number_cell(text, background="#fde3c3" if moved else paper, foreground=m.INK,
                                    title="" if value is None else f"largest change {value:.3g}"))
-    return [*cells, m.cell(line[-1], background=paper, foreground=m.MUTED if line[-1] in ("·", "no effect here") else m.INK)]
+    ink = m.MUTED if line[-1] in ("·", "no effect here") else m.INK
+    return [*cells, m.cell(line[-1], background=paper, foreground=ink)]

@@ -104,8 +104,8 @@ def _text(shown: Sequence, summary: str, longest: int, notice: str, *, width: in
 def show_counts(groups: Sequence[Group]) -> View:
     """How many tokens each author wrote, and which of them are trained: the masks as numbers.
 
-    You will see a row per kind of token: how many there are in all and per attempt, and their share. The kind `TRAIN` is
-    what the policy sampled in that very segment; `again` are its tokens where they are shown once more.
+    You will see a row per kind of token: how many there are in all and per attempt, and their share. The kind `TRAIN`
+    is what the policy sampled in that very segment; `again` are its tokens where they are shown once more.
     """
     kind_T = np.concatenate([np.zeros(0, np.int8), *(kinds_of(segment) for group in groups for t in group
                                                      for segment in t.segments)])

@@ -1,4 +1,4 @@
-"""What becomes of sampled tokens when their text is tokenized once more: the bug that law 2 forbids, shown on purpose."""
+"""What becomes of sampled tokens when their text is tokenized once more: the bug that law 2 forbids, on purpose."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -19,8 +19,8 @@ LONGEST = 60  # tokens of a turn that are drawn
 
 @dataclass(frozen=True)
 class TurnTwice:
-    """A turn as it was sampled, and as its text is tokenized. `logp`: what the sampled ids had, as recorded; `logp_again`
-    what the policy gives to the other ids in the same place, None where they are the same."""
+    """A turn as it was sampled, and as its text is tokenized. `logp`: what the sampled ids had, as recorded;
+    `logp_again` what the policy gives to the other ids in the same place, None where they are the same."""
 
     attempt: int
     turn: int
@@ -36,8 +36,8 @@ class TurnTwice:
 
 @dataclass(frozen=True)
 class MaskDamage:
-    """What the mask that was recorded at sampling marks in the re-tokenized sequences, by position: tokens of the policy
-    that it marks, tokens of others that it marks, tokens of the policy that it misses."""
+    """What the mask that was recorded at sampling marks in the re-tokenized sequences, by position: tokens of the
+    policy that it marks, tokens of others that it marks, tokens of the policy that it misses."""
 
     right: int
     others: int
@@ -48,18 +48,19 @@ def show_retokenized(turns: Sequence[TurnTwice], damage: MaskDamage, token_texts
                      max_turns: int = 4) -> View:
     """How many turns come back with other ids, and the first of them, both ways, token by token (`▏` between tokens).
 
-    You will see the counts, what the recorded mask now marks, and per turn the logprob that was recorded beside the one of
-    the ids that a trainer would be given: it would take their ratio for a change of the policy.
+    You will see the counts, what the recorded mask now marks, and per turn the logprob that was recorded beside the one
+    of the ids that a trainer would be given: it would take their ratio for a change of the policy.
     """
     other = [turn for turn in turns if turn.differs]
     facts = [f"{len(other):,} of {words.count(len(turns), 'turn')} come back with other ids",
-             f"{sum(len(t.sampled) for t in turns):,} tokens were sampled, {sum(len(t.encoded) for t in turns):,} come back"]
-    mask = (f"the mask recorded at sampling now marks {damage.right:,} tokens of the policy, {damage.others:,} of somebody "
-            f"else, and misses {damage.missed:,} of the policy's") if other else "the recorded mask still fits"
+             f"{sum(len(t.sampled) for t in turns):,} tokens were sampled, {sum(len(t.encoded) for t in turns):,} come "
+             "back"]
+    mask = (f"the mask recorded at sampling now marks {damage.right:,} tokens of the policy, {damage.others:,} of "
+            f"somebody else, and misses {damage.missed:,} of the policy's") if other else "the recorded mask still fits"
     text, html = [visible(title), " · ".join(facts), mask], []
     for turn in other[:max_turns]:
-        line = (f"attempt {turn.attempt}, turn {turn.turn}: {len(turn.sampled)} tokens, {len(turn.encoded)} again; logprob "
-                f"{turn.logp:.2f} when it was sampled, {_logp(turn.logp_again)} for what came back")
+        line = (f"attempt {turn.attempt}, turn {turn.turn}: {len(turn.sampled)} tokens, {len(turn.encoded)} again; "
+                f"logprob {turn.logp:.2f} when it was sampled, {_logp(turn.logp_again)} for what came back")
         sampled, encoded = token_texts(turn.sampled), token_texts(turn.encoded)
         text += [line, f"  sampled    {visible('▏'.join(sampled[:LONGEST]), newline='⏎')}",
                  f"  once more  {visible('▏'.join(encoded[:LONGEST]), newline='⏎')}"]

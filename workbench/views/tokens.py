@@ -182,7 +182,8 @@ def _draw_segment(segment: Segment, token_texts: Callable[[Sequence[int]], list[
             if context is not None and kind_T[run.start] not in CREDITED:
                 shown = _shortened(texts[a:b], context)
                 text.append(f"[{mark}|{visible(''.join(shown), newline='⏎')}]")
-                rows.append(_run_html(int(kind_T[run.start]), mark, ["".join(shown).replace("\n", "⏎")], facts, scale, False))
+                line = ["".join(shown).replace("\n", "⏎")]
+                rows.append(_run_html(int(kind_T[run.start]), mark, line, facts, scale, False))
                 continue
             text.append(f"[{mark}|{visible(('▏' if split else '').join(texts[a:b]), newline='⏎')}]")
             rows.append(_run_html(int(kind_T[run.start]), mark, texts[a:b], facts, scale, split))
@@ -253,7 +254,8 @@ def _run_html(kind: int, mark: str, texts: Sequence[str], facts: _Facts, scale: 
         if advantage is not None and np.isfinite(advantage[i]):
             background, foreground = m.red_blue(float(advantage[i]), scale)
             style = f"background-color:{background};color:{foreground};border-top:{look.top};padding:1px 0"
-        below = f";border-bottom:2px solid {m.INK};padding:1px 0 4px" if changed[i] else ""  # clear of the character `_`
+        # The line of a change stands clear of the character `_`.
+        below = f";border-bottom:2px solid {m.INK};padding:1px 0 4px" if changed[i] else ""
         tokens.append(tag("span", _broken(text, last=i == len(texts) - 1), title=_tooltip(facts, i),
                           style=f"{style};border-right:1px solid {m.MUTED if split else m.CARD}{below}"))
     return [margin, _tokens_cell(tokens)]
