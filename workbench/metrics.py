@@ -9,6 +9,8 @@ import numpy as np
 
 from workbench.types import Group, StopReason, trajectories_of
 
+ROUNDING = 1e-9  # as in ops/group.py, which needs torch; a test holds them together
+
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Rewards, success, spread within groups, lengths and stop reasons of one step; every key is a plain number. What
@@ -17,7 +19,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
     `reward_std_within` is the mean over groups of the standard deviation inside a group (population form): the signal
     that group baselines live on, and the first to fall in an echo trap (RAGEN, arXiv 2504.20073, section 4).
-    `flat_groups` is the share of groups in which all scored rewards are equal: they teach nothing.
+    `flat_groups` is the share of groups in which all scored rewards are equal (up to rounding): they teach nothing.
     `reasoning_stated` is the share of thoughts that state something the environment could check, `reasoning_agrees` the
     share of those in which all of it was true (the environment's `info["reasoning"]`).
     """
@@ -35,7 +37,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "reward_mean": rewards,
         "reward_std": [rewards.std()] if len(rewards) else [],
         "reward_std_within": spreads,
-        "flat_groups": [spread == 0.0 for spread in spreads],
+        "flat_groups": [np.ptp(some) <= ROUNDING * np.abs(some).max() for some in per_group if len(some)],
         "success": [bool(t.success) for t in trajectories] if knows else [],
         "turns": [len(t.turns) for t in trajectories],
         "sampled_tokens": [t.num_sampled for t in trajectories],

@@ -107,3 +107,18 @@ def test_never_nan_and_sums_to_zero_in_every_group(rows, normalize_std):
 def test_a_constant_added_to_every_reward_changes_nothing(rewards, constant):
     groups = [0] * len(rewards)
     assert advantage([r + constant for r in rewards], groups) == pytest.approx(advantage(rewards, groups), abs=1e-9)
+
+
+def test_sums_in_another_order_are_the_same_reward():
+    """Found on Sokoban, which really pays -1.6 and -1.5999999999999999: no credit, at any scale."""
+    from workbench import metrics
+    from workbench.ops.group import ROUNDING
+
+    assert metrics.ROUNDING == ROUNDING
+    for scale in (1.0, 1e-6, 1e6):
+        value = torch.tensor([-1.6, -1.5999999999999999 - 2**-52, -1.6], dtype=torch.float64) * scale
+        group, include = torch.zeros(3, dtype=torch.int64), torch.ones(3, dtype=torch.bool)
+        assert bool(group_statistics(value, group, include).flat.all())
+        assert not group_advantage(value, group, include, normalize_std=True).any()
+        apart = value + torch.tensor([0.0, 1e-6, 0.0], dtype=torch.float64) * scale
+        assert group_advantage(apart, group, include, normalize_std=True).any()

@@ -16,12 +16,9 @@ import math
 import torch
 from torch import Tensor
 
-from workbench.ops.group import group_statistics
+from workbench.ops.group import ROUNDING, group_statistics
 
-# Differences below this share of the largest number come from rounding (a reward is a sum of turns, and -0.1 three
-# times is not the float -0.3): such rewards, and such standard deviations, count as equal.
-TIE_DIGITS = 9
-ROUNDING = 10.0 ** -TIE_DIGITS
+TIE_DIGITS = 9  # standard deviations that agree in so many digits of the largest are equal, as ROUNDING has it
 
 
 def reward_std(reward_N: Tensor, group_N: Tensor, include_N: Tensor) -> Tensor:
@@ -31,9 +28,7 @@ def reward_std(reward_N: Tensor, group_N: Tensor, include_N: Tensor) -> Tensor:
     Source: RAGEN (arXiv 2504.20073), StarPO-S, the "uncertainty" of an initial state.
     """
     found = group_statistics(reward_N, group_N, include_N)
-    size_G = torch.zeros_like(found.std).scatter_reduce(
-        0, group_N[include_N], reward_N[include_N].double().abs(), "amax")
-    return torch.where(found.flat | (found.std <= ROUNDING * size_G), 0.0, found.std)
+    return torch.where(found.flat, 0.0, found.std)
 
 
 def top_share(std_G: Tensor, share: float) -> Tensor:

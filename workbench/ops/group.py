@@ -13,6 +13,11 @@ from torch import Tensor
 # Added to the standard deviation, as in the published implementations of GRPO.
 STD_EPSILON = 1e-6
 
+# Differences below this share of the largest number come from rounding: a reward is a sum of turns, and -0.1 three times
+# is not the float -0.3. Divided by a deviation, or by an optimizer that goes by the size of gradients, such
+# a difference would be trained on.
+ROUNDING = 1e-9
+
 
 class GroupStatistics(NamedTuple):
     """Per *group*, over the included attempts only."""
@@ -20,7 +25,7 @@ class GroupStatistics(NamedTuple):
     count: Tensor  # int64
     mean: Tensor   # float64; NaN where count is 0
     std: Tensor    # float64, unbiased (n - 1); NaN where count is below 2
-    flat: Tensor   # bool: at least two attempts, all with the very same value
+    flat: Tensor   # bool: at least two attempts, all with the same value (up to rounding)
 
 
 def group_statistics(value_N: Tensor, group_N: Tensor, include_N: Tensor) -> GroupStatistics:
@@ -34,7 +39,8 @@ def group_statistics(value_N: Tensor, group_N: Tensor, include_N: Tensor) -> Gro
     std = torch.where(count > 1, (squares / (count - 1)).sqrt(), torch.nan)
     highest = torch.full_like(zeros, -torch.inf).scatter_reduce(0, group_N, value_N, "amax")
     lowest = torch.full_like(zeros, torch.inf).scatter_reduce(0, group_N, value_N, "amin")
-    return GroupStatistics(count, mean, std, (count > 1) & (highest == lowest))
+    size = torch.maximum(highest.abs(), lowest.abs())
+    return GroupStatistics(count, mean, std, (count > 1) & (highest - lowest <= ROUNDING * size))
 
 
 def comparable(statistics: GroupStatistics, group_N: Tensor, include_N: Tensor) -> Tensor:

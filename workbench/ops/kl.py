@@ -33,8 +33,6 @@ def kl_estimate(logp_M: Tensor, ref_logp_M: Tensor, estimator: str) -> Tensor:
     """The estimate per token [M], in nats; the gradient flows through `logp_M`. Raises ValueError for another name."""
     if estimator == "k1":
         return logp_M - ref_logp_M
-    if estimator == "abs":
-        return (logp_M - ref_logp_M).abs()
     if estimator == "k2":
         return 0.5 * (logp_M - ref_logp_M) ** 2
     if estimator == "abs":
