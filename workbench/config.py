@@ -19,7 +19,7 @@ from typing import Any
 
 from workbench.algorithms import ALGORITHMS, GRPO, PPO, StarPO_S
 from workbench.algorithms.base import needs_critic
-from workbench.algorithms.liveness import check_sizes, inert_settings, remarks
+from workbench.algorithms.liveness import check_sizes, inert_settings, remarks, updates_of_a_step
 from workbench.collect import CollectConfig
 from workbench.critic import CriticConfig
 from workbench.engines import ENGINES, TransformersEngineConfig
@@ -249,8 +249,8 @@ def changed_config(tree: Mapping[str, Any], overrides: Mapping[str, Any]) -> tup
     before = to_dict(from_dict(tree))
     after = to_dict(from_dict(before))
     written = _flatten(overrides)
-    for key, value in written.items():
-        _set(after, key, value)
+    for key in sorted(written, key=lambda key: not key.endswith(".kind")):  # a kind first: it brings its own defaults
+        _set(after, key, written[key])
     config = from_dict(after)
     check_liveness(config, frozenset(written))
     old, new = _flatten(before), _flatten(to_dict(config))
@@ -342,8 +342,11 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
                           f"{train.group_size} trajectories into more parts than it has")
     inert: list[tuple[str, bool, str]] = [
         ("engine.device", True, "the embedded engine samples where the policy lives; set policy.device"),
-        ("learner.seed", alg.minibatches == 1 and not alg.minibatch_size, "nothing is shuffled while "
-         "algorithm.minibatches is 1"),
+        ("learner.seed", updates_of_a_step(alg, train.tasks_per_step, train.group_size) == alg.epochs,
+         "nothing is shuffled where a pass is one update"),
+        *((f"algorithm.masks.{f.name}", c.collect.history == "fresh", "with collect.history = 'fresh' every reply stands "
+           "in the prompt of the next segment, so that the response is the actions and nothing else")
+          for f in fields(alg.masks)),
         ("env.max_moves_per_action", getattr(c.env, "max_moves_per_action", 0) > getattr(c.env, "max_moves", 0),
          "env.max_moves ends the attempt before that many moves are made"),
         ("env.symbols", getattr(c.env, "observation", "") == "coordinates",

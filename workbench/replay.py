@@ -3,18 +3,20 @@
 Everything is taken from the stored trajectories of a step: the columns that say which token is which, then credit by
 the run's own algorithm (from a critic's values and a reference's logprobs as stored, where it needs them), then ratio
 and clip state from the stored logprobs. Each column of each credit table of the
-step is compared in every bit (NaN equals NaN). Nothing is sampled, no weights are needed.
+step is compared in every bit (NaN equals NaN, 0 equals -0). Nothing is sampled, no weights are needed.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
 from workbench.errors import StoreError
-from workbench.store import Run
+from workbench.rounding import code_fingerprint
+from workbench.store import Run, differing
 from workbench.types import CreditTable, Group, trajectories_of
 
 SHOWN = 5  # differing tokens named per column
@@ -44,6 +46,7 @@ class ReplayReport:
     left_out: Mapping[int, tuple[str, ...]]
     differences: tuple[Difference, ...]
     num_tokens: int
+    drift: str = ""  # in words, which versions or code were others when the step was made
 
     @property
     def equal(self) -> bool:
@@ -61,6 +64,8 @@ class ReplayReport:
         if not self.compared:
             lines.append(f"step {self.step} has no credit table: there is nothing to compare")
         lines.append("equal: every recomputed number is the stored one, bit for bit" if self.equal else "NOT EQUAL")
+        if self.drift and not self.equal:
+            lines.append(f"This step was made by another program, which may be all there is to it: {self.drift}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -91,7 +96,14 @@ def replay_step(run: Run, step: int, algorithm: Any, *,
         left_out[table.update] = tuple(name for name in table.columns if name not in expected)
         found = (_compare(table, name, column, groups, facts) for name, column in expected.items())
         differences += [difference for difference in found if difference is not None]
-    return ReplayReport(step, compared, left_out, tuple(differences), len(facts["token_id"]))
+    return ReplayReport(step, compared, left_out, tuple(differences), len(facts["token_id"]), _drift(run, step))
+
+
+def _drift(run: Run, step: int) -> str:
+    """Which versions and code are others now than when the step was made, in words; "": none, or nobody noted them."""
+    noted = [facts for after, facts in run.machines() if after < step]
+    now = {name: version(name) for name in ("torch", "numpy")} | {"code": code_fingerprint()}
+    return differing({name: noted[-1].get(name) for name in now}, now) if noted else ""
 
 
 def _credit(groups: Sequence[Group], table: CreditTable, algorithm: Any, collate: Any) -> dict[str, np.ndarray]:
@@ -189,11 +201,11 @@ def _compare(table: CreditTable, name: str, expected: np.ndarray, groups: Sequen
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """bool [T]: equal in every bit, so 0.0 is not -0.0; any NaN equals any NaN."""
+    """bool [T]: equal in every bit; any NaN equals any NaN. Nor does the sign of a zero count: it says by which product a
+    token that is not trained came to nothing, and no number that is made of it can tell."""
     if a.dtype.kind != "f":
         return a == b
-    bits = np.dtype(f"u{a.dtype.itemsize}")
-    return (np.ascontiguousarray(a).view(bits) == np.ascontiguousarray(b).view(bits)) | (np.isnan(a) & np.isnan(b))
+    return (a == b) | (np.isnan(a) & np.isnan(b))
 
 
 def _token_line(t: int, stored: np.ndarray, expected: np.ndarray, groups: Sequence[Group],

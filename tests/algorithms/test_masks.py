@@ -153,9 +153,12 @@ def test_groups_and_their_exceptions():
     ({"algorithm.kind": "ppo", "algorithm.masks.gae_over": "response"}, "at gamma = lambda = 1 the advantages of actions"),
     ({"algorithm.kind": "ppo", "algorithm.masks.kl_reward_over": "response"}, "nothing is paid"),
     ({"algorithm.kind": "ppo", "algorithm.whiten": False, "algorithm.masks.whiten_over": "response"}, "whitens nothing"),
+    ({"collect.history": "fresh", "algorithm.masks.loss_mask": False}, "the response is the actions and nothing else"),
+    ({"algorithm.rewards.normalize": "mean", "algorithm.rewards.over": "batch"}, "the same for all of a group"),
+    ({"algorithm.minibatch_size": 128, "learner.seed": 3}, "nothing is shuffled"),
     ({"algorithm.kind": "ppo", "algorithm.masks.gae": "response"}, "did you mean 'gae_over'"),
 ])
-def test_a_switch_that_can_do_nothing_is_refused(written, words):
+def test_a_setting_that_can_do_nothing_is_refused(written, words):
     with pytest.raises(ConfigError, match=words):
         load_config("frozenlake", written)
 
@@ -163,6 +166,12 @@ def test_a_switch_that_can_do_nothing_is_refused(written, words):
 @pytest.mark.parametrize("written", [
     {"algorithm.masks.loss_mask": False}, {"algorithm.kind": "ppo", "algorithm.masks.advantage_mask": False},
     {"algorithm.kind": "ppo", "algorithm.lam": 0.9, "algorithm.masks.gae_over": "response"},
+    {"algorithm.kind": "ppo", "algorithm.masks.gae_over": "response", "algorithm.masks.loss_over": "response"},
+    {"algorithm.kind": "ppo", "algorithm.masks.gae_over": "response", "algorithm.masks.loss_mask": False},
+    {"algorithm.kind": "ppo", "algorithm.kl_coef": 0.1, "algorithm.masks.advantage_mask": False,
+     "algorithm.masks.gae_over": "response"},
+    {"algorithm.kind": "gigpo", "algorithm.rewards.normalize": "mean"},
+    {"algorithm.kind": "reinforce", "algorithm.rewards.normalize": "mean", "algorithm.baseline": "none"},
 ])
 def test_those_that_act_are_not(written):
     load_config("frozenlake", written)

@@ -17,7 +17,7 @@ class GiGPO(GRPO):
     the group that stood in the same state, by what was earned from the turn on, discounted once per turn).
 
     Needs an environment that names its states (`state_key()`): a turn whose state nobody else stood in, or that has no
-    name, gets the first part alone. `normalize_std` divides both parts by their own group's deviation, or neither.
+    name, gets the first part alone. A group in which all earned the same may still differ turn by turn. `normalize_std` divides both parts by their own group's deviation, or neither.
     Source: Feng et al. 2025, "Group-in-Group Policy Optimization" (arXiv 2505.10978), with its gamma and omega.
     """
 
@@ -31,6 +31,10 @@ class GiGPO(GRPO):
         if not 0 <= self.gamma <= 1 or not 0 <= self.omega < float("inf"):
             raise ConfigError(f"algorithm.gamma lies in 0..1 and algorithm.omega is finite and not negative; got "
                               f"{self.gamma}, {self.omega}")
+
+    @property
+    def ignores_shifts(self) -> bool:
+        return not self.omega or self.gamma == 1
 
     def advantages(self, inputs: CreditInputs) -> Advantages:
         """The same for every token of a turn. Raises DataError where no turn of the whole batch names its state."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 
 from workbench.algorithms.base import needs_critic
-from workbench.algorithms.group_relative import GroupRelative
 from workbench.algorithms.masks import ADVANTAGE_MASK
 from workbench.algorithms.policy_gradient import PolicyGradient
 from workbench.errors import ConfigError
@@ -42,8 +41,9 @@ def inert_settings(algorithm: PolicyGradient, tasks: int, group_size: int) -> li
     found.append(("gamma", not compares, "algorithm.omega is 0, so turns are not compared"))
     found += [(f"filter.{name}", dead, reason) for name, dead, reason in algorithm.filter.inert(tasks, group_size)]
     found += [(f"rewards.{name}", dead, reason) for name, dead, reason in algorithm.rewards.inert()]
-    found.append(("rewards.normalize", algorithm.rewards.normalize == "mean" and algorithm.rewards.over == "group"
-                  and isinstance(algorithm, GroupRelative), f"{algorithm.name} takes the mean of the group off by itself"))
+    found.append(("rewards.normalize", algorithm.rewards.normalize == "mean" and algorithm.ignores_shifts,
+                  f"{algorithm.name} takes the mean of the group off by itself, and with it whatever is the same for all "
+                  "of a group"))
     return found + _inert_masks(algorithm)
 
 
@@ -79,7 +79,11 @@ def check_sizes(algorithm: PolicyGradient, group_size: int) -> None:
 def _inert_masks(algorithm: PolicyGradient) -> list[Inert]:
     paid, pulled = algorithm.kl_coef and algorithm.kl_in == "reward", algorithm.kl_coef and algorithm.kl_in == "loss"
     undiscounted = getattr(algorithm, "gamma", 1.0) == getattr(algorithm, "lam", 1.0) == 1.0
-    same = undiscounted and algorithm.masks.over("whiten_over") == "actions"
+    masks = algorithm.masks
+    # Beside the actions it does matter which timeline there is: for what is trained there, and for what it pays there.
+    elsewhere = masks.over("loss_over") == "response" or bool(
+        paid and masks.over("kl_reward_over") == masks.over("critic_over") == "response")
+    same = undiscounted and masks.over("whiten_over") == "actions" and not elsewhere
     found = [
         ("gae_over", not algorithm.has_timeline, f"{algorithm.name} gives all tokens of an attempt, or of a turn, "
          "the same credit"),

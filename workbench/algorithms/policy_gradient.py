@@ -93,6 +93,11 @@ class PolicyGradient(ABC):
         return torch.zeros_like(batch.truncated_N)
 
     @property
+    def ignores_shifts(self) -> bool:
+        """Whether what is added to the rewards of all attempts at a task, at their ends, has no effect."""
+        return False
+
+    @property
     def whitens(self) -> bool:
         """Whether `advantages` takes statistics over tokens (`inputs.whitened`)."""
         return False

@@ -20,7 +20,9 @@ class Reinforce(GroupRelative):
     """G_k - b for every token of turn k, with G_k = r_k + gamma G_{k+1} over the turns of an attempt.
 
     b is the mean of what the *other* attempts of the group earned, discounted from their beginning: they know nothing
-    of what was drawn in this one, so that it costs no bias. An attempt without a scored sibling gets zero.
+    of what was drawn in this one, so that it costs no bias. An attempt without a scored sibling gets zero. Attempts that
+    are all the same get zeros in their first turn; later ones get what is still to come less what all of it was, which
+    is noise and no bias.
     baseline="none": b = 0, one attempt per task is enough, and there is much more variance.
     Source: Williams 1992, "Simple statistical gradient-following algorithms"; a turn earns what comes after it only:
     Sutton et al. 1999, "Policy Gradient Methods", theorem 1.
@@ -42,6 +44,10 @@ class Reinforce(GroupRelative):
     def min_group_size(self) -> int:
         return 2 if self.baseline == "others" else 1
 
+    @property
+    def ignores_shifts(self) -> bool:
+        return self.baseline == "others" and self.gamma == 1
+
     def advantages(self, inputs: CreditInputs) -> Advantages:
         """The same for every token of a turn."""
         turns = inputs.turns
@@ -52,6 +58,6 @@ class Reinforce(GroupRelative):
             start_N = inputs.reward_N.index_copy(0, turns.row_P[first_P], return_P[first_P])
             above_N = leave_one_out(start_N, inputs.group_N, inputs.kept_N)
             count_N = group_statistics(start_N, inputs.group_N, inputs.kept_N).count[inputs.group_N]
-            # G_k - b in two parts, so that attempts that are all the same come out as exact zeros.
+            # G_k - b in two parts, so that the first turns of attempts that are all the same come out as exact zeros.
             return_P = (return_P - start_N[turns.row_P] + above_N[turns.row_P]) * (count_N > 1)[turns.row_P]
         return Advantages(return_P[turns.turn_of_A])

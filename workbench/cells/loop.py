@@ -186,7 +186,8 @@ def _stuck(loop: _Loop, step: int, empty: int, outcome: StepOutcome | None) -> s
     fault = next((f"; the first fault: {t.error}" for group in groups for t in group if t.error), "")
     metrics = rollout_metrics(groups)
     chosen, filtered = loop.session.config.algorithm.filter, ""
-    if chosen.acts and metrics["unscored"] < sum(map(len, groups)):
+    notes = outcome.metrics if outcome is not None else loop.stored.metrics_line(step)
+    if notes.get("credit_filter_kept") == 0 and metrics["unscored"] < sum(map(len, groups)):
         filtered = f"the filter ({chosen.label}) left out every attempt; "
     return (f"{empty} steps in a row taught nothing (step {step}: {filtered}{metrics.get('flat_groups', 0):.0%} of the "
             f"groups are flat, {metrics['unscored']:.0f} trajectories unscored{fault}). Look at them with `workbench show "

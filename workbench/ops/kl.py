@@ -7,7 +7,6 @@ k1 and k3 only):
     k2 = (log r)^2 / 2         biased, small variance, never negative
     k3 = (r - 1) - log r       unbiased, small variance, never negative
     abs = |log r|              no estimate of KL, but a distance: how far the two are apart, in nats
-    abs = |log r|              no estimate of the divergence but a distance, of first order where the models agree
 
 As a *reward* any of them is a number that is paid. As a *loss* they differ in what their gradient is: that of k2 is the
 gradient of the KL divergence in expectation; that of k1 is zero in expectation (it is the score function), so k1 in a
