@@ -177,3 +177,16 @@ def test_every_experiment_loads_without_a_word_and_changes_its_preset(path):
     base = next(line for line in path.read_text("utf-8").splitlines() if line.startswith("base")).split('"')[1]
     config, warnings = load_config_with_warnings(path)
     assert warnings == [] and config != PRESETS[base]()
+
+
+def test_a_setting_of_another_kind_is_told_whose_it_is():
+    with pytest.raises(ConfigError, match="no setting 'algorithm.lam'; algorithm.kind 'grpo' has none; ppo, turn_ppo"):
+        load_config("frozenlake", {"algorithm.lam": 0.9})
+    with pytest.raises(ConfigError, match="no algorithm 'PPO'; did you mean 'ppo'"):
+        load_config("frozenlake", {"algorithm.kind": "PPO"})
+
+
+@pytest.mark.parametrize("settings", [{"keep": "band"}, {"keep": "min_p", "ratio": 0.0}, {"keep": "top_share", "share": 1.0}])
+def test_a_filter_that_leaves_nothing_out_is_refused(settings):
+    with pytest.raises(ConfigError, match="it leaves nothing out"):
+        load_config("frozenlake", {f"algorithm.filter.{name}": value for name, value in settings.items()})

@@ -243,10 +243,11 @@ def _train(args: argparse.Namespace) -> int:
 def _tell_the_end(run) -> None:
     from workbench.cells.show import show_evaluations
     from workbench.metrics import filter_words
+    from workbench.views.words import count
 
     filtered = filter_words(run.metrics().to_dict("records"))
     print("\n".join(["", show_evaluations(run).text, "", *([filtered, ""] if filtered else []),
-                     f"{run.path}: {len(run.steps())} steps committed. "
+                     f"{run.path}: {count(len(run.steps()), 'step')} committed. "
                      f"Look at it: workbench show {shlex.quote(str(run.path))}"]))
 
 

@@ -138,9 +138,10 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
 
 
 def nearest(word: str, known: typing.Iterable[str]) -> str:
-    known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    """What to say of a word that is none of those known: the nearest, in whatever letters, else all of them."""
+    lower = {name.lower(): name for name in sorted(known)}
+    close = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.5)
+    return f"did you mean {lower[close[0]]!r}?" if close else f"known: {', '.join(lower.values())}"
 
 
 def _build(cls: type, tree: Any, path: str) -> Any:
@@ -234,7 +235,8 @@ def load_config_with_warnings(source: str | Path, overrides: Mapping[str, Any] =
     elif str(source).endswith(".toml"):
         base, written = _read_toml(Path(source))
     else:
-        raise ConfigError(f"no preset {str(source)!r}; {nearest(str(source), PRESETS)}; or name a .toml file")
+        raise ConfigError(f"no preset {str(source)!r} (and no run folder there); {nearest(str(source), PRESETS)}; or name "
+                          "a .toml file")
     written |= _flatten(overrides)
     tree = to_dict(PRESETS[base]())
     kinds_first = sorted(written.items(), key=lambda item: not item[0].endswith(".kind"))
@@ -297,8 +299,16 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
     elif leaf not in node and leaf != "kind" and parents[:1] != ["policy"]:
         known = _fields_of(tree, parents)
         if leaf not in known:
-            raise ConfigError(f"no setting {dotted!r}; {nearest(leaf, known)}")
+            raise ConfigError(f"no setting {dotted!r}; {_elsewhere(tree, parents, leaf) or nearest(leaf, known)}")
     node[leaf] = value
+
+
+def _elsewhere(tree: Mapping[str, Any], parents: list[str], leaf: str) -> str:
+    """Which other kinds of a part have a setting of this name, in words; "": none."""
+    if len(parents) != 1 or parents[0] not in KINDS:
+        return ""
+    kinds = [kind for kind, cls in KINDS[parents[0]].items() if leaf in _defaults_of(cls)]
+    return f"{parents[0]}.kind {tree[parents[0]].get('kind')!r} has none; {', '.join(kinds)} do" if kinds else ""
 
 
 def _fields_of(tree: Mapping[str, Any], parents: list[str]) -> dict[str, Any]:

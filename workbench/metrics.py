@@ -72,7 +72,7 @@ def filter_words(rows: Sequence[Mapping[str, float]]) -> str:
              f"{mean('credit_filter_groups_kept'):.1f} of {groups:.1f} groups a step "
              f"({mean('credit_filter_groups_flat'):.1f} were flat)"]
     if not np.isnan(mean("credit_filter_std_kept")):
-        words.append(f"reward std within groups {mean('credit_filter_std_kept'):.3g} in what is kept, "
+        words.append(f"reward std within groups (n - 1) {mean('credit_filter_std_kept'):.3g} in what is kept, "
                      f"{mean('credit_filter_std_all'):.3g} in all")
     words.append(f"{made:.0f} {'update' if made == 1 else 'updates'} made, {removed:.0f} removed")
     if empty:

@@ -84,7 +84,7 @@ class Filter:
     def acts(self) -> bool:
         """Whether it can leave anything out."""
         whole = {"all": True, "top_share": self.share == 1, "top_p": self.p == 1,
-                 "band": (self.low, self.high) == (0, 1)}.get(self.keep, False)
+                 "band": (self.low, self.high) == (0, 1), "min_p": self.ratio == 0}.get(self.keep, False)
         return not whole or self.zero_variance == "drop"
 
     def kept(self, reward_N: Tensor, group_N: Tensor, scored_N: Tensor) -> Tensor:
@@ -157,7 +157,8 @@ class Filter:
             owner = next(kind for kind, names in READS.items() if f.name in names)
             found.append((f.name, f.name not in reads, f"algorithm.filter.keep is {self.keep!r}, not {owner!r}"))
         found.append(("slack", self.keep == "top_p" and self.mass != "linear", "algorithm.filter.mass is 'softmax'"))
-        found += [("groups", self.groups >= tasks, f"a step has only {tasks} groups, so all that differ are kept"),
+        found += [("keep", self.keep != "all" and not self.acts, "as its numbers stand, it leaves nothing out"),
+                  ("groups", self.groups >= tasks, f"a step has only {tasks} groups, so all that differ are kept"),
                   ("attempts", self.attempts >= group_size, f"a group has only {group_size} attempts, so all are kept"),
                   ("equal_updates", not self.acts, "nothing is filtered")]
         return found

@@ -66,6 +66,8 @@ class PolicyGradient(ABC):
             raise ConfigError(f"algorithm.dual_clip belongs to objective 'clip'; {self.objective!r} has no such bound")
         if not 0 <= self.sampler_cap < math.inf:
             raise ConfigError(f"algorithm.sampler_cap is 0 (off) or above 0, got {self.sampler_cap}")
+        if not 0 <= self.entropy_coef < math.inf:
+            raise ConfigError(f"algorithm.entropy_coef is finite and not negative, got {self.entropy_coef}")
         if self.reduction not in REDUCTIONS:
             raise ConfigError(f"algorithm.reduction is one of {', '.join(REDUCTIONS)}, got {self.reduction!r}")
         if (self.reduction == "fixed-length") != (self.fixed_length > 0):
