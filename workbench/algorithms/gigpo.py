@@ -17,7 +17,8 @@ class GiGPO(GRPO):
     the group that stood in the same state, by what was earned from the turn on, discounted once per turn).
 
     Needs an environment that names its states (`state_key()`): a turn whose state nobody else stood in, or that has no
-    name, gets the first part alone. A group in which all earned the same may still differ turn by turn. `normalize_std` divides both parts by their own group's deviation, or neither.
+    name, gets the first part alone. A group in which all earned the same may still differ turn by turn. `normalize_std`
+    divides both parts by their own group's deviation, or neither.
     Source: Feng et al. 2025, "Group-in-Group Policy Optimization" (arXiv 2505.10978), with its gamma and omega.
     """
 

@@ -11,7 +11,8 @@ from workbench.algorithms.grpo import GRPO
 class GSPO(GRPO):
     """Group sequence policy optimisation: GRPO's advantages, the geometric mean of a sequence's ratios, and the mean
     over sequences of their means. A ratio is over what the model saw in one piece, a segment: in a history that is
-    rewritten each turn has its own, as in StepPO (arXiv 2604.18401). Its bounds are narrow because such a mean moves little; GRPO's would never clip it.
+    rewritten each turn has its own, as in StepPO (arXiv 2604.18401). Its bounds are narrow because such a mean moves
+    little; GRPO's would never clip it.
 
     Source: Zheng et al. 2025, "Group Sequence Policy Optimization" (arXiv 2507.18071), with its bounds.
     """

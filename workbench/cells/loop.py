@@ -189,8 +189,8 @@ def _stuck(loop: _Loop, step: int, empty: int, outcome: StepOutcome | None) -> s
     notes = outcome.metrics if outcome is not None else loop.stored.metrics_line(step)
     if notes.get("credit_filter_kept") == 0 and metrics["unscored"] < sum(map(len, groups)):
         filtered = f"the filter ({chosen.label}) left out every attempt; "
-    return (f"{empty} {'step' if empty == 1 else 'steps'} in a row taught nothing (step {step}: {filtered}{metrics.get('flat_groups', 0):.0%} of the "
-            f"groups are flat, {metrics['unscored']:.0f} trajectories unscored{fault}). Look at them with `workbench show "
+    return (f"{empty} {'step' if empty == 1 else 'steps'} in a row taught nothing (step {step}: {filtered}"
+            f"{metrics.get('flat_groups', 0):.0%} of the groups are flat, {metrics['unscored']:.0f} trajectories unscored{fault}). Look at them with `workbench show "
             f"{shlex.quote(str(loop.stored.path))} {step}`; a policy that always or never succeeds leaves nothing "
             "to compare")
 

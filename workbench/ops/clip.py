@@ -52,9 +52,9 @@ def sequence_surrogate(logp_T: Tensor, old_logp_T: Tensor, advantage_T: Tensor, 
 
         s = exp(mean over the sequence of (log pi_new - log pi_old))
 
-    so that a sequence (a segment: what the model saw in one piece) is held or free as a whole. A token's gradient is s A grad log pi (GSPO-token, whose gradient is
-    that of GSPO where a sequence has one advantage). `sequence_T` numbers the sequences from 0; `counts_T` (bool) says
-    which tokens the mean is over. The log of s is held below 10.
+    so that a sequence (a segment: what the model saw in one piece) is held or free as a whole. A token's gradient is s
+    A grad log pi (GSPO-token, whose gradient is that of GSPO where a sequence has one advantage). `sequence_T` numbers
+    the sequences from 0; `counts_T` (bool) says which tokens the mean is over. The log of s is held below 10.
     Source: Zheng et al. 2025, "Group Sequence Policy Optimization" (arXiv 2507.18071), eq. 5, 7 and 14.
     """
     sequences = int(sequence_T.max()) + 1 if len(sequence_T) else 0
