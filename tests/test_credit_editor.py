@@ -11,8 +11,8 @@ from learning_data import make_groups, unscore
 from workbench.algorithms import ALGORITHMS, GRPO, PPO
 from workbench.algorithms.masks import Masks
 from workbench.batch import Batch
-from workbench.cells.credit import (LOSS_ONLY, credit_editor, credited, edit_step, knobs_of, show_estimators,
-                                    show_mask_switches, with_rewards)
+from workbench.cells.credit import LOSS_ONLY, credit_editor, credited, edit_step, knobs_of, show_estimators, with_rewards
+from workbench.cells.mask_switches import show_mask_switches
 from workbench.config import load_config
 from workbench.errors import ConfigError, DataError
 from workbench.types import Group, StopReason
@@ -246,7 +246,7 @@ def test_estimators_stand_side_by_side_and_one_that_cannot_be_computed_says_why(
 
 def test_the_mask_switches_change_what_their_names_say():
     view = show_mask_switches(GROUPS, PPO(kl_coef=0.1), facts=known())
-    rows = {line.split()[0]: line.split() for line in view.text.splitlines() if "_over" in line.split()[0] or "_mask" in line}
+    rows = {line.split()[0]: line.split() for line in view.text.splitlines() if "_over" in line.split()[0]}
     actions = int((known().eligible_T & known().scored_N[known().trajectory_of_token_T]).sum())
     # name, advantage, return, weight, gamma = lambda = 1 unwhitened and whitened, lambda = .5 the same, counted
     assert rows["gae_over"][4:6] == ["·", "·"] and float(rows["gae_over"][6]) > 0.01
@@ -255,13 +255,41 @@ def test_the_mask_switches_change_what_their_names_say():
     assert rows["critic_over"][1] == "·" and int(rows["critic_over"][2]) > 0 and "critic" in rows["critic_over"]
     for switch, term in (("loss_over", "policy"), ("entropy_over", "entropy"), ("kl_loss_over", "kl")):
         assert rows[switch][4:8] == ["·"] * 4 and term in rows[switch]
-    assert "no action token's advantage depends on the timeline" in view.text and "it does: by up to" in view.text
+
+
+def mask_rows(view) -> dict[str, list[str]]:
+    """Label of a group's row -> its cells."""
+    lines = [line for line in view.text.splitlines() if "_mask = false" in line and not line.startswith("→")]
+    return {line.split("  ")[0]: line[len(line.split("  ")[0]):].split() for line in lines}
+
+
+@pytest.mark.parametrize(("place", "law", "other"), [
+    ("loss", "advantage_mask = false", "advantage_mask = false, KL in the reward"),
+    ("reward", "advantage_mask = false, no KL in the reward", "advantage_mask = false"),
+])
+def test_the_central_law_stands_in_the_row_of_the_advantage_mask(place, law, other):
+    """Without the KL in the reward no action token's advantage depends on it at gamma = lambda = 1, before whitening; a
+    price per token does. Which of the two the algorithm is set to, the row without words says."""
+    view = show_mask_switches(GROUPS, PPO(kl_coef=0.1, kl_in=place), facts=known())
+    rows = mask_rows(view)
+    # advantage, return, weight, gamma = lambda = 1 unwhitened and whitened, lambda = .5 the same
+    assert rows[law][3] == "·" and float(rows[law][4]) > 0.01 and float(rows[law][5]) > 0.01
+    assert float(rows[other][3]) > 0.01
+    assert f"no action token's advantage depends on the advantage mask (row `{law}`)" in view.text
+    assert "it does: by up to" in view.text and "comes from kl_reward_over" in view.text
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_has_its_mask_switches_shown(name):
+    text = show_mask_switches(GROUPS, name, facts=known()).text
+    always = ALGORITHMS[name]().whitens and not hasattr(ALGORITHMS[name](), "whiten")
+    assert ("always whitens: it has no unwhitened advantages" in text) == always and "loss_mask = false" in text
 
 
 def test_the_sentence_about_the_timeline_is_said_only_where_it_is_true():
     """GRPO has no timeline: nothing is claimed about one."""
     text = show_mask_switches(GROUPS, GRPO(), facts=known()).text
-    assert "depends on the timeline" not in text and "gae_over: has no effect here: grpo gives all tokens" in text
+    assert "advantage depends on" not in text and "gae_over: has no effect here: grpo gives all tokens" in text
     assert "kl_in = 'reward' with algorithm.normalize_std" in text, "and what cannot be combined is said"
 
 

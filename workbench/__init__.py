@@ -45,7 +45,7 @@ PUBLIC: dict[str, str] = {
     "credit_editor": "workbench.cells.credit:credit_editor",
     "edit_step": "workbench.cells.credit:edit_step",
     "show_estimators": "workbench.cells.credit:show_estimators",
-    "show_mask_switches": "workbench.cells.credit:show_mask_switches",
+    "show_mask_switches": "workbench.cells.mask_switches:show_mask_switches",
     "retokenize": "workbench.cells.retokenize:retokenize",
     "replay_step": "workbench.replay:replay_step",
     "show_prompt": "workbench.cells.show:show_prompt",

@@ -1,9 +1,8 @@
-"""Cells that recompute credit: the editor, estimators side by side, and what each mask switch changes.
+"""Cells that recompute credit: the editor, and estimators side by side.
 
     wb.credit_editor(groups, "ppo", token_texts=session.chat.token_texts, facts=wb.facts(session, groups))
     wb.edit_step("runs/first", 3)                     the same for a stored step, with the facts that training used
     wb.show_estimators(groups, ["grpo", "rloo"])
-    wb.show_mask_switches(groups, algorithm, facts=batch)
 
 Credit is what `Batch.from_groups` and `algorithm.credit` give: the very functions of training, so every number shown is
 the one that training would use, bit for bit. An edit of a reward makes new groups; nothing is patched behind the batch.
@@ -38,10 +37,9 @@ from workbench.ops.normalize import METHODS
 from workbench.replay import stored_facts
 from workbench.store import Run, open_run
 from workbench.types import CreditTable, Group, Trajectory, View
-from workbench.views.credit import Credited, TokenTexts, changed_tokens, largest_change
+from workbench.views.credit import Credited, TokenTexts
 from workbench.views.credit import show_estimators as draw_estimators
 from workbench.views.credit_editor import CreditEditor, Edit, Knob, Outcome
-from workbench.views.mask_switches import ROUNDING, SwitchEffect, show_switches
 
 if TYPE_CHECKING:
     from workbench.session import Session
@@ -58,7 +56,6 @@ CHOICES: dict[str, Sequence[Any]] = {
     "rewards.normalize": METHODS, "rewards.over": OVER, "filter.keep": tuple(READS), "filter.mass": MASSES,
     "filter.zero_variance": ZERO_VARIANCE, **{f"masks.{name}": (None, *SETS) for name in (*ADVANTAGE_MASK, *LOSS_MASK)},
 }
-SMALL_COEF = 0.01  # of a term that is added only so that a switch has something to act on
 UNBOUNDED = frozenset(("entropy_coef", "kl_coef", "omega", "filter.slack"))
 
 
@@ -72,7 +69,7 @@ def facts(session: Session, groups: Sequence[Group]) -> Batch:
     where the session's algorithm asks its models nothing."""
     algorithm = session.config.algorithm
     if not algorithm.requires:
-        raise DataError(f"{_named(algorithm)} as it is set asks neither a critic nor a reference, so this session has "
+        raise DataError(f"{named(algorithm)} as it is set asks neither a critic nor a reference, so this session has "
                         "none; open one that has, such as load_config('frozenlake-ppo', {'algorithm.kl_coef': 0.05})")
     masks = replace(algorithm.masks, advantage_mask=False, **dict.fromkeys(ADVANTAGE_MASK))
     learner = copy.copy(session.learner)  # the same models; only what it is asked for is another
@@ -89,10 +86,10 @@ def credit_editor(groups: Sequence[Group], algorithm: Algorithm | str = "grpo", 
     that needs them says so. `attempt`: the one shown in full, counted over all groups. `widgets` None: where somebody
     looks.
     """
-    given = ALGORITHMS[_known(algorithm)]() if isinstance(algorithm, str) else algorithm
+    given = ALGORITHMS[known_name(algorithm)]() if isinstance(algorithm, str) else algorithm
     start = next(name for name, kind in ALGORITHMS.items() if type(given) is kind)
     bases = {name: given if name == start else kind() for name, kind in ALGORITHMS.items()}
-    credit, usual = _edited_credit(groups, bases, _facts_of(groups, facts)), knobs_of(ALGORITHMS[start]())
+    credit, usual = _edited_credit(groups, bases, facts_of(groups, facts)), knobs_of(ALGORITHMS[start]())
     own = ", ".join(f"{knob.name} = {knob.default}" for knob, other in zip(knobs_of(given), usual)
                     if knob.default != other.default)
     knobs = {name: knobs_of(base) for name, base in bases.items()}
@@ -115,37 +112,16 @@ def show_estimators(groups: Sequence[Group], names: Sequence[str] = tuple(ALGORI
                     settings: Mapping[str, Any] = {}) -> View:
     """The advantage of every turn under several estimators, side by side, each with its own defaults; `settings` (by
     dotted name) are set in each that has them. One that cannot be computed on this batch says why."""
-    bases = {name: ALGORITHMS[_known(name)]() for name in names}
-    credit = _edited_credit(groups, bases, _facts_of(groups, facts), look_for_inert=False)
+    bases = {name: ALGORITHMS[known_name(name)]() for name in names}
+    credit = _edited_credit(groups, bases, facts_of(groups, facts), look_for_inert=False)
     found: dict[str, Credited | str] = {}
     for name, base in bases.items():
-        here = {key: value for key, value in settings.items() if _has(base, key)}
+        here = {key: value for key, value in settings.items() if has_setting(base, key)}
         try:
             found[name] = credit(Edit(name, here)).credited
         except (ConfigError, DataError) as error:
             found[name] = str(error)
     return draw_estimators(groups, found)
-
-
-def show_mask_switches(groups: Sequence[Group], algorithm: Algorithm | str = "ppo", *, facts: Facts = None,
-                       lam: float = 0.5) -> View:
-    """What each of the seven mask switches, and each of their two groups, changes on this batch.
-
-    `facts` as in `credit_editor`; they must be known in the whole response (`wb.facts`). Advantages are compared at
-    gamma = lambda = 1 and at gamma = 1, lambda = `lam`, before and after whitening; everything else as in `algorithm`,
-    but that a switch of a term which the algorithm lacks (entropy, the pull towards a reference) is shown with that
-    term, and the row says so.
-    """
-    algorithm = ALGORITHMS[_known(algorithm)]() if isinstance(algorithm, str) else algorithm
-    batch = _with_facts(Batch.from_groups(groups), _facts_of(groups, facts))
-    base = _set(algorithm, {"masks": type(algorithm.masks)()})
-    effects = [_effect(batch, base, lam, name) for name in (*ADVANTAGE_MASK, *LOSS_MASK, "advantage_mask", "loss_mask")]
-    response = batch.response_T & ~batch.eligible_T
-    return show_switches(
-        effects, title=f"mask switches: {_named(algorithm)}", groups=("advantage_mask", "loss_mask"),
-        tokens=f"{int(batch.eligible_T.sum()):,} action tokens, {int(response.sum()):,} further tokens in the responses"
-               f", {int((~batch.response_T).sum()):,} in first prompts",
-        told=_told(effects, list(_timelines(base, lam))))
 
 
 # ------------------------------------------------------------------------------------------------ credit as arrays
@@ -207,17 +183,17 @@ def _edited_credit(groups: Sequence[Group], bases: Mapping[str, Algorithm], know
         key = tuple(rewards.items())
         if last.get("key") != key or "batch" not in last:
             edited = with_rewards(groups, rewards)
-            last.update(key=key, groups=edited, batch=_with_facts(Batch.from_groups(edited), known))
+            last.update(key=key, groups=edited, batch=with_facts(Batch.from_groups(edited), known))
         return last["groups"], last["batch"]
 
     def credit(edit: Edit) -> Outcome:
         if ("outcome", edit) == last.get("edit"):
             return last["outcome"]
-        algorithm = _set(bases[edit.algorithm], edit.settings)
+        algorithm = with_settings(bases[edit.algorithm], edit.settings)
         edited, batch = batch_of(edit.rewards)
         found = credited(batch, algorithm)
         if look_for_inert:
-            found = replace(found, inert=_inert(algorithm, batch))
+            found = replace(found, inert=inert_of(algorithm, batch))
         last.update(edit=("outcome", edit), outcome=Outcome(edited, found))
         return last["outcome"]
 
@@ -227,7 +203,7 @@ def _edited_credit(groups: Sequence[Group], bases: Mapping[str, Algorithm], know
 # ------------------------------------------------------------------------------------------------ facts
 
 
-def _facts_of(groups: Sequence[Group], source: Facts) -> dict[str, Any]:
+def facts_of(groups: Sequence[Group], source: Facts) -> dict[str, Any]:
     """The later facts that a batch or a stored table has, by name."""
     if source is None:
         return {}
@@ -243,7 +219,7 @@ def _facts_of(groups: Sequence[Group], source: Facts) -> dict[str, Any]:
     return found
 
 
-def _with_facts(batch: Batch, known: Mapping[str, Any]) -> Batch:
+def with_facts(batch: Batch, known: Mapping[str, Any]) -> Batch:
     return replace(batch, **known) if known else batch
 
 
@@ -279,19 +255,19 @@ def _knob(name: str, owner: type, attribute: str, value: Any) -> Knob | None:
     return None  # text that this page knows no choices of: set it in code
 
 
-def _inert(algorithm: Algorithm, batch: Batch) -> dict[str, str]:
+def inert_of(algorithm: Algorithm, batch: Batch) -> dict[str, str]:
     """Settings that cannot act beside the others, each with the reason, as a config's check says it."""
     sizes = batch.group_of_trajectory_N.bincount()
     found = inert_settings(algorithm, len(sizes), int(sizes.max()))
     return {name: why for name, dead, why in found if dead and name not in LOSS_ONLY}
 
 
-def _set(algorithm: Any, settings: Mapping[str, Any]) -> Any:
+def with_settings(algorithm: Any, settings: Mapping[str, Any]) -> Any:
     """The algorithm with these settings (dotted names). Raises ConfigError for one that it does not have."""
     own, nested = {}, {}
     for name, value in settings.items():
-        if not _has(algorithm, name):
-            raise ConfigError(f"{_named(algorithm)} has no setting {name!r}")
+        if not has_setting(algorithm, name):
+            raise ConfigError(f"{named(algorithm)} has no setting {name!r}")
         part, _, inner = name.partition(".")
         if inner:
             nested.setdefault(part, {})[inner] = value
@@ -301,20 +277,20 @@ def _set(algorithm: Any, settings: Mapping[str, Any]) -> Any:
     return replace(algorithm, **own) if own else algorithm
 
 
-def _has(algorithm: Any, name: str) -> bool:
+def has_setting(algorithm: Any, name: str) -> bool:
     part, _, inner = name.partition(".")
     if part not in {f.name for f in fields(algorithm)}:
         return False
     return not inner or inner in {f.name for f in fields(getattr(algorithm, part))}
 
 
-def _known(name: str) -> str:
+def known_name(name: str) -> str:
     if name not in ALGORITHMS:
         raise ConfigError(f"no algorithm {name!r}; there are {', '.join(ALGORITHMS)}")
     return name
 
 
-def _named(algorithm: Any) -> str:
+def named(algorithm: Any) -> str:
     return getattr(algorithm, "name", "") or type(algorithm).__name__
 
 
@@ -333,77 +309,3 @@ def _has_widgets() -> bool:
     except ImportError:
         return False
     return True
-
-
-# ------------------------------------------------------------------------------------------------ mask switches
-
-
-def _timelines(base: Any, lam: float) -> dict[str, Any]:
-    """The algorithm under the settings of gamma and lambda that are compared, by name."""
-    if not (_has(base, "gamma") and _has(base, "lam")):
-        return {"as set": base}
-    return {"γ = λ = 1": replace(base, gamma=1.0, lam=1.0), f"γ = 1, λ = {lam:g}": replace(base, gamma=1.0, lam=lam)}
-
-
-def _terms_for(algorithm: Any, switch: str) -> dict[str, Any]:
-    """What must be set so that this switch, or some switch of this group, has something to act on."""
-    entropy = {} if algorithm.entropy_coef else {"entropy_coef": SMALL_COEF}
-    coef = {} if algorithm.kl_coef else {"kl_coef": SMALL_COEF}
-    places = {"kl_reward_over": "reward", "advantage_mask": "reward", "kl_loss_over": "loss", "loss_mask": "loss"}
-    place = places.get(switch)
-    pull = coef | ({} if algorithm.kl_in == place else {"kl_in": place}) if place else {}
-    return pull | (entropy if switch in ("entropy_over", "loss_mask") else {})
-
-
-def _effect(batch: Batch, base: Any, lam: float, switch: str) -> SwitchEffect:
-    """One switch at "response" (or one group off), all others as they are by default."""
-    added = _terms_for(base, switch)
-    try:
-        base = _set(base, added)
-    except ConfigError as error:
-        return SwitchEffect(switch, error=str(error))
-    told, settings = ", ".join(f"{name} = {value}" for name, value in added.items()), _timelines(base, lam)
-    wide = {f"masks.{switch}": False if switch.endswith("_mask") else "response"}
-    discounted = list(settings.values())[-1]  # that gae_over cannot act at gamma = lambda = 1 is to be seen, not told
-    if why := _inert(discounted, batch).get(f"masks.{switch}"):
-        return SwitchEffect(switch, inert=why, set_for_it=told)
-    try:
-        was, now = credited(batch, base), credited(batch, _set(base, wide))
-        largest = {name: _largest(batch, algorithm, wide) for name, algorithm in settings.items()}
-    except (ConfigError, DataError) as error:
-        return SwitchEffect(switch, error=str(error), set_for_it=told)
-    returns = None if now.return_T is None else int(changed_tokens(now.return_T, was.return_T).sum())
-    counts = {key.removeprefix("tokens_"): (int(was.notes[key]), int(now.notes[key])) for key in now.notes
-              if key.startswith("tokens_") and now.notes[key] != was.notes[key]}
-    return SwitchEffect(switch, int(changed_tokens(now.advantage_T, was.advantage_T).sum()), returns,
-                        int((now.weight_T != was.weight_T).sum()), largest, counts, told)
-
-
-def _largest(batch: Batch, algorithm: Any, wide: Mapping[str, Any]) -> tuple[float, float | None]:
-    """The largest change of an action token's advantage (before whitening, after it; None: it does not whiten)."""
-    def change(of: Any) -> float:
-        return largest_change(credited(batch, _set(of, wide)).advantage_T, credited(batch, of).advantage_T,
-                              batch.eligible_T.numpy())
-
-    if not algorithm.whitens:
-        return change(algorithm), None
-    return change(replace(algorithm, whiten=False)), change(algorithm)
-
-
-def _told(effects: Sequence[SwitchEffect], settings: Sequence[str]) -> list[str]:
-    """What the numbers bear out about the advantage mask, in sentences; nothing where they do not."""
-    gae = next((e for e in effects if e.name == "gae_over" and e.largest), None)
-    if gae is None or len(settings) < 2:
-        return []
-    one, lower = (gae.largest[name][0] for name in settings)
-    told = []
-    if one <= ROUNDING:
-        told.append(f"at {settings[0]}, before whitening, no action token's advantage depends on the timeline "
-                    f"(gae_over): the largest change is {one:.1g}")
-    if lower > ROUNDING:
-        told.append(f"at {settings[1]} it does: by up to {lower:.2g}")
-    single = [effect for effect in effects if effect.largest and not effect.name.endswith("_mask")]
-    moved = [effect.name for effect in single if effect.largest[settings[0]][0] > ROUNDING]
-    if one <= ROUNDING and moved:
-        told.append(f"so what still changes there before whitening comes from {', '.join(moved)}")
-    return told

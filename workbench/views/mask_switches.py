@@ -1,6 +1,6 @@
 """What each of the seven mask switches changes on one batch, beside the two groups that they belong to.
 
-Takes numbers and draws them; `cells/credit.py` computes them, with the functions of training.
+Takes numbers and draws them; `cells/mask_switches.py` computes them, with the functions of training.
 """
 from __future__ import annotations
 
@@ -20,29 +20,31 @@ class SwitchEffect:
     """One switch turned to the whole response, everything else as it was.
 
     `advantages`, `returns`, `weights`: tokens for which these change (None: there are none). `largest`: name of a
-    setting of gamma and lambda -> the largest change of an *action* token's advantage (before whitening, after
-    whitening; None: this algorithm does not whiten). `denominators`: term of the loss -> (tokens before, after), where
-    they differ. `set_for_it`: what had to be set besides, so that it can act. `error`: why it could not be turned here;
-    `inert`: why it cannot change anything."""
+    setting of gamma and lambda -> the largest change of an *action* token's advantage (before whitening, None: this
+    algorithm always whitens; after whitening, None: it never does). `denominators`: term of the loss -> (tokens before, after), where
+    they differ. `set_for_it`: what had to be set besides, so that it can act, in a word `variant` where the same switch
+    is also shown without. `error`: why it could not be turned here; `inert`: why it cannot change anything."""
 
     name: str
     advantages: int = 0
     returns: int | None = None
     weights: int = 0
-    largest: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
+    largest: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
     denominators: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     set_for_it: str = ""
     error: str = ""
     inert: str = ""
+    variant: str = ""
 
 
 def show_switches(effects: Sequence[SwitchEffect], *, title: str, tokens: str, groups: Sequence[str] = (),
-                  told: Sequence[str] = ()) -> View:
+                  told: Sequence[str] = (), remark: str = "") -> View:
     """A row per switch, the groups (named in `groups`) last.
 
     You will see for how many tokens advantage, return and weight change, by how much an action token's advantage
     changes at most (a dot: not at all; 1e-16 is rounding and counts as not at all), and which denominator counts other
-    tokens. `told`: sentences that these numbers bear out; `tokens` says what the batch holds.
+    tokens. Above it `told`: sentences that these numbers bear out. `tokens` says what the batch holds, `remark` what
+    else there is to know of the algorithm.
     """
     settings = list(dict.fromkeys(name for effect in effects for name in effect.largest))
     header = ["switched to the response", "advantage", "return", "weight"]
@@ -53,24 +55,29 @@ def show_switches(effects: Sequence[SwitchEffect], *, title: str, tokens: str, g
     spelled = [[visible(cell, newline="⏎") for cell in line] for line in [header, *lines]]
     legend = ("advantage, return, weight: tokens that change; then the largest change of an action token's advantage; "
               "last: tokens that a term of the loss is taken over")
-    notes = [note for effect in effects for note in _notes(effect)]
-    text = "\n".join([visible(title), visible(tokens), legend, words.aligned(spelled, right=range(1, len(header) - 1)),
-                      *map(visible, notes), *(f"→ {visible(sentence)}" for sentence in told)])
+    notes = [*([remark] if remark else []), *(note for effect in effects for note in _notes(effect))]
+    text = "\n".join([visible(title), visible(tokens), *(f"→ {visible(sentence)}" for sentence in told), legend,
+                      words.aligned(spelled, right=range(1, len(header) - 1)), *map(visible, notes)])
     rows = [_row(line, effect, settings, effect.name in groups) for line, effect in zip(lines, effects)]
-    body = m.card(m.heading(title), m.note(tokens), m.note(legend), m.table(rows, m.head_cells(header, right=right)),
-                  *map(m.note, notes), *(m.block(f"→ {sentence}", style="margin:4px 0") for sentence in told))
+    body = m.card(m.heading(title), m.note(tokens),
+                  *(m.block(f"→ {sentence}", style="margin:4px 0;font-weight:600") for sentence in told),
+                  m.note(legend), m.table(rows, m.head_cells(header, right=right)), *map(m.note, notes))
     return m.finished(body, text)
 
 
 def _notes(effect: SwitchEffect) -> list[str]:
-    found = [f"{effect.name}: shown with {effect.set_for_it}"] if effect.set_for_it else []
+    found = [f"{_name(effect)}: shown with {effect.set_for_it}"] if effect.set_for_it else []
     if effect.error or effect.inert:
         found.append(f"{effect.name}: {effect.error or 'has no effect here: ' + effect.inert}")
     return found
 
 
+def _name(effect: SwitchEffect) -> str:
+    return f"{effect.name}, {effect.variant}" if effect.variant else effect.name
+
+
 def _line(effect: SwitchEffect, settings: Sequence[str], is_group: bool) -> list[str]:
-    name = f"{effect.name} = false" if is_group else effect.name
+    name = (f"{effect.name} = false" + f", {effect.variant}" * bool(effect.variant)) if is_group else effect.name
     if effect.error or effect.inert:
         return [name, *["—"] * (3 + 2 * len(settings)), "not possible" if effect.error else "no effect here"]
     returns = "—" if effect.returns is None else _count(effect.returns)
