@@ -303,18 +303,25 @@ def test_the_door_says_the_reasons_and_ends_with_the_verdict(tmp_path, monkeypat
 
 def test_the_words_hold_every_neighbour_and_every_algorithm_with_its_interval():
     assert markdown([["a", "b"], ["1", "22"]]) == ["| a | b  |", "|---|----|", "| 1 | 22 |"]
-    entries = {name: judge.entry(start_of("bandit"), made_up(wins)) for name, wins in
-               (GOOD_BANDIT | {"dead": (None, None)}).items()}
-    start = start_of("bandit")
-    table = {"environments": {"bandit": {"label": "Bandit", "tasks": 400, "clusters": 8, "start": start,
-                                         "algorithms": entries}},
-             "checks": [asdict(check) for check in judged()], "seeds": [0, 1, 2], "cpu_seconds": 660.0, "code": "abc"}
-    lines = in_words(table)
-    assert any("400 held-out tasks in 8 clusters, seeds 0, 1, 2" in line for line in lines)
-    for name in ("random", "untrained", "solver", *GOOD_BANDIT, "dead"):
-        assert sum(line.startswith(f"| {name} ") for line in lines) == 1
-    (best,) = [line for line in lines if line.startswith("| b ")]
-    assert "89.2" in best and "75.0 to 97.5" in best and "+49.2 [" in best
+    environments = {}
+    for name, made in (("frozenlake", GOOD_LAKE), ("bandit", GOOD_BANDIT | {"dead": (None, None)})):
+        environments[name] = {
+            "label": "Invented", "tasks": 400, "clusters": len({*start_of(name)["clusters"]}), "start": start_of(name),
+            "algorithms": {algorithm: judge.entry(start_of(name), made_up(wins)) for algorithm, wins in made.items()}}
+    lines = in_words({"environments": environments, "checks": [asdict(check) for check in judged()], "seeds": [0, 1, 2],
+                      "cpu_seconds": 660.0, "code": "abc"})
+    assert "frozenlake: Invented; 400 held-out tasks" in lines
+    assert "bandit: Invented; 400 held-out tasks, intervals over 8 clusters of them" in lines
+    split = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
+    rows = {name: cells for name, *cells in split}
+    assert set(rows) - {"", "-" * 11} == {"random", "untrained", "solver", *GOOD_BANDIT, "dead"}
+    assert rows["untrained"] == ["40.0 [0.0, 100.0]", "", "40.0", "40.0 [0.0, 100.0]", "", "", ""]
+    assert rows["solver"][2] == "100.0" and rows["solver"][0] == ""
+    assert rows["b"][0] == "48.8, 47.5 to 50.0" and rows["b"][2] == "48.8" and rows["b"][-1] == "10, 10"
+    assert rows["b"][1].startswith("+8.8 [") and rows["b"][3] == "89.2, 75.0 to 97.5"
+    assert rows["b"][5].startswith("+39.2 [")
+    assert rows["dead"] == ["", "", "", "failed", "failed", "failed", "-, -"]
+    assert list(rows)[-len(GOOD_LAKE) - 1:] == [*GOOD_LAKE, "dead"]  # as asked for, not ranked
     assert lines[-1] == "11 CPU-minutes, training and measuring; code abc"
 
 

@@ -1,4 +1,7 @@
-"""The table in words: one line per algorithm, as Markdown that a terminal can show too."""
+"""The table in words: one line per neighbour and algorithm, as Markdown that a terminal can show too.
+
+In the order in which the algorithms were asked for, not by success: a ranking would say more than the intervals do.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -8,43 +11,64 @@ from experiments.algorithms.judge import by_policy, points
 from workbench.views import words
 
 MARKS = {True: "ok  ", False: "FAIL", None: "not judged"}
+# What of an environment's `entry` stands in the table; the rest is in the JSON.
+COLUMNS = {"frozenlake": ("sampled", "untrained", "greedy"), "bandit": ("sampled", "untrained", "random")}
+HEADS = {"sampled": "sampled %, lowest to highest", "untrained": "over untrained", "random": "over random",
+         "greedy": "greedy %"}
 
 
 def in_words(table: Mapping[str, Any]) -> list[str]:
-    """Every environment with its neighbours first, then the conditions, then what it cost."""
-    lines: list[str] = []
+    """What was measured, the table, the conditions, what it cost."""
+    lines = [""]
     for name, found in table["environments"].items():
-        lines += ["", f"{name}: {found['label']}; {found['tasks']} held-out tasks"
-                      + (f" in {found['clusters']} clusters" if found["clusters"] != found["tasks"] else "")
-                      + f", seeds {', '.join(map(str, table['seeds']))}", ""]
-        lines += markdown(_lines(found))
-    lines += ["", *(f"{MARKS[check['held']]} {check['words']}" + (f" ({check['why']})" if check["why"] else "")
-                    for check in table["checks"]), ""]
-    return [*lines, f"{table['cpu_seconds'] / 60:.0f} CPU-minutes, training and measuring; code {table['code']}"]
+        count = found["clusters"]
+        clusters = "" if count == found["tasks"] else f", intervals over {count} clusters of them"
+        lines.append(f"{name}: {found['label']}; {found['tasks']} held-out tasks{clusters}")
+    lines += [f"training seeds {', '.join(map(str, table['seeds']))}; [95 % intervals] of differences are paired, over "
+              "all seeds together", "", *markdown(_lines(table["environments"])), ""]
+    lines += [f"{MARKS[check['held']]} {check['words']}" + (f" ({check['why']})" if check["why"] else "")
+              for check in table["checks"]]
+    return [*lines, "", f"{table['cpu_seconds'] / 60:.0f} CPU-minutes, training and measuring; code {table['code']}"]
 
 
-def _lines(found: Mapping[str, Any]) -> list[list[str]]:
-    rows = by_policy(found["start"])
-    lines = [["", "sampled %", "lowest to highest", "over untrained", "over random", "greedy %", "updates", "CPU s"]]
-    for name, mode in (("random", "sampled"), ("untrained", "sampled"), ("solver", "greedy")):
-        row = rows[name, mode]
-        share = f"{100 * row['success']:.1f} [{100 * row['success_low']:.1f}, {100 * row['success_high']:.1f}]"
-        greedy = rows.get((name, "greedy"))
-        lines.append([name, share if mode == "sampled" else "", "", "", "",
-                      f"{100 * greedy['success']:.1f}" if greedy else "", "", ""])
-    order = sorted(found["algorithms"].items(), key=lambda kv: -(kv[1]["sampled"] or {"success": -1})["success"])
-    return lines + [_line(name, entry) for name, entry in order]
+def _lines(environments: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    lines = [["", *(f"{name}: {HEADS[column]}" for name in environments for column in COLUMNS[name]), "updates"]]
+    for policy in ("random", "untrained", "solver"):
+        cells = [_neighbour(by_policy(found["start"]), policy, column)
+                 for name, found in environments.items() for column in COLUMNS[name]]
+        lines.append([policy, *cells, ""])
+    algorithms = dict.fromkeys(name for found in environments.values() for name in found["algorithms"])
+    for algorithm in algorithms:
+        entries = [(found["algorithms"].get(algorithm), COLUMNS[name]) for name, found in environments.items()]
+        cells = [_cell(entry, column) for entry, columns in entries for column in columns]
+        lines.append([algorithm, *cells, ", ".join(_updates(entry) for entry, _ in entries)])
+    return lines
 
 
-def _line(name: str, entry: Mapping[str, Any]) -> list[str]:
-    sampled, greedy = entry["sampled"], entry["greedy"]
-    if sampled is None:
-        return [name, "failed", *[""] * 6]
-    runs = len(sampled["seeds"])
-    low, high = min(entry["updates"].values()), max(entry["updates"].values())
-    return [name, f"{100 * sampled['success']:.1f}", f"{100 * sampled['lowest']:.1f} to {100 * sampled['highest']:.1f}",
-            points(sampled["over"]["untrained"]), points(sampled["over"]["random"]), f"{100 * greedy['success']:.1f}",
-            f"{low}" if low == high else f"{low} to {high}", f"{entry['cpu_seconds'] / runs:.0f}"]
+def _neighbour(rows: Mapping[tuple[str, str], Mapping[str, Any]], policy: str, column: str) -> str:
+    """Shares before any training; the solver plays greedily."""
+    row = rows.get((policy, column))
+    if row is None:
+        return ""
+    interval = f" [{100 * row['success_low']:.1f}, {100 * row['success_high']:.1f}]" if column == "sampled" else ""
+    return f"{100 * row['success']:.1f}{interval}"
+
+
+def _cell(entry: Mapping[str, Any] | None, column: str) -> str:
+    if entry is None:
+        return ""
+    compared = entry["greedy" if column == "greedy" else "sampled"]
+    if compared is None:
+        return "failed"
+    if column in ("untrained", "random"):
+        return points(compared["over"][column])
+    spread = f", {100 * compared['lowest']:.1f} to {100 * compared['highest']:.1f}" if column == "sampled" else ""
+    return f"{100 * compared['success']:.1f}{spread}"
+
+
+def _updates(entry: Mapping[str, Any] | None) -> str:
+    made = sorted({*entry["updates"].values()}) if entry else []
+    return "-" if not made else str(made[0]) if len(made) == 1 else f"{made[0]} to {made[-1]}"
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> list[str]:
