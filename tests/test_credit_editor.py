@@ -1,6 +1,7 @@
 """The credit editor: its numbers are those of training, an edit acts as the same groups with other rewards, nothing is lost."""
 from __future__ import annotations
 
+import re
 from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
@@ -11,11 +12,13 @@ from learning_data import make_groups, unscore
 from workbench.algorithms import ALGORITHMS, GRPO, PPO
 from workbench.algorithms.masks import Masks
 from workbench.batch import Batch
-from workbench.cells.credit import LOSS_ONLY, credit_editor, credited, edit_step, knobs_of, show_estimators, with_rewards
+from workbench.cells.credit import LOSS_ONLY, credit_editor, credited, edit_step, knobs_of, show_estimators, step_facts, with_rewards
 from workbench.cells.mask_switches import show_mask_switches
 from workbench.config import load_config
 from workbench.errors import ConfigError, DataError
+from workbench.session import reopen
 from workbench.types import Group, StopReason
+from workbench.views.credit import _labelled
 from workbench.views.credit_editor import Edit
 
 
@@ -127,6 +130,23 @@ def test_a_stored_step_is_opened_with_the_credit_that_was_used(tmp_path):
     for column, values in (("advantage", shown.advantage_T), ("weight", shown.weight_T), ("return", shown.return_T)):
         assert same_bits(np.nan_to_num(values), np.nan_to_num(stored[column])), column
 
+    facts = step_facts(run, 1, session=reopen(run))
+    table, batch = run.credit(1, 0), Batch.from_groups(run.groups(1))
+    there_T = np.isfinite(table["value"])
+    for column, now in (("value", facts.value_T), ("old_logp", facts.old_logp_T), ("ref_logp", facts.ref_logp_T)):
+        assert same_bits(now.double().numpy()[there_T], table[column].astype(np.float64)[there_T]), column
+    assert facts.value_T[batch.response_T].isfinite().all() and not there_T[batch.response_T.numpy()].all()
+    second = step_facts(run, 1, session=reopen(run), task=1)
+    assert second.num_trajectories == 3
+    assert torch.equal(second.value_T.nan_to_num(), facts.value_T[-second.num_tokens:].nan_to_num())
+    wide, narrow = (Edit("ppo", {"masks.advantage_mask": False}), Edit("ppo"))
+    assert "no finite advantage" in edit_step(run, 1, widgets=False).view(wide).text
+    filled = edit_step(run, 1, session=reopen(run), widgets=False)
+    assert "no finite advantage" not in filled.view(wide).text
+    assert same_bits(filled.outcome(narrow).credited.advantage_T, shown.advantage_T), "and no bit of what was there"
+    with pytest.raises(DataError, match="step 1 has no task 2; they are counted from 0 to 1"):
+        step_facts(run, 1, task=2)
+
 
 # ------------------------------------------------------------------------------------------------ what is said
 
@@ -150,6 +170,14 @@ def test_tokens_that_are_trained_though_nobody_sampled_them_are_marked():
     assert f"{length - trajectory.num_sampled} widened" in view.text and "widened" not in editor().view().text
 
 
+def test_strips_are_numbered_row_by_row():
+    """One number per attempt, as high as its strip; of many attempts one number for every few."""
+    labels = re.findall(r'<div style="height:(\d+)px[^>]*>(→?\d+)</div>', editor().after(attempt=2).html)
+    assert [name for _, name in labels] == ["0", "1", "→2", *map(str, range(3, 12))] and {h for h, _ in labels} == {"15"}
+    many = re.findall(r'<div style="height:(\d+)px[^>]*>(→?\d+)</div>', _labelled(b"", 64, 5, ""))
+    assert many[:3] == [("12", "0"), ("12", "→3"), ("12", "6")] and len(many) == 22
+
+
 def test_without_an_edit_nothing_is_compared():
     text = editor().view().text
     assert "was " not in text and "changed" not in text
@@ -170,6 +198,11 @@ def test_an_attempt_that_failed_before_it_had_a_token_is_a_row_like_others():
     (Edit("grpo", {"kl_coef": 0.1, "kl_in": "reward"}), "ConfigError: algorithm.kl_in = 'reward' with"),
     (Edit("ppo", {"gamma": 1.5}), "ConfigError: algorithm.gamma and algorithm.lam lie in 0..1; got 1.5"),
     (Edit("grpo", {"lam": 0.5}), "ConfigError: grpo has no setting 'lam'"),
+    (Edit("ppo", {"lm": 0.5}), "ConfigError: ppo has no setting 'lm'; did you mean 'lam'?"),
+    (Edit("ppo", {"lam": "x"}), "ConfigError: lam is a number; got 'x'"),
+    (Edit("ppo", {"whiten": 1}), "ConfigError: whiten is true or false; got 1"),
+    (Edit("ppo", {"masks": "x"}), "ConfigError: masks is no setting but a part of them; set one of masks.advantage"),
+    (Edit("pop"), "ConfigError: no algorithm 'pop'; did you mean 'ppo'?"),
     (Edit("grpo", {}, {(99, 0): 1.0}), "DataError: no attempt 99"),
 ])
 def test_an_edit_without_credit_shows_its_reason(edit, words):
@@ -179,7 +212,8 @@ def test_an_edit_without_credit_shows_its_reason(edit, words):
 
 
 def test_a_missing_fact_is_named_and_whatever_else_is_raised_is_shown():
-    assert "ppo needs value_T" in editor("ppo", facts=False).view().text
+    text = editor("ppo", facts=False).view().text
+    assert "ppo needs value_T" in text and "facts=wb.facts(session, groups)" in text
     broken = editor()
     broken._credit = lambda edit: 1 / 0
     assert "ZeroDivisionError: division by zero" in broken.view().text
@@ -343,6 +377,30 @@ def test_a_refused_setting_is_shown_in_the_editor_and_leaves_it_alive(panel):
     assert "ConfigError" not in widgets.picture.value
 
 
-def test_the_bundle_holds_the_widget_and_what_is_read_without_it(panel):
-    bundle = panel[0]._repr_mimebundle_()
-    assert any("widget" in kind for kind in bundle) and "credit: ppo" in bundle["text/plain"]
+def test_widget_and_picture_are_outputs_of_their_own(panel, monkeypatch):
+    """In one output JupyterLab takes the widget, which a notebook that is opened again no longer has."""
+    import IPython.display
+
+    sent = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: sent.append(bundle))
+    panel[0]._ipython_display_()
+    widget, picture = sent
+    assert any("widget" in kind for kind in widget) and "text/html" not in widget and "text/plain" in widget
+    assert not any("widget" in kind for kind in picture) and "credit: ppo" in picture["text/html"]
+
+
+def test_an_error_leaves_what_is_inert_and_edited_rewards_are_in_the_list_of_attempts(panel):
+    opened, widgets = panel
+    labels = {name: label.value for name, label in widgets.notes.items()}
+    widgets.knobs["filter.low"][0].value = 2.0
+    assert "ConfigError: " in widgets.picture.value
+    assert {name: label.value for name, label in widgets.notes.items()} == labels
+    widgets.knobs["filter.low"][0].value = 0.0
+    widgets.attempt.value = 1
+    was = widgets.attempt.label
+    widgets.rewards[0].value = 2.5
+    now = opened.outcome().groups[0][1].reward
+    assert widgets.attempt.value == 1 and widgets.attempt.label.endswith(f"{now:+.2f}") and widgets.attempt.label != was
+    assert widgets.attempt.options[0] == (widgets.names[0], 0) and opened.edit.rewards == {(1, 0): 2.5}
+    widgets._undo(None)
+    assert widgets.attempt.label == was and opened.attempt == 1

@@ -44,6 +44,7 @@ PUBLIC: dict[str, str] = {
     "facts": "workbench.cells.credit:facts",
     "credit_editor": "workbench.cells.credit:credit_editor",
     "edit_step": "workbench.cells.credit:edit_step",
+    "step_facts": "workbench.cells.credit:step_facts",
     "show_estimators": "workbench.cells.credit:show_estimators",
     "show_mask_switches": "workbench.cells.mask_switches:show_mask_switches",
     "retokenize": "workbench.cells.retokenize:retokenize",

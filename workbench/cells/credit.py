@@ -2,6 +2,7 @@
 
     wb.credit_editor(groups, "ppo", token_texts=session.chat.token_texts, facts=wb.facts(session, groups))
     wb.edit_step("runs/first", 3)                     the same for a stored step, with the facts that training used
+    wb.step_facts(run, 3, session=wb.reopen(run))     these facts, and what that session says where training had none
     wb.show_estimators(groups, ["grpo", "rloo"])
 
 Credit is what `Batch.from_groups` and `algorithm.credit` give: the very functions of training, so every number shown is
@@ -31,6 +32,7 @@ from workbench.algorithms.rewards import OVER
 from workbench.batch import Batch
 from workbench.cells.live import is_looked_at
 from workbench.cells.show import token_texts as stored_token_texts
+from workbench.config import from_dict, nearest
 from workbench.errors import ConfigError, DataError
 from workbench.ops.kl import ESTIMATORS
 from workbench.ops.normalize import METHODS
@@ -77,6 +79,33 @@ def facts(session: Session, groups: Sequence[Group]) -> Batch:
     return learner.facts(Batch.from_groups(groups))
 
 
+def step_facts(run: Run | str | Path, step: int, *, session: Session | None = None, task: int | None = None) -> Batch:
+    """The batch of a stored step with the facts that training used, bit for bit.
+
+    Training asked its models only where credit was due. `session` fills the gaps, the replies between the answers, with
+    what its own models say; it says nothing where a number is stored. A session with the weights that the step began
+    with is `wb.reopen(run, step=step - 1)`, where that checkpoint was kept (train.checkpoint_every). `task`: only this
+    group of the step.
+    """
+    run = run if isinstance(run, Run) else open_run(run)
+    groups, updates = run.groups(step), run.updates(step)
+    batch = Batch.from_groups(groups)
+    stored = facts_of(groups, run.credit(step, updates[0])) if updates else {}
+    known = stored
+    if session is not None and session.config.algorithm.requires:
+        said = facts(session, groups)
+        known = {name: getattr(said, name) for name in FACTS if getattr(said, name) is not None}
+        known |= {name: torch.where(there.isfinite(), there, known[name]) if name in known else there
+                  for name, there in stored.items()}
+    batch = with_facts(batch, known)
+    if task is None:
+        return batch
+    if not 0 <= task < len(groups):
+        raise DataError(f"step {step} has no task {task}; they are counted from 0 to {len(groups) - 1}")
+    first = sum(len(group) for group in groups[:task])
+    return batch.select(range(first, first + len(groups[task])))
+
+
 def credit_editor(groups: Sequence[Group], algorithm: Algorithm | str = "grpo", *, token_texts: TokenTexts,
                   facts: Facts = None, attempt: int = 0, widgets: bool | None = None) -> CreditEditor:
     """Change a reward, an estimator or one of its settings, and see the credit of every token change.
@@ -97,15 +126,13 @@ def credit_editor(groups: Sequence[Group], algorithm: Algorithm | str = "grpo", 
                         widgets=_has_widgets() if widgets is None else widgets)
 
 
-def edit_step(run: Run | str | Path, step: int, *, attempt: int = 0, widgets: bool | None = None) -> CreditEditor:
-    """The editor on a stored step, opened with the run's own algorithm and the facts that training used."""
-    from workbench.config import from_dict
-
+def edit_step(run: Run | str | Path, step: int, *, session: Session | None = None, attempt: int = 0,
+              widgets: bool | None = None) -> CreditEditor:
+    """The editor on a stored step, opened with the run's own algorithm and the facts that training used. With a
+    `session` the masks can be widened, too: it fills what training did not ask for (`step_facts`)."""
     run = run if isinstance(run, Run) else open_run(run)
-    updates = run.updates(step)
-    table = run.credit(step, updates[0]) if updates else None
     return credit_editor(run.groups(step), from_dict(run.config).algorithm, token_texts=stored_token_texts(run),
-                         facts=table, attempt=attempt, widgets=widgets)
+                         facts=step_facts(run, step, session=session), attempt=attempt, widgets=widgets)
 
 
 def show_estimators(groups: Sequence[Group], names: Sequence[str] = tuple(ALGORITHMS), *, facts: Facts = None,
@@ -137,7 +164,8 @@ def credited(batch: Batch, algorithm: Algorithm) -> Credited:
         where = batch.describe_token(int(bad_T.nonzero()[0]))
         raise DataError(f"{int(bad_T.sum())} tokens have no finite advantage, the first: {where}. A widened mask asks "
                         "for values or logprobs at tokens that were not sampled, where training had none: "
-                        "wb.facts(session, groups) computes them in the whole response")
+                        "facts=wb.facts(session, groups) has them in the whole response, and for a stored step "
+                        "wb.edit_step(run, step, session=wb.reopen(run))")
     counts = {f"tokens_{term}": float((credit.weights_of(term) != 0).sum()) for term in _terms(algorithm)}
     return_T = None if credit.return_T is None else credit.return_T.numpy()
     return Credited(credit.advantage_T.numpy(), credit.weight_T.numpy(), return_T, batch.reward_N.numpy(),
@@ -189,8 +217,9 @@ def _edited_credit(groups: Sequence[Group], bases: Mapping[str, Algorithm], know
     def credit(edit: Edit) -> Outcome:
         if ("outcome", edit) == last.get("edit"):
             return last["outcome"]
-        algorithm = with_settings(bases[edit.algorithm], edit.settings)
+        algorithm = with_settings(bases[known_name(edit.algorithm)], edit.settings)
         edited, batch = batch_of(edit.rewards)
+        _demand_facts(algorithm, batch)
         found = credited(batch, algorithm)
         if look_for_inert:
             found = replace(found, inert=inert_of(algorithm, batch))
@@ -217,6 +246,14 @@ def facts_of(groups: Sequence[Group], source: Facts) -> dict[str, Any]:
     if batch.num_tokens != expected:
         raise DataError(f"facts of another batch: it has {batch.num_tokens} tokens, these groups have {expected}")
     return found
+
+
+def _demand_facts(algorithm: Algorithm, batch: Batch) -> None:
+    missing = [name for name in algorithm.requires if getattr(batch, name) is None]
+    if missing:
+        raise DataError(f"{named(algorithm)} needs {', '.join(missing)}, which nobody computed for these groups: hand "
+                        "over facts=wb.facts(session, groups), from a session whose algorithm has a critic or a "
+                        "reference, such as load_config('frozenlake-ppo', {'algorithm.kl_coef': 0.05})")
 
 
 def with_facts(batch: Batch, known: Mapping[str, Any]) -> Batch:
@@ -263,18 +300,35 @@ def inert_of(algorithm: Algorithm, batch: Batch) -> dict[str, str]:
 
 
 def with_settings(algorithm: Any, settings: Mapping[str, Any]) -> Any:
-    """The algorithm with these settings (dotted names). Raises ConfigError for one that it does not have."""
+    """The algorithm with these settings (dotted names). Raises ConfigError for one that it does not have, and for a
+    value of another kind."""
     own, nested = {}, {}
     for name, value in settings.items():
         if not has_setting(algorithm, name):
-            raise ConfigError(f"{named(algorithm)} has no setting {name!r}")
+            known = [knob.name for knob in knobs_of(algorithm)]
+            raise ConfigError(f"{named(algorithm)} has no setting {name!r}; {nearest(name, known)}")
         part, _, inner = name.partition(".")
+        owner = getattr(algorithm, part) if inner else algorithm
+        _check_kind(name, value, typing.get_type_hints(type(owner))[inner or part])
         if inner:
             nested.setdefault(part, {})[inner] = value
         else:
             own[part] = value
     own |= {part: replace(getattr(algorithm, part), **values) for part, values in nested.items()}
     return replace(algorithm, **own) if own else algorithm
+
+
+def _check_kind(name: str, value: Any, hint: Any) -> None:
+    """Raises ConfigError where a value is of another kind than the setting, before arithmetic does in its own words."""
+    if is_dataclass(hint):
+        inner = ", ".join(f"{name}.{f.name}" for f in fields(hint))
+        raise ConfigError(f"{name} is no setting but a part of them; set one of {inner}")
+    kinds = {bool: "true or false", int: "a whole number", float: "a number"}
+    if hint not in kinds:
+        return
+    right = isinstance(value, (int, float) if hint is float else hint) and (hint is bool or not isinstance(value, bool))
+    if not right:
+        raise ConfigError(f"{name} is {kinds[hint]}; got {value!r}")
 
 
 def has_setting(algorithm: Any, name: str) -> bool:
@@ -286,7 +340,7 @@ def has_setting(algorithm: Any, name: str) -> bool:
 
 def known_name(name: str) -> str:
     if name not in ALGORITHMS:
-        raise ConfigError(f"no algorithm {name!r}; there are {', '.join(ALGORITHMS)}")
+        raise ConfigError(f"no algorithm {name!r}; {nearest(name, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}")
     return name
 
 

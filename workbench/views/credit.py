@@ -9,6 +9,7 @@ Axis letters: N trajectories, all groups end to end · T tokens, all their segme
 """
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -58,7 +59,7 @@ def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Cred
 
     You will see a line of facts about the whole batch, a row per attempt (whether the filter kept it; the range of its
     tokens' advantages; with `before` also how many of them changed; rewards by turn, `*` where edited), strips with
-    every sampled token of every attempt from red to blue, and the tokens of the attempt number `attempt` (counted over
+    every sampled (or widened) token of every attempt from red to blue, each with its number, and the tokens of the attempt number `attempt` (counted over
     all groups), those that changed with a line below. Of more than `max_rows` attempts the chosen one, the edited ones
     and the first have a row.
     """
@@ -89,9 +90,11 @@ def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Cred
                   for t, span in zip(trajectories, spans)], _scale(credited))
     body = m.card(m.heading(title), m.note(facts), _grid(rows, m.head_cells(header, right=right)),
                   m.warning(notice) if notice else None,
-                  m.picture(png, f"credit of every sampled token, one row per attempt: {facts}"),
-                  m.note("above: every sampled token of every attempt, one row each; red below zero, blue above, "
-                         f"grey between turns, lilac: weight 0{_cut_words(max(t.num_sampled for t in trajectories))}"))
+                  _labelled(png, len(trajectories), attempt,
+                            f"credit of every sampled token, one row per attempt: {facts}"),
+                  m.note("above: the tokens that are sampled or weigh something, a row per attempt with its number; red "
+                         "below zero, blue above, grey between turns, lilac: weight 0"
+                         f"{_cut_words(max(t.num_sampled for t in trajectories))}"))
     return m.finished(Html(body + tokens.html), "\n".join([*text, tokens.text]), png)
 
 
@@ -340,6 +343,28 @@ def strips(attempts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
         np.full((4, 4), PAPER, np.uint8), STRIP_PALETTE)
 
 
+def _labelled(png: bytes, count: int, chosen: int, alt: str) -> Html:
+    """The strips with the number of the attempt beside each row, or beside every few where a row is lower than a
+    number; the chosen one has an arrow. Not scaled to the window, or the numbers would leave their rows."""
+    pitch = _tall(count) + 1
+    every = -(-11 // pitch)
+    lines = []
+    for first in range(0, count, every):
+        mark = "→" if first <= chosen < first + every else ""
+        lines.append(tag("div", f"{mark}{first}", style=f"height:{every * pitch}px;line-height:{every * pitch}px"))
+    numbers = tag("div", *lines, style=f"background-color:{m.CARD};color:{m.MUTED};font-family:{m.MONO};font-size:10px;"
+                                       "text-align:right;padding:0 6px 0 0;flex:none;min-width:24px")
+    source = {"src": "data:image/png;base64," + base64.b64encode(png).decode("ascii"), "alt": alt}
+    strips = tag("img", attributes=source, style=f"background-color:{m.CARD};max-width:none;margin:0;flex:none")
+    return tag("div", numbers, strips, style=f"background-color:{m.CARD};color:{m.INK};display:flex;"
+                                             "align-items:flex-start;overflow-x:auto;margin:4px 0")
+
+
+def _tall(rows: int) -> int:
+    """Pixels of a strip; one more lies between two."""
+    return int(np.clip(240 // rows, 3, 14))
+
+
 def _pixels(advantage_T: np.ndarray, weight_T: np.ndarray, turn_T: np.ndarray, sampled_T: np.ndarray, scale: float,
             gaps: bool) -> np.ndarray:
     """One colour per sampled (or widened) token."""
@@ -362,7 +387,7 @@ def _stacked(rows: Sequence[np.ndarray], *, widest: int = 1000) -> bytes | None:
     longest = max((len(row) for row in rows), default=0)
     if not longest:
         return None
-    wide, tall = int(np.clip(widest // longest, 1, 9)), int(np.clip(240 // len(rows), 3, 14))
+    wide, tall = int(np.clip(widest // longest, 1, 9)), _tall(len(rows))
     pixels = np.full((len(rows) * (tall + 1), longest * wide), PAPER, np.uint8)
     for i, row in enumerate(rows):
         pixels[i * (tall + 1):i * (tall + 1) + tall, :len(row) * wide] = np.repeat(row, wide)

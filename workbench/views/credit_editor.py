@@ -2,8 +2,9 @@
 
 It knows no tensor library and no algorithm. Whoever opens it (`cells/credit.py`) hands over the settings there are and
 a function `edit -> Outcome`, which calls what training calls. In JupyterLab it is made of widgets that live as long as
-the kernel does; beside them in the same output stands the picture as it was when the cell was run, and without anybody
-looking (papermill) nothing but that picture. So a saved notebook holds no state of widgets.
+the kernel does, and in an output of its own stands the picture as it was when the cell was run: hidden while the
+widgets are alive, there when the notebook is opened again without them. (In one output JupyterLab would prefer the
+dead widget.) Without anybody looking (papermill) there is nothing but that picture.
 
 An edit that cannot be computed is shown as such, with the reason, in the place of the picture: whatever is raised.
 """
@@ -21,6 +22,8 @@ from workbench.views.credit import Credited, TokenTexts, failed_view, show_credi
 HINT = "rewards of the chosen attempt, by turn:"
 # Without a width of its own a widget grows with what it holds, and a long line would push the page out of the window.
 WITHIN = '<div style="width:0;min-width:100%">{}</div>'
+# Part of the widgets, and gone with them: while they are alive, the output after them would only say the same twice.
+HIDE_THE_PICTURE = ("<style>.jp-OutputArea-child:has(.wb-credit-editor) + .jp-OutputArea-child {display: none}</style>")
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ class CreditEditor:
         self.groups, self.token_texts, self.knobs = tuple(groups), token_texts, knobs
         self.start, self.edit, self.own, self.attempt = start, start, own, self._attempt(attempt)
         self._credit, self._before = credit, None
+        self._inert: dict[str, Mapping[str, str]] = {}  # by algorithm, as last known
         self._panel = _Panel(self) if widgets else None
 
     def _attempt(self, attempt: int) -> int:
@@ -117,11 +121,13 @@ class CreditEditor:
                          attempt)
 
     def inert(self) -> Mapping[str, str]:
-        """Settings of the present edit that cannot change its credit, each with the reason."""
+        """Settings of the present edit that cannot change its credit, each with the reason. Of an edit that has no
+        credit: those of the last one under the same algorithm that had."""
         try:
-            return self.outcome().credited.inert
+            self._inert[self.edit.algorithm] = self.outcome().credited.inert
         except Exception:  # the picture of this very edit says what is wrong with it
-            return {}
+            pass
+        return self._inert.get(self.edit.algorithm, {})
 
     def _unedited(self) -> Credited | None:
         """The credit that the editor was opened with; None where there is none to compare with."""
@@ -134,9 +140,15 @@ class CreditEditor:
 
     # -------------------------------------------------------------------------------------------- showing itself
 
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        if self._panel is not None:
+            display(self._panel.bundle(), raw=True)
+        display(self._repr_mimebundle_(), raw=True)
+
     def _repr_mimebundle_(self, include=None, exclude=None):
-        bundle = self.view()._repr_mimebundle_()
-        return {**self._panel.bundle(), **bundle} if self._panel is not None else bundle
+        return self.view()._repr_mimebundle_()
 
     def __str__(self) -> str:
         return self.view().text
@@ -157,9 +169,8 @@ class _Panel:
         self.algorithm = ipywidgets.Dropdown(options=list(editor.knobs), value=editor.edit.algorithm,
                                              layout=self._wide(), tooltip="estimator")
         self.algorithm.add_class("wb-algorithm")
-        attempts = trajectories_of(editor.groups)
-        names = [f"attempt {n}: {words.success_words(t)}, {words.reward_words(t)}" for n, t in enumerate(attempts)]
-        self.attempt = ipywidgets.Dropdown(options=[(name, n) for n, name in enumerate(names)], value=editor.attempt,
+        self.names = _names(editor.groups)
+        self.attempt = ipywidgets.Dropdown(options=_numbered(self.names), value=editor.attempt,
                                            layout=ipywidgets.Layout(width="270px"))
         self.attempt.add_class("wb-attempt")
         self.reset = ipywidgets.Button(description="Undo all edits", icon="undo", layout=self._wide())
@@ -173,7 +184,8 @@ class _Panel:
         self.picture.add_class("wb-credit")
         right = ipywidgets.VBox([self.paid, self.picture], layout=ipywidgets.Layout(
             width="calc(100% - 290px)", flex="1 1 0", min_width="0", overflow="auto"))
-        self.box = ipywidgets.HBox([self.settings, right], layout=ipywidgets.Layout(
+        hidden = ipywidgets.HTML(HIDE_THE_PICTURE, layout=ipywidgets.Layout(display="none"))
+        self.box = ipywidgets.HBox([self.settings, right, hidden], layout=ipywidgets.Layout(
             align_items="flex-start", width="100%"))
         self.box.add_class("wb-credit-editor")
         self.algorithm.observe(self._other_algorithm, "value")
@@ -186,7 +198,8 @@ class _Panel:
     def bundle(self) -> dict[str, Any]:
         data = self.box._repr_mimebundle_()
         data = data[0] if isinstance(data, tuple) else data
-        return {kind: value for kind, value in data.items() if "widget" in kind}
+        found = {kind: value for kind, value in data.items() if "widget" in kind}
+        return found | {"text/plain": "the credit editor lives as long as its kernel; its picture stands below"}
 
     def _wide(self) -> Any:
         return self.w.Layout(width="262px", margin="0 0 2px 0")
@@ -274,6 +287,8 @@ class _Panel:
         self._draw()
 
     def _other_attempt(self, change: Any) -> None:
+        if self.quiet:
+            return
         self.editor.attempt = change["new"]
         self._lay_out_rewards()
         self._draw()
@@ -290,11 +305,35 @@ class _Panel:
         html = WITHIN.format(self.editor.view().html)
         if self.picture.value != html:
             self.picture.value = html
+        self._name_attempts()
         inert = self.editor.inert()
         for name, label in self.notes.items():
             label.style.text_color = "#808a94" if name in inert else None
             label.value = name.rpartition(".")[2] + (" (inert)" if name in inert else "")
             label.tooltip = self.knobs[name][0].tooltip = inert.get(name, "")
+
+
+    def _name_attempts(self) -> None:
+        """The list of attempts says what they earn now; after an edit that has no credit, what they earned before."""
+        try:
+            names = _names(self.editor.outcome().groups)
+        except Exception:  # the picture says what is wrong
+            return
+        if names == self.names:
+            return
+        self.names, self.quiet = names, True
+        self.attempt.options = _numbered(names)
+        self.attempt.value = self.editor.attempt
+        self.quiet = False
+
+
+def _names(groups: Sequence[Group]) -> list[str]:
+    return [f"attempt {n}: {words.success_words(t)}, {words.reward_words(t)}"
+            for n, t in enumerate(trajectories_of(groups))]
+
+
+def _numbered(names: Sequence[str]) -> list[tuple[str, int]]:
+    return [(name, n) for n, name in enumerate(names)]
 
 
 def _word(choice: Any) -> str:
