@@ -423,7 +423,7 @@ def _doctor(args: argparse.Namespace) -> int:
 def _bias(args: argparse.Namespace) -> int:
     from workbench.cells.bias import bias_bench
 
-    report = bias_bench(args.algorithm)
+    report = bias_bench(args.algorithm or None)
     if args.json is not None:
         from workbench.writer import make_folder, write_file
 

@@ -15,6 +15,7 @@ from workbench.bias.claims import Claim
 from workbench.cells.bias import bias_bench as cell
 from workbench.errors import ConfigError
 from workbench.views import show_bias
+from workbench.views.bias_picture import _look
 
 HONEST = Claim("honest", "unbiased", "", settings={"normalize_std": False}, correction="G/(G-1)")
 
@@ -145,3 +146,20 @@ def test_the_command_prints_writes_and_exits_with_the_answer(capsys, tmp_path, m
     bad = replace(small, faults=("a trap is gone",))
     monkeypatch.setattr("workbench.cells.bias.bias_bench", lambda names: bad)
     assert cli.main(["bias"]) == 1 and "! a trap is gone" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"error": 0}, "above zero, such as 0.02; got 0"), ({"error": -0.1}, "got -0.1"),
+    ({"algorithms": []}, "an empty list of algorithms: leave it out for all"), ({"tasks": []}, "an empty list of tasks"),
+])
+def test_what_cannot_be_measured_is_refused_in_words(arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        cell(**arguments)
+
+
+def test_the_picture_colours_by_what_was_found_and_the_report_prints_as_its_text(report):
+    """An estimator that is documented as biased, and is not on this task, has no square of a biased one."""
+    found = [row for row in report.rows if row.verdict == NOT_HERE]
+    assert found and {_look(row) for row in found} == {"right"}
+    others = {row.says for row in report.rows if row.verdict != NOT_HERE and _look(row) != row.says}
+    assert not others and str(report) == report.view.text == repr(report)

@@ -91,7 +91,7 @@ class BiasRow:
     holds: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BiasReport:
     """What was measured. `faults` are sentences; without any the bench has passed."""
 
@@ -116,6 +116,11 @@ class BiasReport:
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
         return self.view._repr_mimebundle_()
+
+    def __str__(self) -> str:
+        return self.view.text
+
+    __repr__ = __str__
 
 
 def bias_bench(*, tasks: Mapping[str, ExactTask] = TASKS, claims: Mapping[str, tuple[Claim, ...]] = CLAIMS,
