@@ -321,3 +321,29 @@ def test_an_edited_reward_changes_the_credit_of_tokens_before_ones_eyes(lab, pag
     page.wait_for_function("() => !document.querySelector('.wb-credit').innerText.includes('earns')")
     assert credits(page) == before
     assert not page.outside, f"asked another machine: {page.outside[:3]}"
+
+
+def test_a_saved_editor_is_a_picture_when_its_kernel_is_gone(lab, page, tmp_path):
+    """While the widgets are alive they alone are seen; saved, and opened again without a kernel, the picture is."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in EDITOR_CELLS], metadata={
+        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
+    path = lab.folder / "reopened.ipynb"
+    nbformat.write(notebook, path)
+    open_notebook(lab, page, path)
+    run_cell(page, 0)
+    run_cell(page, 1)
+    finished(page, 1)
+    page.locator(".wb-credit span[title*=advantage]").first.wait_for(state="visible")
+    strips = output_of(page, 1).locator("img[alt^='credit of every sampled token']")
+    assert [strip.is_visible() for strip in strips.all()] == [True, False], "not the same picture twice"
+    page.screenshot(path=tmp_path / "live.png")
+    page.evaluate("async () => { await window.jupyterapp.commands.execute('docmanager:save'); const session = "
+                  "window.jupyterapp.shell.currentWidget.sessionContext; await session.shutdown(); }")
+    page.goto("about:blank")
+    open_notebook(lab, page, path)
+    picture = output_of(page, 1).locator("img[alt^='credit of every sampled token']")
+    picture.first.wait_for(state="visible")
+    assert picture.count() == 1 and picture.evaluate("image => image.complete && image.naturalWidth") > 100
+    tokens = output_of(page, 1).locator("span[title*=advantage]")
+    assert tokens.count() > 5 and tokens.first.is_visible(), "every token, to hover over"
+    page.screenshot(path=tmp_path / "reopened.png")

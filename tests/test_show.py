@@ -1,8 +1,10 @@
 """Cells that look: a prompt token by token, a replay."""
+import numpy as np
 import pytest
 import torch
 
-from workbench.cells.show import show_prompt
+from workbench.cells.show import show_prompt, show_step
+from workbench.cells.train import train_here
 from workbench.cells.watch import headline
 from workbench.config import load_config
 from workbench.session import open_session
@@ -54,3 +56,24 @@ def test_what_a_config_changed_is_seen_before_everything_else():
 
 def test_a_headline_leaves_out_what_was_not_computed():
     assert headline({"reward_mean": 0.5, "success": None, "reward_std_within": float("nan")}) == "reward 0.50"
+
+
+def test_a_step_says_who_was_left_out_by_the_filter(tmp_path):
+    """From the weights that training used: each attempt has its mark, and each group that is gone a line."""
+    run = train_here(load_config("frozenlake", {
+        "train.steps": 1, "train.tasks_per_step": 3, "train.group_size": 3, "evaluation.num_tasks": 2,
+        "algorithm.filter.keep": "top_k", "algorithm.filter.groups": 1}), tmp_path / "run")
+    groups, texts = run.groups(1), [show_step(run, 1, task=task).text for task in range(3)]
+    stds = [np.std([t.reward for t in group], ddof=1) for group in groups]
+    best = int(np.argmax(stds))
+    for task, text in enumerate(texts):
+        assert text.count(" filtered ") == (0 if task == best else 3) and " kept " in text
+        for other in {0, 1, 2} - {best}:
+            assert f"task {other} of this step was left out by the filter: std {stds[other]:.2f}" in text
+        assert f"task {best} of this step" not in text and "filtered" in show_step(run, 1, task=(best + 1) % 3).html
+
+
+def test_a_step_without_a_filter_has_no_such_column(tmp_path):
+    run = train_here(load_config("frozenlake", {"train.steps": 1, "train.tasks_per_step": 1, "train.group_size": 2,
+                                                "evaluation.num_tasks": 2}), tmp_path / "run")
+    assert "kept" not in show_step(run, 1).text and "filter" not in show_step(run, 1).text

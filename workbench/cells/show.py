@@ -9,10 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from workbench.errors import DataError, PolicyError
 from workbench.metrics import filter_words
 from workbench.store import Run, open_run
-from workbench.types import Observation, Segment, View
+from workbench.types import Group, Observation, Segment, View
 from workbench.views import (credit_of, show_curves, show_evaluation, show_group, show_segment, show_text, show_tokens,
                              show_trajectory)
 from workbench.views.live import live_curves
@@ -52,13 +54,16 @@ def show_step(
     run: Run | str | Path, step: int, *, task: int = 0, attempt: int | None = None, tokens: bool = False,
 ) -> View:
     """One group of a step (default), one attempt turn by turn, or its tokens by author with the credit that training
-    used.
+    used. Where a filter left attempts out, each says whether it was kept, and a line names the groups that were not.
     """
     run = _opened(run)
     groups = run.groups(step)
     group = groups[_index(task, len(groups), f"step {step} has no task")]
     if attempt is None and not tokens:
-        return show_group(group)
+        kept = _kept(run, step, groups)
+        if kept is None or False not in sum(kept, ()):
+            return show_group(group)
+        return show_group(group, kept=kept[task], remarks=_left_out(groups, kept))
     attempt = _index(attempt or 0, len(group), f"task {task} of step {step} has no attempt")
     trajectory = group[attempt]
     if not tokens:
@@ -120,6 +125,32 @@ def _credit(run: Run, step: int, task: int, attempt: int):
         return None
     number = sum(len(group) for group in run.groups(step)[:task]) + attempt
     return credit_of(run.credit(step, run.updates(step)[0]), number)
+
+
+def _kept(run: Run, step: int, groups: Sequence[Group]) -> list[tuple[bool | None, ...]] | None:
+    """Per attempt of each group: whether the step's credit gave any of its sampled tokens a weight; None for one that
+    is not scored or sampled nothing. None altogether where the step made no update: then no weights are stored."""
+    if not run.updates(step):
+        return None
+    table, number, found = run.credit(step, run.updates(step)[0]), 0, []
+    weighing = set(np.unique(table["trajectory"][table["weight"] != 0]).tolist())
+    for group in groups:
+        marks = [number + n in weighing if t.reward is not None and t.num_sampled else None
+                 for n, t in enumerate(group)]
+        found.append(tuple(marks))
+        number += len(group)
+    return found
+
+
+def _left_out(groups: Sequence[Group], kept: Sequence[tuple[bool | None, ...]]) -> list[str]:
+    """A line per group of a step of which a filter left out all scored attempts, with the spread it went by."""
+    lines = []
+    for task, (group, marks) in enumerate(zip(groups, kept)):
+        rewards = [t.reward for t in group if t.reward is not None]
+        if True not in marks and False in marks:
+            std = f"{np.std(rewards, ddof=1):.2f}" if len(rewards) > 1 else "— (a single scored attempt)"
+            lines.append(f"task {task} of this step was left out by the filter: std {std}")
+    return lines
 
 
 def token_texts(run: Run) -> TokenTexts:

@@ -353,11 +353,12 @@ def _labelled(png: bytes, count: int, chosen: int, alt: str) -> Html:
         mark = "→" if first <= chosen < first + every else ""
         lines.append(tag("div", f"{mark}{first}", style=f"height:{every * pitch}px;line-height:{every * pitch}px"))
     numbers = tag("div", *lines, style=f"background-color:{m.CARD};color:{m.MUTED};font-family:{m.MONO};font-size:10px;"
-                                       "text-align:right;padding:0 6px 0 0;flex:none;min-width:24px")
+                                       "text-align:right;padding:0 6px 0 0;display:inline-block;vertical-align:top;"
+                                       "min-width:24px")
     source = {"src": "data:image/png;base64," + base64.b64encode(png).decode("ascii"), "alt": alt}
-    strips = tag("img", attributes=source, style=f"background-color:{m.CARD};max-width:none;margin:0;flex:none")
-    return tag("div", numbers, strips, style=f"background-color:{m.CARD};color:{m.INK};display:flex;"
-                                             "align-items:flex-start;overflow-x:auto;margin:4px 0")
+    strips = tag("img", attributes=source, style=f"background-color:{m.CARD};max-width:none;margin:0;vertical-align:top")
+    return tag("div", numbers, strips, style=f"background-color:{m.CARD};color:{m.INK};white-space:nowrap;overflow-x:auto;"
+                                             "margin:4px 0")
 
 
 def _tall(rows: int) -> int:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -259,12 +259,14 @@ def _end_html(trajectory: Trajectory, state: str, tiles: Mapping[str, Tile] | No
 # ------------------------------------------------------------------------------------------------ groups
 
 
-def show_group(group: Group, *, max_attempts: int = 64, tiles: Mapping[str, Tile] | None = None) -> View:
+def show_group(group: Group, *, max_attempts: int = 64, tiles: Mapping[str, Tile] | None = None,
+               kept: Sequence[bool | None] | None = None, remarks: Sequence[str] = ()) -> View:
     """All attempts at one task.
 
     You will see one row per attempt: success, reward, how far the reward lies from the mean of the group (what GRPO
     learns from), turns, tokens, why it stopped, and the reward of each turn (red below zero, blue above). Unscored
-    attempts stand outside of mean and standard deviation (law 5). The deviation is the sample one (n - 1).
+    attempts stand outside of mean and standard deviation (law 5). The deviation is the sample one (n - 1). With `kept`
+    (one per attempt; None: there was nothing to keep) also which ones a filter left in. `remarks` are lines above.
     """
     rewards = [t.reward for t in group]
     scored = np.array([reward for reward in rewards if reward is not None], float)
@@ -282,9 +284,14 @@ def show_group(group: Group, *, max_attempts: int = 64, tiles: Mapping[str, Tile
               words.signed(None if t.reward is None or mean is None else t.reward - mean), str(len(t.turns)),
               str(t.num_sampled), t.stop_reason.value, " ".join(words.signed(turn.reward) for turn in t.turns)]
              for t in shown]
+    if kept is not None:
+        header.insert(4, "kept")
+        for row, left_in in zip(cells, kept):
+            row.insert(4, {True: "yes", False: "filtered", None: "—"}[left_in])
+    right = tuple(i for i, name in enumerate(header) if name in ("attempt", "reward", "- mean", "turns", "tokens"))
     text = "\n".join(line for line in [
-        f"group {words.name_of(group.task.id)}", summary, words.aligned([header, *cells], right=(0, 2, 3, 4, 5)), flat,
-        notice] if line)
+        f"group {words.name_of(group.task.id)}", summary, *map(visible, remarks),
+        words.aligned([header, *cells], right=right), flat, notice] if line)
     scale = max((abs(turn.reward) for t in group for turn in t.turns if not words.missing(turn.reward)), default=0.0)
     spread = max((abs(r - mean) for r in rewards if r is not None), default=0.0) if mean is not None else 0.0
     messages = group[0].first_observation.messages
@@ -292,6 +299,7 @@ def show_group(group: Group, *, max_attempts: int = 64, tiles: Mapping[str, Tile
     html = m.card(
         m.heading(f"group {words.name_of(group.task.id)}"),
         m.note(summary),
+        *map(m.note, remarks),
         draw_grid(start, size=20) if start else None,
         m.table(
             [_attempt_html(t, row, mean, scale, spread) for t, row in zip(shown, cells)],
@@ -333,6 +341,7 @@ def _attempt_html(t: Trajectory, row: list[str], mean: float | None, scale: floa
         )
     if len(t.turns) > 40:
         turns.append(tag("span", f"… {len(t.turns) - 40} more turns"))
+    kept = [] if len(row) == 8 else [m.cell(row[4], background="#e9e2ef" if row[4] == "filtered" else m.CARD)]
     return [m.number_cell(row[0]), m.cell(outcome_badge(t)), m.number_cell(row[2]),
-            m.number_cell(row[3], background=background, foreground=foreground), m.number_cell(row[4]),
-            m.number_cell(row[5]), m.cell(row[6]), m.cell(*turns)]
+            m.number_cell(row[3], background=background, foreground=foreground), *kept, m.number_cell(row[-4]),
+            m.number_cell(row[-3]), m.cell(row[-2]), m.cell(*turns)]
