@@ -13,10 +13,12 @@ from workbench.algorithms import ALGORITHMS, GRPO, PPO
 from workbench.algorithms.masks import Masks
 from workbench.batch import Batch
 from workbench.cells.credit import LOSS_ONLY, credit_editor, credited, edit_step, knobs_of, show_estimators, step_facts, with_rewards
+from workbench.cells.credit import facts as wb_facts
 from workbench.cells.mask_switches import show_mask_switches
+from workbench.cells.rollout import rollout
 from workbench.config import load_config
 from workbench.errors import ConfigError, DataError
-from workbench.session import reopen
+from workbench.session import open_session, reopen
 from workbench.types import Group, StopReason
 from workbench.views.credit import _labelled
 from workbench.views.credit_editor import Edit
@@ -146,6 +148,18 @@ def test_a_stored_step_is_opened_with_the_credit_that_was_used(tmp_path):
     assert same_bits(filled.outcome(narrow).credited.advantage_T, shown.advantage_T), "and no bit of what was there"
     with pytest.raises(DataError, match="step 1 has no task 2; they are counted from 0 to 1"):
         step_facts(run, 1, task=2)
+
+
+def test_facts_for_looking_have_what_a_price_in_the_reward_would_be_made_of():
+    """With the pull in the loss training asks for the reference alone; every mask switch can be looked at all the same."""
+    algorithm = {"algorithm.kl_coef": 0.05, "algorithm.kl_in": "loss"}
+    session = open_session(load_config("frozenlake-ppo", algorithm), quiet=True)
+    groups = rollout(session, 1, group_size=2)
+    facts = wb_facts(session, groups)
+    for values_T in (facts.value_T, facts.ref_logp_T, facts.old_logp_T):
+        assert values_T[facts.response_T].isfinite().all()
+    text = show_mask_switches(groups, session.config.algorithm, facts=facts).text
+    assert "not possible" not in text and "advantage_mask = false, KL in the reward" in text
 
 
 # ------------------------------------------------------------------------------------------------ what is said

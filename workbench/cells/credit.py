@@ -67,7 +67,7 @@ UNBOUNDED = frozenset(("entropy_coef", "kl_coef", "omega", "filter.slack"))
 def facts(session: Session, groups: Sequence[Group]) -> Batch:
     """A batch that knows what the session's models say of its tokens, everywhere in the responses: logprobs under the
     current and the reference policy, the critic's values. Which of them there are is the algorithm's business
-    (`requires`); that they are there also where nothing was sampled is for looking at mask switches. Raises DataError
+    (`requires`; a reference comes with the current policy's logprobs beside it); that they are there also where nothing was sampled is for looking at mask switches. Raises DataError
     where the session's algorithm asks its models nothing."""
     algorithm = session.config.algorithm
     if not algorithm.requires:
@@ -76,7 +76,11 @@ def facts(session: Session, groups: Sequence[Group]) -> Batch:
     masks = replace(algorithm.masks, advantage_mask=False, **dict.fromkeys(ADVANTAGE_MASK))
     learner = copy.copy(session.learner)  # the same models; only what it is asked for is another
     learner.algorithm = replace(algorithm, masks=masks)
-    return learner.facts(Batch.from_groups(groups))
+    batch = learner.facts(Batch.from_groups(groups))
+    if batch.ref_logp_T is None or batch.old_logp_T is not None:
+        return batch
+    # with the pull in the loss, training compares the two there; to look at it in the reward, both are wanted here
+    return replace(batch, old_logp_T=learner.logprobs(batch, learner.algorithm.reads_T(batch)))
 
 
 def step_facts(run: Run | str | Path, step: int, *, session: Session | None = None, task: int | None = None) -> Batch:

@@ -27,7 +27,7 @@ def bias_png(rows: Sequence[Any], curves: Sequence[Any]) -> bytes:
         _estimates(parts[0], rows, tasks, labels)
     if payouts:
         _signs(parts[1], curves, payouts)
-    return png_of(drawing)
+    return png_of(drawing, colours=64)
 
 
 def _estimates(part: Any, rows: Sequence[Any], tasks: Sequence[str], labels: Sequence[str]) -> None:
@@ -48,8 +48,8 @@ def _estimates(part: Any, rows: Sequence[Any], tasks: Sequence[str], labels: Seq
         axes.set_xlabel("estimate / true gradient", fontsize=8, color=MUTED)
     panels[0].set_yticks(range(len(labels)), [plain(label) for label in labels], fontsize=7.5)
     panels[0].set_ylim(len(labels) - 0.4, -0.6)
-    part.suptitle("Mean estimate (green ● claims no bias, ◆ a known factor, ■ biased, grey ● claims bias elsewhere and has "
-                  "none here, ✖ points the wrong way) and the spread of 64 attempts", fontsize=9.5, x=0.01, ha="left", color=INK)
+    part.suptitle("Mean estimate, and pale the spread of 64 attempts.  Green ● claims no bias · ◆ a known factor · ■ biased\n"
+                  "✖ points the wrong way · grey ● is documented as biased, and is not biased here", fontsize=9.5, x=0.01, ha="left", color=INK)
 
 
 def _look(row: Any) -> str:
@@ -68,8 +68,9 @@ def _signs(part: Any, curves: Sequence[Any], payouts: Sequence[float]) -> None:
             axes.plot(curve.risky_P, curve.difference_P, color=colour, linestyle=dash, linewidth=1.8,
                       label=f"G = {curve.attempts}")
         axes.set_ylim(-1.2, 0.4)
-        axes.set_title(f"bandit, safe arm pays {payout:g}: risky minus safe advantage, divided by the deviation",
-                       fontsize=9, loc="left", color=INK)
+        axes.set_title(f"bandit, safe arm pays {payout:g}, divided by the deviation", fontsize=9, loc="left", color=INK)
         axes.set_xlabel("probability of the (better) risky arm; shaded: training makes it rarer", fontsize=8,
                         color=MUTED)
+        if axes is panels[0]:
+            axes.set_ylabel("risky minus safe advantage", fontsize=8, color=MUTED)
         axes.legend(fontsize=7.5, frameon=False, loc="lower right")

@@ -224,8 +224,8 @@ class _Panel:
     def _line(self, knob: Knob) -> Any:
         is_slider = not knob.part and not knob.choices and isinstance(knob.default, float) and knob.high is not None
         label = self.w.Label(knob.name.rpartition(".")[2], layout=self.w.Layout(
-            width="66px" if is_slider else "152px", height="26px"))
-        layout = self.w.Layout(width="196px" if is_slider else "110px", height="26px")
+            width="66px" if is_slider else "162px", height="26px"))
+        layout = self.w.Layout(width="196px" if is_slider else "100px", height="26px")
         value = self.editor.edit.settings.get(knob.name, knob.default)
         choices = knob.choices if not knob.choices or value in knob.choices else (*knob.choices, value)
         if choices:  # by number: to a widget None is no choice at all

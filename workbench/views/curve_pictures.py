@@ -33,8 +33,8 @@ def figure(width: float, height: float):
     return drawing
 
 
-def png_of(drawing) -> bytes:
-    """The same figure gives the same bytes: no date, no version inside. A palette of 256 colours, because saved
+def png_of(drawing, colours: int = 256) -> bytes:
+    """The same figure gives the same bytes: no date, no version inside. A palette of few colours, because saved
     notebooks carry these pictures: a third of the size, and no difference to be seen in lines and text."""
     from PIL import Image  # comes with matplotlib
 
@@ -44,7 +44,7 @@ def png_of(drawing) -> bytes:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         drawing.savefig(buffer, format="png", metadata={"Software": None})
     with Image.open(buffer) as picture:
-        picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+        picture.convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(small, "png", optimize=True)
     return small.getvalue()
 
 
