@@ -20,14 +20,14 @@ def bias_png(rows: Sequence[Any], curves: Sequence[Any]) -> bytes:
     labels = list(dict.fromkeys(row.label for row in rows))
     payouts = list(dict.fromkeys(curve.safe_payout for curve in curves))
     above = 0.8 + 0.19 * len(labels) if labels else 0.0
-    below = 2.6 if payouts else 0.0
+    below = 2.2 if payouts else 0.0
     drawing = figure(10.5, above + below)
     parts = drawing.subfigures(2, 1, height_ratios=[above, below]) if above and below else [drawing, drawing]
     if labels:
         _estimates(parts[0], rows, tasks, labels)
     if payouts:
         _signs(parts[1], curves, payouts)
-    return png_of(drawing, colours=64)
+    return png_of(drawing, colours=32)
 
 
 def _estimates(part: Any, rows: Sequence[Any], tasks: Sequence[str], labels: Sequence[str]) -> None:
