@@ -323,7 +323,8 @@ def test_a_missing_reward_and_one_that_is_no_number_come_as_they_are(runner):
 
 
 TRAINER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts in the background
 sys.path[:0] = [{folder!r}]
 from worker_envs import Fickle
 from workbench.types import Task
