@@ -27,7 +27,7 @@ def bias_png(rows: Sequence[Any], curves: Sequence[Any]) -> bytes:
         _estimates(parts[0], rows, tasks, labels)
     if payouts:
         _signs(parts[1], curves, payouts)
-    return png_of(drawing, colours=32)
+    return png_of(drawing, colours=48)
 
 
 def _estimates(part: Any, rows: Sequence[Any], tasks: Sequence[str], labels: Sequence[str]) -> None:

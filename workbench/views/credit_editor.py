@@ -337,7 +337,7 @@ def _numbered(names: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def _word(choice: Any) -> str:
-    return {True: "on", False: "off", None: "as its group"}.get(choice, str(choice))
+    return {True: "on", False: "off", None: "as group"}.get(choice, str(choice))
 
 
 def paid_by(trajectory: Trajectory) -> list[tuple[str, float | None]]:

@@ -35,7 +35,8 @@ def figure(width: float, height: float):
 
 def png_of(drawing, colours: int = 256) -> bytes:
     """The same figure gives the same bytes: no date, no version inside. A palette of few colours, because saved
-    notebooks carry these pictures: a third of the size, and no difference to be seen in lines and text."""
+    notebooks carry these pictures: a third of the size, and no difference to be seen in lines and text. Fewer than 256
+    are spread over the colours there are: cut by how often they occur, the few pixels of a marker would lose theirs."""
     from PIL import Image  # comes with matplotlib
 
     buffer, small = io.BytesIO(), io.BytesIO()
@@ -44,7 +45,8 @@ def png_of(drawing, colours: int = 256) -> bytes:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         drawing.savefig(buffer, format="png", metadata={"Software": None})
     with Image.open(buffer) as picture:
-        picture.convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+        method = Image.Quantize.MEDIANCUT if colours >= 256 else Image.Quantize.MAXCOVERAGE
+        picture.convert("RGB").quantize(colours, method, dither=Image.Dither.NONE).save(small, "png", optimize=True)
     return small.getvalue()
 
 
