@@ -19,7 +19,7 @@ def bias_png(rows: Sequence[Any], curves: Sequence[Any]) -> bytes:
     tasks = list(dict.fromkeys(row.task for row in rows))
     labels = list(dict.fromkeys(row.label for row in rows))
     payouts = list(dict.fromkeys(curve.safe_payout for curve in curves))
-    above = 0.8 + 0.19 * len(labels) if labels else 0.0
+    above = max(1.7, 0.8 + 0.19 * len(labels)) if labels else 0.0
     below = 2.2 if payouts else 0.0
     drawing = figure(10.5, above + below)
     parts = drawing.subfigures(2, 1, height_ratios=[above, below]) if above and below else [drawing, drawing]
