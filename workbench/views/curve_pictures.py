@@ -45,8 +45,10 @@ def png_of(drawing, colours: int = 256) -> bytes:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         drawing.savefig(buffer, format="png", metadata={"Software": None})
     with Image.open(buffer) as picture:
-        method = Image.Quantize.MEDIANCUT if colours >= 256 else Image.Quantize.MAXCOVERAGE
-        picture.convert("RGB").quantize(colours, method, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+        few = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        if colours < 256:
+            few = few.convert("RGB").quantize(colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few.save(small, "png", optimize=True)
     return small.getvalue()
 
 
