@@ -20,7 +20,7 @@ def test_without_a_filter_there_is_nothing_to_say():
 def test_what_is_kept_and_how_many_updates_that_took():
     words = filter_words([row(0.5, 2, 2, credit_filter_std_kept=0.5), row(0.25, 1, 3, credit_filter_std_kept=0.75)])
     assert words == ("filter: 38% of the scored attempts kept, from 1.5 of 4.0 groups a step (1.0 were flat); reward std "
-                     "within groups 0.625 in what is kept, 0.25 in all; 3 updates made, 5 removed")
+                     "within groups (n - 1) 0.625 in what is kept, 0.25 in all; 3 updates made, 5 removed")
 
 
 def test_skipped_steps_and_single_updates_are_told():
