@@ -208,8 +208,10 @@ def deal(lengths_R: Sequence[int], ranks: int) -> tuple[tuple[int, ...], ...]:
 
 def concatenated_ranges(offsets: Tensor, chosen: Tensor) -> Tensor:
     """Flat indices of the chosen ragged rows, row after row: offsets [0, 4, 7], chosen [1, 0] -> 4 5 6 0 1 2 3."""
-    parts = [torch.arange(int(offsets[i]), int(offsets[i + 1])) for i in chosen]
-    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64)
+    lengths = offsets.diff()[chosen]
+    ends = lengths.cumsum(0)
+    within = torch.arange(int(ends[-1]) if len(ends) else 0) - torch.repeat_interleave(ends - lengths, lengths)
+    return torch.repeat_interleave(offsets[chosen], lengths) + within
 
 
 # ------------------------------------------------------------------------------------------------ building

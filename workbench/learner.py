@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workbench.algorithms.base import (TERMS, Algorithm, Credit, LossInputs, Share, demand_facts, needs_critic,
-                                       shares_of)
+from workbench.algorithms.base import (TERMS, Algorithm, Credit, LossInputs, Share, demand_facts, missing_facts,
+                                       needs_critic, shares_of)
 from workbench.batch import Batch
 from workbench.critic import Critic, CriticConfig
 from workbench.errors import ConfigError, LearnerError
@@ -126,7 +126,7 @@ class Learner:
         Numbers stand where `algorithm.reads_T` says (the sampled tokens of scored trajectories), NaN elsewhere. Raises
         LearnerError for a fact that nothing here can compute.
         """
-        missing = [name for name in self.algorithm.requires if getattr(batch, name) is None]
+        missing = missing_facts(self.algorithm, batch)
         needed_T = self.algorithm.reads_T(batch)
         made: dict[str, Tensor] = {}
         if "old_logp_T" in missing:

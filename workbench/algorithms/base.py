@@ -21,7 +21,7 @@ from workbench.batch import Batch
 from workbench.errors import DataError
 from workbench.ops.gae import whiten
 from workbench.ops.reduce import Reduction
-from workbench.ops.turns import TurnSpans, turn_spans
+from workbench.ops.turns import TurnSpans, sum_over_turns, turn_spans
 from workbench.ops.value import ValueLoss
 
 
@@ -99,7 +99,7 @@ class CreditInputs:
     @cached_property
     def reward_P(self) -> Tensor:
         """What was paid in each turn."""
-        return torch.zeros(len(self.turns.row_P), dtype=torch.float64).index_add(0, self.turns.turn_of_A, self.reward_A)
+        return sum_over_turns(self.reward_A, self.turns)
 
     @cached_property
     def state_P(self) -> Tensor:
@@ -117,8 +117,6 @@ class CreditInputs:
         timeline count as 0."""
         over_A = self.whiten_T[self.token_A]
         strangers = int(self.whiten_T.sum()) - int(over_A.sum())
-        if not strangers and bool(over_A.all()):
-            return whiten(advantage_A)
         return whiten(advantage_A, over=torch.cat([advantage_A[over_A], advantage_A.new_zeros(strangers)]))
 
 
@@ -195,10 +193,14 @@ def needs_critic(algorithm: Algorithm) -> bool:
     return "value_T" in algorithm.requires
 
 
+def missing_facts(algorithm: Algorithm, batch: Batch) -> list[str]:
+    """What the algorithm requires and the batch does not have."""
+    return [name for name in algorithm.requires if getattr(batch, name) is None]
+
+
 def demand_facts(algorithm: Algorithm, batch: Batch) -> None:
     """Raises DataError naming what the algorithm requires and the batch does not have."""
-    missing = [name for name in algorithm.requires if getattr(batch, name) is None]
-    if missing:
+    if missing := missing_facts(algorithm, batch):
         raise DataError(f"{algorithm.name} needs {', '.join(missing)}, which this batch does not have: "
                         "Learner.facts(batch) makes one that does")
 

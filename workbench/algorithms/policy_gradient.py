@@ -52,7 +52,6 @@ class PolicyGradient(ABC):
     name: ClassVar[str] = ""
     min_group_size: ClassVar[int] = 1
     has_timeline: ClassVar[bool] = False  # true: credit follows the order of tokens, on what `masks.gae_over` names
-    facts: ClassVar[tuple[str, ...]] = ()  # later facts of the batch that `advantages` reads
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -108,7 +107,8 @@ class PolicyGradient(ABC):
 
     @property
     def requires(self) -> tuple[str, ...]:
-        return (*self.facts, *reference_facts(self))
+        """Later facts of the batch that credit or loss reads; a subclass puts those that its `advantages` reads before."""
+        return reference_facts(self)
 
     @property
     def updates_per_step(self) -> int | None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.batch import Batch
+from workbench.batch import Batch, concatenated_ranges
 from workbench.bias.tasks import ExactTask, Outcome
 from workbench.errors import DataError
 from workbench.types import (
@@ -124,8 +124,8 @@ def templates(task: ExactTask) -> Templates:
 def batch_of(source: Templates, outcome_N: Tensor, group_N: Tensor) -> Batch:
     """The batch of attempts with these outcomes [N], in these groups [N] (numbered 0, 1, ... without a gap)."""
     batch, lengths_O = source.batch, torch.bincount(source.batch.trajectory_of_segment_S)
-    segments = _ranges(torch.cat([lengths_O.new_zeros(1), lengths_O.cumsum(0)]), outcome_N)
-    chosen = {"T": _ranges(batch.segment_offsets, segments), "K": _ranges(batch.turn_offsets, outcome_N),
+    segments = concatenated_ranges(torch.cat([lengths_O.new_zeros(1), lengths_O.cumsum(0)]), outcome_N)
+    chosen = {"T": concatenated_ranges(batch.segment_offsets, segments), "K": concatenated_ranges(batch.turn_offsets, outcome_N),
               "N": outcome_N}
     moved = {f.name: value[chosen[f.name[-1]]] for f in fields(batch)
              if f.name[-2:] in ("_T", "_K", "_N") and f.name != "names_N"
@@ -152,14 +152,6 @@ def _states(state_K: Tensor, turns_N: Tensor, group_N: Tensor) -> Tensor:
 
 def _offsets(lengths: Tensor) -> Tensor:
     return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-
-
-def _ranges(offsets: Tensor, chosen: Tensor) -> Tensor:
-    """Flat indices of the chosen ragged rows, row after row; for many rows at once."""
-    lengths = offsets.diff()[chosen]
-    ends = lengths.cumsum(0)
-    within = torch.arange(int(ends[-1]) if len(ends) else 0) - torch.repeat_interleave(ends - lengths, lengths)
-    return torch.repeat_interleave(offsets[chosen], lengths) + within
 
 
 # ------------------------------------------------------------------------------------------------ what is known exactly

@@ -23,11 +23,13 @@ import numpy as np
 import torch
 
 from workbench.algorithms import ALGORITHMS
-from workbench.algorithms.base import TERMS, Algorithm, needs_critic
+from workbench.algorithms.base import TERMS, Algorithm, missing_facts, needs_critic
 from workbench.algorithms.filtering import MASSES, READS, ZERO_VARIANCE
 from workbench.algorithms.liveness import inert_settings
 from workbench.algorithms.masks import ADVANTAGE_MASK, LOSS_MASK, SETS
+from workbench.algorithms.ppo import BOOTSTRAP
 from workbench.algorithms.reference import PLACES
+from workbench.algorithms.reinforce import BASELINES
 from workbench.algorithms.rewards import OVER
 from workbench.batch import Batch
 from workbench.cells.live import is_looked_at
@@ -53,8 +55,7 @@ FACTS = ("old_logp_T", "ref_logp_T", "value_T", "final_value_N")
 LOSS_ONLY = frozenset(("objective", "clip_low", "clip_high", "dual_clip", "sampler_cap", "reduction", "fixed_length",
                        "epochs", "minibatches", "minibatch_size", "value_clip", "filter.equal_updates"))
 CHOICES: dict[str, Sequence[Any]] = {
-    "kl_estimator": ESTIMATORS, "kl_in": PLACES, "baseline": ("others", "none"),
-    "bootstrap": ("context_full", "truncated", "never"),
+    "kl_estimator": ESTIMATORS, "kl_in": PLACES, "baseline": BASELINES, "bootstrap": BOOTSTRAP,
     "rewards.normalize": METHODS, "rewards.over": OVER, "filter.keep": tuple(READS), "filter.mass": MASSES,
     "filter.zero_variance": ZERO_VARIANCE, **{f"masks.{name}": (None, *SETS) for name in (*ADVANTAGE_MASK, *LOSS_MASK)},
 }
@@ -67,8 +68,9 @@ UNBOUNDED = frozenset(("entropy_coef", "kl_coef", "omega", "filter.slack"))
 def facts(session: Session, groups: Sequence[Group]) -> Batch:
     """A batch that knows what the session's models say of its tokens, everywhere in the responses: logprobs under the
     current and the reference policy, the critic's values. Which of them there are is the algorithm's business
-    (`requires`; a reference comes with the current policy's logprobs beside it); that they are there also where nothing was sampled is for looking at mask switches. Raises DataError
-    where the session's algorithm asks its models nothing."""
+    (`requires`; a reference comes with the current policy's logprobs beside it); that they are there also where nothing
+    was sampled is for looking at mask switches. Raises DataError where the session's algorithm asks its models nothing.
+    """
     algorithm = session.config.algorithm
     if not algorithm.requires:
         raise DataError(f"{named(algorithm)} as it is set asks neither a critic nor a reference, so this session has "
@@ -253,8 +255,7 @@ def facts_of(groups: Sequence[Group], source: Facts) -> dict[str, Any]:
 
 
 def _demand_facts(algorithm: Algorithm, batch: Batch) -> None:
-    missing = [name for name in algorithm.requires if getattr(batch, name) is None]
-    if missing:
+    if missing := missing_facts(algorithm, batch):
         raise DataError(f"{named(algorithm)} needs {', '.join(missing)}, which nobody computed for these groups: hand "
                         "over facts=wb.facts(session, groups), from a session whose algorithm has a critic or a "
                         "reference, such as load_config('frozenlake-ppo', {'algorithm.kl_coef': 0.05})")
