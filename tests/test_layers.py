@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS: dict[str, float] = {
     # 0: the vocabulary
-    "errors": 0.0, "types": 0.1, "seeds": 0.1, "stats": 0.1, "progress": 0.1, "stopping": 0.1,
+    "errors": 0.0, "types": 0.1, "seeds": 0.1, "stats": 0.1, "progress": 0.1, "stopping": 0.1, "findings": 0.15,
     # 1: pure tensor functions; one tokenizer; flat storage
     "ops": 1.0, "chat": 1.0, "tiny_tokenizer": 1.0, "batch": 1.1,
     # 2: problems, samplers, how credit is given
@@ -28,11 +28,11 @@ LAYERS: dict[str, float] = {
     "demonstrations": 2.1,
     # 3: attempts, weights, files, pictures
     "sealed": 3.0, "workers": 3.05, "writer": 3.1, "columns": 3.2, "store": 3.3, "run_diff": 3.4, "follow": 3.4, "collect": 3.1, "policy": 3.0,
-    "lint": 3.1, "views": 3.0,
+    "linting": 3.5, "imported": 3.6, "views": 3.0,
     # 4: learning, and what may be said of it
     "fine_tuning": 4.0, "packing": 3.0, "microbatch": 4.0, "update_report": 4.0, "training_state": 4.0, "ranks": 4.03, "critic": 4.05,
     "learner": 4.1, "checkpoint": 4.0, "replay": 4.1,
-    "evaluation": 4.0, "audit": 4.2, "bias": 4.2,
+    "evaluation": 4.0, "learner_probe": 4.2, "mismatch": 4.3, "bias": 4.2,
     # 5-9: one config; everything it names, opened; cells; doors
     "config": 5.0, "session": 6.0, "cells": 7.0, "shipped": 7.1, "doctor": 7.1,
     "pretrain": 8.0, "ablation": 8.0, "launch": 8.0, "cli": 9.0,
@@ -78,6 +78,10 @@ INSTEAD: dict[str, str] = {
     "follow": "the rows and evaluations that were read",
     "stopping": "nothing: a cell is interrupted by an exception",
     "rounding": "the facts about the machine, a plain mapping",
+    "linting": "the finished LintReport (findings.py)",
+    "learner_probe": "the gradients",
+    "mismatch": "the finished report",
+    "imported": "the sequences that were read",
 }
 
 # Rooms that open on any laptop: neither these nor anything they import may need a tensor library.
@@ -99,6 +103,7 @@ TENSOR_FREE = (
     "metrics",
     "demonstrations",
     "progress",
+    "findings",
 )
 LAZY_DOOR = (
     "workbench.*"  # `import workbench`, then `workbench.train`: for users; inside it would hide what is imported

@@ -1,0 +1,111 @@
+"""What is at hand to check rollouts and credit with. Every field may be missing; a rule says which it wanted.
+
+Axis letters as in `workbench.batch`.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from workbench.findings import Place
+from workbench.types import CreditTable, Group, Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from workbench.algorithms.base import Algorithm, Credit
+    from workbench.batch import Batch
+    from workbench.chat import ChatFormat
+    from workbench.collect import CollectConfig
+    from workbench.engines.journal import Exchange
+    from workbench.envs.base import EnvFamily
+    from workbench.linting.raw import RawSequence
+
+
+class Update(NamedTuple):
+    """What one update used and what it said: its credit table and its metrics. `skipped`: why it was left out."""
+
+    table: CreditTable
+    metrics: Mapping[str, float]
+    skipped: str | None = None
+
+
+class Gradient(NamedTuple):
+    """Of one update: the loss, and its gradient by parameter name (float32, before it is scaled down)."""
+
+    loss: float
+    by_name: Mapping[str, Tensor]
+
+
+class LearnerProbe(Protocol):
+    """A learner that is asked and never moves: what it would make of a batch, beside an independent computation.
+
+    `learner` goes the way of training (micro-batches, packing, the algorithm's own loss and reduction); `plain` runs
+    each segment through the model alone and sums up by the formulas of the papers.
+    """
+
+    def learner(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> Gradient: ...
+
+    def plain(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> Gradient: ...
+
+    def facts(self, algorithm: Algorithm, batch: Batch) -> Batch:
+        """The batch with what `algorithm.requires` of the models (values, reference and old logprobs)."""
+
+
+class StepFacts(NamedTuple):
+    """What is left of a committed step for rules over a whole run."""
+
+    step: int
+    fingerprint: str                    # of the sampled token ids of all its trajectories
+    versions: tuple[int, ...]           # policy versions that sampled it, ascending, each once
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """`groups` are plain tuples, so that data can be looked at that a `Group` would refuse to hold."""
+
+    groups: tuple[tuple[Trajectory, ...], ...] = ()
+    raw: tuple[RawSequence, ...] = ()               # of other frameworks: arrays as they were found, fit or not
+    batch: Batch | None = None                      # with the facts that credit was computed from
+    credit: Credit | None = None
+    algorithm: Algorithm | None = None              # its settings, declared mask switches among them
+    updates: tuple[Update, ...] = ()                # of this step, where they were made already
+    collect: CollectConfig | None = None            # history, sampling settings, limits
+    chat: ChatFormat | None = None                  # tokenizer and template
+    journal: tuple[Exchange, ...] | None = None     # what the engine was asked and what it answered
+    family: EnvFamily | None = None                 # makes environments anew
+    environments: Mapping[str, Any] | None = None   # live ones, by "task id#attempt", while attempts run in parallel
+    policy_version: int | None = None               # of the weights that were to sample this step
+    probe: LearnerProbe | None = None
+    steps: tuple[StepFacts, ...] = ()               # the run so far, in the order in which steps were committed
+    step: int | None = None
+    about: str = ""
+
+    @cached_property
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        return tuple(trajectory for group in self.groups for trajectory in group)
+
+    def has(self, name: str) -> bool:
+        value = getattr(self, name)
+        return value is not None and value != ()
+
+    def place(self, index: int, **where: int) -> Place:
+        """A place in trajectory number `index`."""
+        trajectory = self.trajectories[index]
+        return Place(f"{trajectory.task.id}/{trajectory.attempt}", index, step=self.step, **where)
+
+    def place_of_token(self, token: int) -> Place:
+        """The place of flat token `token` of the batch [T]."""
+        batch = self.batch
+        n = int(batch.trajectory_of_token_T[token])
+        segment = int(batch.segment_of_token_T[token])
+        first = int((batch.trajectory_of_segment_S < n).sum())  # segments lie in the order of their trajectories
+        return Place(batch.names_N[n], n, segment - first, int(batch.turn_T[token]), int(batch.position_T[token]),
+                     step=self.step)
+
+
+def of_groups(groups: "tuple[Group | tuple[Trajectory, ...], ...] | list") -> tuple[tuple[Trajectory, ...], ...]:
+    return tuple(tuple(group) for group in groups)

@@ -1,0 +1,66 @@
+"""A rule: what it looks for, which evidence it needs, what a finding means. `check` runs rules over evidence."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from workbench.findings import ERROR, SHOWN, Answer, Finding, LintReport, Looked, Missing
+from workbench.linting.evidence import Evidence
+
+Said = Finding | Looked | Missing
+Check = Callable[[Evidence], Iterable[Said]]
+
+WHEN = ("step", "update", "start", "run")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`needs` names fields of `Evidence` without which nothing can be said.
+
+    `when`: "step", before the first update of every step · "update", after the updates of a step · "start", once, since
+    it perturbs settings or computes gradients · "run", over the committed steps of a run. `threads` are reports of the
+    bug in other frameworks, as repository#number.
+    """
+
+    id: str
+    title: str
+    means: str
+    mend: str
+    needs: tuple[str, ...]
+    check: Check
+    when: str = "step"
+    threads: tuple[str, ...] = ()
+
+
+def check(evidence: Evidence, rules: Sequence[Rule], raw_checks: dict[str, Check] | None = None) -> LintReport:
+    """Ask every rule. `raw_checks` says, by rule, what can be asked of sequences of other frameworks as well."""
+    return LintReport(tuple(_ask(rule, evidence, (raw_checks or {}).get(rule.id)) for rule in rules), evidence.about)
+
+
+def _ask(rule: Rule, evidence: Evidence, raw_check: Check | None) -> Answer:
+    missing = [_wording(name) for name in rule.needs if not evidence.has(name)]
+    said: list[Said] = []
+    if not missing:
+        said += rule.check(evidence)
+    if evidence.raw and raw_check is not None:
+        missing = []
+        said += raw_check(evidence)
+    found = sorted((s for s in said if isinstance(s, Finding)), key=lambda finding: finding.severity != ERROR)
+    kept, left = tuple(found[:SHOWN]), found[SHOWN:]
+    missing += [s.what for s in said if isinstance(s, Missing)]
+    return Answer(
+        rule.id, rule.title, kept, len(left), sum(f.severity == ERROR for f in left),
+        sum(s.count for s in said if isinstance(s, Looked)), tuple(dict.fromkeys(missing)), rule.means, rule.mend)
+
+
+WORDS = {
+    "groups": "trajectories", "batch": "the batch", "credit": "the credit", "algorithm": "the algorithm",
+    "updates": "the credit tables of the updates", "collect": "the sampling settings", "chat": "the chat format",
+    "journal": "what the engine was asked and answered", "family": "the environment", "raw": "sequences",
+    "environments": "the live environments", "policy_version": "the version of the weights",
+    "probe": "a learner to try settings on", "steps": "the steps of a run",
+}
+
+
+def _wording(name: str) -> str:
+    return WORDS.get(name, name)

@@ -1,0 +1,24 @@
+"""All rules, in order. A rule of your own is one more `Rule` in the tuple that you hand to `check`."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workbench.findings import LintReport
+from workbench.linting import (credit, gradients, groups, isolation, knobs, logprobs, render, rewards, runs, terms,
+                               tokens, updates)
+from workbench.linting.evidence import Evidence
+from workbench.linting.raw import RAW_CHECKS
+from workbench.linting.rule import Rule, check
+
+RULES: dict[str, Rule] = {
+    rule.id: rule
+    for rule in sorted(
+        (rule for module in (tokens, render, credit, groups, terms, rewards, updates, logprobs, knobs, gradients,
+                             isolation, runs) for rule in module.RULES),
+        key=lambda rule: int(rule.id[1:]))
+}
+
+
+def lint_evidence(evidence: Evidence, when: Sequence[str] = ("step", "update", "start", "run")) -> LintReport:
+    """Ask all rules of these moments."""
+    return check(evidence, [rule for rule in RULES.values() if rule.when in when], RAW_CHECKS)
