@@ -33,6 +33,8 @@ PUBLIC: dict[str, str] = {
     "train_step": "workbench.cells.train:train_step",
     "train_here": "workbench.cells.train:train_here",
     "resume_here": "workbench.cells.resume:resume_here",
+    "lint": "workbench.cells.lint:lint",
+    "assert_clean": "workbench.cells.lint:assert_clean",
     "evaluate": "workbench.cells.evaluate:evaluate",
     "neighbours": "workbench.cells.evaluate:neighbours",
     "evaluation_report": "workbench.cells.evaluate:evaluation_report",

@@ -94,6 +94,15 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("run_path", type=Path, metavar="RUN")
     sub.add_argument("step", type=int, metavar="STEP")
 
+    sub = command("lint", _lint, "is what is trained what it is taken for? Rules over a run's steps, over rollouts that "
+                  "another framework wrote, or over a few freshly sampled ones of a preset; exit 1 on errors")
+    sub.add_argument("source", metavar="PATH", help="a run folder, a file or folder of rollouts, a preset or .toml file")
+    sub.add_argument("--step", type=int, help="only this step of the run")
+    sub.add_argument("--start", action="store_true", help="of a run: also try environments anew, as at its start")
+    sub.add_argument("--json", action="store_true", help="print the report as JSON")
+    _add_html(sub)
+    _add_set(sub)
+
     sub = command("diff", _diff, "where two runs part: the first setting, step, file, column, token; exit 1 if they do")
     sub.add_argument("run_path", type=Path, metavar="RUN")
     sub.add_argument("other_path", type=Path, metavar="RUN")
@@ -345,6 +354,32 @@ def _put(view, html: Path | None) -> None:
     page = f'<!doctype html><meta charset="utf-8">{view.html}\n'
     write_file(html, replace=True, content=page.encode("utf-8", "replace"))
     print(html)
+
+
+def _lint(args: argparse.Namespace) -> int:
+    from workbench.cells.lint import lint
+    from workbench.errors import ConfigError
+    from workbench.session import open_session
+
+    if _is_config(args.source):
+        if args.step is not None or args.start:
+            raise ConfigError("--step and --start are for run folders; a preset is sampled from, and tried in full")
+        found = lint(open_session(_config(args.source, args.settings)))
+    elif args.settings:
+        raise ConfigError("--set changes a preset or a .toml file; what is stored is looked at as it is")
+    else:
+        found = lint(Path(args.source), step=args.step, start=args.start)
+    if args.json:
+        print(json.dumps(found.report.as_dict(), indent=1))
+    else:
+        _put(found.view(), args.html)
+    return 0 if found.ok else 1
+
+
+def _is_config(source: str) -> bool:
+    from workbench.config import PRESETS
+
+    return source in PRESETS or source.endswith(".toml")
 
 
 def _diff(args: argparse.Namespace) -> int:

@@ -28,6 +28,7 @@ from workbench.envs.base import EnvFamily
 from workbench.errors import ConfigError
 from workbench.evaluation import EvaluationConfig
 from workbench.learner import LearnerConfig
+from workbench.linting.config import LintConfig
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Config:
     critic: CriticConfig = field(default_factory=CriticConfig)  # of an algorithm that needs one
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    lint: LintConfig = field(default_factory=LintConfig)
 
 
 # Parts that come in kinds: key -> (kind -> class). Adding one is a line in its own room's table.

@@ -38,5 +38,11 @@ class LearnerError(WorkbenchError, RuntimeError):
     """Training cannot go on: wrong number of processes, nothing to train, non-finite numbers in a row."""
 
 
+class LintError(WorkbenchError, ValueError):
+    """The lint found an error before an update would have been made of it; `report` has all that it found."""
+
+    report: object = None
+
+
 class StoreError(WorkbenchError, OSError):
     """A run folder or checkpoint is missing, damaged, of another format, or could not be written."""

@@ -9,6 +9,7 @@
       steps/step-00000001/         trajectories.parquet   durable before the step's first update
                                    credit-0000.parquet    what update 0 used, per token; written after it. A skipped
                                                           update keeps its table too, with the reason inside
+                                   lint.json              what the lint said of the step
       evaluations/NAME.json        one evaluation each
       checkpoints/step-00000010/   see `checkpoint`
       orphans/                     what a killed process had not committed: set aside by the next writer, never deleted
@@ -35,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import __version__, columns, sealed, writer
 from workbench.columns import first_difference, groups_equal, tables_equal  # noqa: F401  (part of this surface)
 from workbench.errors import StoreError
+from workbench.findings import LintReport
 from workbench.sealed import Seal
 from workbench.types import CreditTable, Group
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 TRAJECTORIES = "trajectories.parquet"
+LINT = "lint.json"
 _LINES = ("metrics.jsonl", "events.jsonl", "clock.jsonl")
 _FOLDERS = ("steps", "evaluations", "checkpoints")
 STEP = re.compile(r"step-(\d{8})")
@@ -197,6 +200,11 @@ class RunWriter:
         if skipped is not None:
             self.event({"kind": "skipped_update", "step": table.step, "update": table.update, "reason": skipped})
         return path
+
+    def write_lint(self, step: int, report: LintReport) -> Path:
+        """What the lint said of a step, sealed with it."""
+        content = sealed.sealed_json(report.as_dict(), kind="lint", version=FORMAT)
+        return self._write(step, LINT, memoryview(content))
 
     def commit_step(self, step: int, metrics: Mapping[str, Any], clock: Mapping[str, Any] | None = None) -> None:
         """The commit point. `clock` holds what depends on the machine (seconds, memory), `metrics` what does not."""
@@ -357,6 +365,14 @@ class Run:
         """The updates of a step that did not touch the weights, and why."""
         reasons = {u: columns.decode_credit(*self._read(step, _credit_name(u)))[1] for u in self.updates(step)}
         return {update: reason for update, reason in reasons.items() if reason is not None}
+
+    def lint(self, step: int) -> LintReport | None:
+        """What the lint said of a committed step; None where it was switched off."""
+        if LINT not in self._commit(step)["files"]:
+            return None
+        self._read(step, LINT)  # holds it against the seal in the metrics line
+        path = self.path / "steps" / step_name(step) / LINT
+        return LintReport.from_dict(sealed.read_sealed_json(path, kind="lint", version=FORMAT))
 
     def metrics(self) -> pandas.DataFrame:
         """One row per committed step, indexed by step; a metric that a step did not have is missing there, not zero."""

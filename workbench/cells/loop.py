@@ -140,7 +140,8 @@ def _make(loop: _Loop, step: int) -> StepOutcome:
     """A new step. Its metrics line commits it; the clock is told afterwards, so that it knows what that cost."""
     run, watchers = loop.run, loop.watchers
     synchronise(loop.session)
-    outcome = train_step(loop.session, step, run, watchers.on_rollout(step) if watchers.on_rollout else None)
+    outcome = train_step(loop.session, step, run, watchers.on_rollout(step) if watchers.on_rollout else None,
+                         start=step == max(loop.schedule.committed, loop.schedule.start) + 1)
     clock = Clock(dict(outcome.clock))
     if run is not None:
         run.commit_step(step, outcome.metrics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from workbench.collect import CollectConfig, collect
+from workbench.engines.journal import Journal
 from workbench.errors import ConfigError
 from workbench.session import Session
 from workbench.types import Group, Task, Trajectory
@@ -12,13 +13,14 @@ from workbench.types import Group, Task, Trajectory
 def rollout(
     session: Session, tasks: Sequence[Task] | int = 4, *, group_size: int | None = None, step: int = 0,
     purpose: str = "look", config: CollectConfig | None = None, address: tuple[int | str, ...] | None = None,
-    on_done: Callable[[Trajectory], None] | None = None,
+    on_done: Callable[[Trajectory], None] | None = None, journal: Journal | None = None,
 ) -> list[Group]:
     """Sample `group_size` attempts at each task with the session's engine; one group per task, in task order.
 
     `tasks` may be a number: so many training tasks of the step. With several processes each one samples its share of
     the tasks and all of them return all groups. The same (seed, purpose, step) gives the same groups, bit for bit, for
     environments that are stepped in the tick (law 8). `on_done` sees the trajectories of this process as they end.
+    `journal`: one around the session's engine, to write down what it is asked and answers (in this process).
     """
     if isinstance(tasks, int):
         tasks = session.train_tasks(step, tasks)
@@ -27,7 +29,7 @@ def rollout(
     rank, world = session.place
     config = config or session.config.collect
     groups = collect(
-        tasks[rank::world], family=session.family, engine=session.engine, chat=session.chat, config=config,
+        tasks[rank::world], family=session.family, engine=session.engine if journal is None else journal, chat=session.chat, config=config,
         group_size=session.config.train.group_size if group_size is None else group_size,
         address=address or (session.config.seed, purpose, step), on_done=on_done,
         runner=session.runner if config.runs_like(session.config.collect) else None,

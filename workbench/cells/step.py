@@ -1,7 +1,7 @@
 """One step of training, made anew or once more from what is stored.
 
-    tasks ─ rollout ─ store ─ batch ─ credit ─ update ─ store ─ sync
-                                └────── `repeat_step` ──────┘
+    tasks ─ rollout ─ store ─ batch ─ credit ─ lint ─ update ─ lint ─ store ─ sync
+                                └───────── `repeat_step` ─────────┘   (without the lint)
 
 What follows the trajectories is one function for both, so a step that is replayed cannot be another one.
 """
@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from workbench.algorithms.base import Credit
 from workbench.batch import Batch
+from workbench.cells.lint import after_updates, before_updates, raise_errors
 from workbench.cells.rollout import rollout
-from workbench.errors import LearnerError
+from workbench.engines.journal import Journal
+from workbench.errors import LearnerError, LintError
+from workbench.findings import LintReport, together
 from workbench.metrics import rollout_metrics
 from workbench.session import Session
 from workbench.store import RunWriter
@@ -35,29 +39,46 @@ class StepOutcome:
     clock: dict[str, float]
     updates: int  # optimizer updates that were made; 0: the step taught nothing
     reports: tuple[UpdateReport, ...] = ()
+    lint: LintReport | None = None  # None: switched off, or a step that is repeated
 
 
 def train_step(session: Session, step: int, run: RunWriter | None = None,
-               on_done: Callable[..., None] | None = None) -> StepOutcome:
-    """Collect, credit, update, hand the new weights to the engine. `step` counts from 1.
+               on_done: Callable[..., None] | None = None, *, start: bool | None = None) -> StepOutcome:
+    """Collect, credit, lint, update, hand the new weights to the engine. `step` counts from 1.
 
     With `run` the step's trajectories are durable before the first update and each credit table after its update
-    (law 14); `commit_step` is left to the caller.
+    (law 14); `commit_step` is left to the caller. `start`: also ask the lint's rules that are asked once (None: in
+    step 1). Raises LintError, before anything is updated, where the lint finds an error and `config.lint.mode` is
+    "assert".
     """
     clock = Clock()
-    groups = rollout(session, session.train_tasks(step), step=step, purpose="train", on_done=on_done)
+    lints = session.config.lint.mode != "off"
+    journal = Journal(session.engine) if lints else None
+    groups = rollout(session, session.train_tasks(step), step=step, purpose="train", on_done=on_done, journal=journal)
     clock.lap("collect")
     if run is not None:
         run.write_step(step, groups)
     clock.lap("store")
+    check = _Check(session, step, groups, journal, step == 1 if start is None else start) if lints else None
     try:
-        outcome = _learn(session, step, groups, clock)
+        outcome = _learn(session, step, groups, clock, check)
     except LearnerError as error:  # what led to the end is kept, then the end is told
         _store_updates(run, getattr(error, "reports", []))
+        raise
+    except LintError as error:
+        if run is not None:
+            run.write_lint(step, error.report)
         raise
     clock.lap("update")
     _store_updates(run, outcome.reports)
     clock.lap("store")
+    if check is not None:
+        outcome = replace(outcome, lint=check.after(outcome))
+        clock.lap("lint")
+        if run is not None:
+            run.write_lint(step, outcome.lint)
+        if session.config.lint.mode == "assert":
+            raise_errors(outcome.lint)
     synchronise(session)
     clock.lap("sync")
     return outcome
@@ -75,11 +96,33 @@ def synchronise(session: Session) -> None:
         session.sync()
 
 
-def _learn(session: Session, step: int, groups: Sequence[Group], clock: Clock) -> StepOutcome:
+class _Check:
+    """The lint's part of one new step: what it said before the updates is joined with what it says after them."""
+
+    def __init__(self, session: Session, step: int, groups: Sequence[Group], journal: Journal, start: bool) -> None:
+        self.session, self.step, self.groups, self.journal, self.start = session, step, groups, journal, start
+
+    def before(self, batch: Batch, credit: Credit) -> None:
+        """Raises LintError where it finds an error, and that is to end the step."""
+        self.batch, self.credit = batch, credit
+        self.found = before_updates(self.session, self.step, self.groups, batch, credit, self.journal, start=self.start)
+        if self.session.config.lint.mode == "assert":
+            raise_errors(self.found)
+
+    def after(self, outcome: StepOutcome) -> LintReport:
+        return together([self.found, after_updates(self.session, self.step, self.groups, self.batch, self.credit,
+                                                   outcome.reports)])
+
+
+def _learn(session: Session, step: int, groups: Sequence[Group], clock: Clock, check: _Check | None = None
+           ) -> StepOutcome:
     batch = Batch.from_groups(groups)
     batch = session.learner.facts(batch)  # what credit needs of the models: values, reference logprobs
     credit = session.config.algorithm.credit(batch)
     clock.lap("credit")
+    if check is not None:
+        check.before(batch, credit)
+        clock.lap("lint")
     reports = session.learner.update(batch, credit, step=step)
     made = sum(report.skipped is None for report in reports)
     metrics = rollout_metrics(groups) | {f"credit_{name}": value for name, value in credit.notes.items()}

@@ -82,6 +82,7 @@ class Evidence:
     probe: LearnerProbe | None = None
     steps: tuple[StepFacts, ...] = ()               # the run so far, in the order in which steps were committed
     step: int | None = None
+    samples: int | None = None                      # attempts that the slower rules look at; None: all of them
     about: str = ""
 
     @cached_property

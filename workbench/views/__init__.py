@@ -24,6 +24,7 @@ HOME = {
     "show_evaluation": "evaluation",
     "show_demo": "evaluation",
     "show_diff": "run_diff",
+    "show_lint": "lint",
     "show_live": "live",
     "show_status": "live",
     "show_metrics": "records",
