@@ -1,4 +1,5 @@
-"""pytest in a child that has the heavy libraries imported already: most of a mutant's time would be importing torch.
+"""pytest (or another program) in a child that has the heavy libraries imported already: most of a mutant's time would be
+importing torch.
 
 One server process imports what the package builds on (never the package itself) and forks a child for each run of
 tests. What a child must not share with the server is set right in it: folder, environment, import path, and the modules
@@ -6,6 +7,7 @@ of the tree that the server came from.
 """
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import signal
@@ -30,10 +32,16 @@ def server() -> ForkServerContext:
 
 def run_pytest(context: ForkServerContext, copy: Path, env: dict[str, str], arguments: list[str],
                timeout: float) -> tuple[int | None, str]:
-    """(exit status, output) of pytest in the folder `copy`; status None: no answer within `timeout` seconds, and the
-    child with all that it started was killed."""
+    """(exit status, output) of pytest in the folder `copy`; see `run_module`."""
+    return run_module(context, copy, env, "pytest", arguments, timeout)
+
+
+def run_module(context: ForkServerContext, copy: Path, env: dict[str, str], module: str, arguments: list[str],
+               timeout: float) -> tuple[int | None, str]:
+    """(exit status, output) of `main(arguments)` of a module, in the folder `copy`; status None: no answer within
+    `timeout` seconds, and the child with all that it started was killed."""
     with tempfile.NamedTemporaryFile("r", prefix="pytest-", suffix=".out", errors="replace") as output:
-        child = context.Process(target=_child, args=(str(copy), env, arguments, output.name))
+        child = context.Process(target=_child, args=(str(copy), env, module, arguments, output.name))
         child.start()
         child.join(timeout)
         if late := child.is_alive():
@@ -63,7 +71,7 @@ def _kill_group(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _child(copy: str, env: dict[str, str], arguments: list[str], output: str) -> None:
+def _child(copy: str, env: dict[str, str], module: str, arguments: list[str], output: str) -> None:
     os.setsid()
     with open(output, "w") as file:
         os.dup2(file.fileno(), 1)
@@ -76,11 +84,10 @@ def _child(copy: str, env: dict[str, str], arguments: list[str], output: str) ->
     sys.path[:] = [copy] + [path for path in sys.path if path not in ("", tree, os.path.join(tree, "tests"))]
     for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
         del sys.modules[name]
-    import pytest
     import workbench
 
     if not Path(workbench.__file__).resolve().is_relative_to(Path(copy).resolve()):
         raise RuntimeError(f"expected `import workbench` to mean {copy}, got {workbench.__file__}")
-    status = int(pytest.main(arguments))
+    status = int(importlib.import_module(module).main(arguments))
     sys.stdout.flush()
     os._exit(status)  # like a fresh process: no clean-up that belongs to the server

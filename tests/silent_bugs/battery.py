@@ -1,0 +1,206 @@
+"""What a copy of the workbench is put through, and what its lint says of it: one process, a few seconds.
+
+    python -m tests.silent_bugs.battery --json FILE       as JSON; without it, a few lines of text
+
+Whatever `workbench` Python imports here is tried: rollouts over several chat templates, environments and histories, with
+faults, hostile text and tools (`tests/linting/clean_rollouts.py`), and training with the shipped policy over several
+algorithms, each step through `cells.step.train_step`, with all rules asked; at last a run that is left and resumed. On
+code without a bug nothing here is an error. What a guard of the package refuses is written down beside the findings.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+SHOWN = 3  # findings of one rule in one scene that are kept
+SMALL = {"lint.mode": "warn", "train.tasks_per_step": 3, "train.group_size": 4, "env.max_moves_per_action": 2}
+STEPS = 2
+
+# One training a line: preset and what is set beside SMALL. Declared ablations are among them: they are no errors.
+TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "grpo, pulled, several updates": ("frozenlake", {
+        "algorithm.kl_coef": 0.05, "algorithm.entropy_coef": 0.01, "algorithm.epochs": 2, "algorithm.minibatches": 2,
+        "env.reasoning_bonus": 0.1}),
+    "ppo, pays for nearness": ("frozenlake", {
+        "algorithm.kind": "ppo", "algorithm.gamma": 0.97, "algorithm.lam": 0.9, "algorithm.kl_coef": 0.05,
+        "algorithm.minibatches": 2, "algorithm.bootstrap": "truncated", "env.reasoning_bonus": 0.1}),
+    "turn_ppo, window, padded, in pieces": ("frozenlake", {
+        "algorithm.kind": "turn_ppo", "algorithm.gamma": 0.9, "algorithm.lam": 0.8, "collect.history": "window",
+        "collect.window": 1, "learner.layout": "padded", "learner.micro_batch_tokens": 600}),
+    "reinforce_pp, fresh": ("frozenlake", {
+        "algorithm.kind": "reinforce_pp", "algorithm.gamma": 0.9, "collect.history": "fresh"}),
+    "gspo, filtered, bent": ("frozenlake", {
+        "algorithm.kind": "gspo", "algorithm.filter.keep": "top_share", "algorithm.filter.share": 0.67,
+        "algorithm.epochs": 2, "algorithm.sampler_cap": 2.0, "collect.temperature": 0.7, "collect.top_p": 0.9,
+        "collect.history": "template"}),
+    "dapo, sequence means, dual clip": ("frozenlake", {
+        "algorithm.kind": "dapo", "algorithm.reduction": "seq-mean-token-mean", "algorithm.dual_clip": 3.0,
+        "algorithm.epochs": 2}),
+    "rloo on the bandit, paid nearness": ("bandit", {
+        "algorithm.kind": "rloo", "algorithm.kl_coef": 0.05, "algorithm.kl_in": "reward"}),
+    "ppo, declared: masks wide, shared trunk": ("frozenlake", {
+        "algorithm.kind": "ppo", "algorithm.masks.advantage_mask": False, "algorithm.masks.loss_mask": False,
+        "algorithm.entropy_coef": 0.01, "critic.trunk": "policy"}),
+}
+# Recipes of the corpus: enough that every preset, history, algorithm and template is among them.
+RECIPES = 22
+
+
+class Notes:
+    """What was said in one scene, collected."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, list[dict[str, Any]]] = {}
+        self.counts: dict[str, int] = {}
+        self.looked: set[str] = set()
+        self.guards: list[str] = []
+        self.crash: str | None = None
+
+    def add(self, report: Any) -> None:
+        """The errors of a LintReport; rules that looked at something are noted, so that silence can be read."""
+        for answer in report.answers:
+            if answer.looked:
+                self.looked.add(answer.rule)
+            if answer.errors:
+                found = [{"place": str(finding.place), "what": finding.what} for finding in answer.errors]
+                kept = self.errors.setdefault(answer.rule, [])
+                kept += found[: SHOWN - len(kept)]
+                self.counts[answer.rule] = self.counts.get(answer.rule, 0) + len(found) + answer.further_errors
+
+    def as_dict(self, seconds: float) -> dict[str, Any]:
+        return {"errors": self.errors, "counts": self.counts, "looked": sorted(self.looked, key=_number),
+                "guards": self.guards, "crash": self.crash, "cpu_seconds": round(seconds, 3)}
+
+
+def _number(rule: str) -> int:
+    return int(rule[1:]) if rule[1:].isdigit() else 0
+
+
+# ------------------------------------------------------------------------------------------------ scenes
+
+
+def scenes() -> Iterator[tuple[str, Callable[[Notes], None]]]:
+    """(name, what to do). Each is independent of the others, so that a guard that ends one leaves the rest."""
+    from tests.linting.clean_rollouts import recipes
+
+    for recipe in recipes(RECIPES):
+        yield f"rollouts: {recipe.about}", lambda notes, recipe=recipe: _rollouts(notes, recipe)
+    for name, (preset, settings) in TRAININGS.items():
+        yield f"training: {name}", lambda notes, preset=preset, settings=settings: _training(notes, preset, settings)
+    yield "run: left and resumed", _resumed_run
+
+
+def _rollouts(notes: Notes, recipe: Any) -> None:
+    from tests.linting.clean_rollouts import collected
+    from workbench.linting import lint_evidence
+
+    notes.add(lint_evidence(collected(recipe)))
+
+
+def _training(notes: Notes, preset: str, settings: Mapping[str, Any]) -> None:
+    """STEPS steps as training makes them. A rule asked by `train_step` in step 1 is asked with its `start` rules."""
+    from workbench.cells.step import train_step
+
+    session = _session(preset, settings)
+    for step in range(1, STEPS + 1):
+        outcome = train_step(session, step)
+        if outcome.lint is not None:
+            notes.add(outcome.lint)
+        notes.guards += [f"update skipped: {report.skipped}" for report in outcome.reports
+                         if report.skipped is not None and report.skipped.startswith("not finite")]
+
+
+def _session(preset: str, settings: Mapping[str, Any]) -> Any:
+    from workbench.config import load_config
+    from workbench.session import open_session
+
+    small = dict(SMALL) if preset == "frozenlake" else {k: v for k, v in SMALL.items() if not k.startswith("env.")}
+    config = load_config(preset, small | settings)
+    return open_session(config, quiet=True)
+
+
+def _resumed_run(notes: Notes) -> None:
+    """A run of two steps whose last checkpoint is one step old, gone on with to its third step; then the whole folder."""
+    from workbench.cells.lint import lint
+    from workbench.cells.resume import resume_here
+    from workbench.cells.train import train_here
+    from workbench.config import load_config
+
+    settings = SMALL | {"train.steps": 2, "train.checkpoint_every": 2, "evaluation.num_tasks": 2,
+                        "train.evaluate_every": 0, "algorithm.normalize_std": False, "lint.start": False}
+    with tempfile.TemporaryDirectory(prefix="battery-") as folder:
+        path = Path(folder) / "run"
+        train_here(load_config("frozenlake", settings), path)
+        run = resume_here(path, {"train.steps": 3}, on_note=None)
+        notes.add(lint(run).report)
+        for step in run.steps():
+            if (said := run.lint(step)) is not None:
+                notes.add(said)
+
+
+# ------------------------------------------------------------------------------------------------ all of them
+
+
+def run_all(only: str = "") -> dict[str, Any]:
+    """{scene: what was said in it} and the totals. `only`: scenes whose name holds this."""
+    from workbench.errors import WorkbenchError
+
+    began, found = time.process_time(), {}
+    for name, scene in scenes():
+        if only not in name:
+            continue
+        notes, started = Notes(), time.process_time()
+        try:
+            with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+                scene(notes)
+        except WorkbenchError as error:
+            notes.guards.append(f"{type(error).__name__}: {error}")
+        except Exception as error:  # broken code may raise anything; that, too, is an answer
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            notes.crash = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+        found[name] = notes.as_dict(time.process_time() - started)
+    return {"scenes": found, "cpu_seconds": round(time.process_time() - began, 3)}
+
+
+def merged(found: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """{rule: its findings, with their scenes}, in the order of rules."""
+    rules: dict[str, list[dict[str, Any]]] = {}
+    for name, scene in found["scenes"].items():
+        for rule, findings in scene["errors"].items():
+            rules.setdefault(rule, []).extend({"scene": name, **finding} for finding in findings)
+    return {rule: rules[rule] for rule in sorted(rules, key=_number)}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.silent_bugs.battery", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", help="write everything to this file")
+    parser.add_argument("--only", default="", help="scenes whose name holds this")
+    options = parser.parse_args(arguments)
+    found = run_all(options.only)
+    if options.json:
+        Path(options.json).write_text(json.dumps(found))
+        return 0
+    for name, scene in found["scenes"].items():
+        said = ", ".join(f"{rule} {count}" for rule, count in scene["counts"].items())
+        print(f"{scene['cpu_seconds']:6.2f} s  {name}: {said or 'clean'}")
+        for line in scene["guards"] + ([scene["crash"]] if scene["crash"] else []):
+            print(f"          {line[:300]}")
+    for rule, findings in merged(found).items():
+        print(f"{rule}: {findings[0]['scene']}: {findings[0]['place']}: {findings[0]['what']}")
+    print(f"{found['cpu_seconds']:.1f} CPU-seconds; looked: "
+          + " ".join(sorted({rule for s in found["scenes"].values() for rule in s["looked"]}, key=_number)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,299 @@
+"""Plants silent bugs in throw-away copies of the workbench, one patch at a time, and asks the lint which rule is broken.
+
+    python -m tests.silent_bugs.run                      every bug in bugs/, its twin, and the untouched code
+    python -m tests.silent_bugs.run hist-skyrl rule-06   some of them, by name, beginning of a name, or path
+    python -m tests.silent_bugs.run --patches FOLDER     somebody else's patches, with or without headers
+    python -m tests.silent_bugs.run --json FILE --jobs 2
+
+A bug is a unified diff against real code (`git apply -p1`) under a header:
+
+    # rule: R6                              the rule that must name it; several (R1, R3) where each would be right
+    # thread: NovaSky-AI/SkyRL#1492         the report of this bug in another framework, where there is one
+    # breaks: only the last segment of an attempt gets its advantage
+    # guard: attempts at different tasks    instead of `rule`: words of the error with which a guard refuses it
+    # twin-scene: masks wide                where the twin is no patch: words of a scene of the battery
+
+`NAME.twin.patch` beside it touches the same lines and is legitimate: a refactoring, a declared setting. The lint must
+say nothing about it. Each copy goes through `tests/silent_bugs/battery.py`, which knows nothing of the patches.
+
+Verdicts: *named* (an expected rule found an error) · *caught* (other rules did) · *refused* (a guard of the package raised
+before anything was trained) · *crashed* · *missed* · *stale* (the patch does not apply). Exit status 1 unless every bug with
+a header is named (or refused, where that is what it expects), every twin and the untouched code are clean.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.mutants import run as mutants
+from tests.mutants import warm
+
+HERE = Path(__file__).resolve().parent
+BUGS = HERE / "bugs"
+SECONDS = 240  # for one battery, on a busy machine
+KEYS = ("rule", "thread", "breaks", "guard", "twin-scene")
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A patch and what its header says; a patch without a header expects nothing."""
+
+    path: Path
+    rules: tuple[str, ...] = ()
+    thread: str = ""
+    breaks: str = ""
+    guard: str = ""
+    twin_scene: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def twin(self) -> Path | None:
+        path = self.path.with_name(f"{self.name}.twin.patch")
+        return path if path.is_file() else None
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the battery said of one copy: findings by rule, what guards refused, how it broke down, CPU seconds."""
+
+    errors: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    guards: tuple[str, ...] = ()
+    crashes: tuple[str, ...] = ()
+    looked: tuple[str, ...] = ()
+    scenes: dict[str, list[str]] = field(default_factory=dict)  # scene -> rules that found an error in it
+    cpu_seconds: float = 0.0
+    stale: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One bug: the verdict, and what its twin did ("clean", "-" where there is none, else what was wrong)."""
+
+    bug: Bug
+    verdict: str
+    said: Said
+    twin: str = "-"
+    seconds: float = 0.0
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        return tuple(rule for rule in self.said.errors if rule in self.bug.rules)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        return tuple(rule for rule in self.said.errors if rule not in self.bug.rules)
+
+    @property
+    def good(self) -> bool:
+        """As it should be: named where a rule is expected, refused where a guard is, and the twin is clean."""
+        wanted = "named" if self.bug.rules else "refused" if self.bug.guard else None
+        return self.verdict != "stale" and self.twin in ("-", "clean") and wanted in (None, self.verdict)
+
+
+# ------------------------------------------------------------------------------------------------ patches
+
+
+def read_bug(path: Path) -> Bug:
+    """The header. Raises ValueError for one that names neither rule nor guard, although it has a header."""
+    header: dict[str, list[str]] = {key: [] for key in KEYS}
+    for line in path.read_text().splitlines():
+        if line.startswith(("diff ", "--- ")):
+            break
+        if match := re.match(rf"#\s*({'|'.join(KEYS)}):\s*(.+)", line):
+            header[match[1]].append(match[2].strip())
+    if any(header.values()) and not (header["rule"] or header["guard"]):
+        raise ValueError(f"{path.name}: the header names neither '# rule: R6' nor '# guard: words of the error'")
+    said = {key: " ".join(values) for key, values in header.items()}
+    rules = tuple(re.findall(r"R\d+", said["rule"]))
+    return Bug(path, rules, said["thread"], said["breaks"], said["guard"], said["twin-scene"])
+
+
+def choose(names: Sequence[str], folder: Path) -> list[Bug]:
+    """Bugs by path or by the beginning of their name; all of the folder without names. Raises ValueError for none."""
+    everything = sorted(path for path in folder.glob("*.patch") if not path.name.endswith(".twin.patch"))
+    chosen: list[Path] = []
+    for name in names:
+        found = [Path(name).resolve()] if Path(name).is_file() else [
+            path for path in everything if path.stem.startswith(Path(name).stem)]
+        if not found:
+            raise ValueError(f"no bug {name!r} in {folder}; there are: {', '.join(path.stem for path in everything)}")
+        chosen += found
+    if not (chosen or everything):
+        raise ValueError(f"no *.patch in {folder}")
+    return [read_bug(path) for path in chosen or everything]
+
+
+# ------------------------------------------------------------------------------------------------ one copy
+
+
+def battery_in(copy: Path, only: str = "") -> Said:
+    """What the battery of this copy says of the copy, in a process of its own."""
+    with tempfile.NamedTemporaryFile("r", prefix="battery-", suffix=".json") as answer:
+        arguments = ["--json", answer.name, "--only", only]
+        status, output = warm.run_module(mutants.SERVER, copy, mutants.environment(copy), "tests.silent_bugs.battery",
+                                         arguments, SECONDS)
+        warm.kill_those_in(copy)
+        text = answer.read()
+    if status != 0 or not text:
+        last = [line for line in output.strip().splitlines() if line.strip()]
+        why = f"no answer within {SECONDS} s" if status is None else last[-1] if last else f"ended with {status}"
+        return Said(crashes=(why,))
+    found = json.loads(text)
+    every = found["scenes"].values()
+    errors: dict[str, list[dict[str, Any]]] = {}
+    for name, scene in found["scenes"].items():
+        for rule, findings in scene["errors"].items():
+            errors.setdefault(rule, []).extend({"scene": name, **finding} for finding in findings)
+    return Said(
+        {rule: errors[rule] for rule in sorted(errors, key=lambda rule: int(rule[1:]))},
+        tuple(dict.fromkeys(words for scene in every for words in scene["guards"])),
+        tuple(dict.fromkeys(scene["crash"] for scene in every if scene["crash"])),
+        tuple(sorted({rule for scene in every for rule in scene["looked"]}, key=lambda rule: int(rule[1:]))),
+        {name: list(scene["errors"]) for name, scene in found["scenes"].items() if scene["errors"]},
+        found["cpu_seconds"])
+
+
+def patched(patch: Path | None, pristine: Path, only: str = "") -> Said:
+    """The battery on a copy with this patch (None: as it is)."""
+    with tempfile.TemporaryDirectory(prefix="bug-") as folder:
+        copy = Path(folder) / "tree"
+        shutil.copytree(pristine, copy)
+        if patch is not None and (reason := mutants.apply_patch(copy, patch)):
+            return Said(stale=reason)
+        return battery_in(copy, only)
+
+
+def judge(bug: Bug, said: Said) -> str:
+    """The verdict on a bug; what was refused counts as refused only where no rule saw it."""
+    if said.stale:
+        return "stale"
+    if set(bug.rules) & set(said.errors):
+        return "named"
+    if bug.guard and any(bug.guard in words for words in said.guards):
+        return "refused"
+    if said.errors:
+        return "caught"
+    return "refused" if said.guards else "crashed" if said.crashes else "missed"
+
+
+def complaint(said: Said) -> str:
+    """What a legitimate copy did wrong, in words; "clean"."""
+    if said.stale:
+        return f"stale: {said.stale}"
+    wrong = [f"{rule}: {found[0]['what']} ({found[0]['scene']}, {found[0]['place']})" for rule, found in said.errors.items()]
+    return "; ".join([*wrong, *said.guards, *said.crashes]) or "clean"
+
+
+def try_bug(bug: Bug, pristine: Path, untouched: Said, only: str = "") -> Outcome:
+    """The bug and its twin."""
+    began = time.monotonic()
+    said = patched(bug.path, pristine, only)
+    twin = "-"
+    if bug.twin is not None:
+        twin = complaint(patched(bug.twin, pristine, only))
+    elif bug.twin_scene:
+        errors = [rules for name, rules in untouched.scenes.items() if bug.twin_scene in name]
+        twin = f"the declared setting is called an error: {errors}" if errors else "clean"
+    return Outcome(bug, judge(bug, said), said, twin, time.monotonic() - began)
+
+
+# ------------------------------------------------------------------------------------------------ the table
+
+
+def row(outcome: Outcome) -> str:
+    bug, said = outcome.bug, outcome.said
+    named = ",".join(outcome.expected) or "-"
+    others = ",".join(outcome.others) or "-"
+    twin = "clean" if outcome.twin == "clean" else "-" if outcome.twin == "-" else "NOT CLEAN"
+    return (f"{outcome.verdict:8} {named:10} {others:16} {twin:10} {said.cpu_seconds:5.1f} s  {bug.name:52} "
+            f"{bug.thread}")
+
+
+def explanation(outcome: Outcome) -> list[str]:
+    """Lines under a row that is not as it should be, or that a guard refused."""
+    said, lines = outcome.said, []
+    if not outcome.good and outcome.bug.rules:
+        lines.append(f"expected {' or '.join(outcome.bug.rules)}: {outcome.bug.breaks}")
+    if said.stale:
+        lines.append(said.stale)
+    if outcome.verdict != "named":
+        lines += [f"guard: {words[:200]}" for words in said.guards[:2]] + list(said.crashes[:1])
+        lines += [f"{rule}: {found[0]['what'][:200]}" for rule, found in list(said.errors.items())[:3]]
+    if outcome.twin not in ("-", "clean"):
+        lines.append(f"twin: {outcome.twin[:300]}")
+    return [f"         {line}" for line in lines]
+
+
+def summary(outcomes: Sequence[Outcome], untouched: Said) -> dict[str, Any]:
+    """Recall, precision and cost. `precision`: of all rules that found an error in a bug with a header, how many were
+    among those that would be right."""
+    known = [outcome for outcome in outcomes if outcome.bug.rules]
+    said = sum(len(outcome.said.errors) for outcome in known)
+    caught = [outcome for outcome in outcomes if outcome.verdict in ("named", "caught", "refused")]
+    seconds = [outcome.said.cpu_seconds for outcome in outcomes if outcome.said.cpu_seconds]
+    return {
+        "bugs": len(outcomes), "caught": len(caught), "with a rule expected": len(known),
+        "named": sum(outcome.verdict == "named" for outcome in known),
+        "refused by a guard": sum(outcome.verdict == "refused" for outcome in outcomes),
+        "missed": [o.bug.name for o in outcomes if o.verdict in ("missed", "crashed", "stale")],
+        "precision": sum(len(o.expected) for o in known) / said if said else None,
+        "twins": sum(outcome.twin != "-" for outcome in outcomes),
+        "twins called an error": [o.bug.name for o in outcomes if o.twin not in ("-", "clean")],
+        "untouched code": complaint(untouched),
+        "cpu seconds a bug": sum(seconds) / len(seconds) if seconds else None,
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.silent_bugs.run", description=__doc__.splitlines()[0])
+    parser.add_argument("bug", nargs="*", help="a patch file, or the beginning of a name (default: all)")
+    parser.add_argument("--patches", type=Path, default=BUGS, help="folder of patches (default: bugs/ beside this file)")
+    parser.add_argument("--json", type=Path, help="write everything that was found to this file")
+    parser.add_argument("--only", default="", help="only scenes of the battery whose name holds this")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
+    options = parser.parse_args(arguments)
+    try:
+        bugs = choose(options.bug, options.patches)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory(prefix="silent-bugs-") as folder:
+        pristine = Path(folder) / "tree"
+        mutants.copy_tree(mutants.ROOT, pristine)
+        mutants.check_import(pristine)
+        untouched = patched(None, pristine, options.only)
+        print(f"untouched code: {complaint(untouched)} ({untouched.cpu_seconds:.1f} CPU-seconds; rules that looked: "
+              f"{' '.join(untouched.looked)})", flush=True)
+        print(f"{'verdict':8} {'named by':10} {'also':16} {'twin':10} {'CPU':>7}  {'bug':52} thread", flush=True)
+        with ThreadPoolExecutor(options.jobs) as pool:
+            jobs = [pool.submit(try_bug, bug, pristine, untouched, options.only) for bug in bugs]
+            outcomes = []
+            for job in jobs:
+                outcomes.append(outcome := job.result())
+                print("\n".join([row(outcome), *explanation(outcome)]), flush=True)
+    found = summary(outcomes, untouched)
+    for key, value in found.items():
+        print(f"{key}: {f'{value:.2f}' if isinstance(value, float) else value}")
+    if options.json:
+        options.json.write_text(json.dumps({"summary": found, "untouched": asdict(untouched), "bugs": [
+            {"name": o.bug.name, "rules": o.bug.rules, "thread": o.bug.thread, "breaks": o.bug.breaks,
+             "verdict": o.verdict, "named_by": o.expected, "also": o.others, "twin": o.twin, "seconds": o.seconds,
+             "said": asdict(o.said)} for o in outcomes]}, indent=1))
+    return 0 if all(outcome.good for outcome in outcomes) and complaint(untouched) == "clean" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
