@@ -43,15 +43,34 @@ class LearnerProbe(Protocol):
     """A learner that is asked and never moves: what it would make of a batch, beside an independent computation.
 
     `learner` goes the way of training (micro-batches, packing, the algorithm's own loss and reduction); `plain` runs
-    each segment through the model alone and sums up by the formulas of the papers.
+    each segment through the model alone and sums up by the formulas of the papers. `unable`: why nothing can be asked
+    here, or None. `tokens`: how many of a batch are worth asking about. `bf16`: the learner rounds to 8 bits.
     """
 
-    def learner(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> Gradient: ...
+    unable: str | None
+    tokens: int
+    bf16: bool
+
+    def learner(self, algorithm: Algorithm, batch: Batch, credit: Credit,
+                micro_batch_tokens: int | None = None) -> Gradient: ...
 
     def plain(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> Gradient: ...
 
     def facts(self, algorithm: Algorithm, batch: Batch) -> Batch:
         """The batch with what `algorithm.requires` of the models (values, reference and old logprobs)."""
+
+    def plain_facts(self, batch: Batch) -> Mapping[str, Tensor]:
+        """"old_logp_T", "ref_logp_T", and with a critic "value_T" and "final_value_N", at every token, one by one."""
+
+    def logprobs(self, batch: Batch, tokens_T: Tensor) -> Tensor:
+        """What the learner takes for the old logprobs of a step with several updates [T]."""
+
+    def updates(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> tuple[Tensor, ...]:
+        """The tokens of each update that a step would make, bool [T] each."""
+
+    def moved(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> tuple[Mapping[str, Tensor],
+                                                                                 Mapping[str, Tensor]]:
+        """Weights by name after one update: the learner's, and by the optimizer's definition from its gradient."""
 
 
 class StepFacts(NamedTuple):

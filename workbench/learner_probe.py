@@ -1,0 +1,451 @@
+"""A learner that is asked and never moves, beside a computation that shares nothing with it (rules R13, R19).
+
+    probe = LearnerProbe(policy.model, GRPO(), LearnerConfig())
+    probe.learner(algorithm, batch, credit)     the way of training: micro-batches, packing, the algorithm's own loss
+    probe.plain(algorithm, batch, credit)       each segment alone through the plain model, formulas of the papers
+
+The second side is written anew on purpose, however much it looks like what `ops`, `microbatch` and `packing` do: what is
+held against them may not be made of them. It is slow, and it is for a few groups of a small policy.
+
+Both have their own copies of the weights; a critic's head, which starts at zero and would let no gradient through, is
+drawn at random on either side, the same.
+
+Axis letters: T tokens of the whole batch (flat) · L tokens of one segment · N trajectories · V vocabulary.
+"""
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from workbench.algorithms.base import TERMS, Algorithm, Credit, LossInputs, needs_critic
+from workbench.algorithms.policy_gradient import PolicyGradient
+from workbench.algorithms.ppo import PPO
+from workbench.batch import Batch
+from workbench.critic import CriticConfig
+from workbench.learner import Learner, LearnerConfig
+from workbench.linting.evidence import Gradient
+from workbench.types import CreditTable
+from workbench.update_report import UpdateReport
+
+MAX_PARAMETERS = 20_000_000  # of a policy that is tried: a few hundred tokens of it take some ten CPU-seconds
+HEAD_SPREAD = 0.05           # of the critic's head: values of about one half, so that its bounds can bind
+SEED = 20260731              # of that head
+
+
+class Moved(NamedTuple):
+    """Weights by parameter name, after one update: the learner's, and by the formulas of AdamW from its gradient."""
+
+    learner: dict[str, Tensor]
+    plain: dict[str, Tensor]
+
+
+class _Listening:
+    """An accelerator that hands everything on and writes down what gradients are taken of."""
+
+    def __init__(self, accelerator: Any) -> None:
+        self._accelerator, self.losses = accelerator, []
+
+    def backward(self, loss: Tensor) -> None:
+        self.losses.append(float(loss.detach()))
+        self._accelerator.backward(loss)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._accelerator, name)
+
+
+class _Still(Learner):
+    """The real learner up to the optimizer: it writes its gradient down, and stays where it is."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._accelerator = _Listening(self._accelerator)
+        self.caught: list[dict[str, Tensor]] = []
+        self.used: list[Tensor] | None = None  # a list: updates are written down there instead of being computed
+        if self._critic is not None:
+            self._critic.step = self._critic.clear
+
+    def _gradient_norms(self) -> dict[str, float]:
+        self.caught.append({name: _gradient(p) for name, p in named_weights(self)})
+        return super()._gradient_norms()
+
+    def _scale_down(self, parameters: list[nn.Parameter], norm: float) -> None:
+        pass
+
+    def _step(self, grad_norm: float) -> None:
+        self._clear_gradients()
+
+    def _one_update(self, batch: Batch, credit: Credit, used_T: Tensor, *, step: int, update: int) -> UpdateReport:
+        if self.used is None:
+            return super()._one_update(batch, credit, used_T, step=step, update=update)
+        self.used.append(used_T)
+        return UpdateReport({}, CreditTable(step, update, {}))
+
+
+def named_weights(learner: Learner) -> Iterator[tuple[str, nn.Parameter]]:
+    """Everything that an update may move, the critic's under "critic."."""
+    critic = [] if learner._critic is None else learner._critic._own.named_parameters()
+    named = [*learner._bare.named_parameters(), *((f"critic.{name}", p) for name, p in critic)]
+    return ((name, p) for name, p in named if p.requires_grad)
+
+
+@dataclass(frozen=True, eq=False)
+class LearnerProbe:
+    """See `workbench.linting.evidence.LearnerProbe`. Neither `model` nor `reference` is ever written to."""
+
+    model: nn.Module
+    algorithm: Algorithm
+    config: LearnerConfig
+    critic: CriticConfig = CriticConfig()
+    reference: nn.Module | None = None
+
+    @cached_property
+    def unable(self) -> str | None:
+        """Why nothing can be tried here, or None."""
+        count = sum(p.numel() for p in self.model.parameters())
+        if count > MAX_PARAMETERS:
+            return (f"a policy that is small enough to be tried segment by segment on a CPU: this one has {count:,} "
+                    f"parameters, of at most {MAX_PARAMETERS:,}")
+        if next(self.model.parameters()).device.type != "cpu":
+            return "a policy on the CPU to try settings on (policy.device)"
+        if self.config.num_processes > 1:
+            return "a single process: gradients are compared in runs of one"
+        return None
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens of a batch are worth trying: fewer for a larger model."""
+        return max(256, min(1536, int(2e9 / sum(p.numel() for p in self.model.parameters()))))
+
+    @property
+    def bf16(self) -> bool:
+        """Whether the learner's forward pass rounds to 8 bits."""
+        return self.config.precision == "bf16"
+
+    # -------------------------------------------------------------------------------------------- the learner's side
+
+    @cached_property
+    def _learners(self) -> dict[bool, _Still]:
+        """By whether there is a critic."""
+        return {}
+
+    def _make(self, kind: type[Learner], algorithm: Algorithm, config: LearnerConfig) -> Learner:
+        with torch.random.fork_rng(devices=[]):  # a new linear layer draws from the process's own generator
+            made = kind(self.model, algorithm, config, critic=self.critic, reference=self.reference or self.model)
+        if made._critic is not None:
+            _draw_head(made._critic.bare.head)
+        return made
+
+    def _still(self, algorithm: Algorithm, micro_batch_tokens: int | None = None) -> _Still:
+        has_critic = needs_critic(algorithm)
+        if has_critic not in self._learners:
+            self._learners[has_critic] = self._make(_Still, algorithm, self.config)
+        still = self._learners[has_critic]
+        still.algorithm, still.caught, still.used, still._bad_in_a_row = algorithm, [], None, 0
+        still._accelerator.losses.clear()
+        still.config = replace(self.config, micro_batch_tokens=micro_batch_tokens or self.config.micro_batch_tokens)
+        return still
+
+    def learner(self, algorithm: Algorithm, batch: Batch, credit: Credit,
+                micro_batch_tokens: int | None = None) -> Gradient:
+        """What the learner back-propagates of the whole batch in one update, and the gradient that it gets, before it
+        is scaled down."""
+        still = self._still(_one_pass(algorithm), micro_batch_tokens)
+        still.update(batch, replace(credit, minibatches=1), step=1)
+        caught = still.caught[0] if still.caught else {name: torch.zeros_like(p) for name, p in named_weights(still)}
+        return Gradient(sum(still._accelerator.losses), caught)
+
+    def facts(self, algorithm: Algorithm, batch: Batch) -> Batch:
+        """The batch with what the learner says of it: what `algorithm.requires`."""
+        return self._still(algorithm).facts(batch)
+
+    def logprobs(self, batch: Batch, tokens_T: Tensor) -> Tensor:
+        """What the learner takes for the old logprobs where a step makes several updates [T]."""
+        return self._still(self.algorithm).logprobs(batch, tokens_T)
+
+    def updates(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> tuple[Tensor, ...]:
+        """Which tokens each update of a step would train, bool [T] each, in the order of updates."""
+        still = self._still(algorithm)
+        still.used = []
+        known = batch if batch.old_logp_T is not None else replace(batch, old_logp_T=batch.rollout_logp_T)
+        still.update(known, credit, step=1)
+        return tuple(still.used)
+
+    def moved(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> Moved:
+        """One real update, on yet another copy of the weights, and what the definition of AdamW makes of its gradient
+        (Loshchilov and Hutter 2019, arXiv 1711.05101: at the first update both moments are the gradient's own)."""
+        gradient = self.learner(algorithm, batch, credit)
+        moving = self._make(Learner, _one_pass(algorithm), self.config)
+        before = {name: p.detach().clone() for name, p in named_weights(moving)}
+        moving.update(batch, replace(credit, minibatches=1), step=1)
+        after = {name: p.detach().clone() for name, p in named_weights(moving)}
+        expected = {}
+        for critics in (False, True):
+            names = [name for name in before if name.startswith("critic.") is critics]
+            norm = math.sqrt(sum(float(gradient.by_name[name].double().square().sum()) for name in names))
+            most, lr = self.config.max_grad_norm, self.critic.lr if critics else self.config.lr
+            scale = most / norm if most and norm > most else 1.0
+            if not critics and self.config.warmup_updates:
+                lr *= 1.0 / self.config.warmup_updates
+            for name in names:
+                g, w = gradient.by_name[name].double() * scale, before[name].double()
+                step = g / (g.abs() + self.config.eps) if norm > 0 else torch.zeros_like(g)
+                decay = lr * self.config.weight_decay if norm > 0 else 0.0
+                expected[name] = (w * (1 - decay) - lr * step).float()
+        return Moved(after, expected)
+
+    # -------------------------------------------------------------------------------------------- the plain side
+
+    @cached_property
+    def _plain_model(self) -> nn.Module:
+        return copy.deepcopy(self.model).eval()
+
+    @cached_property
+    def _plain_reference(self) -> nn.Module:
+        return self._plain_model if self.reference is None else copy.deepcopy(self.reference).eval()
+
+    @cached_property
+    def _plain_critic(self) -> tuple[nn.Module, nn.Linear]:
+        """(trunk, head). On the policy's trunk, the trunk is the plain model's own."""
+        shared = self.critic.trunk == "policy"
+        trunk = self._plain_model.base_model if shared else copy.deepcopy(self.model.base_model).eval()
+        with torch.random.fork_rng(devices=[]):
+            head = nn.Linear(self.model.get_output_embeddings().weight.shape[1], 1)
+        _draw_head(head)
+        return trunk, head
+
+    def plain_logprobs(self, batch: Batch, model: nn.Module | None = None) -> Tensor:
+        """Logprob of every token [T], float32; NaN at the first of each segment, which nothing predicts."""
+        rows = []
+        with torch.no_grad():
+            for _, here in _segments(batch):
+                ids_L = batch.token_ids_T[here]
+                row_L = _chosen(_predictions(model or self._plain_model, ids_L), ids_L)
+                rows += [row_L.new_full((1,), torch.nan), row_L]
+        return torch.cat(rows)
+
+    def plain_facts(self, batch: Batch) -> dict[str, Tensor]:
+        """Every fact that a model can say of a batch, at every token: {"old_logp_T", "ref_logp_T"}, and with a critic
+        {"value_T", "final_value_N"}; NaN where there is none."""
+        found = {"old_logp_T": self.plain_logprobs(batch)}
+        found["ref_logp_T"] = self.plain_logprobs(batch, self._plain_reference)
+        if not needs_critic(self.algorithm):
+            return found
+        trunk, head = self._plain_critic
+        values, final_N = [], torch.full((batch.num_trajectories,), torch.nan)
+        with torch.no_grad():
+            for n, here in _segments(batch):
+                after_L = _values(trunk, head, batch.token_ids_T[here])
+                values.append(torch.cat([after_L.new_full((1,), torch.nan), after_L[:-1]]))
+                final_N[n] = after_L[-1]  # of its last segment, in the end
+        return found | {"value_T": torch.cat(values), "final_value_N": final_N}
+
+    def plain(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> Gradient:
+        """The same loss and gradient from the definitions: segment by segment, one denominator for each term."""
+        named = dict(self._plain_model.named_parameters())
+        if needs_critic(algorithm):
+            trunk, head = self._plain_critic
+            own = head if self.critic.trunk == "policy" else nn.ModuleDict({"trunk": trunk, "head": head})
+            named |= {f"critic.{name}": p for name, p in own.named_parameters()}
+        named = {name: p for name, p in named.items() if p.requires_grad}
+        for parameter in named.values():
+            parameter.grad = None
+        shares = {term: _share(algorithm, batch, credit.weights_of(term), term) for term in TERMS}
+        total = 0.0
+        for _, here in _segments(batch):
+            if not any(bool((share_T[here] != 0).any()) for share_T in shares.values()):
+                continue
+            loss = self._segment_loss(algorithm, batch, credit, shares, here)
+            loss.backward()
+            total += float(loss.detach())
+        return Gradient(total, {name: _gradient(p) for name, p in named.items()})
+
+    def _segment_loss(self, algorithm: Algorithm, batch: Batch, credit: Credit, shares: dict[str, Tensor],
+                      here: slice) -> Tensor:
+        """What one segment adds to the loss. Row i of what the model says is about token i + 1."""
+        ids_L = batch.token_ids_T[here]
+        rows_LV = _predictions(self._plain_model, ids_L)
+        first = rows_LV.new_full((1,), torch.nan)
+        logp_L = torch.cat([first, _chosen(rows_LV, ids_L)])
+        entropy_L = torch.cat([first, -(rows_LV.exp() * rows_LV).nan_to_num(0.0).sum(-1)])
+        facts = _Facts.of(batch, credit, here, logp_L, entropy_L)
+        terms = plain_terms(algorithm, facts)
+        loss = rows_LV.sum() * 0.0
+        for name, term_L in terms.items():
+            weight_L = shares[name][here].to(term_L.dtype)
+            used_L = weight_L != 0
+            loss = loss + (term_L[used_L] * weight_L[used_L]).sum()
+        used_L = shares["critic"][here] != 0
+        if needs_critic(algorithm) and bool(used_L.any()):
+            trunk, head = self._plain_critic
+            after_L = _values(trunk, head, ids_L)
+            value_L = torch.cat([first, after_L[:-1]])[used_L]
+            error_L = plain_value_loss(algorithm, value_L, batch.value_T[here][used_L].float(),
+                                       credit.return_T[here][used_L].float())
+            count = self.critic.value_coef if self.critic.trunk == "policy" else 1.0
+            loss = loss + count * (error_L * shares["critic"][here][used_L].to(error_L.dtype)).sum()
+        return loss
+
+
+class _Facts(NamedTuple):
+    """What is known of the tokens of one segment [L]; `counts` says which the policy gradient is summed over."""
+
+    logp: Tensor
+    entropy: Tensor
+    old: Tensor
+    rollout: Tensor
+    reference: Tensor | None
+    advantage: Tensor
+    counts: Tensor
+
+    @classmethod
+    def of(cls, batch: Batch, credit: Credit, here: slice, logp_L: Tensor, entropy_L: Tensor) -> _Facts:
+        old_L = logp_L.detach() if batch.old_logp_T is None else batch.old_logp_T[here].float()
+        reference_L = None if batch.ref_logp_T is None else batch.ref_logp_T[here].float()
+        return cls(logp_L, entropy_L, old_L, batch.rollout_logp_T[here].float(), reference_L,
+                   credit.advantage_T[here].float(), credit.weight_T[here] != 0)
+
+
+def has_own_loss(algorithm: Algorithm) -> bool:
+    """Whether the formulas below do not apply: it says itself what its loss is."""
+    kind = type(algorithm)
+    return not isinstance(algorithm, PolicyGradient) or any(
+        getattr(kind, name) is not getattr(PolicyGradient, name) for name in ("loss", "_objective"))
+
+
+def plain_terms(algorithm: Algorithm, facts: _Facts) -> dict[str, Tensor]:
+    """Per token [L], before weighting. An algorithm with a loss of its own is asked for it: then only the way there is
+    checked."""
+    if has_own_loss(algorithm):
+        segment_L = torch.zeros(len(facts.logp), dtype=torch.int64)
+        said = algorithm.loss(LossInputs(facts.logp, facts.entropy, facts.old, facts.advantage, facts.rollout,
+                                         segment_L, facts.reference, facts.counts))
+        terms = {"policy": said.loss_M, "entropy": said.entropy_loss_M, "kl": said.kl_loss_M}
+        return {name: term_L for name, term_L in terms.items() if term_L is not None}
+    terms = {"policy": _policy_term(algorithm, facts)}
+    if algorithm.entropy_coef:
+        terms["entropy"] = -algorithm.entropy_coef * facts.entropy  # more entropy is less loss
+    if algorithm.kl_coef and algorithm.kl_in == "loss":
+        terms["kl"] = algorithm.kl_coef * _distance(facts.logp - facts.reference, algorithm.kl_estimator)
+    return terms
+
+
+def _policy_term(algorithm: PolicyGradient, facts: _Facts) -> Tensor:
+    """PPO eq. 7 with two bounds (DAPO eq. 10) and the dual clip (arXiv 1912.09729, eq. 3); GSPO-token (arXiv 2507.18071,
+    eq. 14); CISPO (arXiv 2506.13585, eq. 4). A token that a bound holds has a constant for a loss."""
+    advantage_L, low, high = facts.advantage, 1 - algorithm.clip_low, 1 + algorithm.clip_high
+    change_L = (facts.logp - facts.old).clamp(-20.0, 20.0)  # as documented: an absurd token does not make infinity
+    if algorithm.objective == "gspo":
+        mean = (facts.logp - facts.old).detach()[facts.counts].mean() if bool(facts.counts.any()) else 0.0
+        change_L = mean + facts.logp - facts.logp.detach()
+    ratio_L = change_L.exp()
+    if algorithm.objective == "cispo":
+        weight_L = ratio_L.detach().clamp(low, high)
+        loss_L = -weight_L * advantage_L * facts.logp
+    else:
+        above_L, below_L = (ratio_L > high) & (advantage_L > 0), (ratio_L < low) & (advantage_L < 0)
+        gain_L = torch.where(above_L, high * advantage_L, torch.where(below_L, low * advantage_L, ratio_L * advantage_L))
+        if algorithm.dual_clip:
+            worst_L = (advantage_L < 0) & (ratio_L > algorithm.dual_clip)
+            gain_L = torch.where(worst_L, algorithm.dual_clip * advantage_L, gain_L)
+        loss_L = -gain_L
+    if algorithm.sampler_cap:
+        gap_L = (facts.old - facts.rollout).detach().clamp(-20.0, 20.0)
+        loss_L = loss_L * torch.where(gap_L.isnan(), 1.0, gap_L.exp().clamp(max=algorithm.sampler_cap))
+    return loss_L
+
+
+def _distance(above_L: Tensor, estimator: str) -> Tensor:
+    """From log pi - log reference: Schulman 2020 (joschu.net/blog/kl-approx.html)."""
+    if estimator == "k1":
+        return above_L
+    if estimator == "k2":
+        return above_L * above_L / 2
+    if estimator == "abs":
+        return torch.where(above_L < 0, -above_L, above_L)
+    below_L = (-above_L).clamp(-20.0, 20.0)
+    return (below_L.exp() - 1 - below_L).clamp(max=10.0)
+
+
+def plain_value_loss(algorithm: Algorithm, value_L: Tensor, old_L: Tensor, target_L: Tensor) -> Tensor:
+    """Half the squared error; where the value has come nearer by more than `value_clip`, what it was at the bound."""
+    if type(algorithm).value_loss is not PPO.value_loss:
+        return algorithm.value_loss(value_L, old_L, target_L).loss
+    error_L = (value_L - target_L) ** 2 / 2
+    if not algorithm.value_clip:
+        return error_L
+    held_L = torch.minimum(torch.maximum(value_L, old_L - algorithm.value_clip), old_L + algorithm.value_clip)
+    held_L = (held_L - target_L) ** 2 / 2
+    return torch.where(held_L > error_L, held_L, error_L)
+
+
+def _share(algorithm: Algorithm, batch: Batch, weight_T: Tensor, term: str) -> Tensor:
+    """What the value of each token is multiplied with [T], denominator included. Sequences are whole trajectories."""
+    counted_T = weight_T != 0
+    total, share_T = int(counted_T.sum()), torch.zeros(len(weight_T), dtype=torch.float64)
+    if not total:
+        return share_T
+    if term == "critic":
+        return weight_T.double() / total
+    if not isinstance(algorithm, PolicyGradient) or type(algorithm).reduction_of is not PolicyGradient.reduction_of:
+        scale_T, denominator = algorithm.reduction_of(counted_T, batch)
+        return weight_T.double() * scale_T / denominator
+    sequences: dict[int, list[slice]] = {}
+    for n, here in _segments(batch):
+        sequences.setdefault(n, []).append(here)
+    lengths = {n: sum(int(counted_T[part].sum()) for part in parts) for n, parts in sequences.items()}
+    rows = sum(length > 0 for length in lengths.values())
+    for n, parts in sequences.items():
+        divisor = {"token-mean": total, "seq-mean-token-mean": rows * lengths[n], "seq-mean-token-sum": rows,
+                   "fixed-length": rows * algorithm.fixed_length}[algorithm.reduction]
+        for part in parts if lengths[n] else ():
+            share_T[part] = weight_T[part].double() / divisor
+    return share_T
+
+
+def _segments(batch: Batch) -> list[tuple[int, slice]]:
+    """(the trajectory it belongs to, where its tokens are) of every segment that has any."""
+    offsets, rows = batch.segment_offsets.tolist(), batch.trajectory_of_segment_S.tolist()
+    return [(row, slice(start, stop)) for row, start, stop in zip(rows, offsets, offsets[1:]) if stop > start]
+
+
+def _predictions(model: nn.Module, ids_L: Tensor) -> Tensor:
+    """Row i: the log-probabilities of whatever may stand at i + 1 [L - 1, V], float32."""
+    return model(input_ids=ids_L[None], use_cache=False).logits[0, :-1].float().log_softmax(-1)
+
+
+def _chosen(rows_LV: Tensor, ids_L: Tensor) -> Tensor:
+    """Of each row, the token that did stand there [L - 1]."""
+    return rows_LV[torch.arange(len(rows_LV)), ids_L[1:]]
+
+
+def _values(trunk: nn.Module, head: nn.Linear, ids_L: Tensor) -> Tensor:
+    """What a critic expects after each token [L]."""
+    return head(trunk(input_ids=ids_L[None], use_cache=False).last_hidden_state[0].float())[:, 0]
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach().float().clone()
+
+
+def _one_pass(algorithm: Algorithm) -> Algorithm:
+    return replace(algorithm, epochs=1) if is_dataclass(algorithm) and algorithm.epochs != 1 else algorithm
+
+
+@torch.no_grad()
+def _draw_head(head: nn.Linear) -> None:
+    generator = torch.Generator().manual_seed(SEED)
+    head.weight.copy_(HEAD_SPREAD * torch.randn(head.weight.shape, generator=generator))
+    head.bias.copy_(HEAD_SPREAD * torch.randn(head.bias.shape, generator=generator))
+
+
+def probe_of(model: nn.Module, algorithm: Algorithm, config: LearnerConfig, critic: CriticConfig | None = None,
+             reference: nn.Module | None = None) -> LearnerProbe:
+    """A probe of this policy, set as it is going to be trained. Nothing is copied before it is asked something."""
+    return LearnerProbe(model, algorithm, config, critic or CriticConfig(), reference)
