@@ -5,7 +5,7 @@ sampled from. Engines know no tasks and no text.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -53,6 +53,16 @@ class Completion:
     sampling: Sampling
     plain_logprobs: np.ndarray | None = None
     error: str | None = None
+
+
+class Listener(Protocol):
+    """Hears the whole distributions that an engine draws from: set as its `listener` by an audit, None in training."""
+
+    def __call__(self, request_ids: Sequence[int], places: Sequence[int], logits_RV: "torch.Tensor", bent: bool) -> None:
+        """Row r is of token `places[r]` of the turn that `request_ids[r]` asked for: logits, up to a constant per row.
+
+        `bent`: after temperature and top-p (what is cut has -inf); else the model's own. To be copied, not kept.
+        """
 
 
 class Engine(Protocol):

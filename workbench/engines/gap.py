@@ -41,17 +41,38 @@ class PlainForward:
         self.hidden_size = int(model.config.get_text_config(decoder=True).hidden_size)
         head = model.get_output_embeddings()
         self._head = next((f"{name}.weight" for name, module in model.named_modules() if module is head), None)
+        shell_head = self._shell.get_output_embeddings()
+        if shell_head is not None:  # a head in another dtype than the rest: what an audit may want to try
+            shell_head.register_forward_pre_hook(lambda module, args: (args[0].to(module.weight.dtype), *args[1:]))
 
     def logprobs(self, weights: Mapping[str, torch.Tensor], ids_NT: np.ndarray, count: int,
                  temperature: float = 1.0) -> np.ndarray:
         """log p of the last `count` tokens of each row, float64 [N, count]. `weights` as `WeightNames.choose` gives."""
-        device = next(iter(weights.values())).device
-        ids = torch.as_tensor(ids_NT, dtype=torch.long, device=device)
-        with torch.no_grad():
-            output = torch.func.functional_call(self._shell, dict(weights), (ids,), {"use_cache": False})
-            # Logits before a token describe it.
-            logp_NTV = (output.logits[:, -count - 1 : -1].float() / temperature).log_softmax(-1)
+        logits_NTV = self.logits(weights, ids_NT)
+        ids = torch.as_tensor(ids_NT, dtype=torch.long, device=logits_NTV.device)
+        # Logits before a token describe it.
+        logp_NTV = (logits_NTV[:, -count - 1 : -1].float() / temperature).log_softmax(-1)
         return logp_NTV.gather(2, ids[:, -count:, None])[..., 0].double().cpu().numpy()
+
+    @property
+    def head(self) -> str | None:
+        """State-dict name of the output head's weight; None: it has none."""
+        return self._head
+
+    def logits(self, weights: Mapping[str, torch.Tensor], ids_NT: np.ndarray,
+               positions_NT: np.ndarray | None = None) -> torch.Tensor:
+        """[N, T, V], row t predicts token t + 1. `weights` by state-dict name; of names that are tied one is enough,
+        and several may differ: an output head that stayed behind can be tried. `positions_NT`: 0, 1, 2 ... if None."""
+        named = dict(weights)
+        for names in self.names.tied:
+            held = next(name for name in names if name in weights)
+            named |= {name: weights[held] for name in names if name not in weights}
+        device = named[held].device
+        ids = torch.as_tensor(ids_NT, dtype=torch.long, device=device)
+        where = {} if positions_NT is None else {"position_ids": torch.as_tensor(positions_NT, device=device)}
+        with torch.no_grad():
+            return torch.func.functional_call(self._shell, named, (ids,), {"use_cache": False, **where},
+                                              tie_weights=False).logits
 
     def head_logits(self, weights: Mapping[str, torch.Tensor], hidden_ND: torch.Tensor) -> torch.Tensor | None:
         """What the output head makes of `hidden_ND`, float32 [N, V] on the CPU, bias left out; None: it has no name.

@@ -20,7 +20,7 @@ from dataclasses import asdict
 import numpy as np
 import torch
 
-from workbench.engines.base import Completion, Request
+from workbench.engines.base import Completion, Listener, Request
 from workbench.engines.cohort_runner import CohortRunner
 from workbench.engines.config import TransformersEngineConfig
 from workbench.engines.intake import Intake, model_context, new_token_limit
@@ -54,6 +54,7 @@ class TransformersEngine:
         cast_weights(self._model.to(self._device), getattr(torch, config.dtype))
         lay_out_for_few_rows(self._model)
         self._policy_version = 0
+        self.listener: Listener | None = None
         self._counters = Counters()
         vocab_size = int(self._model.get_input_embeddings().weight.shape[0])
         self._verdict = self._choose(vocab_size)
@@ -133,6 +134,8 @@ class TransformersEngine:
         temperature = np.array([row.request.temperature for row in rows])
         top_p = np.array([row.request.top_p for row in rows])
         uniform = np.array([row.uniforms[len(row.tokens)] for row in rows])
+        if self.listener is not None:
+            self.listener([row.request.id for row in rows], [len(row.tokens) for row in rows], logits_RV, False)
         sampled = sample_rows(logits_RV, temperature, top_p, uniform)
         return [done for index, row in enumerate(rows) if (done := self._take(row, sampled, index)) is not None]
 

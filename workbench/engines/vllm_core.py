@@ -30,6 +30,8 @@ HOW_TO_INSTALL = (
     "engine.kind='transformers'"
 )
 
+WHOLE = 2  # logprobs per token that vLLM gives of itself at most: the sampled token's, and the most likely one's
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -41,6 +43,7 @@ class Answer:
     finish: str                           # vLLM's own word
     cached_tokens: int                    # of the prompt, taken from the prefix cache
     prompt_logprobs: list[float] | None   # of the prompt's tokens after the first, where they were asked for
+    whole: list[Mapping[int, float]] | None = None  # per sampled token, of every token of the vocabulary, if asked for
 
 
 class VllmCore:
@@ -128,6 +131,7 @@ def engine_arguments(text: Any, config: VllmEngineConfig, context: int) -> dict[
     return dict(
         skip_tokenizer_init=True, load_format="dummy", generation_config="vllm", dtype=config.dtype, seed=0,
         max_model_len=context, max_num_seqs=config.max_rows,
+        max_logprobs=-1,  # an audit may ask for the whole distribution; a turn in training asks for one number
         # Prompts are not cut: for each piece vLLM would step a request's generator back, by a guess of how far it had
         # come (GPU), or fail (CPU: "Generator does not use offset"). So there is room for the longest one.
         enable_chunked_prefill=False, max_num_batched_tokens=max(config.prefill_tokens, context),
@@ -209,10 +213,13 @@ def _answer(output: Any) -> Answer:
     if output.prompt_logprobs is not None:
         after_first = zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
         scored = [float(logprobs[token].logprob) for token, logprobs in after_first]
+    whole = None
+    if any(len(logprobs) > WHOLE for logprobs in said.logprobs or ()):
+        whole = [{int(token): float(one.logprob) for token, one in logprobs.items()} for logprobs in said.logprobs]
     return Answer(
         output.request_id, token_ids,
         [float(logprobs[token].logprob) for token, logprobs in zip(token_ids, said.logprobs or ())],
-        said.finish_reason or "none", int(output.num_cached_tokens or 0), scored,
+        said.finish_reason or "none", int(output.num_cached_tokens or 0), scored, whole,
     )
 
 

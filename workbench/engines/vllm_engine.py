@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from workbench.engines.base import Completion, Request
+from workbench.engines.base import Completion, Listener, Request
 from workbench.engines.config import VllmEngineConfig
 from workbench.engines.gap import Gap, PlainForward, came_along, head_differs, limits, what_is_stale
 from workbench.engines.intake import Intake, model_context, new_token_limit
@@ -91,6 +91,7 @@ class VllmEngine:
         self._plain = PlainForward(model)
         self._counters = VllmCounters()
         self._policy_version = 0
+        self.listener: Listener | None = None  # while set, turns are asked for with every logprob: slow
         self._fault: str | None = None   # why it must not be sampled from, until a sync mends it
         self._cannot_score: str | None = None  # why bent sampling is refused: found out at opening
         self._turns: dict[str, _Turn] = {}
@@ -132,7 +133,8 @@ class VllmEngine:
         limit = new_token_limit(len(prompt), request, self.context_length)
         name = str(request.id)
         try:
-            self._core.add(name, prompt.tolist(), sampling_params(request, limit))
+            whole = {} if self.listener is None else {"logprobs": -1}
+            self._core.add(name, prompt.tolist(), sampling_params(request, limit) | whole)
         except Exception as error:  # what only vLLM knows that it cannot do
             self._intake.finish(request.id)
             raise EngineError(f"request {request.id} refused by vLLM: {error}") from error
@@ -184,6 +186,9 @@ class VllmEngine:
             self._counters.reused_tokens += answer.cached_tokens
             self._counters.prefill_tokens += len(request.prompt_ids) - answer.cached_tokens
             self._counters.generated_tokens += len(answer.token_ids)
+            if self.listener is not None and answer.whole is not None:
+                count = len(answer.whole)
+                self.listener([request.id] * count, range(count), _rows(answer.whole, self._intake.vocab_size), True)
             if is_bent(request) and fault_of(request, turn.limit, answer) is None:
                 turn.sampled = answer
                 sequence = [*(int(token) for token in request.prompt_ids), *answer.token_ids]
@@ -425,6 +430,15 @@ def failure(request: Request, why: str, version: int, dtype: str) -> Completion:
     nothing = np.zeros(0, np.float32)
     return Completion(request.id, np.zeros(0, np.int32), nothing, "error", version, sampling,
                       plain_logprobs=nothing if sampling.bends else None, error=why)
+
+
+def _rows(whole: list[Mapping[int, float]], vocab_size: int) -> torch.Tensor:
+    """Logprobs by token as rows [tokens of the turn, V]; what vLLM does not list was cut."""
+    rows = torch.full((len(whole), vocab_size), -torch.inf)
+    for row, logprobs in zip(rows, whole):
+        tokens = torch.tensor([token for token in logprobs if token < vocab_size])
+        row[tokens] = torch.tensor([logprobs[int(token)] for token in tokens])
+    return rows
 
 
 def _nan_first(value: float) -> float:
