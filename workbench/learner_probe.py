@@ -128,6 +128,10 @@ class LearnerProbe:
         """Whether the learner's forward pass rounds to 8 bits."""
         return self.config.precision == "bf16"
 
+    def learning_rate(self, name: str) -> float:
+        """Of this parameter, when no warm-up holds it back."""
+        return self.critic.lr if name.startswith("critic.") else self.config.lr
+
     # -------------------------------------------------------------------------------------------- the learner's side
 
     @cached_property

@@ -72,6 +72,8 @@ class LearnerProbe(Protocol):
                                                                                  Mapping[str, Tensor]]:
         """Weights by name after one update: the learner's, and by the optimizer's definition from its gradient."""
 
+    def learning_rate(self, name: str) -> float: ...
+
 
 class StepFacts(NamedTuple):
     """What is left of a committed step for rules over a whole run."""

@@ -1,6 +1,366 @@
-"""The learner's gradient beside a plain one (R19)."""
+"""The learner's gradient beside a plain one (R19): the last place where a mask, a shift or a denominator can go wrong.
+
+Everything before it may be right, and the update still not be what credit says: a term under `no_grad` has its value and
+no gradient, padding is counted, packed sequences see each other, the last token is dropped. Two questions are asked, on a
+few groups of the step:
+
+    moved        old logprobs, reference, values and credit are moved away from where they stand at a step's first
+                 update, each token on its own, so that every bound holds some and frees some; coefficients are raised, so
+                 that no term hides behind a larger one; each term has tokens of its own; several micro-batches
+    as trained   the very algorithm and credit, in one micro-batch
+
+Axis letters: T tokens of the batch (flat) · N trajectories.
+"""
 from __future__ import annotations
 
-from workbench.linting.rule import Rule
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-RULES: tuple[Rule, ...] = ()
+import numpy as np
+import torch
+from torch import Tensor
+
+from workbench.algorithms.base import TERMS, Credit, needs_critic
+from workbench.batch import Batch
+from workbench.errors import ConfigError, DataError
+from workbench.findings import Finding, Looked, Missing, Place
+from workbench.linting.evidence import Evidence, Gradient, LearnerProbe
+from workbench.linting.rule import Rule, Said
+from workbench.seeds import rng_at
+
+if TYPE_CHECKING:
+    from workbench.algorithms.base import Algorithm
+
+# Relative to the norm of a parameter's gradient. Rounding, measured on the three shipped policies and on small random
+# models: up to 3e-6 in float32; 2.5e-2 where the forward pass has 8 bits. A bug is a part of the gradient.
+BOUND, BOUND_BF16 = 3e-4, 0.15
+FLOOR = 1e-2              # of the whole gradient's norm: below it a parameter's own norm says nothing of its rounding
+NATS, NATS_BF16 = 1e-3, 0.1  # mean difference of facts; measured 1e-6 and 1e-2
+RAISED = 0.3              # coefficients that are set are raised to this
+BOUNDS = {"clip_low": 0.15, "clip_high": 0.3}  # different ones, so that one cannot stand in for the other
+PARTS = 4                 # micro-batches, about
+TRIED = 8                 # trajectories that are asked about one by one where the gradient is off
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """What both sides are asked about."""
+
+    what: str
+    algorithm: Algorithm
+    batch: Batch
+    credit: Credit
+    micro_batch_tokens: int
+
+
+def _check(evidence: Evidence) -> Iterator[Said]:
+    probe, algorithm = evidence.probe, evidence.algorithm
+    if probe.unable:
+        yield Missing(probe.unable)
+        return
+    chosen = few_groups(evidence.batch, probe.tokens)
+    if not len(chosen):
+        yield Missing("a scored attempt with sampled tokens")
+        return
+    batch = evidence.batch.select(chosen)
+    place = _Places(evidence, batch, chosen)
+    plain = probe.plain_facts(batch)
+    yield from _facts(probe, algorithm, batch, plain, place)
+    trials = [moved_trial(algorithm, batch, plain)]
+    try:
+        known = probe.facts(algorithm, replace(batch, old_logp_T=None, ref_logp_T=None, value_T=None, final_value_N=None))
+        credit = algorithm.credit(known)
+    except DataError as error:
+        yield Missing(f"credit for these few groups ({error})")
+    else:
+        if bool(credit.trained_T.any()):
+            trials.append(_Trial("as trained", algorithm, known, credit, 10 * batch.num_tokens))
+    for trial in trials:
+        yield from _compare(probe, trial, place)
+    yield from _one_step(probe, trials[0], place)
+    yield from _passes(probe, algorithm, trials[0])
+
+
+@dataclass(frozen=True, eq=False)
+class _Places:
+    evidence: Evidence
+    batch: Batch
+    chosen: Tensor
+
+    def trajectory(self, n: int) -> Place:
+        return Place(self.batch.names_N[n], int(self.chosen[n]), step=self.evidence.step)
+
+    def token(self, t: int) -> Place:
+        """Of the batch of the few."""
+        segment = int(np.searchsorted(self.batch.segment_offsets.numpy(), t, side="right")) - 1
+        row_S = self.batch.trajectory_of_segment_S
+        n = int(row_S[segment])
+        return replace(self.trajectory(n), segment=segment - int((row_S < n).sum()), turn=int(self.batch.turn_T[t]),
+                       position=t - int(self.batch.segment_offsets[segment]))
+
+
+def few_groups(batch: Batch, tokens: int) -> Tensor:
+    """Trajectories [some of N] of whole groups, as many as have about so many tokens; of a first group that is longer
+    than that, its first attempts."""
+    length_N = torch.zeros(batch.num_trajectories, dtype=torch.int64).index_add(
+        0, batch.trajectory_of_segment_S, batch.segment_offsets.diff())
+    sampled_N = torch.zeros(batch.num_trajectories, dtype=torch.bool).index_fill(
+        0, batch.trajectory_of_token_T[batch.eligible_T], True) & batch.scored_N
+    chosen: list[int] = []
+    total = 0
+    for group in batch.group_of_trajectory_N.unique().tolist():
+        members = (batch.group_of_trajectory_N == group).nonzero()[:, 0]
+        if not bool(sampled_N[members].any()):
+            continue
+        for n in sorted(members.tolist(), key=lambda n: not bool(sampled_N[n])):
+            if total + int(length_N[n]) > tokens and len(chosen) >= 2:
+                return torch.tensor(sorted(chosen), dtype=torch.int64)
+            chosen.append(n)
+            total += int(length_N[n])
+    return torch.tensor(sorted(chosen), dtype=torch.int64)
+
+
+# ------------------------------------------------------------------------------------------------ the facts
+
+
+def _facts(probe: LearnerProbe, algorithm: Algorithm, batch: Batch, plain: Mapping[str, Tensor],
+           place: _Places) -> Iterator[Said]:
+    """What the learner says of tokens before credit is given: logprobs, the reference's, values."""
+    asked_T = batch.eligible_T & batch.scored_N[batch.trajectory_of_token_T]
+    bare = replace(batch, old_logp_T=None, ref_logp_T=None, value_T=None, final_value_N=None)
+    said = {"old_logp_T": probe.logprobs(bare, asked_T)}
+    known = probe.facts(algorithm, bare)
+    said |= {name: getattr(known, name) for name in algorithm.requires if name in plain}
+    most = NATS_BF16 if probe.bf16 else NATS
+    for name, values in said.items():
+        at = asked_T.nonzero()[:, 0]
+        if name == "final_value_N":
+            acted_N = torch.zeros(batch.num_trajectories, dtype=torch.bool).index_fill(
+                0, batch.trajectory_of_token_T[asked_T], True)
+            at = (acted_N & batch.truncated_N).nonzero()[:, 0]
+        if not len(at):
+            continue
+        yield Looked(len(at))
+        gap = (values[at].double() - plain[name][at].double()).abs()
+        if not bool(gap.isnan().any()) and float(gap.mean()) <= most and float(gap.max()) <= 20 * most:
+            continue
+        worst = int(gap.nan_to_num(math.inf).argmax())
+        where = place.trajectory(int(at[worst])) if name.endswith("_N") else place.token(int(at[worst]))
+        yield Finding(f"{name[:-2]} is {float(values[at[worst]]):.4g} as the learner computes it and "
+                      f"{float(plain[name][at[worst]]):.4g} by a forward pass over this sequence alone (largest of "
+                      f"{len(at)} differences, {float(gap.nanmean()):.2g} on average; rounding stays below {most:g})",
+                      where, count=int((gap.nan_to_num(math.inf) > most).sum()))
+
+
+# ------------------------------------------------------------------------------------------------ the gradient
+
+
+def moved_trial(algorithm: Algorithm, batch: Batch, plain: Mapping[str, Tensor]) -> _Trial:
+    """Facts and credit at which every bound holds some tokens and frees others, whatever the weights are."""
+    algorithm = raised(algorithm)
+    rng = rng_at("lint.gradients")
+    draw = lambda choices: torch.from_numpy(rng.choice(choices, batch.num_tokens)).float()  # noqa: E731
+    logp_T = plain["old_logp_T"]
+    old_T = logp_T - _moves(algorithm, batch, rng)
+    asked_T = batch.eligible_T & batch.scored_N[batch.trajectory_of_token_T]
+    rollout_T = torch.where(asked_T, old_T - draw([-0.7, 0.1, 0.9, 1.9]), torch.nan)
+    facts = {"old_logp_T": old_T, "ref_logp_T": plain["ref_logp_T"] + draw([-0.6, -0.2, 0.3, 0.5]),
+             "rollout_logp_T": rollout_T}
+    weight_T = asked_T.double()
+    parts = {name: weight_T * torch.from_numpy(rng.random(batch.num_tokens) < share)
+             for name, share in (("entropy_weight_T", 0.7), ("kl_weight_T", 0.75), ("critic_weight_T", 0.8))}
+    advantage_T = weight_T * torch.from_numpy(rng.choice([-1.4, -0.6, 0.5, 1.2], batch.num_tokens))
+    return_T = None
+    if needs_critic(algorithm):
+        clip = getattr(algorithm, "value_clip", 0.5) or 0.5
+        facts["value_T"] = plain["value_T"] - clip * draw([-2.0, -0.5, 0.5, 2.0])
+        facts["final_value_N"] = torch.zeros(batch.num_trajectories)
+        return_T = torch.where(parts["critic_weight_T"] != 0, plain["value_T"].double() + draw([-3.0, -0.7, 0.8, 2.5]),
+                               torch.nan)
+    else:
+        del parts["critic_weight_T"]
+    longest = int(batch.segment_offsets.diff().max())
+    return _Trial("with every bound in reach", algorithm, replace(batch, **facts),
+                  Credit(advantage_T, weight_T, return_T=return_T, **parts), max(longest, batch.num_tokens // PARTS))
+
+
+def raised(algorithm: Algorithm) -> Algorithm:
+    """The same with coefficients that nobody can overlook, and with two bounds that differ."""
+    if not is_dataclass(algorithm):
+        return algorithm
+    changed: dict[str, Any] = {name: RAISED for name in ("entropy_coef", "kl_coef") if getattr(algorithm, name, 0)}
+    changed |= {name: value for name, value in BOUNDS.items() if hasattr(algorithm, name)}
+    try:
+        return replace(algorithm, **changed)
+    except ConfigError:  # an algorithm of its own mind about these
+        return algorithm
+
+
+def _moves(algorithm: Algorithm, batch: Batch, rng: np.random.Generator) -> Tensor:
+    """How far the policy has moved at each token, in nats [T]: half and twice as far as each bound."""
+    below, above = math.log1p(-min(getattr(algorithm, "clip_low", 0.2), 0.8)), math.log1p(
+        getattr(algorithm, "clip_high", 0.2))
+    choices = [2 * below, below / 2, above / 2, 2 * above]
+    if getattr(algorithm, "dual_clip", 0):
+        choices.append(1.3 * math.log(algorithm.dual_clip))
+    if getattr(algorithm, "objective", "clip") != "gspo":
+        return torch.from_numpy(rng.choice(choices, batch.num_tokens)).float()
+    # One ratio for a sequence: its tokens move together, up and down around what they have in common.
+    common_S = torch.from_numpy(np.resize(choices, batch.num_segments))
+    move_T = torch.repeat_interleave(common_S, batch.segment_offsets.diff())
+    counted_T = batch.eligible_T & batch.scored_N[batch.trajectory_of_token_T]
+    for start, stop in zip(batch.segment_offsets.tolist(), batch.segment_offsets[1:].tolist()):
+        at = start + counted_T[start:stop].nonzero()[:, 0]
+        even = len(at) // 2 * 2
+        move_T[at[:even]] += 0.05 * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(even // 2)
+    return torch.where(counted_T, move_T, 1.0).float()
+
+
+def _compare(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[Said]:
+    learner = probe.learner(trial.algorithm, trial.batch, trial.credit, trial.micro_batch_tokens)
+    plain = probe.plain(trial.algorithm, trial.batch, trial.credit)
+    yield Looked(len(plain.by_name))
+    bound = BOUND_BF16 if probe.bf16 else BOUND
+    off = difference(learner, plain, bound)
+    if off is None:
+        return
+    terms = [term for term in _terms(trial) if (only := _only(trial, term)) is not None
+             and _off(probe, only, bound) is not None]
+    said = f" Of the {_list(terms)} term by itself it is off, too." if terms else \
+        " Of each term by itself it is not: it is how they are put together."
+    rows = trial.batch.trajectory_of_token_T[trial.credit.trained_T].unique().tolist()[:TRIED]
+    where = next((place.trajectory(n) for n in rows if _off(probe, _row(trial, n), bound) is not None),
+                 Place(step=place.evidence.step))
+    yield Finding(f"{trial.what}: {off}{said}", where)
+
+
+def difference(learner: Gradient, plain: Gradient, bound: float) -> str | None:
+    """What is wrong with the learner's gradient, in words, or None. The critic's weights are looked at apart: their
+    gradients are on another scale."""
+    if learner.by_name.keys() != plain.by_name.keys():
+        strange = sorted(learner.by_name.keys() ^ plain.by_name.keys())
+        return f"the learner trains other parameters than the model has: {', '.join(strange[:3])}"
+    worst: tuple[float, str] = (0.0, "")
+    for critic in (False, True):
+        names = [name for name in plain.by_name if name.startswith("critic.") is critic]
+        whole = math.sqrt(sum(_squares(plain.by_name[name]) for name in names))
+        for name in names:
+            gap = math.sqrt(_squares(learner.by_name[name] - plain.by_name[name]))
+            own = max(math.sqrt(_squares(plain.by_name[name])), FLOOR * whole)
+            relative = gap / own if own > 0 else math.inf if gap > 1e-9 else 0.0
+            worst = max(worst, (math.inf if math.isnan(relative) else relative, name))
+    loss_off = not abs(learner.loss - plain.loss) <= bound * (1 + abs(plain.loss))
+    if worst[0] <= bound and not loss_off:
+        return None
+    if worst[0] <= bound:
+        return (f"the learner back-propagates a loss of {learner.loss:.6g}, and by the definition it is "
+                f"{plain.loss:.6g}")
+    mine, theirs = (_flat(side, worst[1].startswith("critic.")) for side in (learner, plain))
+    norms = float(mine.norm()), float(theirs.norm())
+    cosine = float(mine @ theirs) / (norms[0] * norms[1]) if norms[0] and norms[1] else 0.0
+    guess = " (only its length: a denominator or a coefficient)" if cosine > 0.9999 else \
+        " (it points the other way: a sign)" if cosine < -0.99 else ""
+    return (f"the gradient of {worst[1]} is off by {worst[0]:.2g} of its norm, rounding by less than {bound:g}; all "
+            f"together: norm {norms[0]:.4g} instead of {norms[1]:.4g}, cosine {cosine:.4f}{guess}; loss "
+            f"{learner.loss:.6g} instead of {plain.loss:.6g}.")
+
+
+def _off(probe: LearnerProbe, trial: _Trial, bound: float) -> str | None:
+    return difference(probe.learner(trial.algorithm, trial.batch, trial.credit, trial.micro_batch_tokens),
+                      probe.plain(trial.algorithm, trial.batch, trial.credit), bound)
+
+
+def _terms(trial: _Trial) -> list[str]:
+    has = {"policy": True, "entropy": bool(getattr(trial.algorithm, "entropy_coef", 0)),
+           "kl": bool(getattr(trial.algorithm, "kl_coef", 0)) and getattr(trial.algorithm, "kl_in", "") == "loss",
+           "critic": needs_critic(trial.algorithm)}
+    return [term for term in TERMS if has[term]]
+
+
+def _only(trial: _Trial, term: str) -> _Trial | None:
+    """The same with one term alone; None: it has no token."""
+    weights = {name: trial.credit.weights_of(name) * (name == term) for name in TERMS}
+    if not bool((weights[term] != 0).any()):
+        return None
+    return _weighted(trial, weights)
+
+
+def _row(trial: _Trial, n: int) -> _Trial:
+    """The same with one trajectory alone."""
+    mine_T = trial.batch.trajectory_of_token_T == n
+    return _weighted(trial, {name: trial.credit.weights_of(name) * mine_T for name in TERMS})
+
+
+def _weighted(trial: _Trial, weights: Mapping[str, Tensor]) -> _Trial:
+    return replace(trial, credit=replace(trial.credit, weight_T=weights["policy"], entropy_weight_T=weights["entropy"],
+                                         kl_weight_T=weights["kl"], critic_weight_T=weights["critic"]))
+
+
+def _squares(values: Tensor) -> float:
+    return float(values.double().square().sum())
+
+
+def _flat(gradient: Gradient, critic: bool) -> Tensor:
+    return torch.cat([g.double().reshape(-1) for name, g in sorted(gradient.by_name.items())
+                      if name.startswith("critic.") is critic])
+
+
+def _list(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+# ------------------------------------------------------------------------------------------------ what is done with it
+
+
+def _one_step(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[Said]:
+    """One update moves each weight as the optimizer's definition says, and no further."""
+    two = _weighted(trial, {name: trial.credit.weights_of(name) * (trial.batch.trajectory_of_token_T < 2)
+                            for name in TERMS})
+    moved, expected = probe.moved(two.algorithm, two.batch, two.credit)
+    yield Looked(len(expected))
+    for name, weight in expected.items():
+        lr = float((weight - moved[name]).abs().max())
+        # Steps are of the size of the learning rate; float32 keeps 7 digits of the weight that they are added to.
+        most = max(1e-2 * probe.learning_rate(name), 4e-7 * float(weight.abs().max()))
+        if not lr <= most:
+            yield Finding(f"one update leaves {name} {lr:.2g} away from where AdamW takes it with this gradient, this "
+                          f"learning rate ({probe.learning_rate(name):.2g}) and these settings", Place(step=place.evidence.step))
+            return
+
+
+def _passes(probe: LearnerProbe, algorithm: Algorithm, trial: _Trial) -> Iterator[Said]:
+    """Every pass trains every token once, a trajectory's together, in as many updates as were asked for."""
+    credit, batch = trial.credit, trial.batch
+    updates = probe.updates(algorithm, batch, credit)
+    rows = len(batch.trajectory_of_token_T[credit.trained_T].unique())
+    count = min(algorithm.minibatches if credit.minibatches is None else credit.minibatches, max(rows, 1))
+    yield Looked(len(updates))
+    if len(updates) != algorithm.epochs * count:
+        yield Finding(f"a step makes {len(updates)} updates, and algorithm.epochs x updates of a pass are "
+                      f"{algorithm.epochs} x {count}")
+        return
+    for epoch in range(algorithm.epochs):
+        times_T = torch.stack([used_T.long() for used_T in updates[epoch * count:(epoch + 1) * count]]).sum(0)
+        wrong_T = times_T != credit.trained_T.long()
+        if bool(wrong_T.any()):
+            t = int(wrong_T.nonzero()[0])
+            yield Finding(f"pass {epoch} trains {int(wrong_T.sum())} tokens more or less often than once, the first of "
+                          f"them {int(times_T[t])} times", Place(batch.names_N[int(batch.trajectory_of_token_T[t])]),
+                          count=int(wrong_T.sum()))
+            return
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "R19", "the learner's gradient is the one of the definition",
+        means="The weights move in another direction, or another distance, than credit and loss say. Curves stay "
+              "plausible: part of the gradient is still right.",
+        mend="Look at how the learner gets from tokens to this term: the shift by one, what it is masked with and divided "
+             "by, whether it is computed with gradients, which sequences can see each other.",
+        needs=("probe", "batch", "algorithm"), check=_check, when="start",
+        threads=("NovaSky-AI/SkyRL#1353", "unslothai/unsloth#5673", "NovaSky-AI/SkyRL#462", "huggingface/trl#4974",
+                 "volcengine/verl#7278"),
+    ),
+)
