@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from workbench.findings import Place
+from workbench.linting.flat import Flat, flatten
 from workbench.types import CreditTable, Group, Trajectory
 
 if TYPE_CHECKING:
@@ -109,6 +110,11 @@ class Evidence:
     @cached_property
     def trajectories(self) -> tuple[Trajectory, ...]:
         return tuple(trajectory for group in self.groups for trajectory in group)
+
+    @cached_property
+    def flat(self) -> Flat:
+        """All tokens of `groups` end to end, from the spans by themselves."""
+        return flatten(self.trajectories)
 
     def has(self, name: str) -> bool:
         value = getattr(self, name)

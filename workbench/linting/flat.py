@@ -1,0 +1,130 @@
+"""The tokens of all trajectories end to end, put together from the spans by themselves.
+
+A batch says the same, and so do the properties of segments; that is why they are not asked here: rules hold them
+against this.
+
+Axis letters: N trajectories · S segments · P spans (all of them, in order) · T tokens.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from workbench.findings import Place
+from workbench.types import Span, Trajectory
+
+if TYPE_CHECKING:
+    from workbench.linting.evidence import Evidence
+
+POLICY, PROMPT, SCAFFOLD, ENV = 2, 0, 1, 3  # types.Source, as numbers that arrays hold
+
+
+@dataclass(frozen=True, eq=False)
+class Flat:
+    """`logp_T` is NaN where a span has no logprobs. `end_P` counts tokens, `segment_P` segments of all trajectories;
+    `number_S` counts the segments within their trajectory."""
+
+    spans: tuple[Span, ...]
+    ids_T: np.ndarray         # int32
+    logp_T: np.ndarray        # float32
+    end_P: np.ndarray         # int64
+    source_P: np.ndarray      # int8
+    turn_P: np.ndarray        # int32
+    sampled_P: np.ndarray     # bool: it carries logprobs
+    segment_P: np.ndarray     # int64
+    trajectory_S: np.ndarray  # int64
+    number_S: np.ndarray      # int64
+    trajectories: int
+
+    @cached_property
+    def length_P(self) -> np.ndarray:
+        return np.diff(self.end_P, prepend=0)
+
+    @cached_property
+    def trajectory_P(self) -> np.ndarray:
+        return self.trajectory_S[self.segment_P]
+
+    @cached_property
+    def offset_S(self) -> np.ndarray:
+        """int64 [S + 1]: where each segment begins, and the last one ends."""
+        length_S = np.bincount(self.segment_P, self.length_P, len(self.trajectory_S)).astype(np.int64)
+        return np.concatenate([[0], np.cumsum(length_S)])
+
+    @cached_property
+    def start_P(self) -> np.ndarray:
+        """Where each span begins within its segment."""
+        return self.end_P - self.length_P - self.offset_S[self.segment_P]
+
+    @cached_property
+    def span_T(self) -> np.ndarray:
+        return np.repeat(np.arange(len(self.spans)), self.length_P)
+
+    @cached_property
+    def source_T(self) -> np.ndarray:
+        return np.repeat(self.source_P, self.length_P)
+
+    @cached_property
+    def turn_T(self) -> np.ndarray:
+        return np.repeat(self.turn_P, self.length_P)
+
+    @cached_property
+    def sampled_T(self) -> np.ndarray:
+        return np.repeat(self.sampled_P, self.length_P)
+
+    @cached_property
+    def trajectory_T(self) -> np.ndarray:
+        return np.repeat(self.trajectory_P, self.length_P)
+
+    @cached_property
+    def first_segment_N(self) -> np.ndarray:
+        """int64 [N + 1]: the number of each trajectory's first segment, and the number of all segments."""
+        return np.searchsorted(self.trajectory_S, np.arange(self.trajectories + 1))
+
+    @cached_property
+    def first_span_S(self) -> np.ndarray:
+        """int64 [S + 1]"""
+        return np.searchsorted(self.segment_P, np.arange(len(self.trajectory_S) + 1))
+
+    def place(self, evidence: Evidence, token: int, length: int = 1) -> Place:
+        """Where flat token `token` is."""
+        span = int(np.searchsorted(self.end_P, token, side="right"))
+        position = int(self.start_P[span] + token - (self.end_P[span] - self.length_P[span]))
+        return self.place_of_span(evidence, span, position, length)
+
+    def place_of_span(self, evidence: Evidence, span: int, position: int | None = None, length: int | None = None
+                      ) -> Place:
+        """Where span `span` is, or `length` tokens at `position` of its segment."""
+        segment = int(self.segment_P[span])
+        return evidence.place(
+            int(self.trajectory_S[segment]), segment=int(self.number_S[segment]), turn=int(self.turn_P[span]),
+            position=int(self.start_P[span]) if position is None else position,
+            length=max(int(self.length_P[span]), 1) if length is None else length)
+
+    def segment_ids(self, segment: int) -> np.ndarray:
+        """The token ids of one segment."""
+        return self.ids_T[self.offset_S[segment] : self.offset_S[segment + 1]]
+
+
+def flatten(trajectories: Sequence[Trajectory]) -> Flat:
+    """All spans in order."""
+    segments = [(n, number, segment.spans) for n, trajectory in enumerate(trajectories)
+                for number, segment in enumerate(trajectory.segments)]
+    spans = tuple(span for _, _, own in segments for span in own)
+    lengths_P = np.fromiter((len(span.token_ids) for span in spans), np.int64, len(spans))
+    sampled_P = np.fromiter((span.logprobs is not None for span in spans), bool, len(spans))
+    end_P = np.cumsum(lengths_P)
+    ids_T = np.concatenate([np.zeros(0, np.int32), *(span.token_ids for span in spans)])
+    logp_T = np.full(len(ids_T), np.nan, np.float32)
+    logprobs = [np.zeros(0, np.float32), *(span.logprobs for span in spans if span.logprobs is not None)]
+    logp_T[np.repeat(sampled_P, lengths_P)] = np.concatenate(logprobs)
+    return Flat(
+        spans, ids_T, logp_T, end_P,
+        np.fromiter((span.source for span in spans), np.int8, len(spans)),
+        np.fromiter((span.turn for span in spans), np.int32, len(spans)), sampled_P,
+        np.repeat(np.arange(len(segments)), [len(own) for _, _, own in segments]),
+        np.array([n for n, _, _ in segments], np.int64), np.array([number for _, number, _ in segments], np.int64),
+        len(trajectories))
