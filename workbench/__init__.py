@@ -35,6 +35,8 @@ PUBLIC: dict[str, str] = {
     "resume_here": "workbench.cells.resume:resume_here",
     "lint": "workbench.cells.lint:lint",
     "assert_clean": "workbench.cells.lint:assert_clean",
+    "planted": "workbench.cells.planted:planted",
+    "show_planted": "workbench.cells.planted:show_planted",
     "evaluate": "workbench.cells.evaluate:evaluate",
     "neighbours": "workbench.cells.evaluate:neighbours",
     "evaluation_report": "workbench.cells.evaluate:evaluation_report",
