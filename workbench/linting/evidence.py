@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from workbench.collect import CollectConfig
     from workbench.engines.journal import Exchange
     from workbench.envs.base import EnvFamily
+    from workbench.linting.attempts import Attempts
     from workbench.linting.raw import RawSequence
 
 
@@ -115,6 +116,15 @@ class Evidence:
     def flat(self) -> Flat:
         """All tokens of `groups` end to end, from the spans by themselves."""
         return flatten(self.trajectories)
+
+    @cached_property
+    def attempts(self) -> "Attempts | None":
+        """What the attempts said and earned, laid end to end; of the batch where there are no trajectories."""
+        from workbench.linting.attempts import attempts_of, attempts_of_batch
+
+        if self.groups:
+            return attempts_of(self.groups)
+        return None if self.batch is None else attempts_of_batch(self.batch)
 
     def has(self, name: str) -> bool:
         value = getattr(self, name)
