@@ -374,6 +374,27 @@ class Learner:
         """The current weights by state-dict name, detached but not copied: for an engine's `sync`, which copies."""
         return {name: tensor.detach() for name, tensor in self._bare.state_dict().items()}
 
+    def before_last_update(self) -> dict[str, Tensor] | None:
+        """The weights of one update ago by state-dict name, to see whether an engine still has them; None before the
+        first update. AdamW's step is undone by the moments it left behind (Loshchilov & Hutter, arXiv 1711.05101):
+        exact but for rounding, and no second copy is kept for it."""
+        if not self.version:
+            return None
+        warmup = self.config.warmup_updates
+        lr = self.config.lr * (min(1.0, self.version / warmup) if warmup else 1.0)
+        older: dict[int, Tensor] = {}
+        for parameter in self._parameters:
+            held = self._optimizer.state.get(parameter)
+            if held:
+                count = float(held["step"])
+                mean = held["exp_avg"].double() / (1 - self.config.betas[0]**count)
+                square = held["exp_avg_sq"].double() / (1 - self.config.betas[1]**count)
+                step = lr * mean / (square.sqrt() + self.config.eps)
+                old = (parameter.detach().double() + step) / (1 - lr * self.config.weight_decay)
+                older[id(parameter)] = old.to(parameter.dtype)
+        return {name: older.get(id(tensor), tensor.detach())
+                for name, tensor in self._bare.state_dict(keep_vars=True).items()}
+
     def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """What it takes to go on bit for bit: {"model": {name: tensor}, "optimizer": {"i.key": tensor}}, JSON value;
         with a critic also "critic" and "critic_optimizer".
