@@ -56,6 +56,7 @@ CASES = {
     "estimators": lambda: examples.VIEWS["estimators"]("grpo"),
     "mask-switches": examples.switches,
     "retokenized": examples.retokenized,
+    "lint": examples.lint_view,
     "counts": lambda: show_counts([examples.group()]),
 }
 

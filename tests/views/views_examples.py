@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from workbench.findings import NOTE, Answer, Finding, LintReport, Place
 from workbench.types import (
     CreditTable,
     Group,
@@ -21,7 +22,7 @@ from workbench.types import (
     View,
 )
 from workbench.views import (progress, show_config, show_credit, show_curves, show_demo, show_evaluation, show_group,
-                             show_masks, show_metrics, show_retokenized, show_rows, show_segment, show_switches,
+                             show_lint, show_masks, show_metrics, show_retokenized, show_rows, show_segment, show_switches,
                              show_text, show_tokens, show_trajectory)
 from workbench.views.credit import Credited, failed_view, show_estimators
 from workbench.views.credit_editor import Edit
@@ -233,6 +234,19 @@ def retokenized(text: str = "go on") -> View:
     return show_retokenized(turns, MaskDamage(5, 2, 3), lambda ids: [text for _ in ids], title=f"again: {text}", max_turns=1)
 
 
+def lint_view(text: str = "go on") -> View:
+    """An error with tokens, a note without, a rule that passed in part, one without evidence."""
+    said = {"means": f"it learns {text}", "mend": f"look at {text}"}
+    place = Place(f"lake/{text}/0", 0, 0, 1, 33, 3, step=4)
+    report = LintReport((
+        Answer("R1", f"exact {text}", looked=8, missing=(f"journal {text}",)),
+        Answer("R2", "rendered", missing=(f"the chat {text}",)),
+        Answer("R6", "credit", (Finding(f"was given 0 {text}", place, count=3), Finding(text, Place(step=4))), 5, 2, 90, **said),
+        Answer("R8", "groups", (Finding(f"flat {text}", Place(update=1), NOTE),), looked=2, **said),
+    ), f"run {text}")
+    return show_lint(report, [trajectory(text)], lambda ids: [text for _ in ids])
+
+
 # Every view of the package, as a function of the foreign text in it.
 VIEWS: dict[str, Callable[[str], View]] = {
     "trajectory": lambda x: show_trajectory(trajectory(x)),
@@ -262,4 +276,5 @@ VIEWS: dict[str, Callable[[str], View]] = {
     "estimators": lambda x: show_estimators([group(x)], {x: credited(), "ppo": f"needs {x}"}, title=f"side by side {x}"),
     "mask-switches": switches,
     "retokenized": retokenized,
+    "lint": lint_view,
 }

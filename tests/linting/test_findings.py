@@ -1,0 +1,78 @@
+"""The vocabulary of a check: a rule that looked at nothing has not passed, and nothing is lost on the way to a folder."""
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.findings import (ERROR, FINDING, NOT_CHECKED, NOTE, PASSED, SHOWN, Answer, Finding, LintReport, Looked,
+                                Missing, Place, together)
+from workbench.linting import Evidence, Rule, check
+from workbench.linting.raw import RawSequence
+
+places = st.builds(Place, st.none() | st.text(max_size=5), *(st.none() | st.integers(0, 9) for _ in range(4)), st.integers(1, 9))
+found = st.builds(Finding, st.text(max_size=8), places, st.sampled_from((ERROR, NOTE)), st.integers(1, 99))
+answers = st.builds(Answer, st.sampled_from(("R1", "R2")), st.just("title"), st.lists(found, max_size=4).map(tuple),
+                    st.integers(4, 9), st.integers(0, 3), st.integers(0, 9), st.lists(st.text(max_size=4), max_size=2).map(tuple))
+
+
+def rule(*said, needs=(), id="R1"):
+    return Rule(id, "a rule", "means", "mend", needs, lambda evidence: iter(said))
+
+
+def test_a_rule_that_looked_at_nothing_has_not_passed():
+    report = check(Evidence(), [rule(), rule(Looked(0), id="R2"), rule(Looked(3), id="R3"), rule(Finding("x"), id="R4")])
+    assert [answer.status for answer in report] == [NOT_CHECKED, NOT_CHECKED, PASSED, FINDING]
+    assert report.counts() == {"errors": 1, "notes": 0, "passed": 1, "not_checked": 2}
+    assert not report.ok and report.named == ("R4",)
+
+
+def test_missing_evidence_is_named_and_the_rule_not_asked():
+    asked = []
+    wants = Rule("R1", "a rule", "", "", ("journal", "groups"), lambda evidence: asked.append(1) or [])
+    answer = check(Evidence(), [wants])["R1"]
+    assert answer.status == NOT_CHECKED and not asked
+    assert answer.missing == ("what the engine was asked and answered", "trajectories")
+
+
+def test_a_part_that_is_missing_does_not_hide_what_was_looked_at():
+    answer = check(Evidence(), [rule(Looked(2), Missing("the journal"))])["R1"]
+    assert answer.status == PASSED and "missing: the journal" in LintReport((answer,)).text
+
+
+def test_sequences_of_others_are_asked_what_can_be_asked_of_them():
+    wants = rule(Finding("never asked"), needs=("journal",))
+    evidence = Evidence(raw=(RawSequence("a", None, 0, None, None),))
+    assert check(evidence, [wants], {"R1": lambda e: [Looked(len(e.raw))]})["R1"].status == PASSED
+    assert check(evidence, [wants])["R1"].status == NOT_CHECKED
+
+
+def test_errors_come_first_and_what_is_too_much_is_counted():
+    said = [Finding("note", severity=NOTE)] * SHOWN + [Finding("error")] * (SHOWN + 3)
+    answer = check(Evidence(), [rule(*said)])["R1"]
+    assert len(answer.findings) == SHOWN and all(finding.severity == ERROR for finding in answer.findings)
+    assert (answer.further, answer.further_errors) == (SHOWN + 3, 3)
+    assert LintReport((answer,)).counts()["errors"] == SHOWN + 3
+    assert LintReport((answer,)).counts()["notes"] == SHOWN
+
+
+def test_notes_are_no_errors():
+    report = check(Evidence(), [rule(Finding("look", severity=NOTE))])
+    assert report.ok and report["R1"].status == FINDING and not report.errors and len(report.notes) == 1
+
+
+@given(st.lists(answers, max_size=3))
+def test_a_report_comes_back_from_its_json(given_answers):
+    report = LintReport(tuple(given_answers), "about")
+    assert LintReport.from_dict(json.loads(json.dumps(report.as_dict()))) == report
+
+
+@given(st.lists(st.lists(answers, max_size=3), max_size=4))
+def test_several_reports_together_lose_no_finding(parts):
+    reports = [LintReport(tuple(part)) for part in parts]
+    joined = together(reports)
+    for key in ("errors", "notes"):
+        assert joined.counts()[key] == sum(report.counts()[key] for report in reports)
+    assert [a.rule for a in joined] == list(dict.fromkeys(a.rule for report in reports for a in report))
+    assert joined.ok == all(report.ok for report in reports)
