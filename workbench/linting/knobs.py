@@ -1,6 +1,341 @@
-"""Settings that do nothing (R13)."""
+"""Settings that do nothing (R13): each one that was set is turned, and something has to move.
+
+Turned on attempts that are made up so that every setting has something to act on: several turns, groups that differ much,
+little and not at all, attempts that were cut short, states that come back, two kinds of tasks, observations between the
+actions, a policy, a reference and a sampler that disagree. What has to move is credit, the loss or its gradient by token;
+and, where there is a learner to ask, the gradient of its weights or the updates that it makes: a setting that the
+algorithm heeds and the learner does not hand on is as dead as any other.
+
+A setting at its default is not looked at: nobody asked for it.
+"""
 from __future__ import annotations
 
-from workbench.linting.rule import Rule
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
+from typing import Any
 
-RULES: tuple[Rule, ...] = ()
+import numpy as np
+import torch
+from torch import Tensor
+
+from workbench.algorithms.base import Algorithm, Credit, LossInputs, needs_critic
+from workbench.algorithms.liveness import inert_settings
+from workbench.algorithms.masks import SETS
+from workbench.algorithms.policy_gradient import OBJECTIVES, PolicyGradient
+from workbench.batch import Batch
+from workbench.errors import ConfigError, DataError, WorkbenchError
+from workbench.findings import NOTE, Finding, Looked, Missing
+from workbench.linting.evidence import Evidence, LearnerProbe
+from workbench.linting.rule import Rule, Said
+from workbench.ops.kl import ESTIMATORS
+from workbench.ops.reduce import REDUCTIONS
+from workbench.seeds import rng_at
+from workbench.types import (Group, Message, Observation, Sampling, Segment, Source, Span, StopReason, Task, Trajectory,
+                             Turn)
+
+Setting = tuple[str, ...]  # ("filter", "share")
+WORDS = {"reduction": REDUCTIONS, "objective": OBJECTIVES, "kl_estimator": ESTIMATORS, "kl_in": ("loss", "reward")}
+GROUPS = ("masks.advantage_mask", "masks.loss_mask")  # of switches, each of which may be set by itself
+TASKS, ATTEMPTS, TURNS = 10, 5, 3
+SPREADS = (0.0, 0.02, 0.3, 1.0, 3.0)  # of the rewards in a group, one after the other
+DIFFERENT, FLAT = "different", "flat"  # two steps that are made up: some groups are flat, all but one are
+SAME = 1e-7  # of the largest number: what moves less has not moved. The same computation twice is the same to the last bit
+TYPICAL = (16, 8)  # tasks and attempts of a step, where nothing says how many there are
+
+
+def _check(evidence: Evidence) -> Iterator[Said]:
+    algorithm = evidence.algorithm
+    if not is_dataclass(algorithm):
+        yield Missing(f"settings to turn: {type(algorithm).__name__} is no dataclass")
+        return
+    chosen = changed_settings(algorithm)
+    probe = evidence.probe if evidence.probe is not None and not evidence.probe.unable else None
+    if chosen and probe is None:
+        yield Missing("a learner to turn settings on: only credit and loss were looked at" if evidence.probe is None
+                      else evidence.probe.unable)
+    trial = _Trial(evidence, probe)
+    yield Looked(max(len(chosen), 1))  # nothing was set: nothing can be dead
+    for setting in chosen:
+        yield from _of_setting(trial, algorithm, setting, _explained(evidence, algorithm))
+
+
+def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting, explained: Mapping[str, str]) -> Iterator[Said]:
+    others = list(_turned(algorithm, setting))
+    name, value = ".".join(setting), _get(algorithm, setting)
+    if not others:
+        yield Missing(f"another value of algorithm.{name} that {type(algorithm).__name__} would accept")
+        return
+    tried = ", ".join(dict.fromkeys(repr(_get(other, setting)) for other in others))
+    try:
+        heeded, deaf = [], False
+        for which in (DIFFERENT, FLAT):
+            heeded = [other for other in others if trial.said_differs(algorithm, other, which)]
+            deaf = bool(heeded) and not any(trial.trained_differs(algorithm, other, which) for other in heeded)
+            if heeded and not deaf:
+                return
+    except WorkbenchError as error:
+        yield Missing(f"made-up attempts that {type(algorithm).__name__} can give credit for ({error})")
+        return
+    why = explained.get(name, "each of its switches is set by itself, or cannot act" if name in GROUPS else None)
+    if not heeded and why is not None:
+        yield Finding(f"algorithm.{name} = {value!r} has no effect: {why}", severity=NOTE)
+    elif heeded:
+        yield Finding(f"algorithm.{name} = {value!r} changes what credit and loss say, but not what the learner does: its "
+                      f"gradient and its updates are the same with {tried}")
+    else:
+        yield Finding(f"algorithm.{name} = {value!r} has no effect: with {tried} instead, credit, loss and gradients are "
+                      "the same to the last digit, on attempts made up so that it should matter")
+
+
+def changed_settings(algorithm: Any, path: Setting = ()) -> list[Setting]:
+    """The settings that do not stand at their default, nested ones by themselves."""
+    found = []
+    for field in fields(algorithm):
+        value = getattr(algorithm, field.name)
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        where = (*path, field.name)
+        if is_dataclass(value) and type(value) is type(default):
+            found += [(*where, *inner) for inner in _unlike(value, default)]
+        elif is_dataclass(value):
+            found += changed_settings(value, where)
+        elif default is MISSING or value != default:
+            found.append(where)
+    return found
+
+
+def _unlike(value: Any, default: Any) -> list[Setting]:
+    return [(field.name,) for field in fields(value) if getattr(value, field.name) != getattr(default, field.name)]
+
+
+def _get(value: Any, setting: Setting) -> Any:
+    for name in setting:
+        value = getattr(value, name)
+    return value
+
+
+def _set(value: Any, setting: Setting, to: Any) -> Any:
+    name, *rest = setting
+    return replace(value, **{name: _set(getattr(value, name), tuple(rest), to) if rest else to})
+
+
+def _default(algorithm: Any, setting: Setting) -> Any:
+    """What it is where nobody says anything; the value itself where it has to be said."""
+    for field in fields(algorithm):
+        if field.name == setting[0]:
+            default = field.default_factory() if field.default_factory is not MISSING else field.default
+            return _get(algorithm, setting) if default is MISSING else _get(default, setting[1:])
+    raise KeyError(setting)
+
+
+def _turned(algorithm: Any, setting: Setting) -> Iterator[Any]:
+    """The same algorithm with other values of one setting. Where a value is refused by itself, it is tried together with
+    the default of one other setting ("fixed-length" goes with a length)."""
+    for other in _values(algorithm, setting):
+        partners: list[Setting | None] = [None, *(s for s in changed_settings(algorithm) if s != setting)]
+        for partner in partners:
+            try:
+                made = (_set(algorithm, setting, other) if partner is None
+                        else _together(algorithm, setting, other, partner))
+            except (ConfigError, ValueError, TypeError):
+                continue
+            yield made
+            break
+
+
+def _together(algorithm: Any, setting: Setting, other: Any, partner: Setting) -> Any:
+    default = _default(algorithm, partner)
+    if setting[0] == partner[0] and len(setting) > 1:
+        inner = replace(getattr(algorithm, setting[0]), **{setting[1]: other, partner[1]: default})
+        return replace(algorithm, **{setting[0]: inner})
+    first = other if len(setting) == 1 else _set(getattr(algorithm, setting[0]), setting[1:], other)
+    second = default if len(partner) == 1 else _set(getattr(algorithm, partner[0]), partner[1:], default)
+    return replace(algorithm, **{setting[0]: first, partner[0]: second})
+
+
+def _values(algorithm: Any, setting: Setting) -> list[Any]:
+    """Others worth trying, the default first."""
+    value, default = _get(algorithm, setting), _default(algorithm, setting)
+    options: list[Any] = [default]
+    if isinstance(value, bool):
+        options.append(not value)
+    elif isinstance(value, int):
+        options += [value + 1, 2 * value, value // 2, 1]
+    elif isinstance(value, float):
+        options += [value / 2, value + 0.3, value * 2, 0.0]
+    elif setting[0] == "masks":
+        options += SETS
+    else:
+        options += WORDS.get(setting[-1], ())
+    return [other for n, other in enumerate(options) if other != value and other not in options[:n]]
+
+
+def _explained(evidence: Evidence, algorithm: Algorithm) -> Mapping[str, str]:
+    """Settings that `algorithms.liveness` knows to be inert here, and why."""
+    if not isinstance(algorithm, PolicyGradient):
+        return {}
+    tasks, attempts = (len(evidence.groups), max(map(len, evidence.groups))) if evidence.groups else TYPICAL
+    return {name: why for name, dead, why in inert_settings(algorithm, tasks, attempts) if dead}
+
+
+# ------------------------------------------------------------------------------------------------ what may move
+
+
+class _Trial:
+    """Made-up attempts, and what algorithms say of them; each is asked once."""
+
+    def __init__(self, evidence: Evidence, probe: LearnerProbe | None) -> None:
+        self._probe, self._known = probe, {}
+        self._ids = np.arange(40)
+        if evidence.batch is not None and evidence.batch.num_tokens:
+            self._ids = evidence.batch.token_ids_T.unique().numpy()
+
+    def _batch(self, which: str) -> Batch:
+        return self._once(("batch", which), lambda: made_up(self._ids, self._probe, flat=which == FLAT))
+
+    def said_differs(self, one: Algorithm, other: Algorithm, which: str) -> bool:
+        """Whether credit, or the loss and its gradient by token, are another."""
+        return _differ(*(self._once(("said", which, repr(a)), lambda a=a: effects(a, self._batch(which)))
+                         for a in (one, other)))
+
+    def trained_differs(self, one: Algorithm, other: Algorithm, which: str) -> bool:
+        """Whether the learner's gradient or its updates are another; taken for granted where there is none to ask."""
+        if self._probe is None:
+            return True
+        return _differ(*(self._once(("trained", which, repr(a)), lambda a=a: self._train(a, which))
+                         for a in (one, other)))
+
+    def _train(self, algorithm: Algorithm, which: str) -> list[Tensor]:
+        """The gradient of the learner's weights, and how many tokens each of its updates has."""
+        batch = self._batch(which)
+        try:
+            credit = algorithm.credit(batch)
+        except DataError:
+            return []
+        gradient = self._probe.learner(algorithm, batch, credit, 4 * batch.num_tokens)
+        updates = self._probe.updates(algorithm, batch, credit)
+        sizes = torch.tensor([int(used_T.sum()) for used_T in updates], dtype=torch.float64)
+        return [gradient.by_name[name] for name in sorted(gradient.by_name)] + [torch.tensor(gradient.loss), sizes]
+
+    def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]
+
+
+def effects(algorithm: Algorithm, batch: Batch) -> list[Tensor]:
+    """Everything that an algorithm says of a batch: credit, and by token the loss and its gradient. Facts of the batch
+    take the place of a model's numbers."""
+    try:
+        credit = algorithm.credit(batch)
+    except DataError:
+        return []  # no credit at all is an effect
+    count = algorithm.minibatches if credit.minibatches is None else credit.minibatches
+    columns = (credit.advantage_T, credit.weight_T, credit.return_T, credit.entropy_weight_T, credit.kl_weight_T,
+               credit.critic_weight_T)
+    said = [torch.zeros(0) if c is None else c for c in columns] + [torch.tensor([algorithm.epochs, count]).double()]
+    return said + _gradients(algorithm, batch, credit)
+
+
+def _gradients(algorithm: Algorithm, batch: Batch, credit: Credit) -> list[Tensor]:
+    """d(loss) / d(logprob), d(loss) / d(entropy), d(loss) / d(value) of each token that has a weight."""
+    at = credit.trained_T.nonzero()[:, 0]
+    if not len(at):
+        return []
+    rng = rng_at("lint.knobs.model")
+    logp, entropy, value = (torch.tensor(rng.normal(size=len(at)) * spread + mean, requires_grad=True)
+                            for mean, spread in ((-1.0, 0.3), (1.0, 0.3), (0.0, 1.0)))
+    anchor = logp.detach()
+    moved = batch.old_logp_T[at].double() - batch.plain_logp_T[at].double()
+    apart = batch.ref_logp_T[at].double() - batch.plain_logp_T[at].double()
+    rolled = batch.rollout_logp_T[at].double() - batch.plain_logp_T[at].double()
+    found = algorithm.loss(LossInputs(
+        logp, entropy, anchor + moved, credit.advantage_T[at], anchor + rolled,
+        batch.segment_of_token_T[at], anchor + apart, credit.weight_T[at] != 0))
+    loss = logp.sum() * 0.0
+    for term, term_M in (("policy", found.loss_M), ("entropy", found.entropy_loss_M), ("kl", found.kl_loss_M)):
+        weight_T = credit.weights_of(term)
+        counts_T = weight_T != 0
+        if term_M is not None and bool(counts_T.any()):
+            scale_T, denominator = algorithm.reduction_of(counts_T, batch)
+            loss = loss + (term_M * (weight_T * scale_T)[at]).nan_to_num(0.0).sum() / denominator
+    if needs_critic(algorithm) and credit.return_T is not None:
+        fitted = credit.weights_of("critic")[at] != 0
+        error = algorithm.value_loss(value[fitted], batch.value_T[at][fitted].double(), credit.return_T[at][fitted])
+        loss = loss + error.loss.sum()
+    grads = torch.autograd.grad(loss, (logp, entropy, value), allow_unused=True)
+    return [loss.detach()] + [torch.zeros(0) if grad is None else grad for grad in grads]
+
+
+def _differ(one: list[Tensor], other: list[Tensor]) -> bool:
+    if len(one) != len(other) or any(a.shape != b.shape for a, b in zip(one, other)):
+        return True
+    for a, b in zip(one, other):
+        gap = (a.double() - b.double()).nan_to_num(0.0).abs()
+        if bool((a.isnan() != b.isnan()).any()):
+            return True
+        if gap.numel() and float(gap.max()) > SAME * max(float(b.double().nan_to_num(0.0).abs().max()), 1e-30):
+            return True
+    return False
+
+
+# ------------------------------------------------------------------------------------------------ made-up attempts
+
+
+def made_up(ids: np.ndarray, probe: LearnerProbe | None = None, *, flat: bool = False) -> Batch:
+    """Attempts on which every setting has something to act. `ids`: token ids that the policy knows. `flat`: in all
+    groups but one, all earn the same. The numbers of models are drawn around those of the probe's policy, which
+    `plain_logp_T` holds; without one, around numbers drawn."""
+    groups = [Group(tuple(_attempt(task, number, ids, SPREADS[0 if flat and task else task % len(SPREADS) - 1])
+                          for number in range(ATTEMPTS))) for task in range(TASKS)]
+    batch, rng = Batch.from_groups(groups), rng_at("lint.knobs.facts")
+
+    def drawn(*choices: float) -> Tensor:
+        return torch.from_numpy(rng.choice(choices, batch.num_tokens)).float()
+
+    known = {} if probe is None else dict(probe.plain_facts(batch))
+    logp_T = known.get("old_logp_T", drawn(-0.4, -0.9, -1.6, -2.2))
+    value_T = known.get("value_T", drawn(-0.5, 0.0, 0.4, 1.1))
+    final_N = known.get("final_value_N", torch.from_numpy(rng.normal(size=batch.num_trajectories)).float())
+    somewhere_T = batch.position_T > 0
+    # Ratios on both sides of any bound that is in use: from 3e-4 (GSPO) to 3 (the dual clip).
+    old_T = logp_T + drawn(-2.3, -1.3, -0.5, -0.25, -0.11, -1e-3, 1e-3, 0.11, 0.25, 0.5, 1.3)
+    nan = torch.nan
+    return replace(
+        batch, plain_logp_T=logp_T, old_logp_T=torch.where(somewhere_T, old_T, nan),
+        ref_logp_T=torch.where(somewhere_T, logp_T + drawn(-0.8, -0.2, 0.3, 0.6), nan),
+        rollout_logp_T=torch.where(batch.eligible_T, old_T - drawn(-0.4, 0.1, 0.8, 2.5), nan),
+        value_T=torch.where(somewhere_T, value_T + drawn(-1.5, -0.3, 0.2, 1.0), nan), final_value_N=final_N + 0.7)
+
+
+def _attempt(task: int, number: int, ids: np.ndarray, spread: float) -> Trajectory:
+    rng = rng_at("lint.knobs", task, number)
+    count = 1 + int(rng.integers(TURNS))
+
+    def words(low: int, high: int) -> np.ndarray:
+        return rng.choice(ids, int(rng.integers(low, high + 1)))
+
+    spans = [Span(Source.PROMPT, 0, np.resize(ids, 4 + task % 2))]
+    for turn in range(count):
+        mine = words(1, 5)
+        spans += [Span(Source.POLICY, turn, mine, -rng.random(len(mine)), policy_version=0, sampling=Sampling()),
+                  Span(Source.ENV, turn, words(1, 4))]
+    paid = rng.normal(size=count) * spread + (0.2 if spread else 0.2 / count)
+    turns = tuple(Turn(k, "", reward=round(float(paid[k]), 6) if spread else 0.5 / count,
+                       state_key=f"state {int(rng.integers(2))}") for k in range(count))
+    stops = (StopReason.TERMINATED, StopReason.CONTEXT_FULL, StopReason.MAX_TURNS, StopReason.ENV_TRUNCATED)
+    made = Task(f"made-up/{task}", "made-up", task, metadata={"tag": f"kind {task % 2}"})
+    return Trajectory(made, number, number, Observation((Message("user", "made up"),)), turns, (Segment(tuple(spans)),),
+                      stops[int(rng.integers(4))])
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "R13", "every setting that was set does something",
+        means="A setting was asked for and has no effect: the run is not the experiment that its configuration names, and "
+              "a comparison of two values of it compares noise.",
+        mend="Find out where the setting gets lost between configuration, credit, loss and learner. If it cannot act here, "
+             "remove it.",
+        needs=("algorithm",), check=_check, when="start",
+        threads=("NVIDIA-NeMo/RL#3792", "rllm-org/rllm#916"),
+    ),
+)
