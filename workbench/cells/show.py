@@ -4,6 +4,8 @@ Token texts come from the policy's tokenizer where it can be found; without it, 
 """
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +20,7 @@ from workbench.types import Group, Observation, Segment, View
 from workbench.views import (credit_of, show_curves, show_evaluation, show_group, show_segment, show_text, show_tokens,
                              show_trajectory)
 from workbench.views.live import live_curves
+from workbench.views.words import count
 
 if TYPE_CHECKING:
     from workbench.evaluation import Score
@@ -28,12 +31,27 @@ TokenTexts = Callable[[Sequence[int]], list[str]]
 
 def show_run(run: Run | str | Path) -> View:
     """Learning curves of all committed steps, beside random play, the untrained policy and the solver (law 12); also the
-    critic's explained variance and the KLs, where there are any, and what a filter did."""
+    critic's explained variance and the KLs, where there are any, what a filter did, and what the lint said."""
     run = _opened(run)
     metrics, evaluations = run.metrics(), run.evaluations()
     panels = [curve.panel for curve in live_curves(metrics, evaluations)]
     return show_curves(metrics, evaluations, title=run.name, panels=panels,
-                       remark=filter_words(metrics.to_dict("records")))
+                       remark="; ".join(filter(None, (filter_words(metrics.to_dict("records")), lint_words(run)))))
+
+
+def lint_words(run: Run) -> str:
+    """What the lint said of the committed steps, in a line: "lint: 12 steps clean; notes: R8 in 9"; "" where it was off.
+    """
+    reports = [report for step in run.steps() if (report := run.lint(step)) is not None]
+    if not reports:
+        return ""
+    bad = sum(not report.ok for report in reports)
+    said = f"lint: {count(len(reports), 'step')} clean" if not bad else f"lint: errors in {bad} of {count(len(reports), 'step')}"
+    for severity in ("errors", "notes"):
+        rules = Counter(answer.rule for report in reports for answer in report.answers if getattr(answer, severity))
+        if rules:
+            said += f"; {severity}: " + ", ".join(f"{rule} in {number}" for rule, number in sorted(rules.items()))
+    return said + (f" (workbench lint {shlex.quote(str(run.path))} says where)" if bad else "")
 
 
 def show_evaluations(run: Run | str | Path, step: int | None = None) -> View:

@@ -1,0 +1,196 @@
+"""The doors of the lint: in a training step, over a run folder, over a session, in the terminal."""
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import workbench as wb
+from workbench import cli
+from workbench.config import load_config
+from workbench.errors import ConfigError, DataError, LintError, StoreError
+from workbench.findings import NOTE, Finding, Looked, Missing
+from workbench.linting import RULES, Rule
+from workbench.session import open_session
+from workbench.store import open_run
+
+TINY = {"train.steps": 2, "train.tasks_per_step": 2, "train.group_size": 4, "train.evaluate_every": 0,
+        "evaluation.num_tasks": 4, "lint.start": False}
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """Puts one rule of the test's own in the place of all rules; returns what it was asked with."""
+    def put(*said, when="step", needs=()):
+        asked = []
+
+        def answer(evidence):
+            asked.append(evidence)
+            return [s(evidence) if callable(s) else s for s in said]
+
+        for rule in list(RULES):
+            monkeypatch.delitem(RULES, rule)
+        monkeypatch.setitem(RULES, "R99", Rule("R99", "a rule", "it means this.", "do that.", needs, answer, when))
+        return asked
+
+    return put
+
+
+@pytest.fixture
+def session():
+    return open_session(load_config("frozenlake", TINY), quiet=True)
+
+
+def trained(tmp_path, name="run", **settings):
+    return wb.train_here(load_config("frozenlake", TINY | settings), tmp_path / name)
+
+
+def weights(session):
+    return {name: tensor.clone() for name, tensor in session.learner.weights().items()}
+
+
+def same(a, b):
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_an_error_ends_the_step_before_anything_is_updated(only, session):
+    before = weights(session)
+    only(lambda e: Finding("a zero", e.place(1, segment=0, turn=0, position=3)))
+    with pytest.raises(LintError) as stopped:
+        wb.train_step(session, 1)
+    name = next(iter(stopped.value.report.errors))[1].place.trajectory
+    assert all(word in str(stopped.value) for word in ("R99", "a zero", name, "token 3", "it means this", "do that"))
+    assert session.learner.version == 0 and same(before, weights(session))
+
+
+def test_a_finding_after_the_updates_ends_the_run_as_well(only, session):
+    only(Finding("wrong loss"), when="update")
+    with pytest.raises(LintError, match="wrong loss"):
+        wb.train_step(session, 1)
+    assert session.learner.version == 1
+
+
+@pytest.mark.parametrize("mode", ["warn", "off"])
+def test_it_goes_on_where_it_is_told_to(only, mode):
+    session = open_session(load_config("frozenlake", TINY | {"lint.mode": mode}), quiet=True)
+    asked = only(Finding("x"))
+    outcome = wb.train_step(session, 1)
+    assert outcome.updates == 1 and session.learner.version == 1
+    assert bool(asked) == (mode == "warn") and (outcome.lint is None) == (mode == "off")
+
+
+def test_a_note_is_kept_and_ends_nothing(only, session):
+    only(Finding("look", severity=NOTE))
+    assert wb.train_step(session, 1).lint.counts()["notes"] == 1
+
+
+def test_the_evidence_of_a_step_is_all_there(only, session):
+    asked = only(Looked(1))
+    wb.train_step(session, 1)
+    [evidence] = asked
+    for name in ("groups", "batch", "credit", "algorithm", "collect", "chat", "journal", "family", "policy_version"):
+        assert evidence.has(name), name
+    assert evidence.step == 1 and evidence.samples == session.config.lint.samples
+    sampled = sum(t.num_sampled for t in evidence.trajectories)
+    assert sum(len(x.completion.token_ids) for x in evidence.journal) == sampled == int(evidence.batch.eligible_T.sum())
+
+
+def test_linting_changes_nothing_of_what_is_trained(tmp_path):
+    linted = trained(tmp_path, "linted")
+    plain = trained(tmp_path, "plain", **{"lint.mode": "off"})
+    for step in linted.steps():
+        assert wb.groups_equal(linted.groups(step), plain.groups(step))
+        assert linted.metrics_line(step) == plain.metrics_line(step)
+    assert plain.lint(1) is None and linted.lint(1).ok
+
+
+def test_the_summary_is_sealed_with_the_step(only, tmp_path):
+    only(Finding("look", severity=NOTE), Missing("more"))
+    run = trained(tmp_path)
+    report = run.lint(2)
+    assert report["R99"].notes[0].what == "look" and report["R99"].missing == ("more",)
+    path = run.path / "steps/step-00000002/lint.json"
+    path.write_text(path.read_text().replace("look", "lock"))
+    with pytest.raises(StoreError, match="damaged"):
+        open_run(run.path).lint(2)
+
+
+def test_two_equal_runs_have_equal_summaries(tmp_path):
+    assert trained(tmp_path, "a").digest() == trained(tmp_path, "b").digest()
+
+
+def test_what_the_lint_stopped_can_be_looked_at_and_gone_on_with(only, tmp_path, monkeypatch):
+    only(Finding("x"))
+    with pytest.raises(LintError):
+        trained(tmp_path)
+    folder = tmp_path / "run/steps/step-00000001"
+    assert {path.name for path in folder.iterdir()} == {"trajectories.parquet", "lint.json"}
+    monkeypatch.delitem(RULES, "R99")
+    assert wb.resume_here(tmp_path / "run").steps() == [1, 2]
+
+
+def test_a_run_is_looked_at_step_by_step(only, tmp_path):
+    run = trained(tmp_path)
+    asked = only(lambda e: Finding("x", e.place(2, position=1)), needs=("updates",))
+    found = wb.lint(run.path)
+    assert [evidence.step for evidence in asked] == [1, 2] and found.report.counts()["errors"] == 2
+    assert not found.ok and "▶" in found.view().text
+    assert len(wb.lint(run, step=2).report.errors) == 1
+    with pytest.raises(LintError, match="step 1"):
+        wb.assert_clean(run)
+
+
+def test_start_rules_are_asked_once_in_a_run(only, tmp_path):
+    asked = only(Looked(1), when="start")
+    trained(tmp_path, **{"lint.start": True})
+    assert [evidence.step for evidence in asked] == [1] and asked[0].probe is not None
+
+
+def test_groups_a_batch_and_a_session_are_looked_at(only, session):
+    asked = only(Looked(1))
+    groups = wb.rollout(session, 1, group_size=2)
+    for what in (groups, groups[0], groups[0][0], session):
+        assert wb.lint(what, session=session).ok
+    assert asked[0].batch is not None and asked[-1].journal
+    assert wb.lint(wb.lint(groups, session=session).trajectories[0]).ok
+    with pytest.raises(DataError, match="groups, a Batch, a run"):
+        wb.lint(3)
+
+
+def test_the_terminal_says_so_and_exits_1(only, tmp_path, capsys):
+    run = trained(tmp_path)
+    only(Finding("one thing"))
+    assert cli.main(["lint", str(run.path)]) == 1
+    assert "one thing" in capsys.readouterr().out
+    assert cli.main(["lint", str(run.path), "--step", "1", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["counts"]["errors"] == 1
+    page = tmp_path / "lint.html"
+    assert cli.main(["lint", str(run.path), "--html", str(page)]) == 1 and "one thing" in page.read_text()
+    only(Looked(1))
+    assert cli.main(["lint", str(run.path)]) == 0
+    assert cli.main(["lint", str(tmp_path / "nothing")]) == 2
+    assert cli.main(["lint", "frozenlake", "--step", "1"]) == 2
+    capsys.readouterr()
+
+
+def test_settings_are_checked():
+    for settings in ({"lint.mode": "sometimes"}, {"lint.samples": 0}, {"lint.sample": 3}):
+        with pytest.raises(ConfigError, match="lint"):
+            load_config("frozenlake", settings)
+
+
+def test_planted_bugs_are_named():
+    with pytest.raises(ConfigError, match="credit-on-the-last-turn"), wb.planted("nothing"):
+        pass
+    assert "SkyRL#1492" in wb.show_planted().text
+
+
+def test_the_curves_say_what_the_lint_said(only, tmp_path):
+    only(Finding("look", severity=NOTE))
+    run = trained(tmp_path)
+    assert "lint: 2 steps clean; notes: R99 in 2" in wb.show_run(run).text
+    only(Finding("x"))
+    bad = trained(tmp_path, "bad", **{"lint.mode": "warn"})
+    assert "lint: errors in 2 of 2 steps; errors: R99 in 2 (workbench lint" in wb.show_run(bad).text
+    assert "lint" not in wb.show_run(trained(tmp_path, "off", **{"lint.mode": "off"})).text
