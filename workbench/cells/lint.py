@@ -167,14 +167,13 @@ def _given(session: Session | None) -> dict[str, Any]:
     if session is None:
         return {}
     config = session.config
-    return {"chat": session.chat, "collect": config.collect, "algorithm": config.algorithm, "family": config.env}
+    return {"chat": session.chat, "collect": config.collect, "algorithm": config.algorithm, "family": config.env,
+            "precision": config.learner.precision}
 
 
 def _probe(session: Session) -> Any:
-    try:
-        from workbench.learner_probe import probe_of
-    except ImportError:
-        return None
+    from workbench.learner_probe import probe_of
+
     config = session.config
     return probe_of(session.policy.model, config.algorithm, config.learner, config.critic)
 
@@ -276,7 +275,7 @@ class _OfRun:
         metrics = run.metrics_line(step) if len(tables) == 1 else {}  # of several updates the means are kept, no more
         return Evidence(
             tuple(tuple(group) for group in groups), batch=batch, algorithm=config.algorithm, collect=config.collect,
-            chat=self.chat, family=config.env, step=step,
+            chat=self.chat, family=config.env, step=step, precision=config.learner.precision,
             updates=tuple(Update(table, metrics, skipped.get(table.update)) for table in tables))
 
 

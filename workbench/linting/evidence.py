@@ -105,6 +105,7 @@ class Evidence:
     probe: LearnerProbe | None = None
     steps: tuple[StepFacts, ...] = ()               # the run so far, in the order in which steps were committed
     step: int | None = None
+    precision: str | None = None                    # of the learner's forward pass: "fp32" | "bf16"
     samples: int | None = None                      # attempts that the slower rules look at; None: all of them
     about: str = ""
 
