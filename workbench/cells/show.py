@@ -46,7 +46,8 @@ def lint_words(run: Run) -> str:
     if not reports:
         return ""
     bad = sum(not report.ok for report in reports)
-    said = f"lint: {count(len(reports), 'step')} clean" if not bad else f"lint: errors in {bad} of {count(len(reports), 'step')}"
+    steps = count(len(reports), "step")
+    said = f"lint: errors in {bad} of {steps}" if bad else f"lint: {steps} clean"
     for severity in ("errors", "notes"):
         rules = Counter(answer.rule for report in reports for answer in report.answers if getattr(answer, severity))
         if rules:
