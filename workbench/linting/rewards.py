@@ -1,6 +1,128 @@
-"""Rewards are counted once, and unscored is not zero (R16)."""
+"""Rewards are counted once, and what could not be scored is not zero (R16).
+
+Axis letters: N trajectories · K turns (flat).
+"""
 from __future__ import annotations
 
-from workbench.linting.rule import Rule
+import math
+from collections.abc import Iterator
 
-RULES: tuple[Rule, ...] = ()
+import numpy as np
+
+from workbench.findings import NOTE, Finding, Looked, Missing, Place
+from workbench.linting.attempts import Attempts, nan
+from workbench.linting.evidence import Evidence
+from workbench.linting.rule import Rule, Said
+
+NEAR = 1e-6      # relative: parts are added up in another order, some environments round what they report
+DISTINCT = 3     # so many different totals that equal the outcome are no coincidence
+ENOUGH = 4       # attempts of each kind before success and reward are compared
+
+
+def _check(evidence: Evidence) -> Iterator[Said]:
+    attempts = evidence.attempts
+    yield Looked(len(evidence.trajectories))
+    for n, trajectory in enumerate(evidence.trajectories):
+        own, said = attempts.reward_N[n], trajectory.reward
+        if said is not None and not math.isfinite(said):
+            said = None
+        if (said is None) != math.isnan(own) or (said is not None and not _near(said, own)):
+            yield Finding(f"its reward is {'unscored' if said is None else f'{said:.6g}'}, but its turns and outcome make "
+                          f"it {'unscored' if math.isnan(own) else f'{own:.6g}'}", evidence.place(n))
+        for k, turn in enumerate(trajectory.turns):
+            if turn.reward_parts and turn.reward is not None:
+                parts = sum(turn.reward_parts.values())
+                if not _near(parts, turn.reward):
+                    yield Finding(f"turn {k} earned {turn.reward:.6g}, but its parts {dict(turn.reward_parts)} sum to "
+                                  f"{parts:.6g}", evidence.place(n, turn=k))
+        if trajectory.outcome_parts and trajectory.outcome is not None:
+            parts = sum(trajectory.outcome_parts.values())
+            if not _near(parts, trajectory.outcome):
+                yield Finding(f"its outcome is {trajectory.outcome:.6g}, the named parts of it sum to {parts:.6g}",
+                              evidence.place(n), NOTE)
+    yield from _counted_twice(evidence, attempts)
+    yield from _plausible(evidence, attempts)
+    if evidence.batch is None:
+        yield Missing("the batch, whose numbers are to be the trajectories'")
+    elif evidence.batch.num_trajectories == attempts.num_trajectories:
+        yield from _batch_agrees(evidence, attempts)
+
+
+def _near(a: float, b: float) -> bool:
+    return abs(a - b) <= NEAR * (1 + abs(b)) or (math.isnan(a) and math.isnan(b))
+
+
+def _batch_agrees(evidence: Evidence, attempts: Attempts) -> Iterator[Said]:
+    """Numbers of the batch against those of turns and outcomes; NaN exactly where there is none."""
+    batch = evidence.batch
+    if not np.array_equal(batch.turn_offsets.numpy(), attempts.turn_offsets_N1):
+        n = int((batch.turn_offsets.numpy()[1:] != attempts.turn_offsets_N1[1:]).argmax())
+        yield Finding("turn_offsets of the batch cut the turns in other places than the trajectories do",
+                      evidence.place(n))
+        return
+    offsets = attempts.turn_offsets_N1
+    for name, theirs, mine in (("reward_N", batch.reward_N, attempts.reward_N),
+                               ("outcome_N", batch.outcome_N, attempts.outcome_N),
+                               ("turn_reward_K", batch.turn_reward_K, attempts.turn_reward_K)):
+        theirs, finite = theirs.numpy(), np.isfinite(mine)
+        both = finite & np.isfinite(theirs)
+        wrong = np.flatnonzero((finite != np.isfinite(theirs)) | (both & (np.abs(theirs - mine) > 1e-9 * (1 + np.abs(mine)))))
+        for i in wrong.tolist():
+            row = i if name.endswith("_N") else int(np.searchsorted(offsets, i, side="right")) - 1
+            turn = None if name.endswith("_N") else int(i - offsets[row])
+            yield Finding(f"{name} of the batch is {_words(theirs[i])}, the trajectory says {_words(mine[i])}",
+                          attempts.place_of_row(row, evidence.step, turn))
+    scored_N = batch.scored_N.numpy()
+    for n in np.flatnonzero(scored_N != attempts.scored_N).tolist():
+        yield Finding(f"the batch takes it for {'scored' if scored_N[n] else 'unscored'}, which it is not",
+                      evidence.place(n))
+    said = None if evidence.credit is None else evidence.credit.notes.get("trajectories_unscored")
+    if said is not None and said != (~attempts.scored_N).sum():
+        yield Finding(f"the credit's note says {said:g} unscored attempts, there are {(~attempts.scored_N).sum()}",
+                      Place(step=evidence.step))
+
+
+def _words(value: float) -> str:
+    return "none" if math.isnan(value) else f"{value:.6g}"
+
+
+def _counted_twice(evidence: Evidence, attempts: Attempts) -> Iterator[Said]:
+    """An outcome that repeats, in every attempt, what the turns were already paid."""
+    totals = []
+    for n, t in enumerate(evidence.trajectories):
+        if not attempts.scored_N[n] or t.outcome is None or not t.turns:
+            continue
+        totals.append((n, nan(t.outcome), sum(turn.reward for turn in t.turns), t.turns[-1].reward))
+    for words, column in (("all turns together", 2), ("the last turn", 3)):
+        same = [row for row in totals if row[1] == row[column] and row[1] != 0]
+        different = [row for row in totals if row[1] != row[column]]
+        values = {row[1] for row in same}
+        if same and not different and (len(values) >= DISTINCT or (len(values) > 1 and len(same) >= 2 * ENOUGH)):
+            yield Finding(f"its outcome {same[0][1]:.6g} is exactly what {words} had earned already, and so it is in all "
+                          f"{len(totals)} attempts: the reward is counted twice", evidence.place(same[0][0]),
+                          count=len(same))
+            return
+
+
+def _plausible(evidence: Evidence, attempts: Attempts) -> Iterator[Said]:
+    """Whether who succeeded earned more."""
+    success = np.array([math.nan if t.success is None else float(t.success) for t in evidence.trajectories])
+    won, lost = ((success == value) & attempts.scored_N for value in (1.0, 0.0))
+    if min(won.sum(), lost.sum()) < ENOUGH:
+        return
+    gap = attempts.reward_N[won].mean() - attempts.reward_N[lost].mean()
+    if gap < 0:
+        worst = int(np.flatnonzero(won)[attempts.reward_N[won].argmin()])
+        yield Finding(f"attempts that succeeded earned {-gap:.6g} less on average than those that failed: is the sign of a "
+                      "reward turned?", evidence.place(worst), NOTE)
+
+
+RULES: tuple[Rule, ...] = (Rule(
+    "R16", "rewards are counted once, and unscored is not zero",
+    means="the policy is paid by another number than the environment's: a part twice, or a failed scoring as 0, which "
+          "moves the baseline of all its siblings.",
+    mend="sum turn rewards and outcome in one place; let a scoring that failed stay None until the attempt leaves baseline "
+         "and loss; make reward_parts sum to the reward.",
+    needs=("groups",), check=_check,
+    threads=("trl#5902", "SkyRL#201", "AReaL#1681", "AReaL#128", "trl#5773", "verl#7300"),
+),)
