@@ -174,6 +174,16 @@ class Template:
             if not re.search(rf"\b{re.escape(str(name))}\b", self.source):
                 raise ChatFormatError(f"template flag {name!r} does nothing: the template never mentions it; remove it")
 
+    @property
+    def tokenizer(self) -> Any:
+        """The Hugging Face tokenizer itself, for whoever wants to ask it instead of us."""
+        return self._tokenizer
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """Variables of the template, a copy."""
+        return dict(self._flags)
+
     def render(self, messages: list[dict], tools: list | None = None) -> str:
         try:
             return self._tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False, **self._arguments)

@@ -1,0 +1,268 @@
+"""Exact prefix or explicit fork (R1): every turn was sampled after exactly the tokens that training shows it after.
+
+The engine's journal says what it was really asked; the trajectory says what it is trained on. Without the journal, what
+the trajectory's own segments say about each other is held against the declared kind of history.
+
+Axis letters: N trajectories · S segments · P spans · T tokens.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from workbench.engines.journal import Exchange
+from workbench.findings import NOTE, Finding, Looked, Missing
+from workbench.linting.evidence import Evidence
+from workbench.linting.flat import ENV, POLICY, PROMPT, Flat
+from workbench.linting.rule import Rule, Said
+
+HISTORY = "the sampling settings (which history was asked for)"
+JOURNAL = "what the engine was asked and answered"
+
+
+class Asked(NamedTuple):
+    """An exchange with the engine: of trajectory `n`, in its segment number `segment`."""
+
+    n: int
+    segment: int
+    exchange: Exchange
+
+    @property
+    def answered(self) -> bool:
+        completion = self.exchange.completion
+        return completion is not None and completion.finish != "error"
+
+
+def asked(evidence: Evidence) -> list[Asked]:
+    """The exchanges of the trajectories at hand, in order; those of others, by session, are left out."""
+    index = {f"{t.task.id}#{t.attempt}": n for n, t in enumerate(evidence.trajectories)}
+    found = []
+    for exchange in evidence.journal or ():
+        key, _, number = exchange.request.session.rpartition("/")
+        if key in index and number.isdigit():
+            found.append(Asked(index[key], int(number), exchange))
+    return found
+
+
+def token(evidence: Evidence, token_id: int) -> str:
+    """A token for a message: its text where a tokenizer is at hand, and its id."""
+    text = f"{evidence.chat.token_texts([token_id])[0]!r} " if evidence.chat is not None else ""
+    return f"{text}(id {token_id})"
+
+
+def first_difference(ours: np.ndarray, theirs: np.ndarray) -> int | None:
+    """The first index at which two arrays differ (the end of the shorter one counts), None: they are equal."""
+    size = min(len(ours), len(theirs))
+    unequal = np.flatnonzero(ours[:size] != theirs[:size])
+    if len(unequal):
+        return int(unequal[0])
+    return None if len(ours) == len(theirs) else size
+
+
+def check_prefixes(evidence: Evidence) -> Iterator[Said]:
+    if evidence.journal is not None:
+        yield from _prompts(evidence, evidence.flat)
+    else:
+        yield Missing(JOURNAL)
+    yield from _shown_again(evidence, evidence.flat)
+    if evidence.collect is not None:
+        yield from _forks(evidence, evidence.flat)
+    else:
+        yield Missing(HISTORY)
+
+
+# ------------------------------------------------------------------------------------------------ the journal's word
+
+
+def _prompts(evidence: Evidence, flat: Flat) -> Iterator[Said]:
+    found, told = asked(evidence), set()
+    yield Looked(len(found))
+    yield from _strangers(evidence)
+    texts = [flat.segment_ids(segment).tobytes() for segment in range(len(flat.trajectory_S))]
+    for n, number, (request, completion) in found:
+        segment = int(flat.first_segment_N[n]) + number
+        if segment >= flat.first_segment_N[n + 1]:
+            # A segment in which nothing could be sampled is left out of the trajectory.
+            if completion is not None and completion.finish != "error" and n not in told:
+                told.add(n)
+                yield Finding(f"the engine sampled turn {_turn_of(found, n, request.id)} in segment {number}, but the "
+                              f"trajectory has {int(flat.first_segment_N[n + 1] - flat.first_segment_N[n])} segments",
+                              evidence.place(n, segment=number))
+            continue
+        prompt = np.ascontiguousarray(request.prompt_ids, np.int32)
+        if n in told or texts[segment].startswith(prompt.tobytes()):
+            continue
+        told.add(n)
+        yield _other_prompt(evidence, flat, segment, prompt)
+
+
+def _turn_of(found: list[Asked], n: int, request: int) -> int:
+    return [a.exchange.request.id for a in found if a.n == n].index(request)
+
+
+def _other_prompt(evidence: Evidence, flat: Flat, segment: int, prompt: np.ndarray) -> Finding:
+    ids = flat.segment_ids(segment)
+    at = first_difference(ids[: len(prompt)], prompt)
+    ours = f"ends after {len(ids)} tokens" if at >= len(ids) else f"has {token(evidence, int(ids[at]))}"
+    return Finding(
+        f"the engine was asked with {token(evidence, int(prompt[at]))} as token {at} of a prompt of {len(prompt)}; the "
+        f"trajectory {ours} there",
+        flat.place(evidence, int(flat.offset_S[segment]) + min(at, max(len(ids) - 1, 0))) if len(ids) else
+        evidence.place(int(flat.trajectory_S[segment]), segment=int(flat.number_S[segment])))
+
+
+def _strangers(evidence: Evidence) -> Iterator[Finding]:
+    """Attempts that the engine sampled for and that are nowhere among the trajectories."""
+    known = {f"{t.task.id}#{t.attempt}" for t in evidence.trajectories}
+    tasks = {t.task.id for t in evidence.trajectories}
+    lost: dict[str, int] = {}
+    for exchange in evidence.journal or ():
+        key = exchange.request.session.rpartition("/")[0]
+        if key not in known:
+            lost[key] = lost.get(key, 0) + 1
+    for key, count in lost.items():
+        # Of a task that is here, an attempt went astray; of another one, somebody handed in a part of what was sampled.
+        severity = "error" if key.rpartition("#")[0] in tasks else NOTE
+        yield Finding(f"the engine was asked {count} times for attempt {key!r}, which is not among the trajectories",
+                      severity=severity, count=count)
+
+
+# ------------------------------------------------------------------------------------------------ forks
+
+
+def _forks(evidence: Evidence, flat: Flat) -> Iterator[Said]:
+    """New segments only where the declared history opens one, and with what it shows there."""
+    history, window = evidence.collect.history, evidence.collect.window
+    spans = np.flatnonzero(flat.sampled_P)
+    yield Looked(len(spans))
+    if history == "template":
+        yield from _needless(evidence, flat)
+        return
+    turn_Q, number_Q = flat.turn_P[spans], flat.number_S[flat.segment_P[spans]]
+    expected_Q = {"append": np.zeros_like(turn_Q), "fresh": turn_Q}.get(history, np.maximum(turn_Q - window, 0))
+    wrong = np.flatnonzero(number_Q != expected_Q)
+    for q in _first_of_each(flat.trajectory_P[spans[wrong]], wrong):
+        yield Finding(f"turn {turn_Q[q]} was sampled in segment {number_Q[q]}; with history={history!r}"
+                      f"{f', window={window}' * (history == 'window')} it belongs into segment {expected_Q[q]}",
+                      flat.place_of_span(evidence, int(spans[q])))
+    if history != "append":
+        yield from _openings(evidence, flat, history)
+        yield from _kept_turns(evidence, flat, history, window)
+
+
+def _first_of_each(trajectory: np.ndarray, items: np.ndarray) -> list[int]:
+    _, first = np.unique(trajectory, return_index=True)
+    return items[first].tolist()
+
+
+def _needless(evidence: Evidence, flat: Flat) -> Iterator[Finding]:
+    """A template that kept every old token needs no new segment (slime#2288: 8 rollouts became 64)."""
+    for segment in np.flatnonzero(flat.number_S > 0).tolist():
+        before, now = flat.segment_ids(segment - 1), flat.segment_ids(segment)
+        if len(before) <= len(now) and np.array_equal(before, now[: len(before)]):
+            yield Finding(f"segment {flat.number_S[segment]} begins with all {len(before)} tokens of the one before: "
+                          "nothing was edited, and yet it is a sequence of its own",
+                          flat.place(evidence, int(flat.offset_S[segment])))
+
+
+def _openings(evidence: Evidence, flat: Flat, history: str) -> Iterator[Finding]:
+    """Every segment begins with the first observation: in a window token by token, fresh in what it says."""
+    for segment in np.flatnonzero(flat.number_S > 0).tolist():
+        first = segment - int(flat.number_S[segment])
+        opening, here = (_opening(flat, s, history) for s in (first, segment))
+        here = here[: len(opening)]
+        at = first_difference(here, opening)
+        if at is not None:
+            said = token(evidence, int(here[at])) if at < len(here) else "nothing more"
+            wanted = token(evidence, int(opening[at])) if at < len(opening) else "nothing more"
+            yield Finding(f"token {at} of the first observation, shown again: expected {wanted}, got {said}",
+                          evidence.place(int(flat.trajectory_S[segment]), segment=int(flat.number_S[segment])))
+
+
+def _opening(flat: Flat, segment: int, history: str) -> np.ndarray:
+    low, high = flat.first_span_S[segment : segment + 2].tolist()
+    ids = flat.segment_ids(segment)
+    if history == "window":
+        policy = np.flatnonzero(flat.source_P[low:high] == POLICY)
+        return ids[: int(flat.start_P[low + policy[0]])] if len(policy) else ids
+    return np.concatenate([np.zeros(0, np.int32), *(flat.spans[p].token_ids for p in range(low, high)
+                                                    if flat.source_P[p] == PROMPT)])
+
+
+def _kept_turns(evidence: Evidence, flat: Flat, history: str, window: int) -> Iterator[Finding]:
+    """Which turns of the past a new segment shows: the newest reply, in a window the last exchanges."""
+    for segment in np.flatnonzero(flat.number_S > 0).tolist():
+        low, high = flat.first_span_S[segment : segment + 2].tolist()
+        sampled = np.flatnonzero(flat.sampled_P[low:high])
+        if not len(sampled):
+            continue
+        now = int(flat.turn_P[low + sampled[0]])
+        before = slice(low, low + int(sampled[0]))
+        source_P, turn_P = flat.source_P[before], flat.turn_P[before]
+        wanted = list(range(max(now - window, 0), now)) if history == "window" else []
+        shown = turn_P[source_P == POLICY].tolist()
+        if shown != wanted:
+            yield Finding(f"before turn {now} the policy is shown its turns {shown}; with history={history!r} it is "
+                          f"shown {wanted}", flat.place_of_span(evidence, low + int(sampled[0])))
+        strange = sorted(set(turn_P[source_P == ENV].tolist()) - set(wanted or [now - 1]))
+        if strange:
+            yield Finding(f"before turn {now} the policy is shown the replies to turns {strange}, which history="
+                          f"{history!r} leaves out", flat.place_of_span(evidence, low + int(sampled[0])))
+
+
+# ------------------------------------------------------------------------------------------------ shown again
+
+
+def _shown_again(evidence: Evidence, flat: Flat) -> Iterator[Said]:
+    """A turn of the policy that is shown again is made of the very ids that were sampled."""
+    again = np.flatnonzero((flat.source_P == POLICY) & ~flat.sampled_P & (flat.length_P > 0))
+    sampled = np.flatnonzero(flat.sampled_P)
+    where = {(int(n), int(turn)): int(p) for n, turn, p in
+             zip(flat.trajectory_P[sampled], flat.turn_P[sampled], sampled, strict=True)}
+    yield Looked(len(again))
+    rewrites = evidence.collect is None or evidence.collect.history == "template"
+    for p in again.tolist():
+        n, turn = int(flat.trajectory_P[p]), int(flat.turn_P[p])
+        source = where.get((n, turn))
+        if source is None or flat.segment_P[source] >= flat.segment_P[p]:
+            yield Finding(f"tokens of the policy's turn {turn} stand here without logprobs, but no earlier segment "
+                          "has them as sampled", flat.place_of_span(evidence, p))
+            continue
+        ids, said = flat.spans[p].token_ids, flat.spans[source].token_ids
+        if np.array_equal(ids, said):
+            continue
+        if rewrites and (_holds(said, ids) or _same_words(evidence, said, ids)):
+            continue
+        at = first_difference(ids, said)
+        now = token(evidence, int(ids[at])) if at < len(ids) else "nothing more"
+        then = token(evidence, int(said[at])) if at < len(said) else "nothing more"
+        yield Finding(f"turn {turn} is shown again with {now} as its token {at}; sampled was {then}: it was encoded "
+                      "anew or cut", flat.place_of_span(evidence, p))
+
+
+def _holds(whole: np.ndarray, part: np.ndarray) -> bool:
+    """Whether `part` stands in `whole` without a gap."""
+    starts = np.flatnonzero(whole == part[0])
+    return any(np.array_equal(whole[start : start + len(part)], part) for start in starts)
+
+
+def _same_words(evidence: Evidence, whole: np.ndarray, part: np.ndarray) -> bool:
+    """A template may cut inside a token: then the rest of the word is in other tokens, but in the same words."""
+    if evidence.chat is None:
+        return True
+    decode = evidence.chat.encoder.backend.decode
+    stops = evidence.chat.stop_ids
+    part = part[:-1] if int(part[-1]) in stops else part
+    said = decode(part.tolist(), skip_special_tokens=False).replace("\ufffd", "")
+    return said in decode(whole.tolist(), skip_special_tokens=False) or not said.strip()
+
+
+R1 = Rule(
+    "R1", "exact prefix or explicit fork",
+    "A turn is trained as if it had been sampled after tokens that the policy never saw: its logprob under the trainer "
+    "is of another sequence, so ratios and gradients are wrong although rewards look right.",
+    "Train on the ids that the engine was asked with and answered, as they are; where the past is edited, open a new "
+    "segment and train there only what was sampled there.",
+    ("groups",), check_prefixes, threads=("trl#5224", "prime-rl#1383", "slime#2288"))

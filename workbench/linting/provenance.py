@@ -1,0 +1,271 @@
+"""The mask is provenance (R3): trained is exactly what the engine answered, stop token included, and nothing else.
+
+With the journal this is exact, bit for bit. Without it: one sampled span per turn, by the policy, that ends with the
+stop token where the turn was ended; no weight on anything else.
+
+Axis letters: P spans · T tokens · E answered exchanges.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from workbench.engines.base import Completion
+from workbench.findings import Finding, Looked, Missing, Place
+from workbench.linting.evidence import Evidence
+from workbench.linting.flat import POLICY, SCAFFOLD, Flat
+from workbench.linting.prefixes import JOURNAL, Asked, asked, token
+from workbench.linting.rule import Rule, Said
+
+SOURCES = ("PROMPT", "SCAFFOLD", "POLICY", "ENV")
+
+
+def check_provenance(evidence: Evidence) -> Iterator[Said]:
+    if not evidence.groups and evidence.batch is None:
+        yield Missing("trajectories")
+        return
+    if evidence.groups:
+        yield from _spans(evidence, evidence.flat)
+        if evidence.journal is not None:
+            yield from _answers(evidence, evidence.flat)
+        else:
+            yield Missing(JOURNAL)
+        if evidence.chat is not None:
+            yield from _texts(evidence, evidence.flat)
+        else:
+            yield Missing("the chat format (stop tokens, the text of turns)")
+    if evidence.batch is not None:
+        yield from _batch(evidence)
+
+
+# ------------------------------------------------------------------------------------------------ the journal's word
+
+
+def _answers(evidence: Evidence, flat: Flat) -> Iterator[Said]:
+    """Every completion stands in exactly one sampled span, at the end of the prompt that it answers."""
+    at = {(int(segment), int(start)): p for p, (segment, start) in enumerate(
+        zip(flat.segment_P.tolist(), flat.start_P.tolist(), strict=True)) if flat.sampled_P[p]}
+    pairs: list[tuple[Asked, int]] = []
+    found = [a for a in asked(evidence) if a.answered]
+    turns: dict[int, int] = {}
+    for a in found:
+        turn = turns[a.n] = turns.get(a.n, -1) + 1
+        start = len(a.exchange.request.prompt_ids)
+        p = at.pop((int(flat.first_segment_N[a.n]) + a.segment, start), None)
+        if p is None or flat.trajectory_P[p] != a.n:
+            yield _lost(evidence, flat, a, turn, start)
+            continue
+        pairs.append((a, p))
+        yield from _named(evidence, flat, a, p, turn)
+    for p in at.values():
+        yield Finding(f"{_many(int(flat.length_P[p]))} marked as sampled here, but the engine answered nothing that "
+                      "stands here", flat.place_of_span(evidence, p), count=int(flat.length_P[p]))
+    yield Looked(int(sum(flat.length_P[p] for _, p in pairs)))
+    yield from _values(evidence, flat, pairs)
+    yield from _stops(evidence, flat, pairs)
+
+
+def _lost(evidence: Evidence, flat: Flat, a: Asked, turn: int, start: int) -> Finding:
+    completion, place = a.exchange.completion, evidence.place(a.n, segment=a.segment, turn=turn, position=start,
+                                                              length=max(len(a.exchange.completion.token_ids), 1))
+    segment = int(flat.first_segment_N[a.n]) + a.segment
+    said = "nothing"
+    if segment < flat.first_segment_N[a.n + 1]:
+        low, high = flat.first_span_S[segment : segment + 2].tolist()
+        over = [p for p in range(low, high) if flat.start_P[p] <= start < flat.start_P[p] + flat.length_P[p]]
+        for p in over:
+            said = f"a {SOURCES[flat.source_P[p]]} span " + ("with" if flat.sampled_P[p] else "without") + " logprobs"
+            said += "" if flat.start_P[p] == start else f" that begins {start - int(flat.start_P[p])} tokens earlier"
+    return Finding(f"the engine sampled {_many(len(completion.token_ids))} here in turn {turn}, but the trajectory has "
+                   f"{said} there: what was sampled is not trained", place, count=max(len(completion.token_ids), 1))
+
+
+def _named(evidence: Evidence, flat: Flat, a: Asked, p: int, turn: int) -> Iterator[Finding]:
+    """Author, turn, version and settings of a sampled span."""
+    completion, span, turns = a.exchange.completion, flat.spans[p], evidence.trajectories[a.n].turns
+    finish = turns[turn].finish if turn < len(turns) else None
+    if (span.policy_version == completion.policy_version and span.turn == turn and finish == completion.finish
+            and (span.sampling is completion.sampling or span.sampling == completion.sampling)):
+        return
+    facts = (("version of the policy", span.policy_version, completion.policy_version), ("turn", span.turn, turn),
+             ("sampling settings", span.sampling, completion.sampling),
+             ("way the turn ended", finish, completion.finish))
+    for what, ours, theirs in facts:
+        if ours != theirs:
+            yield Finding(f"the {what} recorded is {ours!r}; the engine's answer says {theirs!r}",
+                          flat.place_of_span(evidence, p), count=len(span))
+
+
+def _values(evidence: Evidence, flat: Flat, pairs: list[tuple[Asked, int]]) -> Iterator[Finding]:
+    """Ids and logprobs, bit for bit."""
+    plain = [(flat.spans[p].plain_logprobs, a.exchange.completion.plain_logprobs) for a, p in pairs]
+    columns = (
+        ("id", np.int64, [(flat.spans[p].token_ids, a.exchange.completion.token_ids) for a, p in pairs]),
+        ("logprob", np.float32, [(flat.spans[p].logprobs, a.exchange.completion.logprobs) for a, p in pairs]),
+        ("plain logprob", np.float32, plain),
+    )
+    for what, dtype, values in columns:
+        for (_, p), (ours, theirs) in zip(pairs, values, strict=True):
+            if (ours is None) != (theirs is None) or (ours is not None and len(ours) != len(theirs)):
+                yield Finding(f"{'no' if ours is None else len(ours)} {what}s recorded for "
+                              f"{'none' if theirs is None else len(theirs)} that the engine answered",
+                              flat.place_of_span(evidence, p))
+        fit = [k for k, (ours, theirs) in enumerate(values)
+               if ours is not None and theirs is not None and len(ours) == len(theirs)]
+        ours_T = np.concatenate([np.zeros(0, dtype), *(values[k][0] for k in fit)]).astype(dtype)
+        theirs_T = np.concatenate([np.zeros(0, dtype), *(values[k][1] for k in fit)]).astype(dtype)
+        unequal_T = np.flatnonzero((ours_T != theirs_T) & ~(np.isnan(ours_T) & np.isnan(theirs_T)))
+        if not len(unequal_T):
+            continue
+        end_F = np.cumsum([len(values[k][0]) for k in fit])
+        spans = np.searchsorted(end_F, unequal_T, side="right")
+        for f in np.unique(spans).tolist():
+            p, first = pairs[fit[f]][1], int(unequal_T[spans == f][0])
+            offset = first - int(end_F[f] - len(values[fit[f]][0]))
+            yield Finding(f"the {what} recorded is {ours_T[first]}, the engine answered {theirs_T[first]}",
+                          flat.place_of_span(evidence, p, int(flat.start_P[p]) + offset, 1),
+                          count=int((spans == f).sum()))
+
+
+def _stops(evidence: Evidence, flat: Flat, pairs: list[tuple[Asked, int]]) -> Iterator[Finding]:
+    """A turn ends with its stop token, and only there."""
+    known = evidence.chat.stop_ids if evidence.chat is not None else None
+    for a, p in pairs:
+        stops = a.exchange.request.stop_ids
+        if known is not None and stops != known:
+            yield Finding(f"the engine was told that {sorted(stops)} end a turn; the chat format says {sorted(known)}",
+                          flat.place_of_span(evidence, p))
+            return
+    stops = np.array(sorted({token_id for a, _ in pairs for token_id in a.exchange.request.stop_ids}), np.int32)
+    for a, p in pairs:
+        ids = a.exchange.completion.token_ids
+        found = (ids[:, None] == stops).any(1)
+        # The stop token stands where the turn ended by itself, last, and nowhere else.
+        if int(found.sum()) != (a.exchange.completion.finish == "stop") or (found.any() and not found[-1]):
+            yield from _stop(evidence, flat, p, a.exchange.completion, a.exchange.request.stop_ids)
+
+
+def _stop(evidence: Evidence, flat: Flat, p: int, completion: Completion, stops: frozenset[int]) -> Iterator[Finding]:
+    ids = completion.token_ids.tolist()
+    early = next((i for i, each in enumerate(ids[:-1]) if each in stops), None)
+    if early is not None:
+        yield Finding(f"the turn goes on after {token(evidence, ids[early])}, which ends a turn",
+                      flat.place_of_span(evidence, p, int(flat.start_P[p]) + early, 1))
+    ended = bool(ids) and ids[-1] in stops
+    if ended != (completion.finish == "stop"):
+        last = token(evidence, ids[-1]) if ids else "nothing"
+        yield Finding(f"the turn ended by {completion.finish!r} with {last} as its last token",
+                      flat.place_of_span(evidence, p, int(flat.start_P[p]) + max(len(ids) - 1, 0), 1))
+
+
+# ------------------------------------------------------------------------------------------------ by themselves
+
+
+def _spans(evidence: Evidence, flat: Flat) -> Iterator[Said]:
+    """What holds whatever was sampled: the policy alone has logprobs, once for each turn, on finite numbers."""
+    sampled = np.flatnonzero(flat.sampled_P)
+    yield Looked(int(flat.length_P[sampled].sum()))
+    for p in sampled[flat.source_P[sampled] != POLICY].tolist():
+        yield Finding(f"a {SOURCES[flat.source_P[p]]} span has logprobs: only the policy samples",
+                      flat.place_of_span(evidence, p), count=int(flat.length_P[p]))
+    for t in np.flatnonzero(flat.sampled_T & ~np.isfinite(flat.logp_T))[:1].tolist():
+        yield Finding(f"a sampled token has the logprob {flat.logp_T[t]}", flat.place(evidence, t),
+                      count=int((flat.sampled_T & ~np.isfinite(flat.logp_T)).sum()))
+    counts = np.bincount(flat.trajectory_P[sampled], minlength=len(evidence.trajectories))
+    for n, trajectory in enumerate(evidence.trajectories):
+        if counts[n] != len(trajectory.turns):
+            yield Finding(f"{_many(int(counts[n]), 'sampled span')} for {_many(len(trajectory.turns), 'turn')}: every "
+                          "turn is sampled in one of its own", evidence.place(n))
+    key = flat.trajectory_P[sampled] * 1_000_003 + flat.turn_P[sampled]
+    _, first, times = np.unique(key, return_index=True, return_counts=True)
+    for p in sampled[first[times > 1]].tolist():
+        yield Finding(f"turn {flat.turn_P[p]} is marked as sampled more than once: it would be trained twice",
+                      flat.place_of_span(evidence, p))
+
+
+def _texts(evidence: Evidence, flat: Flat) -> Iterator[Said]:
+    """The turn that the environment was given is the text of the sampled ids; a turn that was ended has its stop."""
+    decode, stops = evidence.chat.encoder.backend.decode_batch, evidence.chat.stop_ids
+    sampled = np.flatnonzero(flat.sampled_P & (flat.length_P > 0)).tolist()
+    last = flat.ids_T[flat.end_P[sampled] - 1].tolist()
+    ids = [flat.spans[p].token_ids.tolist() for p in sampled]
+    said = decode([each[:-1] if each[-1] in stops else each for each in ids], skip_special_tokens=False)
+    yield Looked(len(sampled))
+    for p, token_id, text in zip(sampled, last, said, strict=True):
+        turns = evidence.trajectories[int(flat.trajectory_P[p])].turns
+        if flat.turn_P[p] >= len(turns):
+            continue  # counted in `_spans`
+        turn = turns[int(flat.turn_P[p])]
+        if (turn.finish == "stop") != (token_id in stops):
+            yield Finding(f"the turn ended by {turn.finish!r}, and its last sampled token is "
+                          f"{token(evidence, token_id)}: the stop token that was sampled is an action too",
+                          _end(evidence, flat, p))
+        if token_id in stops and _supplied_again(flat, p, token_id):
+            yield Finding(f"the sampled {token(evidence, token_id)} is followed by another one from the template",
+                          _end(evidence, flat, p))
+        if turn.text != text:
+            at = next((i for i, (a, b) in enumerate(zip(turn.text, text, strict=False)) if a != b),
+                      min(len(turn.text), len(text)))
+            yield Finding(f"the environment was given {turn.text[at : at + 30]!r} where the sampled tokens say "
+                          f"{text[at : at + 30]!r}", flat.place_of_span(evidence, p), count=int(flat.length_P[p]))
+
+
+def _end(evidence: Evidence, flat: Flat, p: int) -> Place:
+    return flat.place_of_span(evidence, p, int(flat.start_P[p] + flat.length_P[p]) - 1, 1)
+
+
+def _supplied_again(flat: Flat, p: int, token_id: int) -> bool:
+    after = p + 1
+    return (after < len(flat.spans) and flat.segment_P[after] == flat.segment_P[p] and flat.length_P[after] > 0
+            and flat.source_P[after] == SCAFFOLD and int(flat.spans[after].token_ids[0]) == token_id)
+
+
+# ------------------------------------------------------------------------------------------------ the batch
+
+
+def _batch(evidence: Evidence) -> Iterator[Said]:
+    """Trained is what was sampled, unless a widened mask was declared."""
+    batch, credit = evidence.batch, evidence.credit
+    eligible_T, source_T = batch.eligible_T.numpy(), batch.source_T.numpy()
+    yield Looked(len(eligible_T))
+    flawed_T = eligible_T & ((source_T != POLICY) | ~np.isfinite(batch.rollout_logp_T.numpy()))
+    yield from _first(evidence, flawed_T, lambda t: (
+        f"{token(evidence, int(batch.token_ids_T[t]))} counts as sampled; it is written by "
+        f"{SOURCES[source_T[t]] if 0 <= source_T[t] < 4 else source_T[t]} and has the logprob "
+        f"{float(batch.rollout_logp_T[t])}"))
+    if evidence.groups and len(evidence.flat.ids_T) == len(eligible_T):
+        sampled_T = evidence.flat.sampled_T
+        yield from _first(evidence, eligible_T != sampled_T, lambda t: (
+            f"{token(evidence, int(batch.token_ids_T[t]))} was {'' if sampled_T[t] else 'not '}sampled here, and counts "
+            f"as {'trained' if eligible_T[t] else 'not trained'}"))
+    else:
+        sampled_T = eligible_T
+    if credit is None or len(credit.weight_T) != len(sampled_T):
+        return
+    declared = evidence.algorithm is not None and evidence.algorithm.masks.over("loss_over") == "response"
+    if not declared and not (evidence.algorithm is None and credit.widened):
+        weight_T = credit.weight_T.numpy()
+        yield from _first(evidence, (weight_T != 0) & ~sampled_T, lambda t: (
+            f"{token(evidence, int(batch.token_ids_T[t]))} has the weight {weight_T[t]}, though the policy did not "
+            "sample it here"))
+
+
+def _first(evidence: Evidence, wrong_T: np.ndarray, say) -> Iterator[Finding]:
+    """One finding for all wrong tokens, at the first."""
+    wrong = np.flatnonzero(wrong_T)
+    if len(wrong):
+        yield Finding(say(int(wrong[0])), evidence.place_of_token(int(wrong[0])), count=len(wrong))
+
+
+def _many(count: int, word: str = "token") -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+R3 = Rule(
+    "R3", "the mask is provenance",
+    "Tokens that the policy never chose are trained as its own, or its own are left out: it learns to write what the "
+    "template or the environment writes, or never learns to stop.",
+    "Mark a token as sampled where the engine hands it over, with its logprob, and nowhere else; keep the stop token.",
+    (), check_provenance, threads=("SkyRL#710", "SkyRL#758", "prime-rl#2471", "codescout#60"))
+
