@@ -150,12 +150,18 @@ def figures(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor
 
 
 def _gap(batch: Batch, numbers: UpdateNumbers, used_T: Tensor) -> dict[str, float]:
-    """|sampler's logprob - trainer's|, both of the model's own softmax, in nats; absent where no engine could say."""
+    """|sampler's logprob - trainer's|, both of the model's own softmax, in nats; absent where no engine could say. And
+    of the raw ratio trainer / sampler, before any mask, cap or clip: its mean, the share outside [0.9, 1.1], and
+    mean(r - 1 - log r), which estimates KL(sampler || trainer) where the sampler drew from its own softmax. The alarm
+    is the lint's (R23)."""
     comparable_T = used_T & ~batch.plain_logp_T.isnan()
-    gap = (batch.plain_logp_T - numbers.logp_T)[comparable_T].double().abs()
-    if not len(gap):
+    log_ratio = (numbers.logp_T - batch.plain_logp_T)[comparable_T].double()
+    if not len(log_ratio):
         return {}
-    return {"logp_gap_mean": float(gap.mean()), "logp_gap_max": float(gap.max())}
+    gap, ratio = log_ratio.abs(), log_ratio.exp()
+    return {"logp_gap_mean": float(gap.mean()), "logp_gap_max": float(gap.max()), "raw_ratio_mean": float(ratio.mean()),
+            "raw_ratio_outside": float(((ratio < 0.9) | (ratio > 1.1)).double().mean()),
+            "mismatch_kl": float((log_ratio.expm1() - log_ratio).mean())}
 
 
 def first_bad(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor,

@@ -75,6 +75,11 @@ class MismatchReport:
         return tuple(dict.fromkeys(cause.kind for cause in self.causes))
 
     @property
+    def bins(self) -> Sequence[str]:
+        """Names of the bins of the ratios' histogram."""
+        return BIN_NAMES
+
+    @property
     def verdict(self) -> str:
         if self.clean:
             return "nothing is wrong: engine and trainer agree as far as rounding lets them"

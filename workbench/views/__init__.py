@@ -28,6 +28,7 @@ HOME = {
     "show_live": "live",
     "show_status": "live",
     "show_metrics": "records",
+    "show_mismatch": "mismatch",
     "show_config": "records",
     "show_rows": "records",
     "show_text": "records",

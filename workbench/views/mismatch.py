@@ -1,0 +1,165 @@
+"""Engine against trainer, drawn: the verdict, a waterfall of nats per cause, raw ratios, and the gap on the tokens.
+
+    show_mismatch(report)      `report`: what `wb.audit(...)` gave
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.types import View
+from workbench.views import markup as m
+from workbench.views import words
+from workbench.views.escape import visible
+from workbench.views.markup import Html, tag
+
+TOKENS = 160   # of the ribbon, at most
+LOUD = 0.5     # share of the scale above which a token is marked without colour too
+
+
+def show_mismatch(report: Any) -> View:
+    """Whether engine and trainer agree, and what the difference is made of.
+
+    You will see the verdict and how to mend it; the gap per sampled token with its alarm level and why it stands there;
+    divergences over the whole vocabulary; the waterfall: what is left of the gap after each cause; raw ratios before any
+    mask or cap; the control; and the tokens of the trajectory with the largest gap, red where the engine finds a token
+    less likely than the trainer, blue where more (▼ and ▲ at the larger ones).
+    """
+    title = f"{'✓' if report.clean else '✗'} engine against trainer: {report.about}"
+    figures = _figures(report)
+    png = _png(report)
+    ribbon, line, label = _ribbon(report)
+    waterfall = _waterfall(report)
+    control = [] if report.control is None else [
+        f"zero-learning-rate control {'passed' if report.control.passed else 'NOT PASSED'}", *report.control.lines]
+    text = [visible(title), visible(report.verdict), *(f"  mend: {visible(c.mend)} ({visible(c.evidence)})"
+                                                     for c in report.causes),
+            "", words.aligned([[visible(cell) for cell in row] for row in figures]), "",
+            words.aligned([[visible(cell) for cell in row] for row in waterfall], right=(1, 2)), "",
+            _histogram_line(report), *(f"{'' if i == 0 else '  '}{visible(said)}" for i, said in enumerate(control)),
+            *(["", visible(label), line] if line else [])]
+    head = m.note(report.verdict) if report.clean else m.warning(report.verdict)
+    html = m.card(
+        m.heading(title), head,
+        *(m.note(tag("b", f"{cause.kind}: "), f"{cause.evidence}. To mend it: {cause.mend}") for cause in report.causes),
+        m.table([[m.cell(name, style="font-weight:600"), m.cell(value), m.cell(meaning)]
+                 for name, value, meaning in figures]),
+        m.picture(png, "what is left of the gap after each cause, and the histogram of raw ratios") if png else None,
+        m.table([[m.cell(row[0]), *map(m.number_cell, row[1:])] for row in waterfall[1:]],
+                m.head_cells(waterfall[0], right=waterfall[0][1:])),
+        *(m.note(said) for said in control),
+        *([m.note(label), ribbon] if line else []))
+    return m.finished(html, "\n".join(text), png)
+
+
+def _figures(report: Any) -> list[tuple[str, str, str]]:
+    gap, ratios, whole = report.gap, report.ratios, report.whole
+    rows = [("gap per token", f"mean {gap.mean:.2g}, largest {gap.largest:.2g} nats",
+             f"{words.count(gap.tokens, 'sampled token')}; alarm at a mean of {report.alarm[0]:g} or {report.alarm[1]:g} at "
+             f"one token: {report.alarm_words}")]
+    if report.trainer is not None:
+        rows.append(("trainer's own pass", f"mean {report.trainer.mean:.2g}, largest {report.trainer.largest:.2g} nats",
+                     "the numbers that training uses, beside one plain pass of its weights"))
+    if ratios is not None:
+        rows.append(("raw ratio", f"mean {ratios.mean:.6g}, {words.percent(ratios.outside)} outside [0.9, 1.1], largest "
+                     f"{ratios.largest:.4g}", "trainer / engine, before any mask, cap or clip"))
+        rows.append(("KL, sampled tokens", f"{ratios.kl:.2g} nats; mean exp|gap| {ratios.mult_error:.6g}",
+                     "mean of r - 1 - log r"))
+    if whole is None:
+        rows.append(("whole vocabulary", "not available", report.whole_missing))
+    else:
+        rows.append(("whole vocabulary", f"KL {whole.kl:.2g} (worst {whole.kl_worst:.2g}) nats, TV {whole.tv:.2g} (worst "
+                     f"{whole.tv_worst:.2g})", f"{words.count(whole.tokens, 'token')} x {whole.vocabulary:,}; the likeliest "
+                     f"choice differs at {words.percent(whole.first_changed)}, of the five likeliest {whole.swapped:.2g} "
+                     "are others"))
+    tried = f"{words.count(report.tried, 'hypothesis', 'hypotheses')} tried"
+    rows.append(("compared with", "; ".join(report.known.values()) or "no other weights known", tried))
+    return rows
+
+
+def _waterfall(report: Any) -> list[list[str]]:
+    """Header and rows: what was taken, the nats that it explains, what is left."""
+    first = report.steps[0].before if report.steps else report.left.mean
+    rows = [["mean |engine - trainer|", "nats explained", "nats left"], ["before anything is tried", "", f"{first:.3g}"]]
+    for step in report.steps:
+        declared = " (declared: no fault)" if step.declared else ""
+        rows.append([f"{step.kind}{declared}: {step.words}", f"{step.nats:.3g}", f"{step.after:.3g}"])
+    explained = "rounding" if report.left.within(*report.alarm) else "unexplained"
+    return [*rows, [explained, f"{report.left.mean:.3g}", ""]]
+
+
+def _histogram_line(report: Any) -> str:
+    if report.ratios is None:
+        return "raw ratios: no comparable token"
+    found = [f"{name}: {count:,}" for name, count in zip(report.bins, report.ratios.histogram) if count]
+    return f"raw ratios (trainer / engine): {' · '.join(found)}"
+
+
+def _ribbon(report: Any) -> tuple[Html | None, str, str]:
+    """(html, text, label) of the sampled tokens around the largest gap."""
+    tokens = report.tokens
+    known = ~np.isnan(tokens.gap_M)
+    if not known.any():
+        return None, "", ""
+    worst = int(np.nanargmax(np.abs(tokens.gap_M)))
+    same = np.flatnonzero(tokens.trajectory_M == tokens.trajectory_M[worst])
+    at = int(np.searchsorted(same, worst))
+    low = max(0, min(at - TOKENS // 2, len(same) - TOKENS))
+    shown = same[low:low + TOKENS]
+    scale = max(float(np.nanmax(np.abs(tokens.gap_M))), 10 * report.alarm[0])
+    texts = report.token_texts(tokens.token_M[shown].tolist()) if report.token_texts is not None else [
+        f"{token} " for token in tokens.token_M[shown].tolist()]
+    parts, line, before = [], [], None
+    for index, text in zip(shown.tolist(), texts):
+        gap, turn = float(tokens.gap_M[index]), int(tokens.turn_M[index])
+        if turn != before:
+            parts.append(tag("b", f" turn {turn} ", style=f"color:{m.MUTED};background-color:{m.CARD};font-size:11px"))
+            line.append(f" turn {turn}: ")
+            before = turn
+        loud = abs(gap) > LOUD * scale
+        mark = ("▲" if gap > 0 else "▼") if loud else ""
+        background, foreground = m.red_blue(gap, scale) if abs(gap) > report.alarm[0] else (m.PANEL, m.INK)
+        parts.append(tag("span", f"{mark}{visible(text, newline='⏎')}", title=f"engine - trainer {gap:+.3g} nats", style=(
+            f"background-color:{background};color:{foreground};font-family:{m.MONO};white-space:pre-wrap")))
+        line.append(f"{visible(text, newline='⏎')}" + (f"[{mark}{gap:+.2g}]" if loud else ""))
+    trajectory = report.trajectories[int(tokens.trajectory_M[worst])]
+    label = (f"sampled tokens of {trajectory.task.id}/{trajectory.attempt}, where the largest gap is "
+             f"({tokens.gap_M[worst]:+.3g} nats, turn {int(tokens.turn_M[worst])}); full colour at {scale:.2g} nats, none "
+             f"below {report.alarm[0]:g}")
+    return tag("div", *parts, style=f"line-height:1.9;background-color:{m.CARD};color:{m.INK}"), "".join(line), label
+
+
+def _png(report: Any) -> bytes | None:
+    from workbench.views.curve_pictures import figure, plain, png_of, tidy
+
+    if report.ratios is None:
+        return None
+    names: list[str] = ["before"] + [f"after {step.kind}" for step in report.steps]
+    left: Sequence[float] = [report.steps[0].before if report.steps else report.left.mean,
+                             *(step.after for step in report.steps)]
+    drawing = figure(10.5, 1.9 + 0.28 * len(names))
+    one, two = drawing.subplots(1, 2, width_ratios=[1.15, 1])
+    tidy(one)
+    alarm = report.alarm[0]
+    floor = 1e-9
+    for row, value in enumerate(left):
+        loud = value >= alarm
+        one.barh(row, max(value, 2 * floor), left=floor, height=0.62, color="#b84a00" if loud else "#00734f",
+                 hatch="//" if loud else None, edgecolor="#ffffff")
+        one.text(max(value, 2 * floor) * 1.3, row, f"{value:.2g}", va="center", fontsize=8, color="#1b2733")
+    one.axvline(alarm, color="#1b2733", linewidth=1.2, linestyle="--")
+    one.set_xscale("log")
+    one.set_xlim(floor, max(10.0, 30 * max(left)))
+    one.set_yticks(range(len(names)), [plain(name) for name in names], fontsize=8.5)
+    one.set_ylim(len(names) - 0.4, -0.6)
+    one.set_title("What is left of the gap, nats per token (dashed: alarm)", fontsize=9.5, loc="left", color="#1b2733")
+    tidy(two)
+    counts = np.array(report.ratios.histogram, float)
+    two.bar(range(len(counts)), counts / counts.sum(), color="#0072b2", width=0.8)
+    two.set_xticks(range(len(counts)), [plain(name) for name in report.bins], fontsize=7, rotation=40, ha="right")
+    two.set_ylabel("share of tokens", fontsize=8, color="#525f6b")
+    two.set_title(f"Raw ratio trainer / engine, mean {report.ratios.mean:.4f}", fontsize=9.5, loc="left",
+                  color="#1b2733")
+    return png_of(drawing, colours=48)
