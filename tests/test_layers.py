@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS: dict[str, float] = {
     # 0: the vocabulary
-    "errors": 0.0, "types": 0.1, "seeds": 0.1, "stats": 0.1, "progress": 0.1, "stopping": 0.1, "findings": 0.15,
+    "errors": 0.0, "types": 0.1, "seeds": 0.1, "stats": 0.1, "progress": 0.1, "stopping": 0.1, "findings": 0.15, "dumps": 0.15,
     # 1: pure tensor functions; one tokenizer; flat storage
     "ops": 1.0, "chat": 1.0, "tiny_tokenizer": 1.0, "batch": 1.1,
     # 2: problems, samplers, how credit is given
@@ -82,6 +82,7 @@ INSTEAD: dict[str, str] = {
     "learner_probe": "the gradients",
     "mismatch": "the finished report",
     "imported": "the sequences that were read",
+    "dumps": "the arrays",
 }
 
 # Rooms that open on any laptop: neither these nor anything they import may need a tensor library.
@@ -104,6 +105,8 @@ TENSOR_FREE = (
     "demonstrations",
     "progress",
     "findings",
+    "dumps",
+    "imported",
 )
 LAZY_DOOR = (
     "workbench.*"  # `import workbench`, then `workbench.train`: for users; inside it would hide what is imported

@@ -40,7 +40,8 @@ def check(evidence: Evidence, rules: Sequence[Rule], raw_checks: dict[str, Check
 def _ask(rule: Rule, evidence: Evidence, raw_check: Check | None) -> Answer:
     missing = [_wording(name) for name in rule.needs if not evidence.has(name)]
     said: list[Said] = []
-    if not missing:
+    raw_only = bool(evidence.raw) and raw_check is not None and not evidence.groups and evidence.batch is None
+    if not missing and not raw_only:  # of arrays alone, what is said of trajectories would be their absence
         said += rule.check(evidence)
     if evidence.raw and raw_check is not None:
         missing = []

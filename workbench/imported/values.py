@@ -1,0 +1,110 @@
+"""Foreign values made into arrays and short names, or refused with the reason: a file says anything it likes."""
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from workbench.views.escape import visible
+
+LONGEST_NAME = 48
+LARGEST_ID = 2**31 - 1
+
+
+class Damaged(Exception):
+    """A row cannot be read; the message says why. Caught where rows are read, and counted there."""
+
+
+def ids(value: Any, what: str) -> np.ndarray | None:
+    """Token ids, int32; None where there are none. Text is taken for a JSON list, as some frameworks write it."""
+    values = _list(value, what)
+    if values is None:
+        return None
+    for number in values:
+        if type(number) is not int or abs(number) > LARGEST_ID:
+            raise Damaged(f"{what} holds {_short(number)}, which is no token id")
+    return np.array(values, np.int32)
+
+
+def flags(value: Any, what: str) -> np.ndarray | None:
+    """A mask: numbers as they were found (0, 1, True, or whatever stands there), float64."""
+    return numbers(value, what)
+
+
+def numbers(value: Any, what: str) -> np.ndarray | None:
+    """Floats, NaN where the file has null; None where there are none."""
+    values = _list(value, what)
+    if values is None:
+        return None
+    for number in values:
+        if number is not None and not isinstance(number, (int, float)):
+            raise Damaged(f"{what} holds {_short(number)}, which is no number")
+    return np.array([math.nan if number is None else float(number) for number in values], np.float64)
+
+
+def number(value: Any, what: str) -> float | None:
+    """One number, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)):
+        raise Damaged(f"{what} is {_short(value)}, which is no number")
+    return float(value)
+
+
+def mapping(value: Any, what: str) -> dict[str, Any]:
+    """A JSON object; an absent one is empty."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Damaged(f"{what} is {_short(value)}, expected an object")
+    return value
+
+
+def rows_of(value: Any, what: str) -> list[Any]:
+    """A JSON list; an absent one is empty."""
+    return _list(value, what) or []
+
+
+def name(value: Any, longest: int = LONGEST_NAME) -> str:
+    """Foreign text that goes into names and messages: one line, no character that acts, not long."""
+    text = visible(value, newline="⏎")
+    return text if len(text) <= longest else f"{text[:longest - 1]}…"
+
+
+def text_of(content: Any) -> str:
+    """The text of a prompt or completion: a string, a list of chat messages, or the parts of one message's content."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, dict):
+        if "role" not in content:
+            return content["text"] if isinstance(content.get("text"), str) else ""
+        said = [text_of(content.get("reasoning_content")), text_of(content.get("content"))]
+        calls = content.get("tool_calls")
+        said += [json.dumps(call, ensure_ascii=False, default=str) for call in calls or ()] if isinstance(calls, list) else []
+        return f"{content['role']}: " + "\n".join(part for part in said if part)
+    if isinstance(content, (list, tuple, np.ndarray)):
+        return "\n".join(filter(None, map(text_of, content)))
+    return str(content)
+
+
+def _list(value: Any, what: str) -> list[Any] | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise Damaged(f"{what} is the text {_short(value)}, not a list") from error
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not isinstance(value, list):
+        raise Damaged(f"{what} is {_short(value)}, expected a list")
+    return value
+
+
+def _short(value: Any) -> str:
+    return name(repr(value)[:200], 40)
