@@ -45,3 +45,6 @@ class EnvFamily(Protocol):
 
     def solver_action(self, env: Any, rng: np.random.Generator) -> str:
         """Action text of the best-known solver, replanning from the current state."""
+
+    # Optional, False or True: deterministic (False: not the same twice from the same task, seed and actions), remote
+    # (True: it talks to something outside). Whoever checks environments by playing them once more leaves such ones alone.

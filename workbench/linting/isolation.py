@@ -1,6 +1,508 @@
-"""Environments: isolated, and replayed (R14 R20)."""
+"""Environments: one for each attempt (R14), and what they answered can be had again (R20).
+
+Two attempts that share an environment, a client, a counter or a generator answer each other's actions. Nothing fails:
+rewards are only somebody else's. So environments are looked at from inside (which objects that can change do they have in
+common?) and from outside (does an attempt go the same way alone and among others?), the way that collecting goes included.
+
+An environment that is not the same twice, or that talks to something outside, says so: `deterministic = False` or
+`remote = True` in its family. Then it is not stepped here at all.
+"""
 from __future__ import annotations
 
-from workbench.linting.rule import Rule
+import math
+import pickle
+import random
+import types
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from enum import Enum
+from typing import Any, NamedTuple
 
-RULES: tuple[Rule, ...] = ()
+import numpy as np
+
+from workbench.envs.base import EnvFamily
+from workbench.envs.runners import EnvAnswer, EnvRunner, InlineRunner
+from workbench.findings import NOTE, Finding, Looked, Missing, Place
+from workbench.linting.evidence import Evidence
+from workbench.linting.rule import Rule, Said
+from workbench.seeds import rng_at, seed_of
+from workbench.types import Observation, StepResult, StopReason, Task, Trajectory
+
+PLAYED = 4            # attempts that are played alone and among each other
+MOST_PARTS = 20_000   # objects of an environment that are looked at
+WAIT_S = 0.2          # for a runner's answers, at a time; a runner has its own deadlines
+
+
+# ------------------------------------------------------------------------------------------------ R14: isolated
+
+
+class _Script(NamedTuple):
+    """An attempt to be played: `texts` are its actions, in order."""
+
+    task: Task
+    seed: int
+    texts: tuple[str, ...]
+
+
+def _isolated(evidence: Evidence) -> Iterator[Said]:
+    yield from _live(evidence)
+    family = evidence.family
+    if (why := _unplayable(family)) is not None:
+        yield Missing(why)
+        return
+    scripts = _scripts(evidence)
+    if not scripts:
+        yield Missing(f"attempts, or a random policy of {family.name} to make some")
+        return
+    alone = [_alone(family, script) for script in scripts]
+    again = [_alone(family, script) for script in scripts]
+    yield Looked(len(scripts))
+    if alone != again:
+        k = next(k for k, (one, other) in enumerate(zip(alone, again)) if one != other)
+        yield Finding(f"the same attempt at task {scripts[k].task.id!r}, played twice in fresh environments, does not go "
+                      f"the same way: {_parting(alone[k], again[k])}. Either something is left over from the attempt "
+                      "before, or the environment draws chance from somewhere else than dynamics_seed (then its family "
+                      "says deterministic = False)")
+        return
+    yield from _shared(family, scripts)
+    for how, played in (("by hand", _interleaved(family, scripts)), ("by the runner", _through(evidence, scripts))):
+        for script, expected, found in zip([*scripts, scripts[0]], [*alone, alone[0]], played):
+            if expected != found:
+                yield Finding(f"an attempt at task {script.task.id!r} goes another way among {len(scripts) - 1} others "
+                              f"(stepped {how}, in turns) than alone: {_parting(expected, found)}")
+                break
+    yield from _snapshots(family, scripts[0])
+
+
+def _unplayable(family: EnvFamily) -> str | None:
+    if not getattr(family, "deterministic", True):
+        return f"an environment that is the same twice: {family.name} says that it is not"
+    if getattr(family, "remote", False):
+        return f"an environment of this process: {family.name} is remote"
+    return None
+
+
+def _scripts(evidence: Evidence) -> list[_Script]:
+    """Attempts that were made, the longest of each group, two of the first; else such as the random policy makes."""
+    own = [[t for t in group if t.task.env == evidence.family.name and t.turns] for group in evidence.groups]
+    found = []
+    for group in own:
+        ordered = sorted(group, key=lambda t: (-len(t.turns), t.attempt))
+        found += [_Script(t.task, t.dynamics_seed, tuple(turn.text for turn in t.turns))
+                  for t in ordered[:1 if found else 2]]
+        if len(found) >= PLAYED - 1:
+            break
+    found, family = found[:PLAYED - 1], evidence.family
+    if hasattr(family, "random_action"):  # what nobody made yet: longer than one turn if anything can be
+        for number in range(len(found), PLAYED):
+            task = family.task(seed_of("lint.isolation", number))
+            found.append(_random_script(family, task, seed_of("lint.isolation", number, "dynamics")))
+    return found * PLAYED if len(found) == 1 else found
+
+
+def _random_script(family: EnvFamily, task: Task, seed: int) -> _Script:
+    env, texts, rng = family.make(), [], rng_at("lint.isolation.actions", task.id)
+    env.reset(task, seed)
+    while len(texts) < family.max_turns:
+        texts.append(family.random_action(env, rng))
+        try:
+            result = env.step(texts[-1])
+        except Exception:  # the environment's own fault; it has to be the same whenever this is played
+            break
+        if result.terminated or result.truncated:
+            break
+    return _Script(task, seed, tuple(texts))
+
+
+def _alone(family: EnvFamily, script: _Script) -> list[Any]:
+    """Everything that an environment of its own answers, in order."""
+    said: list[Any] = []
+    try:
+        env = family.make()
+        said.append(_said(env, env.reset(script.task, script.seed)))
+        for text in script.texts:
+            said.append(_said(env, env.step(text)))
+    except Exception as error:  # an environment may raise anything; that too has to be the same
+        said.append(type(error).__name__)
+    return said
+
+
+def _interleaved(family: EnvFamily, scripts: Sequence[_Script]) -> list[list[Any]]:
+    """The same attempts, a turn of each in turn; half way one more environment is made, reset and left alone."""
+    envs = [family.make() for _ in scripts]
+    said: list[list[Any]] = [[] for _ in scripts]
+    over = [False] * len(scripts)
+    for turn in range(-1, max(len(script.texts) for script in scripts)):
+        for k, script in enumerate(scripts):
+            if over[k] or turn >= len(script.texts):
+                continue
+            try:
+                answer = envs[k].reset(script.task, script.seed) if turn < 0 else envs[k].step(script.texts[turn])
+                said[k].append(_said(envs[k], answer))
+            except Exception as error:
+                said[k].append(type(error).__name__)
+                over[k] = True
+        family.make().reset(scripts[-1].task, scripts[0].seed)
+    return said
+
+
+def _through(evidence: Evidence, scripts: Sequence[_Script]) -> list[list[Any]]:
+    """The same attempts at once, through a runner of the kind that collects; the first one once more, when the others
+    are over and their environments closed."""
+    runner: EnvRunner = InlineRunner() if evidence.collect is None else evidence.collect.runner()
+    # A runner answers every call; one that does not would be waited for until its deadline has long passed.
+    patience = 1 if isinstance(runner, InlineRunner) else math.ceil(2 * evidence.collect.env_deadline_s / WAIT_S)
+    try:
+        said = _at_once(runner, evidence.family, {f"lint#{k}": script for k, script in enumerate(scripts)}, patience)
+        late = _at_once(runner, evidence.family, {"lint#late": scripts[0]}, patience)
+    finally:
+        runner.shutdown()
+    return [*(said[f"lint#{k}"] for k in range(len(scripts))), late["lint#late"]]
+
+
+def _at_once(runner: EnvRunner, family: EnvFamily, scripts: Mapping[str, _Script], patience: int) -> dict[str, list[Any]]:
+    said: dict[str, list[Any]] = {key: [] for key in scripts}
+    for key, script in scripts.items():
+        runner.reset(key, family, script.task, script.seed)
+    waiting, idle = len(scripts), 0
+    while waiting and idle < patience:
+        answers = runner.poll(WAIT_S)
+        idle = 0 if answers else idle + 1
+        for answer in answers:
+            waiting -= 1
+            mine = said.setdefault(answer.key, [])
+            mine.append(_answer(answer))
+            texts = scripts[answer.key].texts if answer.key in scripts else ()
+            if answer.error is None and len(mine) <= len(texts):
+                runner.step(answer.key, texts[len(mine) - 1])
+                waiting += 1
+            else:
+                runner.close(answer.key)
+    return said
+
+
+def _answer(answer: EnvAnswer) -> Any:
+    if answer.error is not None:
+        return answer.error.partition(":")[0]
+    return (_plain(answer.result if answer.result is not None else answer.observation), answer.state_key)
+
+
+def _said(env: Any, answer: Observation | StepResult) -> Any:
+    return (_plain(answer), env.state_key() if hasattr(env, "state_key") else None)
+
+
+def _plain(answer: Observation | StepResult | Any) -> Any:
+    if not isinstance(answer, StepResult):
+        return answer
+    return (answer.observation, answer.reward, dict(answer.reward_parts), answer.terminated, answer.truncated,
+            dict(answer.info))
+
+
+def _parting(expected: list[Any], found: list[Any]) -> str:
+    for k, (one, other) in enumerate(zip(expected, found)):
+        if one != other:
+            what = "the first observation" if k == 0 else f"the answer to action {k - 1}"
+            return f"{what} is {_short(other)} instead of {_short(one)}"
+    return f"it has {len(found)} answers instead of {len(expected)}"
+
+
+def _short(said: Any) -> str:
+    """The part of an answer that people look at, cut."""
+    if isinstance(said, str):
+        return f"an exception ({said})"
+    answer, key = said
+    if isinstance(answer, Observation):
+        words = " ".join(message.text for message in answer.messages)
+    else:
+        words = f"{' '.join(message.text for message in answer[0].messages)!r}, reward {answer[1]}"
+    words = words if len(words) <= 90 else f"... {words[-90:]}"
+    return f"{words!r}" + (f" (state {key!r})" if key else "")
+
+
+# ------------------------------------------------------------------------------------------------ what they share
+
+
+def _shared(family: EnvFamily, scripts: Sequence[_Script]) -> Iterator[Said]:
+    """Objects that can change and that two fresh environments have in common."""
+    one, other = family.make(), family.make()
+    yield Looked(2)
+    if one is other:
+        yield Finding(f"{type(family).__name__}.make() gives the same environment twice")
+        return
+    for env, script in ((one, scripts[0]), (other, scripts[1])):
+        env.reset(script.task, script.seed)
+    both = _common(one, other)
+    of_family = parts(family)
+    before = {key: _state(value) for key, (_, value) in both.items()}
+    try:
+        for text in scripts[0].texts:
+            one.step(text)
+    except Exception:  # compared above, with its name; here only what changed is of interest
+        pass
+    for key, (path, value) in both.items():
+        changed = before[key] is None or _state(value) != before[key]
+        if changed:
+            how = "something alive (a connection, a lock)" if before[key] is None else "it changes as one is stepped"
+            yield Finding(f"two fresh environments have {path} in common ({type(value).__name__}), and "
+                          f"{how}: one attempt acts on the other")
+        elif key not in of_family and not path.startswith(type(one).__name__):
+            yield Finding(f"two fresh environments have {path} in common ({type(value).__name__}); it did not change as "
+                          "one was stepped", severity=NOTE)
+
+
+def _live(evidence: Evidence) -> Iterator[Said]:
+    """The environments of attempts that are running now."""
+    live = list((evidence.environments or {}).items())
+    if not live:
+        return
+    yield Looked(len(live))
+    of_family = parts(evidence.family)
+    owner: dict[int, tuple[str, str]] = {}
+    for name, env in live:
+        for key, (path, value) in parts(env, classes=False).items():
+            if key in of_family:
+                continue
+            if key in owner and owner[key][0] != name:
+                task, _, attempt = name.rpartition("#")
+                yield Finding(f"attempts {owner[key][0]} and {name} share {path or 'their environment'} "
+                              f"({type(value).__name__})", Place(f"{task}/{attempt}", step=evidence.step))
+                break
+            owner[key] = (name, path)
+
+
+def _common(one: Any, other: Any) -> dict[int, tuple[str, Any]]:
+    theirs = parts(other)
+    return {key: found for key, found in parts(one).items() if key in theirs}
+
+
+CONTAINERS = (list, dict, set, bytearray, deque)
+FIXED = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.FunctionType, types.MethodType,
+         types.BuiltinFunctionType, Enum, np.generic, np.dtype, range, property, staticmethod, classmethod)
+
+
+def parts(root: Any, *, classes: bool = True) -> dict[int, tuple[str, Any]]:
+    """Every object that can change and that can be reached from `root`: id -> (path, object). Of its classes, too
+    (`classes`): what stands in a class is shared by all. Numbers, texts, functions and frozen values are passed by."""
+    found: dict[int, tuple[str, Any]] = {}
+    seen: set[int] = set()
+    queue: deque[tuple[str, Any]] = deque([("", root)])
+    while queue and len(seen) < MOST_PARTS:
+        path, value = queue.popleft()
+        if isinstance(value, FIXED) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, np.ndarray):
+            if value.flags.writeable:
+                found[id(value)] = (path, value)
+            continue
+        if isinstance(value, (dict, types.MappingProxyType)):
+            inner = [(f"{path}[{key!r}]", item) for key, item in value.items()]
+        elif isinstance(value, (list, tuple, set, frozenset, deque)):
+            inner = [(f"{path}[{k}]", item) for k, item in enumerate(value)]
+        else:
+            inner = [(f"{path}.{name}" if path else name, item) for name, item in _attributes(value)]
+            if classes:
+                inner += _of_classes(value)
+        if isinstance(value, CONTAINERS) or not isinstance(value, (tuple, frozenset, types.MappingProxyType)) and not (
+                is_dataclass(value) and type(value).__dataclass_params__.frozen):
+            found[id(value)] = (path, value)
+        queue.extend(inner)
+    return found
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    named = list(vars(value).items()) if hasattr(value, "__dict__") else []
+    slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
+    return named + [(name, getattr(value, name)) for name in slots if hasattr(value, name) and not name.startswith("__")]
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _of_classes(value: Any) -> list[tuple[str, Any]]:
+    """What stands in the classes of an object and is no method: `Lake.counter`."""
+    return [(f"{kind.__name__}.{name}", item) for kind in type(value).__mro__ if kind.__module__ != "builtins"
+            for name, item in vars(kind).items()
+            if not name.startswith("__") and isinstance(item, (*CONTAINERS, np.ndarray, np.random.Generator,
+                                                               random.Random))]
+
+
+def _state(value: Any) -> bytes | None:
+    """Of an object, to be compared with itself later; None: it cannot be taken down, as nothing alive can."""
+    try:
+        return pickle.dumps(value)
+    except Exception:  # what cannot be pickled says so in many ways
+        return None
+
+
+def _snapshots(family: EnvFamily, script: _Script) -> Iterator[Said]:
+    """A snapshot is a value: it does not change with the environment, and nobody is changed by who goes on from it."""
+    env = family.make()
+    if not (hasattr(env, "snapshot") and hasattr(env, "restore")) or len(script.texts) < 1:
+        return
+    yield Looked(1)
+    env.reset(script.task, script.seed)
+    for text in script.texts[:len(script.texts) // 2]:
+        env.step(text)
+    taken = env.snapshot()
+    before = pickle.dumps(taken)
+    other = family.make()
+    other.restore(taken)
+    action = script.texts[len(script.texts) // 2]
+    second = _said(other, other.step(action))
+    if pickle.dumps(env.snapshot()) != before:
+        yield Finding("stepping an environment that went on from a snapshot changes the one that the snapshot was taken of")
+        return
+    first = _said(env, env.step(action))
+    if pickle.dumps(taken) != before:
+        yield Finding("a snapshot changes as its environment is stepped: it holds the environment's own lists, not copies")
+    elif first != second:
+        yield Finding(f"an environment that goes on from a snapshot answers otherwise: {_parting([first], [second])}")
+
+
+# ------------------------------------------------------------------------------------------------ R20: played again
+
+
+def _replayed(evidence: Evidence) -> Iterator[Said]:
+    family = evidence.family
+    if (why := _unplayable(family)) is not None:
+        yield Missing(why)
+        return
+    if evidence.collect is not None and evidence.collect.env_runner != "inline":
+        yield Missing("environments that are pure and fast (collect.env_runner = 'inline'), to be stepped once more")
+        return
+    yield from _fates(evidence)
+    chosen = _sample(len(evidence.trajectories), evidence.samples, evidence.step)
+    strangers = [evidence.trajectories[n].task.env for n in chosen if evidence.trajectories[n].task.env != family.name]
+    if strangers:
+        yield Missing(f"the environment {strangers[0]}")
+    for n in chosen:
+        trajectory = evidence.trajectories[n]
+        if trajectory.task.env != family.name:
+            continue
+        yield Looked(len(trajectory.turns))
+        found = _differs(family, trajectory)
+        if found is not None:
+            turn, what, severity = found
+            place = evidence.place(n) if turn is None else evidence.place(n, turn=turn)
+            yield Finding(what, place, severity)
+
+
+def _fates(evidence: Evidence) -> Iterator[Said]:
+    """Attempts at a task meet chances of their own: their dynamics seeds differ."""
+    first = 0
+    for group in evidence.groups:
+        seeds = [t.dynamics_seed for t in group]
+        if len(set(seeds)) < len(seeds):
+            n = next(k for k, seed in enumerate(seeds) if seed in seeds[:k])
+            yield Finding(f"{len(seeds) - len(set(seeds))} of {len(seeds)} attempts at this task have the dynamics seed of "
+                          f"another one ({seeds[n]}): chance is the same for both", evidence.place(first + n))
+        first += len(group)
+
+
+def _sample(count: int, samples: int | None, step: int | None) -> list[int]:
+    """Which of so many attempts: spread over all groups, others in every step."""
+    if samples is None or samples >= count or step is None:
+        return list(range(count))
+    stride = count // samples
+    return [(k * stride + step % stride) for k in range(samples)]
+
+
+def _differs(family: EnvFamily, trajectory: Trajectory) -> tuple[int | None, str, str] | None:
+    """(turn, in words, severity) of the first thing that a fresh environment answers otherwise; None: nothing."""
+    if not trajectory.first_observation.messages:
+        return None  # it failed before it began
+    env = family.make()
+    try:
+        observation = env.reset(trajectory.task, trajectory.dynamics_seed)
+    except Exception as error:
+        return None, f"this task cannot be begun again: {type(error).__name__}: {error}", "error"
+    if observation != trajectory.first_observation:
+        return None, (f"a fresh environment opens this task with {_words(observation.messages)}, and recorded is "
+                      f"{_words(trajectory.first_observation.messages)}"), "error"
+    result = None
+    for k, turn in enumerate(trajectory.turns):
+        if result is not None and (result.terminated or result.truncated):
+            return k, f"the attempt was over after turn {k - 1}, and {len(trajectory.turns) - k} more are recorded", "error"
+        key = env.state_key() if hasattr(env, "state_key") else None
+        if key != turn.state_key:
+            return k, f"the action was taken in state {turn.state_key!r} as recorded, and in {key!r} when replayed", "error"
+        last = k + 1 == len(trajectory.turns)
+        unanswered = last and trajectory.stop_reason.is_fault and turn.reward is None and not turn.reply
+        try:
+            result = env.step(turn.text)
+        except Exception as error:
+            return None if unanswered else (
+                k, f"the recorded action makes a fresh environment raise {type(error).__name__}: {error}", "error")
+        if unanswered:
+            return None if trajectory.stop_reason is not StopReason.ENV_ERROR else (
+                k, "the environment failed here, and does not when replayed: its faults are not its own", NOTE)
+        if (what := _turn_differs(turn, result)) is not None:
+            return k, what, "error"
+    return None if result is None else _end_differs(family, trajectory, result)
+
+
+def _turn_differs(turn: Any, result: StepResult) -> str | None:
+    pairs = {
+        "reward": (turn.reward, None if result.reward is None else float(result.reward)),
+        "reward parts": (dict(turn.reward_parts), {name: float(v) for name, v in result.reward_parts.items()}),
+        "moves": (tuple(turn.moves), tuple(result.info.get("moves", ()))),
+        "success": (turn.info.get("success"), result.info.get("success")),
+    }
+    if tuple(turn.reply) != result.observation.messages:
+        return (f"the environment's reply is recorded as {_words(turn.reply)}, and replayed it is "
+                f"{_words(result.observation.messages)}")
+    for name, (recorded, replayed) in pairs.items():
+        if not _same(recorded, replayed):
+            return f"{name} recorded: {recorded}; when the recorded actions are replayed: {replayed}"
+    return None
+
+
+def _end_differs(family: EnvFamily, trajectory: Trajectory, result: StepResult) -> tuple[int, str, str] | None:
+    last, stop = len(trajectory.turns) - 1, trajectory.stop_reason
+    ended = (StopReason.TERMINATED if result.terminated else StopReason.ENV_TRUNCATED if result.truncated else None)
+    if ended is not None and stop is not ended and not stop.is_fault:
+        return last, f"it ended as {stop.value}, and replayed the environment says {ended.value}", "error"
+    if ended is None and stop in (StopReason.TERMINATED, StopReason.ENV_TRUNCATED):
+        return last, f"it ended as {stop.value}, and replayed the environment would go on", "error"
+    if stop is StopReason.MAX_TURNS and len(trajectory.turns) != family.max_turns:
+        return last, f"it ended for {family.max_turns} turns, and has {len(trajectory.turns)}", "error"
+    success = result.info.get("success")
+    if trajectory.success is not None and success is not None and trajectory.success != bool(success):
+        return last, f"success recorded: {trajectory.success}; replayed: {bool(success)}", "error"
+    return None
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other):
+        return True
+    return one == other
+
+
+def _words(messages: Sequence[Any]) -> str:
+    text = " ".join(message.text for message in messages)
+    return repr(text if len(text) <= 120 else f"{text[:60]} ... {text[-60:]}")
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "R14", "every attempt has an environment of its own",
+        means="One attempt acts on another: replies and rewards belong to somebody else's actions, and groups compare "
+              "attempts that were not the same task any more.",
+        mend="Make everything that changes in the environment's __init__ or reset, never in its class, its module or its "
+             "family; let the runner call family.make() for every attempt.",
+        needs=("family",), check=_isolated, when="start", threads=("meta-pytorch/OpenEnv#841",),
+    ),
+    Rule(
+        "R20", "the recorded actions, replayed, give the recorded replies and rewards",
+        means="What is trained on is not what happened: rewards, replies or ends belong to another action, another turn or "
+              "another attempt.",
+        mend="Compare collecting with the environment from the turn that is named on. An environment that is not the same "
+             "twice says deterministic = False in its family.",
+        needs=("groups", "family"), check=_replayed, when="step",
+        threads=("meta-pytorch/OpenEnv#841", "NovaSky-AI/SkyRL#201", "inclusionAI/AReaL#1681"),
+    ),
+)

@@ -36,7 +36,7 @@ from workbench.types import (Group, Message, Observation, Sampling, Segment, Sou
 Setting = tuple[str, ...]  # ("filter", "share")
 WORDS = {"reduction": REDUCTIONS, "objective": OBJECTIVES, "kl_estimator": ESTIMATORS, "kl_in": ("loss", "reward")}
 GROUPS = ("masks.advantage_mask", "masks.loss_mask")  # of switches, each of which may be set by itself
-TASKS, ATTEMPTS, TURNS = 10, 5, 3
+TASKS, ATTEMPTS, TURNS = 8, 5, 3
 SPREADS = (0.0, 0.02, 0.3, 1.0, 3.0)  # of the rewards in a group, one after the other
 DIFFERENT, FLAT = "different", "flat"  # two steps that are made up: some groups are flat, all but one are
 SAME = 1e-7  # of the largest number: what moves less has not moved. The same computation twice is the same to the last bit
