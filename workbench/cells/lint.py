@@ -25,7 +25,8 @@ from workbench.cells.show import token_texts as texts_of_run
 from workbench.engines.journal import Journal
 from workbench.errors import ConfigError, DataError, LintError, WorkbenchError
 from workbench.findings import LintReport, together
-from workbench.linting import Evidence, StepFacts, Update, lint_evidence
+from workbench.linting import Evidence, Update, lint_evidence
+from workbench.linting.runs import run_claims, step_facts
 from workbench.store import Run, open_run
 from workbench.types import CreditTable, Group, Trajectory, View
 
@@ -240,7 +241,7 @@ def _of_run(run: Run, step: int | None, start: bool) -> Linted:
         if report.errors and not kept:
             kept = evidence.trajectories
     if step is None:
-        reports.append(lint_evidence(Evidence(steps=step_facts(run)), ("run",)))
+        reports.append(lint_evidence(Evidence(claims=run_claims(run), steps=step_facts(run)), ("run",)))
     what = f"run {run.name}: " + (f"step {step}" if step is not None else f"{len(steps)} steps")
     return Linted(together(reports, what), kept, texts_of_run(run))
 
@@ -277,15 +278,6 @@ class _OfRun:
             tuple(tuple(group) for group in groups), batch=batch, algorithm=config.algorithm, collect=config.collect,
             chat=self.chat, family=config.env, step=step, precision=config.learner.precision,
             updates=tuple(Update(table, metrics, skipped.get(table.update)) for table in tables))
-
-
-def step_facts(run: Run) -> tuple[StepFacts, ...]:
-    """The committed steps of a run, as far as rules over a whole run need them."""
-    try:
-        from workbench.linting.runs import step_facts as facts
-    except ImportError:
-        return ()
-    return facts(run)
 
 
 # ------------------------------------------------------------------------------------------------ a session

@@ -84,6 +84,18 @@ class StepFacts(NamedTuple):
     fingerprint: str                    # of the sampled token ids of all its trajectories
     versions: tuple[int, ...]           # policy versions that sampled it, ascending, each once
     metrics: Mapping[str, Any]
+    attempts: tuple[str, ...] = ()      # a fingerprint of each
+    recomputed: Mapping[str, float] | None = None  # numbers of the metrics, anew from the trajectories
+    lr: float | None = None             # the settings in force: of the learner
+    warmup: int = 0
+
+
+class RunClaims(NamedTuple):
+    """What a run says of itself beside its steps."""
+
+    asked: int                          # steps
+    evaluated: tuple[int, ...] = ()     # steps
+    saved: tuple[int, ...] = ()         # steps with a checkpoint
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +116,7 @@ class Evidence:
     policy_version: int | None = None               # of the weights that were to sample this step
     probe: LearnerProbe | None = None
     steps: tuple[StepFacts, ...] = ()               # the run so far, in the order in which steps were committed
+    claims: RunClaims | None = None                 # what the run says of itself beside them
     step: int | None = None
     precision: str | None = None                    # of the learner's forward pass: "fp32" | "bf16"
     samples: int | None = None                      # attempts that the slower rules look at; None: all of them

@@ -1,6 +1,233 @@
-"""A whole run: no batch twice, versions advance (R21)."""
+"""A whole run (R21): no attempt is learned from twice, the weights that sample are those that were last updated, no step is
+claimed that taught nothing, and its curves say what its trajectories say.
+
+A resume that repeats a batch, samples from the untrained weights or ends after no step at all leaves a curve that looks
+like any other. What is held against each other here was written down by different hands: sampled tokens, the versions that
+the engine put on them, and the metrics line that commits a step.
+"""
 from __future__ import annotations
 
-from workbench.linting.rule import Rule
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
 
-RULES: tuple[Rule, ...] = ()
+from workbench.findings import NOTE, Finding, Looked, Missing, Place
+from workbench.linting.evidence import Evidence, RunClaims, StepFacts
+from workbench.linting.rule import Rule, Said
+from workbench.store import Run, step_folders
+from workbench.types import Group, Trajectory
+
+CLOSE = 1e-9  # relative: metrics and their recomputation are sums of the same float64 numbers
+
+
+# ------------------------------------------------------------------------------------------------ what is left of a step
+
+
+def step_facts(run: Run) -> tuple[StepFacts, ...]:
+    """Those of all committed steps of a run folder."""
+    found = []
+    for step in run.steps():
+        learner = run.config_of(step)["learner"]
+        found.append(facts_of_step(step, run.groups(step), run.metrics_line(step), lr=learner["lr"],
+                                   warmup=learner["warmup_updates"]))
+    return tuple(found)
+
+
+def run_claims(run: Run) -> RunClaims:
+    """What a run folder says beside its steps: how many were asked for, what was evaluated and saved."""
+    numbers = [int(row["step"]) for row in run.evaluations().values() if isinstance(row.get("step"), int)]
+    saved = step_folders(run.path / "checkpoints")
+    return RunClaims(int(run.config["train"]["steps"]), tuple(sorted(numbers)), tuple(saved))
+
+
+def facts_of_step(step: int, groups: Sequence[Group], metrics: Mapping[str, Any], *, lr: float | None = None,
+                  warmup: int = 0) -> StepFacts:
+    """`lr`, `warmup`: the settings that were in force; None: not known, and not looked at."""
+    trajectories = [trajectory for group in groups for trajectory in group]
+    attempts = tuple(_fingerprint(t) for t in trajectories if _sampled(t))
+    versions = {span.policy_version for t in trajectories for segment in t.segments for span in segment.spans
+                if span.logprobs is not None and len(span.token_ids)}
+    whole = blake2b("".join(attempts).encode(), digest_size=16).hexdigest()
+    return StepFacts(step, whole, tuple(sorted(v for v in versions if v is not None)), dict(metrics), attempts,
+                     _recomputed(trajectories), lr, warmup)
+
+
+def _sampled(trajectory: Trajectory) -> int:
+    return sum(len(span.token_ids) for segment in trajectory.segments for span in segment.spans
+               if span.logprobs is not None)
+
+
+def _fingerprint(trajectory: Trajectory) -> str:
+    """Of the task, the fate and the sampled tokens of an attempt. Two attempts never have the same: fates are addressed
+    by step, task and attempt."""
+    digest = blake2b(f"{trajectory.task.id}|{trajectory.dynamics_seed}|".encode(), digest_size=12)
+    for segment in trajectory.segments:
+        for span in segment.spans:
+            if span.logprobs is not None:
+                digest.update(span.token_ids.tobytes() + span.logprobs.tobytes())
+    return digest.hexdigest()
+
+
+def _recomputed(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Numbers of the metrics line, anew from turns and spans."""
+    rewards: list[float] = []
+    for t in trajectories:
+        paid = [turn.reward for turn in t.turns]
+        if t.scored and not t.stop_reason.is_fault and None not in paid:
+            rewards.append(math.fsum(paid) + (t.outcome or 0.0))
+    count = len(trajectories)
+    known = [t.success for t in trajectories]
+    found = {
+        "turns": sum(len(t.turns) for t in trajectories) / count, "unscored": float(count - len(rewards)),
+        "sampled_tokens": sum(_sampled(t) for t in trajectories) / count,
+        "segments": sum(len(t.segments) for t in trajectories) / count,
+    }
+    if rewards:
+        mean = math.fsum(rewards) / len(rewards)
+        found["reward_mean"] = mean
+        found["reward_std"] = math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / len(rewards))
+    if any(success is not None for success in known):
+        found["success"] = sum(success is True for success in known) / count
+    for t in trajectories:
+        name = f"stop_{t.stop_reason.value}"
+        found[name] = found.get(name, 0.0) + 1 / count
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ R21
+
+
+def _check(evidence: Evidence) -> Iterator[Said]:
+    steps = evidence.steps
+    yield Looked(len(steps))
+    yield from _order(steps)
+    yield from _twice(steps)
+    before: StepFacts | None = None
+    for now in steps:
+        known = before if before is not None and before.step + 1 == now.step else None
+        if known is not None or now.step == 1:
+            yield from _versions(known, now)
+            yield from _updates(known, now)
+            yield from _learning_rate(known, now)
+        yield from _metrics(now)
+        before = now
+    made = [row.metrics["updates"] for row in steps if "updates" in row.metrics]
+    if made and not any(made):
+        yield Finding(f"in {len(made)} steps no update was ever made: the policy is the one that it began with",
+                      severity=NOTE)
+    if any(not row.versions for row in steps):
+        yield Missing("the versions of the weights that sampled each token")
+    if evidence.claims is None:
+        yield Missing("what the run says of itself: the steps it was asked for, evaluations, checkpoints")
+    else:
+        yield from _claims(steps, evidence.claims)
+
+
+def _order(steps: Sequence[StepFacts]) -> Iterator[Said]:
+    for one, other in zip(steps, steps[1:]):
+        if other.step != one.step + 1:
+            yield Finding(f"step {other.step} was committed after step {one.step}; steps are counted one by one",
+                          Place(step=other.step))
+
+
+def _twice(steps: Sequence[StepFacts]) -> Iterator[Said]:
+    """Attempts that were learned from in two steps; where steps hold no attempts, whole batches."""
+    seen: dict[str, int] = {}
+    for row in steps:
+        mine = row.attempts or (row.fingerprint,)
+        again = [name for name in mine if name in seen]
+        if again:
+            what = f"{len(again)} of its {len(mine)} attempts" if row.attempts else "its batch"
+            yield Finding(f"{what} were learned from before, in step {seen[again[0]]}: the same task, the same chance, the "
+                          "same sampled tokens", Place(step=row.step), count=len(again))
+        inside = len(mine) - len(set(mine))
+        if inside:
+            yield Finding(f"{inside} of its {len(mine)} attempts stand in it twice", Place(step=row.step), count=inside)
+        seen |= {name: row.step for name in mine if name not in seen}
+
+
+def _versions(before: StepFacts | None, now: StepFacts) -> Iterator[Said]:
+    """Tokens are sampled by the weights that the step before left."""
+    left = 0 if before is None else before.metrics.get("policy_version")
+    if left is None or not now.versions:
+        return
+    if now.versions != (int(left),):
+        old = [v for v in now.versions if v != left]
+        kind = "the untrained weights" if set(old) == {0} and left else "older weights" if max(old) < left else \
+            "weights that did not exist yet"
+        yield Finding(f"tokens were sampled by version {_list(now.versions)} of the weights, and the step before left "
+                      f"version {int(left)}: {kind}", Place(step=now.step))
+
+
+def _updates(before: StepFacts | None, now: StepFacts) -> Iterator[Said]:
+    """The version counts the updates; a step without one says why."""
+    version, made = now.metrics.get("policy_version"), now.metrics.get("updates")
+    earlier = 0 if before is None else before.metrics.get("policy_version")
+    if version is None or made is None or earlier is None:
+        return
+    if version != earlier + made:
+        yield Finding(f"it made {made:g} updates, but the version of the weights went from {earlier:g} to {version:g}",
+                      Place(step=now.step))
+    if made == 0 and _left_out(before, now) == 0:
+        yield Finding("no update was made and none was left out: nothing was trained, and nothing says why",
+                      Place(step=now.step))
+
+
+def _left_out(before: StepFacts | None, now: StepFacts) -> float:
+    """Updates that did not touch the weights: nothing to learn, or numbers that were not finite."""
+    names = ("empty_updates", "bad_updates")
+    if not any(name in now.metrics for name in names):
+        return 0.0
+    return sum(now.metrics.get(name, 0) - (before.metrics.get(name, 0) if before is not None else 0) for name in names)
+
+
+def _learning_rate(before: StepFacts | None, now: StepFacts) -> Iterator[Said]:
+    """lr * min(1, (n + 1) / warm-up) at the update after n, whatever was resumed in between."""
+    said, made = now.metrics.get("lr"), int(now.metrics.get("updates", 0))
+    first = 0 if before is None else before.metrics.get("policy_version")
+    if now.lr is None or said is None or first is None or not made or _left_out(before, now):
+        return
+    rates = [now.lr * (min(1.0, (first + k + 1) / now.warmup) if now.warmup else 1.0) for k in range(made)]
+    expected = math.fsum(rates) / made
+    if not math.isclose(said, expected, rel_tol=1e-6):
+        yield Finding(f"the learning rate was {said:g}, and after {first:g} updates it is {expected:g} "
+                      f"(lr {now.lr:g}, warm-up over {now.warmup} updates)", Place(step=now.step))
+
+
+def _metrics(now: StepFacts) -> Iterator[Said]:
+    for name, value in (now.recomputed or {}).items():
+        said = now.metrics.get(name)
+        if said is None or not math.isclose(said, value, rel_tol=CLOSE, abs_tol=CLOSE):
+            yield Finding(f"its metrics say {name} = {said if said is None else f'{said:.6g}'}, and its trajectories say "
+                          f"{value:.6g}", Place(step=now.step))
+            return
+
+
+def _claims(steps: Sequence[StepFacts], claims: RunClaims) -> Iterator[Said]:
+    """What was evaluated and saved was trained first."""
+    last = max((row.step for row in steps), default=0)
+    for what, numbers in (("an evaluation", claims.evaluated), ("a checkpoint", claims.saved)):
+        beyond = [number for number in numbers if number > last]
+        if beyond:
+            yield Finding(f"there is {what} of step {beyond[0]}, but only {last} steps were trained"
+                          + (f" of the {claims.asked} that were asked for" if beyond[0] >= claims.asked else ""))
+    if last > claims.asked:
+        yield Finding(f"{last} steps were trained, and {claims.asked} were asked for", severity=NOTE)
+
+
+def _list(values: Sequence[int]) -> str:
+    return " and ".join(map(str, values))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "R21", "a run: every batch once, by the weights of the step before, with the numbers of its trajectories",
+        means="The run is not the training that its curves show: data counts twice, weights that sample and weights that "
+              "are trained have parted, or steps are claimed that taught nothing.",
+        mend="Compare with the run's events where it was resumed; go on from the checkpoint before the step that is named.",
+        needs=("steps",), check=_check, when="run",
+        threads=("thinking-machines-lab/tinker-cookbook#935", "volcengine/verl#7401", "huggingface/trl#5293",
+                 "huggingface/trl#5312", "volcengine/verl#5725"),
+    ),
+)
