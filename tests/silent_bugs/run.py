@@ -139,10 +139,10 @@ def choose(names: Sequence[str], folder: Path) -> list[Bug]:
 # ------------------------------------------------------------------------------------------------ one copy
 
 
-def battery_in(copy: Path, only: str = "") -> Said:
+def battery_in(copy: Path, options: Sequence[str] = ()) -> Said:
     """What the battery of this copy says of the copy, in a process of its own."""
     with tempfile.NamedTemporaryFile("r", prefix="battery-", suffix=".json") as answer:
-        arguments = ["--json", answer.name, "--only", only]
+        arguments = ["--json", answer.name, *options]
         status, output = warm.run_module(mutants.SERVER, copy, mutants.environment(copy), "tests.silent_bugs.battery",
                                          arguments, SECONDS)
         warm.kill_those_in(copy)
@@ -166,14 +166,15 @@ def battery_in(copy: Path, only: str = "") -> Said:
         found["cpu_seconds"])
 
 
-def patched(patch: Path | None, pristine: Path, only: str = "") -> Said:
-    """The battery on a copy with this patch (None: as it is)."""
+def patched(patches: Sequence[Path], pristine: Path, options: Sequence[str] = ()) -> Said:
+    """The battery on a copy with these patches."""
     with tempfile.TemporaryDirectory(prefix="bug-") as folder:
         copy = Path(folder) / "tree"
         shutil.copytree(pristine, copy)
-        if patch is not None and (reason := mutants.apply_patch(copy, patch)):
-            return Said(stale=reason)
-        return battery_in(copy, only)
+        for patch in patches:
+            if reason := mutants.apply_patch(copy, patch):
+                return Said(stale=f"{patch.stem}: {reason}")
+        return battery_in(copy, options)
 
 
 def judge(bug: Bug, said: Said) -> str:
@@ -197,20 +198,56 @@ def complaint(said: Said) -> str:
     return "; ".join([*wrong, *said.guards, *said.crashes]) or "clean"
 
 
-def try_bug(bug: Bug, pristine: Path, untouched: Said, only: str = "") -> Outcome:
-    """The bug and its twin."""
+def try_bug(bug: Bug, pristine: Path, options: Sequence[str]) -> tuple[Said, float]:
+    """What the battery says of it, and the seconds (of the wall) that took."""
     began = time.monotonic()
-    said = patched(bug.path, pristine, only)
-    twin = "-"
-    if bug.twin is not None:
-        twin = complaint(patched(bug.twin, pristine, only))
-    elif bug.twin_scene:
-        errors = [rules for name, rules in untouched.scenes.items() if bug.twin_scene in name]
-        twin = f"the declared setting is called an error: {errors}" if errors else "clean"
-    return Outcome(bug, judge(bug, said), said, twin, time.monotonic() - began)
+    return patched([bug.path], pristine, options), time.monotonic() - began
+
+
+# ------------------------------------------------------------------------------------------------ twins
+
+
+def fitting(twins: Sequence[Path], pristine: Path) -> list[list[Path]]:
+    """The twins in as few piles as one pass finds, each of patches that fit onto one copy together. What is legitimate
+    alone is so in company, and a battery for each would be most of the time."""
+    piles: list[list[Path]] = []
+    with tempfile.TemporaryDirectory(prefix="twins-") as folder:
+        for twin in twins:
+            for number in range(len(piles) + 1):
+                copy = Path(folder) / str(number)
+                if number == len(piles):
+                    shutil.copytree(pristine, copy)
+                    piles.append([])
+                if mutants.apply_patch(copy, twin) is None:
+                    piles[number].append(twin)
+                    break
+                if not piles[number]:  # it fits nowhere, not even alone
+                    piles[number].append(twin)
+                    shutil.rmtree(copy)
+                    shutil.copytree(pristine, copy)
+                    break
+    return piles
+
+
+def try_twins(pile: Sequence[Path], pristine: Path, options: Sequence[str]) -> dict[Path, str]:
+    """{twin: what was wrong with it, or "clean"}: all at once; one by one where that is not clean."""
+    together = complaint(patched(pile, pristine, options))
+    if together == "clean" or len(pile) == 1:
+        return {twin: together for twin in pile}
+    half = len(pile) // 2
+    return try_twins(pile[:half], pristine, options) | try_twins(pile[half:], pristine, options)
+
+
+def of_scene(bug: Bug, untouched: Said) -> str:
+    """What the untouched code said of the declared setting that is this bug's twin."""
+    errors = [rules for name, rules in untouched.scenes.items() if bug.twin_scene in name]
+    return f"the declared setting is called an error: {errors}" if errors else "clean"
 
 
 # ------------------------------------------------------------------------------------------------ the table
+
+
+HEAD = f"{'verdict':8} {'named by':10} {'also':16} {'twin':10} {'CPU':>7}  {'bug':52} thread"
 
 
 def row(outcome: Outcome) -> str:
@@ -263,8 +300,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--patches", type=Path, default=BUGS, help="folder of patches (default: bugs/ beside this file)")
     parser.add_argument("--json", type=Path, help="write everything that was found to this file")
     parser.add_argument("--only", default="", help="only scenes of the battery whose name holds this")
+    parser.add_argument("--quick", action="store_true", help="be done with a bug once an expected rule has named it")
+    parser.add_argument("--no-twins", action="store_true", help="leave the twins out")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
     options = parser.parse_args(arguments)
+    scenes = ["--only", options.only]
     try:
         bugs = choose(options.bug, options.patches)
     except ValueError as error:
@@ -274,15 +314,21 @@ def main(arguments: list[str] | None = None) -> int:
         pristine = Path(folder) / "tree"
         mutants.copy_tree(mutants.ROOT, pristine)
         mutants.check_import(pristine)
-        untouched = patched(None, pristine, options.only)
-        print(f"untouched code: {complaint(untouched)} ({untouched.cpu_seconds:.1f} CPU-seconds; rules that looked: "
-              f"{' '.join(untouched.looked)})", flush=True)
-        print(f"{'verdict':8} {'named by':10} {'also':16} {'twin':10} {'CPU':>7}  {'bug':52} thread", flush=True)
         with ThreadPoolExecutor(options.jobs) as pool:
-            jobs = [pool.submit(try_bug, bug, pristine, untouched, options.only) for bug in bugs]
+            first = pool.submit(patched, [], pristine, scenes)
+            twins = [bug.twin for bug in bugs if bug.twin is not None and not options.no_twins]
+            piles = [pool.submit(try_twins, pile, pristine, scenes) for pile in fitting(twins, pristine)]
+            jobs = [pool.submit(try_bug, bug, pristine, [*scenes, "--until", ",".join(bug.rules) if options.quick else ""])
+                    for bug in bugs]
+            untouched = first.result()
+            print(f"untouched code: {complaint(untouched)} ({untouched.cpu_seconds:.1f} CPU-seconds; rules that looked: "
+                  f"{' '.join(untouched.looked)})\n{len(twins)} twins in {len(piles)} copies\n{HEAD}", flush=True)
+            answers = {twin: words for pile in piles for twin, words in pile.result().items()}
             outcomes = []
-            for job in jobs:
-                outcomes.append(outcome := job.result())
+            for bug, job in zip(bugs, jobs, strict=True):
+                said, seconds = job.result()
+                twin = answers.get(bug.twin, "-") if not bug.twin_scene else of_scene(bug, untouched)
+                outcomes.append(outcome := Outcome(bug, judge(bug, said), said, twin, seconds))
                 print("\n".join([row(outcome), *explanation(outcome)]), flush=True)
     found = summary(outcomes, untouched)
     for key, value in found.items():
