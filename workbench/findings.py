@@ -14,6 +14,7 @@ from typing import Any
 ERROR, NOTE = "error", "note"
 PASSED, NOT_CHECKED, FINDING = "passed", "not checked", "finding"
 SHOWN = 12  # findings of one rule that a report keeps; the rest are counted
+TOLD = 4  # ... and that are told in words; `as_dict` has all that are kept
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,11 @@ class Answer:
         return PASSED if self.looked else NOT_CHECKED
 
     @property
+    def untold(self) -> int:
+        """Findings beyond those that are told in words."""
+        return self.further + max(0, len(self.findings) - TOLD)
+
+    @property
     def errors(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.severity == ERROR)
 
@@ -150,10 +156,10 @@ class LintReport:
         lines = [self.about] if self.about else []
         for answer in self.answers:
             lines.append(f"{answer.rule:4} {_said(answer):<12} {answer.title}{_but(answer)}")
-            for finding in answer.findings:
+            for finding in answer.findings[:TOLD]:
                 lines.append(f"     {finding.severity}: {finding.place}: {finding.what}")
-            if answer.further:
-                lines.append(f"     and {answer.further} more")
+            if answer.untold:
+                lines.append(f"     and {answer.untold} more")
             if answer.findings:
                 lines += [f"     it means: {answer.means}", f"     to mend it: {answer.mend}"]
         counts = self.counts()

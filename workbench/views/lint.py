@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from workbench.findings import ERROR, FINDING, NOT_CHECKED, PASSED, Answer, Finding, LintReport
+from workbench.findings import ERROR, FINDING, NOT_CHECKED, PASSED, TOLD, Answer, Finding, LintReport
 from workbench.types import Trajectory, View
 from workbench.views import markup as m
 from workbench.views.escape import visible
@@ -47,11 +47,11 @@ def _row(answer: Answer) -> list[Html]:
     status = ERROR if answer.errors else "note" if answer.status == FINDING else answer.status
     mark, colour = MARKS[status]
     said: list[object] = [tag("div", answer.title)]
-    for finding in answer.findings:
+    for finding in answer.findings[:TOLD]:
         said.append(tag("div", tag("b", f"{finding.severity} "), f"{finding.place}: {finding.what}",
                         style="margin:3px 0"))
-    if answer.further:
-        said.append(tag("div", f"and {answer.further} more"))
+    if answer.untold:
+        said.append(tag("div", f"and {answer.untold} more"))
     if answer.findings:
         said += [m.note(f"It means: {answer.means}"), m.note(f"To mend it: {answer.mend}")]
     if answer.missing:
