@@ -203,8 +203,8 @@ def _evidence(what: Any, given: dict[str, Any]) -> Evidence:
     if isinstance(what, Batch):
         return Evidence(batch=what, **{"about": f"a batch of {what.num_trajectories} trajectories"} | given)
     if hasattr(what, "sequences") and hasattr(what, "framework"):  # imported.Imported
-        about = f"{what.framework}: {len(what.sequences)} sequences"
-        return Evidence(tuple(tuple(group) for group in what.groups), raw=tuple(what.sequences), **{"about": about} | given)
+        groups = tuple(tuple(group) for group in what.groups)
+        return Evidence(groups, raw=tuple(what.sequences), **{"about": what.about} | given)
     if isinstance(what, Trajectory):
         what = [(what,)]
     if isinstance(what, Group):

@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.dumps import RawSequence
 from workbench.errors import DataError
-from workbench.imported.values import flags, ids, name, number, numbers, text_of
+from workbench.imported.values import flags, ids, name, number, numbers, prompt_name, text_of
 
 FRAMEWORK = "TRL (completion tables)"
 ROWS = 64  # read at a time
@@ -66,7 +66,7 @@ def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
     rewards = reward_columns(row)
     reward = number(row[rewards[0]], rewards[0]) if len(rewards) == 1 else None
     return [RawSequence(
-        attempt=f"step {step}, {where}", group=f"step {step}: {name(prompt_text[-40:])}", number=0, grouped=False,
+        attempt=f"step {step}, {where}", group=f"step {step}: {prompt_name(prompt_text)}", number=0, grouped=False,
         prompt_ids=ids(given["prompt_ids"], "prompt_ids"), completion_ids=completion, mask=mask,
         logprobs=numbers(given["logprobs"], "logprobs"), advantage=number(row.get("advantage"), "advantage"),
         reward=None if reward is None or math.isnan(reward) else reward,  # NaN: every reward function said None

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import math
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,11 @@ def name(value: Any, longest: int = LONGEST_NAME) -> str:
     """Foreign text that goes into names and messages: one line, no character that acts, not long."""
     text = visible(value, newline="⏎")
     return text if len(text) <= longest else f"{text[:longest - 1]}…"
+
+
+def prompt_name(text: str) -> str:
+    """A short name for a group made up from equal prompts: the same for the same text, and hardly for another."""
+    return f"prompt {blake2b(text.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
 
 
 def text_of(content: Any) -> str:

@@ -69,10 +69,10 @@ def _trace(trace: dict[str, Any], episode: Mapping[str, Any], where: str) -> lis
     trainable = mapping(trace.get("agent"), "agent").get("trainable", True)
     paths = _paths(nodes)
     if not any(node.get("token_ids") for node in nodes):
-        said = [node for node in nodes if not node.get("sampled")]
         wrote = [node for node in nodes if node.get("sampled")]
+        said = nodes[:next((n for n, node in enumerate(nodes) if node.get("sampled")), len(nodes))]
         return [RawSequence(number=0, prompt_ids=None, completion_ids=None, **common,
-                            prompt_text=text_of([node.get("message") for node in said[:2]]),
+                            prompt_text=text_of([node.get("message") for node in said]),
                             completion_text=text_of([node.get("message") for node in wrote]))]
     return [_sequence(nodes, path, k, bool(trainable), common) for k, path in enumerate(paths)]
 
@@ -104,12 +104,12 @@ def _sequence(nodes: Sequence[Mapping[str, Any]], path: Sequence[int], k: int, t
     starts = np.flatnonzero(sampled)
     first = int(starts[0]) if len(starts) else len(token_ids)
     fits = len(mask) == len(token_ids)
-    firsts = [nodes[n] for n in path if not nodes[n].get("sampled")]
+    before = [nodes[n] for n in path[:next((i for i, n in enumerate(path) if nodes[n].get("sampled")), len(path))]]
     return RawSequence(
         number=k, prompt_ids=token_ids[:first], completion_ids=token_ids[first:], sampled=sampled[first:].astype(bool),
         mask=mask[first:] if trainable else None, prompt_mask=mask[:first] if trainable and fits else None,
         logprobs=logprobs[first:], advantages=_spread(credits, parts)[first:] if any(c is not None for c in credits) else None,
-        fork=True if k else None, prompt_text=text_of([node.get("message") for node in firsts[:2]]),
+        fork=True if k else None, prompt_text=text_of([node.get("message") for node in before]),
         completion_text=text_of([nodes[n].get("message") for n in path if nodes[n].get("sampled")]), **common)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.dumps import RawSequence
-from workbench.imported.values import flags, ids, name, number, numbers, text_of
+from workbench.imported.values import flags, ids, name, number, numbers, prompt_name, text_of
 
 FRAMEWORK = "verl (generations)"
 EXTRAS = {
@@ -38,7 +38,7 @@ def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
     prompt_text, step = text_of(row["input"]), name(row["step"], 12)
     # "{sample}_{rollout}_{output}" is the key that the newer trainer writes as uid
     uid = str(row["uid"]).rsplit("_", 2) if row.get("uid") is not None else []
-    group = uid[0] if len(uid) == 3 else prompt_text[-40:]
+    group = uid[0] if len(uid) == 3 else prompt_name(prompt_text)
     return [RawSequence(
         attempt=f"step {step}, {where}", group=f"step {step}: {name(group)}", number=0, grouped=len(uid) == 3,
         prompt_ids=ids(given["prompt_ids"], "prompt_ids"), completion_ids=ids(given["completion_ids"], "response_ids"),

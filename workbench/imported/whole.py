@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from workbench.dumps import RawSequence
+from workbench.seeds import seed_of
 from workbench.types import Message, Observation, Segment, Source, Span, StopReason, Task, Trajectory, Turn
 
 
@@ -41,7 +42,7 @@ def _trajectory(group: str, attempt: int, turns: Sequence[RawSequence]) -> Traje
     scored = first.reward is not None and np.isfinite(first.reward) and not first.failed
     stop = StopReason.ENV_ERROR if first.failed else StopReason.CONTEXT_FULL if cut else StopReason.TERMINATED
     return Trajectory(
-        Task(group, "imported", 0), attempt, attempt, Observation((Message("user", first.prompt_text or ""),)), said,
+        Task(group, "imported", seed_of("imported", group), {"prompt": first.prompt_text}), attempt, attempt, Observation((Message("user", first.prompt_text or ""),)), said,
         (Segment(tuple(spans)),), stop, outcome=first.reward if scored else None, scored=scored, error=first.failed)
 
 

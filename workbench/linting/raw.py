@@ -33,20 +33,25 @@ REACH = 400   # tokens after the first difference within which they are looked f
 def exact_prefix(evidence: Evidence) -> Iterator[Said]:
     """R1: where a framework writes one sequence a turn, each must begin with all of the one before it, or say that it
     starts anew."""
-    seen = 0
+    seen, forks = 0, []
     for turns in turns_of(evidence.raw).values():
         for before, after in zip(turns, turns[1:]):
             if before.prompt_ids is None or before.completion_ids is None or after.prompt_ids is None:
                 continue
+            seen += 1
+            if after.fork:
+                forks.append(after)
             if len(before.completion_ids) == 0 or after.fork:
                 continue
-            seen += 1
             old = np.concatenate([before.prompt_ids, before.completion_ids])
             if len(after.prompt_ids) < len(old) or not np.array_equal(after.prompt_ids[:len(old)], old):
                 yield _prefix_finding(before, after, old)
+    if forks:
+        yield Finding(f"{len(forks)} sequences part from the history of their attempt, as the file says itself: each becomes a "
+                      "training sample of its own, and what they share is in all of them", at(forks[0]), NOTE, len(forks))
     yield Looked(seen)
     if not seen:
-        yield Missing("attempts with a sequence for each turn" if _has_ids(evidence.raw) else NO_IDS)
+        yield Missing("attempts of several sequences" if _has_ids(evidence.raw) else NO_IDS)
 
 
 def _prefix_finding(before: RawSequence, after: RawSequence, old: np.ndarray) -> Finding:

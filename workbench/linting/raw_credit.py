@@ -63,7 +63,8 @@ def credit_of_attempts(evidence: Evidence) -> Iterator[Said]:
         yield from findings
     yield Looked(looked + order)
     if not looked:
-        yield Missing("advantages of trained tokens")
+        rows = any(sequence.advantage is not None for sequence in evidence.raw)
+        yield Missing("the advantage of each token; the file has one for a row" if rows else "advantages")
     if not order:
         yield Missing("an advantage and a reward for the attempts of a group")
 
@@ -122,7 +123,6 @@ def group_identity(evidence: Evidence) -> Iterator[Said]:
     """R7: a group is one task, and the attempts at one task are a group."""
     groups = groups_of(sequence for sequence in evidence.raw if sequence.grouped)
     prompts: dict[object, set[str]] = defaultdict(set)
-    alone = defaultdict(set)
     looked = 0
     for group, attempts in groups.items():
         firsts = {name: key for name, turns in attempts.items() if (key := prompt_key(turns[0])) is not None}
@@ -134,19 +134,25 @@ def group_identity(evidence: Evidence) -> Iterator[Said]:
                           "baseline over different tasks means nothing", Place(other, segment=0), ERROR, len(kinds))
         for key in kinds:
             prompts[key].add(group)
-            if len(attempts) == 1:
-                alone[key].add(group)
-    apart = [(key, names) for key, names in prompts.items() if len(names) > 1 and names == alone[key]]
-    if apart and all(len(attempts) == 1 for attempts in groups.values()):
-        names = sorted(apart[0][1])
-        first = next(iter(groups[names[0]]))
-        yield Finding(f"every attempt is a group of its own, though {sum(len(names) for _, names in apart)} of "
-                      f"{sum(map(len, groups.values()))} share their prompt with others (groups {', '.join(names[:3])}): "
-                      "the ids do not group, so no attempt has a sibling to be compared with",
-                      Place(first, segment=0), ERROR, len(apart))
+    yield from _ids_that_do_not_group(groups, prompts)
     yield Looked(looked)
     if not looked:
         yield Missing("group ids" if not groups else "prompts to tell tasks apart by")
+
+
+def _ids_that_do_not_group(groups: dict[str, dict[str, list[RawSequence]]],
+                           prompts: dict[object, set[str]]) -> Iterator[Finding]:
+    """Every attempt is a group of its own, yet prompts come several times. Where all come equally often, each was sampled as
+    a group and its id was lost: an error. Else a data set may repeat itself: a note."""
+    if not prompts or any(len(attempts) > 1 for attempts in groups.values()):
+        return
+    often = {len(names) for names in prompts.values()}
+    shared = [sorted(names) for names in prompts.values() if len(names) > 1]
+    if shared:
+        first = next(iter(groups[shared[0][0]]))
+        yield Finding(f"every attempt is a group of its own, though {sum(map(len, shared))} of {len(groups)} share their prompt "
+                      f"with others (groups {', '.join(shared[0][:3])}): the ids do not group, so no attempt has a sibling "
+                      "to be compared with", Place(first), ERROR if len(often) == 1 else NOTE, len(shared))
 
 
 def prompt_key(sequence: RawSequence) -> object | None:
