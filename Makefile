@@ -13,6 +13,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 ALGORITHMS_ARGS ?=
 BIAS_ARGS ?=
+SILENT_BUGS_ARGS ?=
 # Jupyter asks for this where one is root, as in most containers; it listens on 127.0.0.1 and wants its token anyway.
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -30,7 +31,7 @@ VLLM_COST := about 3.8 GB of disk and 3 to 6 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab bias algorithms mutants soak bench test-vllm clean setup-demo setup-test setup-lab setup-vllm
+.PHONY: help demo test lab bias algorithms mutants silent-bugs soak bench test-vllm clean setup-demo setup-test setup-lab setup-vllm
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -52,6 +53,10 @@ bias: setup-demo  ## every estimator's bias and spread, on tasks whose true grad
 
 mutants: setup-test  ## break the code on purpose, one patch at a time: a test must notice each
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.mutants.run
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.silent_bugs.run --quick
+
+silent-bugs: setup-test  ## silent bugs of other frameworks, planted here: the lint must name each; SILENT_BUGS_ARGS="--patches DIR"
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.silent_bugs.run $(SILENT_BUGS_ARGS)
 
 # Both cores for half an hour or more; what is done stays done, so it may be cut off and called again.
 algorithms: setup-demo  ## every algorithm on FrozenLake and the Bandit, one table with baselines; ALGORITHMS_ARGS="--seeds 0"

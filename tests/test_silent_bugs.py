@@ -1,0 +1,134 @@
+"""The suite of planted bugs: its headers are valid, every patch fits, and a few go all the way through the battery.
+
+All of them take a quarter of an hour: `make silent-bugs`, and quicker in `make mutants`.
+"""
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.mutants import run as mutants
+from tests.silent_bugs import battery, run
+from workbench.findings import Answer, Finding, LintReport
+from workbench.linting import RULES
+
+BUGS = sorted(path for path in run.BUGS.glob("*.patch") if not path.name.endswith(".twin.patch"))
+TWINS = sorted(run.BUGS.glob("*.twin.patch"))
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory) -> Path:
+    copy = tmp_path_factory.mktemp("silent-bugs") / "tree"
+    mutants.copy_tree(mutants.ROOT, copy)
+    return copy
+
+
+# ------------------------------------------------------------------------------------------------ the patches
+
+
+def test_headers_name_rules_that_exist_and_threads_of_other_frameworks():
+    for path in BUGS:
+        bug = run.read_bug(path)
+        assert bug.breaks and (bug.rules or bug.guard), path.name
+        assert set(bug.rules) <= set(RULES), f"{path.name} expects {bug.rules}"
+        assert not bug.thread or re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", bug.thread), f"{path.name}: {bug.thread!r}"
+        assert bug.thread or not path.name.startswith("hist-"), f"{path.name} names no thread"
+        assert bug.twin or bug.twin_scene, f"{path.name} has no legitimate twin"
+
+
+def test_every_rule_has_a_bug_and_two_dozen_threads_are_among_them():
+    bugs = [run.read_bug(path) for path in BUGS]
+    missing = [rule for rule in RULES if not any(rule in bug.rules for bug in bugs)]
+    assert not missing, f"no planted bug for {missing}"
+    assert len({bug.thread for bug in bugs if bug.thread}) >= 24
+
+
+def test_a_twin_belongs_to_a_bug_and_touches_the_same_file():
+    for twin in TWINS:
+        bug = twin.with_name(twin.name.replace(".twin.patch", ".patch"))
+        assert bug.is_file(), f"{twin.name} has no bug"
+        files = [set(re.findall(r"^\+\+\+ b/(\S+)", path.read_text(), flags=re.MULTILINE)) for path in (bug, twin)]
+        assert files[1] <= files[0], f"{twin.name} touches {files[1]}, its bug {files[0]}"
+
+
+def test_every_patch_fits_onto_the_code_as_it_is(pristine):
+    bad = {path.name: reason for path in [*BUGS, *TWINS] if (reason := does_not_fit(path, pristine))}
+    assert not bad
+
+
+def does_not_fit(patch: Path, copy: Path) -> str | None:
+    """Applied and taken back, in one copy."""
+    reason = mutants.apply_patch(copy, patch)
+    if reason is None:
+        mutants.subprocess.run(["git", "apply", "-R", "-p1", str(patch)], cwd=copy, check=True,
+                               env=mutants.environment(copy), capture_output=True)
+    return reason
+
+
+# ------------------------------------------------------------------------------------------------ the harness
+
+
+def test_a_header_without_a_rule_is_refused_and_none_at_all_is_welcome(tmp_path):
+    path = tmp_path / "x.patch"
+    path.write_text("# thread: a/b#1\n# breaks: something\n--- a/x\n# rule: R1 (too late)\n")
+    with pytest.raises(ValueError, match="x.patch.*# rule"):
+        run.read_bug(path)
+    path.write_text("--- a/x\n+++ b/x\n")
+    assert run.read_bug(path) == run.Bug(path)
+    with pytest.raises(ValueError, match="no bug 'y'"):
+        run.choose(["y"], tmp_path)
+
+
+@pytest.mark.parametrize(("rules", "guard", "said", "verdict"), [
+    ("R6", "", run.Said({"R6": [{}], "R18": [{}]}), "named"),
+    ("R6", "", run.Said({"R18": [{}]}), "caught"),
+    ("R6", "", run.Said(guards=("DataError: a group is one task",)), "refused"),
+    ("", "one task", run.Said({"R7": [{}]}, guards=("DataError: a group is one task",)), "refused"),
+    ("", "one task", run.Said(guards=("DataError: something else",)), "refused"),
+    ("R6", "", run.Said(crashes=("KeyError: 1",)), "crashed"),
+    ("R6", "", run.Said(), "missed"),
+    ("R6", "", run.Said(stale="does not apply"), "stale"),
+])
+def test_each_verdict(rules, guard, said, verdict):
+    bug = run.Bug(Path("x.patch"), (rules,) if rules else (), guard=guard)
+    assert run.judge(bug, said) == verdict
+    outcome = run.Outcome(bug, verdict, said)
+    assert outcome.good == (verdict == ("named" if rules else "refused"))
+    assert not run.Outcome(bug, verdict, said, twin="R6: a false alarm").good
+
+
+def test_what_the_battery_says_counts_what_a_report_left_out():
+    finding = Finding("seven tokens")
+    notes = battery.Notes()
+    notes.add(LintReport((Answer("R3", "t", (finding,) * 5, further=2, further_errors=2, looked=9), Answer("R4", "t"))))
+    notes.add(LintReport((Answer("R5", "t", (Finding("look", severity="note"),), looked=1),)))
+    assert notes.counts == {"R3": 7} and len(notes.errors["R3"]) == battery.SHOWN
+    assert notes.looked == {"R3", "R5"}
+
+
+def test_summary_counts_recall_precision_and_false_alarms():
+    bug = run.Bug(Path("a.patch"), ("R1", "R2"))
+    outcomes = [
+        run.Outcome(bug, "named", run.Said({"R1": [{}], "R9": [{}]}, cpu_seconds=2.0), "clean"),
+        run.Outcome(bug, "missed", run.Said(cpu_seconds=4.0), "R4: a false alarm"),
+    ]
+    found = run.summary(outcomes, run.Said())
+    assert (found["named"], found["caught"], found["missed"], found["precision"]) == (1, 1, ["a"], 0.5)
+    assert found["twins called an error"] == ["a"] and found["cpu seconds a bug"] == 3.0
+    assert found["untouched code"] == "clean"
+
+
+# ------------------------------------------------------------------------------------------------ all the way
+
+
+def test_bugs_are_named_and_twins_are_clean_end_to_end(tmp_path, capsys):
+    """Three scenes of the battery only; `make silent-bugs` asks all."""
+    answer = tmp_path / "answer.json"
+    chosen = ["hist-skyrl-1492", "hist-skyrl-758", "rule-22", "hist-tinker-771-other"]
+    assert run.main([*chosen, "--only", "rollouts: qwen3", "--json", str(answer)]) == 0, capsys.readouterr().out
+    found = json.loads(answer.read_text())
+    assert [(bug["verdict"], bug["twin"]) for bug in found["bugs"]] == [("named", "clean")] * 3 + [("refused", "clean")]
+    assert found["summary"]["untouched code"] == "clean"
