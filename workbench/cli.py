@@ -115,12 +115,14 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--to", required=True, choices=("tensorboard", "trackio", "wandb"))
     sub.add_argument("--out", type=Path, help="folder the tracker writes in (default: named after it, beside the run)")
 
-    sub = command("show", _show, "a run, or one step of it: curves, trajectories, tokens, credit")
+    sub = command("show", _show, "a run, or one step of it: curves, trajectories, tokens, credit; or rollouts that another "
+                  "framework wrote")
     sub.add_argument("run_path", type=Path, metavar="RUN")
     sub.add_argument("step", type=int, nargs="?", metavar="STEP")
     sub.add_argument("--task", type=int, help="which group of the step (default: the first)")
     sub.add_argument("--attempt", type=int, help="which attempt of the group (default: the whole group)")
     sub.add_argument("--tokens", action="store_true", help="tokens coloured by author and credit")
+    sub.add_argument("--tokenizer", help="of rollouts of another framework: the policy whose tokens they are (else ids)")
     _add_html(sub)
 
     sub = command("play", _play, "play an environment yourself: you are the policy")
@@ -151,6 +153,16 @@ def _parser() -> argparse.ArgumentParser:
                      help="only this algorithm; may be repeated")
     sub.add_argument("--json", type=Path, metavar="FILE", help="also write every number to this file")
     _add_html(sub)
+
+    sub = command("audit", _audit, "engine against trainer on the same ids, why they differ, and whether syncs arrive; "
+                  "exit 1 if a fault is named")
+    sub.add_argument("source", help="a run folder (its newest checkpoint), a preset or a .toml file")
+    sub.add_argument("--step", type=_count, help="checkpoint of the run to load (default: the newest)")
+    sub.add_argument("--tasks", type=_count, default=4)
+    sub.add_argument("--attempts", type=_count, default=4, help="sampled at each task")
+    sub.add_argument("--json", action="store_true", help="print every number as JSON")
+    _add_html(sub)
+    _add_set(sub)
 
     sub = command("demo", _demo, "train the embedded agent and say whether it learned; exit 1 if a seed did not")
     sub.add_argument("--task", default="frozenlake", help="a preset")
@@ -333,14 +345,30 @@ def _replay(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     from workbench.cells.show import show_run, show_step
     from workbench.errors import ConfigError
+    from workbench.imported import looks_like_rollouts
     from workbench.store import open_run
 
+    if not (args.run_path / "run.json").exists() and looks_like_rollouts(args.run_path):
+        return _show_rollouts(args)
+    if args.tokenizer is not None:
+        raise ConfigError("--tokenizer is for rollouts of another framework; a run names its own policy")
     run = open_run(args.run_path)
     if args.step is None and (args.task is not None or args.attempt is not None or args.tokens):
         raise ConfigError("--task, --attempt and --tokens look at one step; name it: workbench show RUN STEP")
     view = show_run(run) if args.step is None else show_step(
         run, args.step, task=args.task or 0, attempt=args.attempt, tokens=args.tokens)
     _put(view, args.html)
+    return 0
+
+
+def _show_rollouts(args: argparse.Namespace) -> int:
+    from workbench.cells.show import show_rollouts
+    from workbench.errors import ConfigError
+
+    if args.step is not None or args.task is not None:
+        raise ConfigError(f"{args.run_path} holds rollouts of another framework, which have no steps or tasks to choose from; "
+                          "name an attempt: workbench show PATH --attempt 0")
+    _put(show_rollouts(args.run_path, attempt=args.attempt, tokenizer=args.tokenizer), args.html)
     return 0
 
 
@@ -466,6 +494,20 @@ def _bias(args: argparse.Namespace) -> int:
         write_file(args.json, replace=True, content=json.dumps(report.as_dict(), indent=1).encode())
     _put(report.view, args.html)
     return 0 if report.passed else 1
+
+
+def _audit(args: argparse.Namespace) -> int:
+    from workbench.cells.audit import audit_opened
+    from workbench.store import open_run
+
+    session = _session(args.source, args.settings, args.step)
+    run = open_run(args.source) if _is_run(args.source) else None
+    report = audit_opened(session, run, tasks=args.tasks, attempts=args.attempts)
+    if args.json:
+        print(json.dumps(report.as_dict(), indent=1))
+    else:
+        _put(report.view, args.html)
+    return 0 if report.clean else 1
 
 
 def _demo(args: argparse.Namespace) -> int:

@@ -53,12 +53,24 @@ def audit(what: Session | Run | Config | str | os.PathLike, *, tasks: int = TASK
     if tasks < 1 or attempts < 1 or syncs < 1:
         raise ConfigError(f"an audit needs at least one task, attempt and sync, got {tasks}, {attempts} and {syncs}")
     session, run, own = _opened(what, step)
+    return _audit(session, run, own, tasks=tasks, attempts=attempts, control=control, syncs=syncs, groups=groups,
+                  known=known or {})
+
+
+def audit_opened(session: Session, run: Run | None, *, tasks: int = TASKS, attempts: int = ATTEMPTS) -> MismatchReport:
+    """The same of a session that nobody else uses, of a run if it is of one."""
+    return _audit(session, run, True, tasks=tasks, attempts=attempts)
+
+
+def _audit(session: Session, run: Run | None, own: bool, *, tasks: int, attempts: int, control: bool = True,
+           syncs: int = SYNCS, groups: Sequence[Group] | None = None,
+           known: Mapping[str, Weights] = {}) -> MismatchReport:
     exchanges, ear = (), None
     if groups is None:
         groups, exchanges, ear = _sample(session, tasks, attempts)
     trajectories = trajectories_of(groups)
     claims = claims_of(trajectories)
-    trainer = _trainer(session, run, groups, claims, known or {})
+    trainer = _trainer(session, run, groups, claims, known)
     collecting = session.config.collect
     report = measure(trajectories, trainer, exchanges=exchanges, ear=ear, temperature=collecting.temperature,
                      top_p=collecting.top_p, claims=claims, about=_about(session, run),
@@ -66,6 +78,7 @@ def audit(what: Session | Run | Config | str | os.PathLike, *, tasks: int = TASK
     if not control:
         return report
     said = run_control(session, groups, syncs=syncs, engine=session.engine if own else None)
+    said = replace(said, about="" if own else "on an engine opened anew, as the session's was")
     return replace(report, control=said, causes=(*report.causes, *said.causes))
 
 

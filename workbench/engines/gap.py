@@ -69,7 +69,9 @@ class PlainForward:
             named |= {name: weights[held] for name in names if name not in weights}
         device = named[held].device
         ids = torch.as_tensor(ids_NT, dtype=torch.long, device=device)
-        where = {} if positions_NT is None else {"position_ids": torch.as_tensor(positions_NT, device=device)}
+        # With a mask of its own: without one, transformers takes a jump in position ids for the border of two sequences.
+        where = {} if positions_NT is None else {"position_ids": torch.as_tensor(positions_NT, device=device),
+                                                 "attention_mask": torch.ones_like(ids)}
         with torch.no_grad():
             return torch.func.functional_call(self._shell, named, (ids,), {"use_cache": False, **where},
                                               tie_weights=False).logits

@@ -45,6 +45,7 @@ MEND = {
 CERTAIN = 8.0   # standard errors that the share along a line to older weights must stand above zero
 HALF = 0.5      # a cause takes away at least this share of the gap
 ALIKE = 2.5     # rounding to a dtype is of the same size as what was found if their ratio is below this
+CLOSED = 0.05   # what leaves less than this share of the alarm has closed the gap: nothing simpler is looked for
 FITTED = 0.02   # a temperature nearer than this to the one that was declared is no finding: rounding bends a little too
 SUBSET = 192    # tokens that temperature and top-p are fitted on
 
@@ -116,9 +117,7 @@ def explain(forward: Forward, claims: Claims, limits: tuple[float, float], toggl
     for _ in range(4):
         beyond = not within(left, limits)
         found: list[tuple[float, Toggle, np.ndarray, str]] = []
-        candidates = [t for t in toggles if not t.declared] + (list(rarely) if beyond else [])
-        candidates += list(_fitted(forward, claims, now)) if beyond and fit else []
-        for toggle in candidates:
+        for toggle in _candidates(forward, claims, now, toggles, rarely, beyond, fit):
             if not beyond and not toggle.of_weights:
                 continue
             after = difference(forward, claims, replace(now, **toggle.change))
@@ -126,6 +125,8 @@ def explain(forward: Forward, claims: Claims, limits: tuple[float, float], toggl
             why = _convincing(left, after, beyond, toggle)
             if why is not None:
                 found.append((_mean(after), toggle, after, why))
+                if _mean(after) < CLOSED * limits[0]:
+                    break
         if not found:
             break
         # The smallest remainder; of equal ones the first, which is the simpler hypothesis.
@@ -134,6 +135,9 @@ def explain(forward: Forward, claims: Claims, limits: tuple[float, float], toggl
         steps.append(Step(toggle.kind, toggle.words, _mean(left), _mean(after)))
         causes.append(Cause(toggle.kind, toggle.words, why))
         now, left = replace(now, **toggle.change), after
+        if toggle.kind == DTYPE:  # two computations in that dtype differ by its rounding still
+            named = str(toggle.change.get("dtype") or toggle.change["head_dtype"])
+            limits = tuple(map(max, limits, limits_for((named,), False)))
     if not within(left, limits):
         by_size = _by_size(forward, claims, now, left, [*toggles, *rarely]) if not causes else None
         causes.append(by_size or Cause(UNEXPLAINED, "none of the hypotheses closes the gap", (
@@ -142,6 +146,16 @@ def explain(forward: Forward, claims: Claims, limits: tuple[float, float], toggl
         if by_size is not None:
             steps.append(Step(DTYPE, by_size.words, _mean(left), 0.0))
     return Explained(tuple(steps), tuple(causes), left, tried)
+
+
+def _candidates(forward: Forward, claims: Claims, now: Hypothesis, toggles: Sequence[Toggle],
+                rarely: Sequence[Toggle], beyond: bool, fit: bool) -> Iterator[Toggle]:
+    """Simple ones first."""
+    yield from (toggle for toggle in toggles if not toggle.declared)
+    if beyond:
+        yield from rarely
+        if fit:
+            yield from _fitted(forward, claims, now)
 
 
 def difference(forward: Forward, claims: Claims, hypothesis: Hypothesis) -> np.ndarray:

@@ -20,7 +20,8 @@ from torch import Tensor
 from workbench.engines.base import Engine, Request
 from workbench.engines.gap import PlainForward
 from workbench.errors import DataError, EngineError, LearnerError
-from workbench.mismatch.causes import SHARED, SYNC, Cause, Explained, explain, part_toggles, weight_toggles
+from workbench.mismatch.causes import (SHARED, SYNC, UNEXPLAINED, Cause, Explained, explain, limits_for, part_toggles,
+                                       weight_toggles)
 from workbench.mismatch.claims import Claims, Ear
 from workbench.mismatch.forward import NOW, Forward, Hypothesis, Sequences, Weights
 
@@ -54,6 +55,7 @@ class Control:
     whole: bool = False
     causes: tuple[Cause, ...] = ()
     skipped: str = ""
+    about: str = ""
 
     @property
     def passed(self) -> bool:
@@ -71,7 +73,7 @@ class Control:
             said.append(f"a weight of the learner changed, no sync: the engine moved by {self.untold_moved:.2g} nats")
         if self.zero_moved is not None:
             same = "the same bit for bit" if self.zero_weights else "NOT the same"
-            said.append(f"{self.zero_updates} updates at learning rate 0: weights {same}, the engine moved by "
+            said.append(f"{self.zero_updates} update(s) at learning rate 0: weights {same}, the engine moved by "
                         f"{self.zero_moved:.2g} nats")
         elif self.skipped:
             said.append(f"updates at learning rate 0 were not made: {self.skipped}")
@@ -150,7 +152,7 @@ def zero_control(engine: Engine, model: torch.nn.Module, weights: Callable[[], W
             if not same or zero > allowed:
                 causes.append(Cause(SYNC, "updates at learning rate 0 moved the policy", f"weights "
                                     f"{'are the same' if same else 'differ'}, the engine moved by {zero:.2g} nats"))
-        share, nats, named = _planted(engine, model, now, sync, vocabulary, first)
+        share, nats, named = _planted(engine, model, now, sync, vocabulary, first, dtype)
         result |= {"planted_share": share, "planted_nats": nats}
         causes += named
     except EngineError as error:  # an engine that checks itself says what is wrong before we do
@@ -197,7 +199,7 @@ def _untold(engine: Engine, vocabulary: int, live: Mapping[str, Tensor], first: 
 
 
 def _planted(engine: Engine, model: torch.nn.Module, now: Weights, sync: Callable[[Weights], None], vocabulary: int,
-             first: _Said) -> tuple[float, float, list[Cause]]:
+             first: _Said, dtype: str) -> tuple[float, float, list[Cause]]:
     """Plant a change, and say how much of it arrived, how large it was, and what is wrong."""
     planted = plant(now, PlainForward(model).names.tied)
     sync(planted)
@@ -212,9 +214,9 @@ def _planted(engine: Engine, model: torch.nn.Module, now: Weights, sync: Callabl
     share = float(((claims.plain_M - old_M) * line).sum() / (line**2).sum())
     tied = any(len(names) > 1 for names in forward.plain.names.tied)
     toggles = weight_toggles(words)
-    found: Explained = explain(forward, claims, (0.05 * float(np.abs(line).mean()), float(np.abs(line).max())), toggles,
-                               part_toggles(forward, words, tied), fit=False)
-    named = [cause for cause in found.causes if FULL[0] > share or share > FULL[1] or cause.kind != "unexplained"]
+    found: Explained = explain(forward, claims, limits_for((dtype,), False), toggles, part_toggles(forward, words, tied),
+                               fit=False)
+    named = [cause for cause in found.causes if cause.kind != UNEXPLAINED]
     if not named and not FULL[0] < share < FULL[1]:
         named = [Cause(SYNC, "a planted change did not arrive in full", f"{share:.0%} of it")]
     sync(now)

@@ -33,10 +33,12 @@ def show_mismatch(report: Any) -> View:
     ribbon, line, label = _ribbon(report)
     waterfall = _waterfall(report)
     control = [] if report.control is None else [
-        f"zero-learning-rate control {'passed' if report.control.passed else 'NOT PASSED'}", *report.control.lines]
+        f"zero-learning-rate control {'passed' if report.control.passed else 'NOT PASSED'}"
+        f"{', ' + report.control.about if report.control.about else ''}", *report.control.lines]
     text = [visible(title), visible(report.verdict), *(f"  mend: {visible(c.mend)} ({visible(c.evidence)})"
                                                      for c in report.causes),
-            "", words.aligned([[visible(cell) for cell in row] for row in figures]), "",
+            "", words.aligned([[visible(cell) for cell in row] for row in figures]),
+            f"alarm: {visible(report.alarm_words)}", "",
             words.aligned([[visible(cell) for cell in row] for row in waterfall], right=(1, 2)), "",
             _histogram_line(report), *(f"{'' if i == 0 else '  '}{visible(said)}" for i, said in enumerate(control)),
             *(["", visible(label), line] if line else [])]
@@ -46,6 +48,7 @@ def show_mismatch(report: Any) -> View:
         *(m.note(tag("b", f"{cause.kind}: "), f"{cause.evidence}. To mend it: {cause.mend}") for cause in report.causes),
         m.table([[m.cell(name, style="font-weight:600"), m.cell(value), m.cell(meaning)]
                  for name, value, meaning in figures]),
+        m.note(f"Alarm: {report.alarm_words}"),
         m.picture(png, "what is left of the gap after each cause, and the histogram of raw ratios") if png else None,
         m.table([[m.cell(row[0]), *map(m.number_cell, row[1:])] for row in waterfall[1:]],
                 m.head_cells(waterfall[0], right=waterfall[0][1:])),
@@ -58,7 +61,7 @@ def _figures(report: Any) -> list[tuple[str, str, str]]:
     gap, ratios, whole = report.gap, report.ratios, report.whole
     rows = [("gap per token", f"mean {gap.mean:.2g}, largest {gap.largest:.2g} nats",
              f"{words.count(gap.tokens, 'sampled token')}; alarm at a mean of {report.alarm[0]:g} or {report.alarm[1]:g} at "
-             f"one token: {report.alarm_words}")]
+             "one token")]
     if report.trainer is not None:
         rows.append(("trainer's own pass", f"mean {report.trainer.mean:.2g}, largest {report.trainer.largest:.2g} nats",
                      "the numbers that training uses, beside one plain pass of its weights"))
@@ -82,7 +85,7 @@ def _figures(report: Any) -> list[tuple[str, str, str]]:
 def _waterfall(report: Any) -> list[list[str]]:
     """Header and rows: what was taken, the nats that it explains, what is left."""
     first = report.steps[0].before if report.steps else report.left.mean
-    rows = [["mean |engine - trainer|", "nats explained", "nats left"], ["before anything is tried", "", f"{first:.3g}"]]
+    rows = [["mean |engine - trainer|", "nats explained", "nats left"], ["engine against a plain pass of the trainer's weights", "", f"{first:.3g}"]]
     for step in report.steps:
         declared = " (declared: no fault)" if step.declared else ""
         rows.append([f"{step.kind}{declared}: {step.words}", f"{step.nats:.3g}", f"{step.after:.3g}"])
