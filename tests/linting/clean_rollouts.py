@@ -370,7 +370,8 @@ def collected(recipe: Recipe, engine: Engine | None = None) -> Evidence:
 def _context(recipe: Recipe, chat: ChatFormat, family: EnvFamily, tasks: Sequence[Task]) -> int | None:
     if recipe.room is None:
         return None
-    openings = [family.inner.make().reset(task, 0) for task in tasks]
+    sound = Rough(family.inner, False, recipe.talk)
+    openings = [sound.make().reset(task, 0) for task in tasks]
     return max(sum(len(span) for span in chat.open(opening)) for opening in openings) + recipe.room
 
 

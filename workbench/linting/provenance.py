@@ -137,13 +137,17 @@ def _stops(evidence: Evidence, flat: Flat, pairs: list[tuple[Asked, int]]) -> It
             yield Finding(f"the engine was told that {sorted(stops)} end a turn; the chat format says {sorted(known)}",
                           flat.place_of_span(evidence, p))
             return
-    stops = np.array(sorted({token_id for a, _ in pairs for token_id in a.exchange.request.stop_ids}), np.int32)
+    if not pairs:
+        return
+    stops = np.array(sorted({token_id for a, _ in pairs for token_id in a.exchange.request.stop_ids}))
+    ids = [a.exchange.completion.token_ids for a, _ in pairs]
+    stop_T = (np.concatenate(ids)[:, None] == stops).any(1)
+    end_E = np.cumsum([len(each) for each in ids])
+    ended_E = np.array([a.exchange.completion.finish == "stop" for a, _ in pairs])
+    if np.array_equal(np.flatnonzero(stop_T), end_E[ended_E] - 1):
+        return  # a stop token where a turn was ended, last in it, and nowhere else
     for a, p in pairs:
-        ids = a.exchange.completion.token_ids
-        found = (ids[:, None] == stops).any(1)
-        # The stop token stands where the turn ended by itself, last, and nowhere else.
-        if int(found.sum()) != (a.exchange.completion.finish == "stop") or (found.any() and not found[-1]):
-            yield from _stop(evidence, flat, p, a.exchange.completion, a.exchange.request.stop_ids)
+        yield from _stop(evidence, flat, p, a.exchange.completion, a.exchange.request.stop_ids)
 
 
 def _stop(evidence: Evidence, flat: Flat, p: int, completion: Completion, stops: frozenset[int]) -> Iterator[Finding]:
@@ -237,8 +241,8 @@ def _batch(evidence: Evidence) -> Iterator[Said]:
     if evidence.groups and len(evidence.flat.ids_T) == len(eligible_T):
         sampled_T = evidence.flat.sampled_T
         yield from _first(evidence, eligible_T != sampled_T, lambda t: (
-            f"{token(evidence, int(batch.token_ids_T[t]))} was {'' if sampled_T[t] else 'not '}sampled here, and counts "
-            f"as {'trained' if eligible_T[t] else 'not trained'}"))
+            f"{token(evidence, int(batch.token_ids_T[t]))} was {'' if sampled_T[t] else 'not '}sampled here; the batch "
+            f"{'trains it' if eligible_T[t] else 'leaves it out'}"))
     else:
         sampled_T = eligible_T
     if credit is None or len(credit.weight_T) != len(sampled_T):

@@ -1,4 +1,4 @@
-"""Tokens: prefixes, provenance, alignment (R1 R3 R4, in files of their own), trained share, turn ids, noise (R5 R9 R22).
+"""Tokens: trained share, turn ids, noise (R5 R9 R22); prefixes, provenance, alignment (R1 R3 R4) in files of their own.
 
 Axis letters: N trajectories · G in a group · P spans · T tokens.
 """
