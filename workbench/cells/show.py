@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from workbench.dumps import Imported
 from workbench.errors import DataError, PolicyError
 from workbench.metrics import filter_words
 from workbench.store import Run, open_run
@@ -126,6 +127,18 @@ def show_replay(run: Run | str | Path, step: int) -> View:
     run = _opened(run)
     report = replay_step(run, step, from_dict(run.config).algorithm)
     return show_text(report.text, title=f"replay of {run.name}, step {step}")
+
+
+def show_rollouts(path: Imported | str | Path, *, attempt: int | None = None, tokenizer: str | None = None) -> View:
+    """Rollouts that another framework wrote (`read_rollouts` says which are known): what the file holds and what not, then the
+    first attempts, or number `attempt`, token by token with what is trained. `tokenizer`: a policy or path whose tokenizer
+    gives the tokens their texts; ids are shown without.
+    """
+    from workbench.imported import read_rollouts
+    from workbench.views import show_imported
+
+    found = path if isinstance(path, Imported) else read_rollouts(path)
+    return show_imported(found, None if tokenizer is None else _token_texts(tokenizer), attempt=attempt)
 
 
 def _opened(run: Run | str | Path) -> Run:

@@ -142,9 +142,13 @@ def _files(path: Path) -> Iterator[Path]:
 
 def _reader(file: Path) -> Reader | None:
     """Whose rows these are: told by the first one that can be read."""
-    with file.open("rb") as opened:
-        if opened.read(4) == b"PAR1":
-            return TABLES if trl_tables.is_table(file) else None
+    try:
+        with file.open("rb") as opened:
+            is_parquet = opened.read(4) == b"PAR1"
+    except OSError as error:
+        raise DataError(f"{file} cannot be opened ({error.strerror}); make it readable, or name the files to read") from error
+    if is_parquet:
+        return TABLES if trl_tables.is_table(file) else None
     for line in islice(lines_of(file), LOOK):
         if line.row is not None:
             for reader in READERS:

@@ -25,6 +25,7 @@ HOME = {
     "show_demo": "evaluation",
     "show_diff": "run_diff",
     "show_lint": "lint",
+    "show_imported": "imported",
     "show_live": "live",
     "show_status": "live",
     "show_metrics": "records",

@@ -1,0 +1,122 @@
+"""Rollouts of another framework: what was read and what is not in the file, then attempt by attempt what is trained.
+
+    show_imported(found, chat.token_texts)      tokens by author, trained ones marked
+    show_imported(found)                        ids instead of texts; texts where the file has no ids
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from workbench.dumps import Imported, RawSequence
+from workbench.errors import DataError
+from workbench.types import Observation, Segment, Source, Span, StopReason, Task, Trajectory, Turn, View
+from workbench.views import markup as m
+from workbench.views import words
+from workbench.views.escape import capped, visible
+from workbench.views.markup import Html
+from workbench.views.tokens import show_tokens
+
+TokenTexts = Callable[[Sequence[int]], list[str]]
+LONGEST_TEXT = 4_000  # characters of a prompt or completion of which only the text is known
+
+
+def show_imported(found: Imported, token_texts: TokenTexts | None = None, *, attempt: int | None = None,
+                  max_attempts: int = 4, max_tokens: int = 800) -> View:
+    """What was read from a dump: the first `max_attempts` attempts, or number `attempt` (counted from 0) alone.
+
+    You will see each sequence as in `show_tokens`: `[TRAIN ...|` is trained by its mask, `[weight0 ...|` was sampled and is
+    masked out, `[widened ...|` is trained though the file itself says that no model wrote it, the rest is prompt and reply.
+    Arrays that do not fit their tokens are drawn as far as they go, and a line says so. Raises DataError for an attempt that
+    is not there.
+    """
+    names = found.attempts
+    if attempt is not None and not 0 <= attempt < len(names):
+        raise DataError(f"there is no attempt {attempt} in {found.source}; they are counted from 0 to {len(names) - 1}")
+    shown = names[:max_attempts] if attempt is None else names[attempt:attempt + 1]
+    head = f"{found.framework}: {words.count(len(names), 'attempt')}, {found.num_trained:,} trained tokens"
+    html: list[Html] = [m.heading(head)]
+    for line in found.about.splitlines()[1:]:
+        html.append(m.warning(line) if line[:3].isupper() else m.note(line))
+    text = [found.about]
+    for name in shown:
+        drawn, lines = _attempt([s for s in found.sequences if s.attempt == name], token_texts or _numbers, max_tokens)
+        html += drawn
+        text += ["", *lines]
+    if attempt is None and len(names) > len(shown):
+        notice = f"first {len(shown)} attempts shown, {len(names) - len(shown)} hidden"
+        html.append(m.warning(notice))
+        text.append(f"… {notice}")
+    return m.finished(m.card(*html), visible("\n".join(text)))
+
+
+def _numbers(ids: Sequence[int]) -> list[str]:
+    return [f"[{token}]" for token in ids]
+
+
+def _attempt(sequences: Sequence[RawSequence], token_texts: TokenTexts, max_tokens: int) -> tuple[list[Html], list[str]]:
+    first = sequences[0]
+    facts = [f"group {first.group}" if first.group is not None else "no group"]
+    facts.append("not scored" if first.reward is None else f"reward {words.signed(first.reward)}")
+    if first.advantage is not None:
+        facts.append(f"advantage {words.signed(first.advantage)}")
+    facts += ["cut off"] if any(sequence.truncated for sequence in sequences) else []
+    facts += [f"broke off: {first.failed}"] if first.failed else []
+    label = f"{first.attempt}: {', '.join(facts)}"
+    unfit = [line for sequence in sequences for line in _unfit(sequence)]
+    html, text = [m.note(label), *map(m.warning, unfit)], [label, *(f"⚠ {line}" for line in unfit)]
+    if any(sequence.completion_ids is not None for sequence in sequences):
+        trajectory, weight, advantage = _drawable(sequences)
+        columns = {"weight": weight} | ({} if np.isnan(advantage).all() else {"advantage": advantage})
+        view = show_tokens(trajectory, token_texts, columns, max_tokens=max_tokens)
+        return [*html, Html(view.html)], [*text, view.text]
+    for sequence in sequences:
+        for what, said in (("prompt", sequence.prompt_text), ("completion", sequence.completion_text)):
+            shown = capped(said or "", LONGEST_TEXT)
+            html += [m.note(f"{what} (text alone)"), m.block(shown)]
+            text += [f"[{what}, text alone|{visible(shown)}]"]
+    return html, text
+
+
+def _unfit(sequence: RawSequence) -> list[str]:
+    """Arrays that are not as long as the tokens they are about."""
+    pairs = [(name, getattr(sequence, name), sequence.completion_ids) for name in ("mask", "sampled", "logprobs", "advantages")]
+    pairs.append(("prompt_mask", sequence.prompt_mask, sequence.prompt_ids))
+    return [f"sequence {sequence.number}: {name} has {len(array)} entries for {len(ids)} tokens; drawn as far as they go"
+            for name, array, ids in pairs if array is not None and ids is not None and len(array) != len(ids)]
+
+
+def _drawable(sequences: Sequence[RawSequence]) -> tuple[Trajectory, np.ndarray, np.ndarray]:
+    """The sequences as segments of one trajectory that is only drawn, and its columns weight and advantage [T]."""
+    segments, weights, advantages = [], [], []
+    for sequence in sequences:
+        prompt = sequence.prompt_ids if sequence.prompt_ids is not None else np.zeros(0, np.int32)
+        ids = sequence.completion_ids if sequence.completion_ids is not None else np.zeros(0, np.int32)
+        trained = _fitted(sequence.mask, len(ids), 0) != 0
+        sampled = trained if sequence.sampled is None else _fitted(sequence.sampled, len(ids), 0) != 0
+        logprobs = _fitted(sequence.logprobs, len(ids), np.nan)
+        spans = [Span(Source.PROMPT, 0, np.maximum(prompt, 0))]
+        edges = [0, *(np.flatnonzero(np.diff(sampled)) + 1), len(ids)] if len(ids) else []
+        for a, b in zip(edges, edges[1:]):
+            spans.append(Span(Source.POLICY if sampled[a] else Source.ENV, sequence.number, np.maximum(ids[a:b], 0),
+                              logprobs[a:b] if sampled[a] else None))
+        segments.append(Segment(tuple(spans)))
+        prompt_weight = _fitted(sequence.prompt_mask, len(prompt), 0)
+        weights += [prompt_weight != 0, trained]
+        row = np.full(len(ids), np.nan if sequence.advantage is None else sequence.advantage)
+        row = row if sequence.advantages is None else _fitted(sequence.advantages, len(ids), np.nan)
+        advantages += [np.full(len(prompt), np.nan), np.where(trained, row, np.nan)]
+    first = sequences[0]
+    turns = tuple(Turn(k, "", reward=0.0) for k in range(len(sequences)))
+    trajectory = Trajectory(Task(first.attempt, "imported", 0), 0, 0, Observation(()), turns, tuple(segments),
+                            StopReason.TERMINATED, outcome=first.reward, scored=first.reward is not None)
+    return trajectory, np.concatenate(weights).astype(np.float64), np.concatenate(advantages)
+
+
+def _fitted(array: np.ndarray | None, length: int, missing: float) -> np.ndarray:
+    """The array cut, or filled with `missing`, to `length`."""
+    fitted = np.full(length, missing, np.float64)
+    if array is not None:
+        fitted[:min(length, len(array))] = array[:length]
+    return fitted
