@@ -54,7 +54,8 @@ class _Listening:
 
     def backward(self, loss: Tensor) -> None:
         self.losses.append(float(loss.detach()))
-        self._accelerator.backward(loss)
+        if loss.requires_grad:  # else it has no gradient, which is an answer, too
+            self._accelerator.backward(loss)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._accelerator, name)

@@ -497,7 +497,7 @@ RULES: tuple[Rule, ...] = (
         needs=("family",), check=_isolated, when="start", threads=("meta-pytorch/OpenEnv#841",),
     ),
     Rule(
-        "R20", "the recorded actions, replayed, give the recorded replies and rewards",
+        "R20", "replayed actions give the recorded replies and rewards",
         means="What is trained on is not what happened: rewards, replies or ends belong to another action, another turn or "
               "another attempt.",
         mend="Compare collecting with the environment from the turn that is named on. An environment that is not the same "

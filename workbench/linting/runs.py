@@ -222,7 +222,7 @@ def _list(values: Sequence[int]) -> str:
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        "R21", "a run: every batch once, by the weights of the step before, with the numbers of its trajectories",
+        "R21", "a run goes on where it stood",
         means="The run is not the training that its curves show: data counts twice, weights that sample and weights that "
               "are trained have parted, or steps are claimed that taught nothing.",
         mend="Compare with the run's events where it was resumed; go on from the checkpoint before the step that is named.",

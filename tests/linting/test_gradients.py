@@ -1,0 +1,305 @@
+"""R19: whatever is wrong between credit and the weights changes the learner's gradient, and not the plain one."""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from learning_data import make_groups, tiny_model, unscore
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from workbench.algorithms import ALGORITHMS, GRPO, PPO, StarPO
+from workbench.algorithms.filtering import Filter
+from workbench.algorithms.masks import Masks
+from workbench.batch import Batch
+from workbench.critic import CriticConfig
+from workbench.findings import Answer
+from workbench.learner import Learner, LearnerConfig
+from workbench.learner_probe import MAX_PARAMETERS, LearnerProbe, probe_of
+from workbench.linting import Evidence, check
+from workbench.linting.gradients import RULES, few_groups
+from workbench.ops.value import ValueLoss
+
+
+def asked(algorithm, model=None, critic=CriticConfig(), groups=None, **settings) -> Answer:
+    """What R19 says of a policy that is about to be trained like this."""
+    groups = unscore(make_groups(tasks=2, attempts=3), 1, 2) if groups is None else groups
+    probe = probe_of(tiny_model() if model is None else model, algorithm, LearnerConfig(**settings), critic)
+    evidence = Evidence(tuple(map(tuple, groups)), batch=Batch.from_groups(groups), algorithm=algorithm, probe=probe)
+    return check(evidence, RULES)["R19"]
+
+
+def clean(answer: Answer) -> bool:
+    return not answer.findings and not answer.missing and answer.looked > 0
+
+
+# ------------------------------------------------------------------------------------------------ nothing is wrong
+
+
+QUICK = ("gspo", "cispo", "reinforce_pp", "turn_ppo")  # the others are these with other credit
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.full)
+                                  for name in ALGORITHMS if name != "gigpo"])
+def test_every_algorithm_passes(name):
+    assert clean(answer := asked(ALGORITHMS[name]())), answer
+
+
+@pytest.mark.parametrize("algorithm", [
+    GRPO(entropy_coef=0.001, kl_coef=0.001, sampler_cap=2.0, dual_clip=3.0, epochs=2, minibatches=3),
+    GRPO(objective="gspo", clip_low=3e-4, clip_high=4e-4, reduction="seq-mean-token-mean", kl_coef=0.1, kl_estimator="k2"),
+    GRPO(reduction="fixed-length", fixed_length=30, masks=Masks(loss_mask=False), entropy_coef=0.1),
+    PPO(kl_in="loss", kl_coef=0.01, kl_estimator="abs", entropy_coef=0.01, value_clip=0.0, minibatches=4),
+    PPO(bootstrap="truncated", masks=Masks(advantage_mask=False), kl_coef=0.01, filter=Filter("top_share", share=0.5)),
+], ids=range(5))
+def test_many_settings_pass(algorithm):
+    assert clean(answer := asked(algorithm)), answer
+
+
+@pytest.mark.parametrize("settings", [
+    {"precision": "bf16"}, {"layout": "padded", "weight_decay": 0.1, "warmup_updates": 7, "max_grad_norm": 0.01},
+    pytest.param({"micro_batch_tokens": 1}, marks=pytest.mark.full)], ids=str)
+@pytest.mark.parametrize("trunk", ["own", "policy"])
+def test_precision_layout_and_trunk_pass(settings, trunk):
+    algorithm = StarPO(minibatch_size=0, minibatches=2)
+    assert clean(answer := asked(algorithm, critic=CriticConfig(trunk=trunk), **settings)), answer
+
+
+def test_a_history_of_many_segments_and_another_architecture_pass():
+    assert clean(asked(GRPO(entropy_coef=0.01), groups=make_groups(tasks=2, attempts=3, fresh=True)))
+    torch.manual_seed(0)
+    gpt = GPT2LMHeadModel(GPT2Config(vocab_size=61, n_positions=128, n_embd=32, n_layer=2, n_head=4))
+    assert clean(answer := asked(PPO(), model=gpt)), answer
+
+
+def test_it_changes_nothing():
+    """Neither the policy nor the process's own random numbers."""
+    model = tiny_model()
+    before, state = {n: w.clone() for n, w in model.state_dict().items()}, torch.random.get_rng_state()
+    attention = model.config._attn_implementation
+    asked(PPO(), model=model)
+    assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
+    assert torch.equal(state, torch.random.get_rng_state()) and model.config._attn_implementation == attention
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_policy_that_is_too_large_is_not_tried():
+    model = tiny_model()
+    model.weights_of_a_large_one = torch.nn.Parameter(torch.zeros(1).expand(MAX_PARAMETERS + 1), requires_grad=False)
+    answer = check(Evidence(batch=Batch.from_groups(make_groups()), algorithm=GRPO(),
+                            probe=probe_of(model, GRPO(), LearnerConfig())), RULES)["R19"]
+    assert answer.status == "not checked" and "small enough" in answer.missing[0] and "20,000,000" in answer.missing[0]
+
+
+def test_a_few_whole_groups_are_taken_and_of_a_long_one_some_attempts():
+    batch = Batch.from_groups(make_groups(tasks=3, attempts=4))
+    lengths = [int(batch.segment_lengths_S[batch.trajectory_of_segment_S // 4 == g].sum()) for g in range(3)]
+    assert few_groups(batch, sum(lengths[:2])).tolist() == list(range(8))
+    assert len(few_groups(batch, 1)) == 2
+    assert few_groups(Batch.from_groups(unscore(make_groups(tasks=1, attempts=1), 0, 0)), 100).tolist() == []
+
+
+# ------------------------------------------------------------------------------------------------ something is
+
+
+@dataclass(frozen=True)
+class Loudest(GRPO):
+    """An algorithm with a loss of its own."""
+
+    def loss(self, inputs):
+        found = super().loss(inputs)
+        return replace(found, loss_M=found.loss_M * 1.5)
+
+
+def no_grad_around_kl(monkeypatch):
+    import workbench.algorithms.policy_gradient as module
+    real = module.reference_loss
+    monkeypatch.setattr(module, "reference_loss", lambda *a: (real(*a)[0].detach(), real(*a)[1]))
+
+
+def the_shift_is_forgotten(monkeypatch):
+    import workbench.microbatch as module
+    monkeypatch.setattr(module, "scoring_position", lambda position_M: position_M.clamp(max=position_M.max() - 1))
+
+
+def a_mean_per_micro_batch(monkeypatch):
+    import workbench.learner as module
+    monkeypatch.setattr(module, "masked_sum_over", lambda v, w, _: (v * w.to(v.dtype)).sum() / (w != 0).sum())
+
+
+def the_mask_is_not_applied(monkeypatch):
+    import workbench.learner as module
+    monkeypatch.setattr(module, "masked_sum_over", lambda v, w, d: v.sum() / d)
+
+
+def the_sign_of_the_entropy(monkeypatch):
+    import workbench.learner as module
+    real = module.entropy_of
+    monkeypatch.setattr(module, "entropy_of", lambda logits: -real(logits))
+
+
+def all_prompts_are_the_first(monkeypatch):
+    import workbench.microbatch as module
+    real = module.Rows.of.__func__
+    monkeypatch.setattr(module.Rows, "of", classmethod(
+        lambda cls, *a: replace(found := real(cls, *a), same_prompt_S=found.same_prompt_S * 0)))
+
+
+def advantages_one_token_late(monkeypatch):
+    import workbench.algorithms.policy_gradient as module
+    real = module.PolicyGradient.loss
+    monkeypatch.setattr(module.PolicyGradient, "loss",
+                        lambda self, i: real(self, replace(i, advantage_M=i.advantage_M.roll(1))))
+
+
+def bounds_change_places(monkeypatch):
+    import workbench.algorithms.policy_gradient as module
+    real = module.clipped_surrogate
+    monkeypatch.setattr(module, "clipped_surrogate", lambda *a, low, high, dual=0.0: real(*a, low=high, high=low, dual=dual))
+
+
+def every_micro_batch_clears_the_gradient(monkeypatch):
+    real = Learner._forward_backward
+    monkeypatch.setattr(Learner, "_forward_backward",
+                        lambda self, *a: (self._clear_gradients(), real(self, *a)) and None)
+
+
+def the_last_trained_token_is_dropped(monkeypatch):
+    import workbench.learner as module
+    real = module.shares_of
+
+    def shorter(algorithm, batch, credit, used_T):
+        last = batch.segment_offsets[1:] - 1
+        used_T = used_T.clone()
+        for start, stop in zip(batch.segment_offsets.tolist(), batch.segment_offsets[1:].tolist()):
+            if used_T[start:stop].any():
+                used_T[start + int(used_T[start:stop].nonzero()[-1])] = False
+        return real(algorithm, batch, credit, used_T) if len(last) else {}
+
+    monkeypatch.setattr(module, "shares_of", shorter)
+
+
+def old_logprobs_are_the_samplers(monkeypatch):
+    real = Learner._forward_backward
+    monkeypatch.setattr(Learner, "_forward_backward", lambda self, batch, *a: real(
+        self, replace(batch, old_logp_T=batch.rollout_logp_T), *a))
+
+
+def values_stand_one_token_late(monkeypatch):
+    import workbench.critic as module
+    real = module.Critic.values
+    monkeypatch.setattr(module.Critic, "values", lambda self, micro: real(self, micro).roll(1))
+
+
+def the_gradient_is_not_scaled_down(monkeypatch):
+    monkeypatch.setattr(Learner, "_scale_down", lambda *a: None)
+
+
+def decay_without_being_asked(monkeypatch):
+    real = Learner._adamw
+
+    def adamw(self, parameters, lr):
+        optimizer = real(self, parameters, lr)
+        optimizer.param_groups[0]["weight_decay"] = 100.0
+        return optimizer
+
+    monkeypatch.setattr(Learner, "_adamw", adamw)
+
+
+def the_warm_up_is_forgotten(monkeypatch):
+    monkeypatch.setattr(Learner, "_learning_rate", lambda self: self.config.lr)
+
+
+def a_pass_leaves_some_out(monkeypatch):
+    real = Learner._minibatches
+    monkeypatch.setattr(Learner, "_minibatches", lambda self, *a: [real(self, *a)[0]] * len(real(self, *a)))
+
+
+def an_epoch_is_lost(monkeypatch):
+    real = Learner.update
+
+    def update(self, batch, credit, *, step):
+        self.algorithm = replace(self.algorithm, epochs=1)
+        return real(self, batch, credit, step=step)
+
+    monkeypatch.setattr(Learner, "update", update)
+
+
+def the_value_loss_is_not_halved(monkeypatch):
+    import workbench.algorithms.ppo as module
+    real = module.clipped_value_loss
+    monkeypatch.setattr(module, "clipped_value_loss",
+                        lambda *a, clip: ValueLoss(2 * (found := real(*a, clip=clip)).loss, found.clipped))
+
+
+def the_last_value_is_that_before_the_last_token(monkeypatch):
+    import workbench.critic as module
+    real = module.Critic.facts
+
+    def facts(self, batch, needed_T, budget):
+        value_T, final_N = real(self, batch, needed_T, budget)
+        return value_T, torch.where(final_N.isnan(), final_N, value_T[batch.last_token_N.clamp(min=0)].nan_to_num(9.0))
+
+    monkeypatch.setattr(module.Critic, "facts", facts)
+
+
+FULL = GRPO(entropy_coef=0.001, kl_coef=0.001, reduction="seq-mean-token-mean")
+BUGS = [
+    (no_grad_around_kl, FULL, "kl term"), (the_shift_is_forgotten, FULL, "old_logp"),
+    (a_mean_per_micro_batch, FULL, "gradient"), (the_mask_is_not_applied, FULL, "gradient"),
+    (the_sign_of_the_entropy, FULL, "entropy term"), (all_prompts_are_the_first, FULL, "old_logp"),
+    (advantages_one_token_late, FULL, "policy term"), (bounds_change_places, FULL, "policy term"),
+    (every_micro_batch_clears_the_gradient, FULL, "gradient"), (the_last_trained_token_is_dropped, FULL, "gradient"),
+    (old_logprobs_are_the_samplers, FULL, "policy term"), (values_stand_one_token_late, PPO(), "value"),
+    (the_gradient_is_not_scaled_down, FULL, "AdamW"), (decay_without_being_asked, FULL, "AdamW"),
+    (the_warm_up_is_forgotten, FULL, "AdamW"), (a_pass_leaves_some_out, GRPO(minibatches=3), "pass 0"),
+    (an_epoch_is_lost, GRPO(epochs=3), "3 x 1"), (the_value_loss_is_not_halved, PPO(), "critic term"),
+    (the_last_value_is_that_before_the_last_token, PPO(bootstrap="truncated"), "final_value"),
+]
+
+
+@pytest.mark.parametrize(("bug", "algorithm", "words"), BUGS, ids=[bug.__name__ for bug, _, _ in BUGS])
+def test_negative_control_a_bug_is_found_and_told(bug, algorithm, words, monkeypatch):
+    from workbench.types import Group, StopReason
+
+    groups = make_groups(tasks=2, attempts=3)
+    if bug is the_last_value_is_that_before_the_last_token:
+        groups = [Group(tuple(replace(t, stop_reason=StopReason.MAX_TURNS) for t in group)) for group in groups]
+    bug(monkeypatch)
+    settings = {"max_grad_norm": 1e-3, "warmup_updates": 5}
+    answer = asked(algorithm, groups=groups, **settings)
+    assert answer.errors and any(words in finding.what for finding in answer.errors), answer
+
+
+def test_an_algorithm_with_a_loss_of_its_own_is_held_to_its_own(monkeypatch):
+    """The way to the weights is checked, the formula cannot be."""
+    assert clean(asked(Loudest()))
+    the_mask_is_not_applied(monkeypatch)
+    assert asked(Loudest()).errors
+
+
+def test_the_finding_points_at_the_trajectory(monkeypatch):
+    """One attempt's tokens are left out of the loss: that one is named."""
+    real = Learner._forward_backward
+
+    def deaf(self, batch, credit, micro, shares, numbers):
+        cut = {name: share._replace(weight_T=torch.where(batch.trajectory_of_token_T == 4, 0.0, share.weight_T))
+               for name, share in shares.items()}
+        return real(self, batch, credit, micro, cut, numbers)
+
+    monkeypatch.setattr(Learner, "_forward_backward", deaf)
+    answer = asked(GRPO())
+    assert {finding.place.trajectory for finding in answer.errors} == {"task-1/1"}
+
+
+def test_plain_and_learner_share_no_weights():
+    probe: LearnerProbe = probe_of(tiny_model(), PPO(), LearnerConfig())
+    batch = Batch.from_groups(make_groups())
+    known = probe.facts(PPO(), batch)
+    credit = PPO().credit(known)
+    first = probe.plain(PPO(), known, credit)
+    with torch.no_grad():
+        for parameter in probe._still(PPO())._bare.parameters():
+            parameter.mul_(2)
+    again = probe.plain(PPO(), known, credit)
+    assert all(torch.equal(first.by_name[name], again.by_name[name]) for name in first.by_name)
