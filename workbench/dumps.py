@@ -57,6 +57,14 @@ class RawSequence:
             return None
         return self.mask != 0
 
+    @property
+    def acted(self) -> np.ndarray | None:
+        """`trained`, and sampled where the framework says who wrote a token: those that can have logprob and credit."""
+        trained = self.trained
+        if trained is None or self.sampled is None or len(self.sampled) != len(trained):
+            return trained
+        return trained & self.sampled
+
 
 @dataclass(frozen=True, eq=False)
 class Imported:

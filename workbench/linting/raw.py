@@ -2,7 +2,7 @@
 
 The same rule ids as for our own rollouts; here each looks at the arrays alone, since there is no engine, no template and
 no environment to ask. Only what cannot be right in anybody's conventions is an error; what is merely unusual is a note.
-Tokens (R1 R3 R4 R5 R9 R12) are here, groups, credit and rewards in `raw_credit`.
+Tokens (R1 R3 R4 R5 R12) are here, groups, credit and rewards in `raw_credit`.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.dumps import RawSequence
-from workbench.findings import ERROR, NOTE, Finding, Looked, Missing, Place
+from workbench.findings import ERROR, NOTE, Finding, Looked, Missing
 from workbench.linting import raw_credit
 from workbench.linting.evidence import Evidence
 from workbench.linting.raw_credit import at, turns_of
@@ -206,17 +206,7 @@ def _mask_of_ids(sequences: Sequence[RawSequence]) -> Iterator[Finding]:
                   "is a token of the policy's as well", at(sequence, position=start + first), ERROR, count)
 
 
-# ------------------------------------------------------------------------------------------------ R9, R12
-
-
-def turn_numbers(evidence: Evidence) -> Iterator[Said]:
-    """R9: no turn of an attempt stands in the file twice."""
-    seen = Counter((sequence.attempt, sequence.number) for sequence in evidence.raw)
-    for (attempt, number), count in seen.items():
-        if count > 1:
-            yield Finding(f"this sequence stands in the file {count} times: whoever trains on it counts it so often",
-                          Place(attempt, segment=number), ERROR, count)
-    yield Looked(len(evidence.raw))
+# ------------------------------------------------------------------------------------------------ R12
 
 
 @dataclass(frozen=True)
@@ -251,7 +241,7 @@ def logprobs(evidence: Evidence) -> Iterator[Said]:
 
 
 def _trained_logprobs(sequence: RawSequence) -> _Logprobs | None:
-    mask = sequence.trained
+    mask = sequence.acted
     if mask is None or sequence.logprobs is None or len(sequence.logprobs) != len(mask) or not mask.any():
         return None
     where = np.flatnonzero(mask)
@@ -275,7 +265,6 @@ RAW_CHECKS: dict[str, Check] = {
     "R6": raw_credit.credit_of_attempts,
     "R7": raw_credit.group_identity,
     "R8": raw_credit.groups_that_teach,
-    "R9": turn_numbers,
     "R11": raw_credit.truncation,
     "R12": logprobs,
     "R16": raw_credit.rewards,

@@ -73,7 +73,7 @@ def _stretches(turns: Sequence[RawSequence]) -> list[tuple[RawSequence, int, np.
     """The advantages of every run of trained tokens (one is about a turn): where it begins, and the values."""
     found = []
     for sequence in turns:
-        mask = sequence.trained
+        mask = sequence.acted
         if mask is None or sequence.advantages is None or len(sequence.advantages) != len(mask):
             continue
         edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
@@ -254,7 +254,7 @@ def _surprise(turns: Sequence[RawSequence]) -> float | None:
     """Minus the logprob of all that was sampled in an attempt; None where it is not known."""
     total = 0.0
     for turn in turns:
-        mask = turn.trained
+        mask = turn.acted
         if mask is None or turn.logprobs is None or len(turn.logprobs) != len(mask):
             return None
         total -= float(np.nansum(turn.logprobs[mask]))

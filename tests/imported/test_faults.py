@@ -1,0 +1,65 @@
+"""Every planted fault is named by its rule and by no other; the files as they were written are clean."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import workbench as wb
+from tests.imported.planted import FILES, PLANTED, rows_of, write
+from workbench.imported import read_rollouts
+from workbench.linting import Evidence, check
+from workbench.linting.raw import RAW_CHECKS
+from workbench.linting.table import RULES
+
+CLEAN = sorted(str(path.relative_to(FILES)) for path in FILES.rglob("*")
+               if path.suffix in (".jsonl", ".parquet"))
+
+
+def of_arrays(path: Path):
+    """What the rules say of the sequences alone: no attempt is handed over as our own type."""
+    return check(Evidence(raw=read_rollouts(path).sequences), list(RULES.values()), RAW_CHECKS)
+
+
+@pytest.mark.parametrize("file", CLEAN)
+def test_clean_files_give_no_error(file):
+    assert wb.lint(FILES / file).named == ()
+    report = of_arrays(FILES / file)
+    assert report.errors == () and any(answer.looked for answer in report)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: f"{planted.file.split('.')[0]}: {planted.name}")
+def test_a_planted_fault_is_named_by_its_rule(planted, tmp_path):
+    rows = rows_of(planted.file)
+    planted.plant(rows)
+    report = of_arrays(write(rows, tmp_path / Path(planted.file).name))
+    assert report.named == (planted.rule,), report.text
+    found = report[planted.rule].errors[0]
+    assert planted.words in found.what and found.place.trajectory
+
+
+def test_the_lint_of_a_file_names_it_too(tmp_path):
+    """Through the door, where whole attempts are looked at by the rules for our own as well."""
+    for planted in {planted.file: planted for planted in PLANTED}.values():
+        rows = rows_of(planted.file)
+        planted.plant(rows)
+        path = write(rows, tmp_path / Path(planted.file).name)
+        linted = wb.lint(path)
+        assert planted.rule in linted.named and "verifiers" in linted.text or "TRL" in linted.text or "verl" in linted.text
+
+
+def test_every_rule_over_arrays_has_a_planted_fault():
+    assert {planted.rule for planted in PLANTED} == RAW_CHECKS.keys()
+    assert RAW_CHECKS.keys() <= RULES.keys()
+
+
+def test_rules_without_their_evidence_say_what_is_missing():
+    report = of_arrays(FILES / "verl_generations.jsonl")
+    for rule in ("R1", "R3", "R4", "R5", "R12"):
+        assert report[rule].status == "not checked" and report[rule].missing == ("token ids: the file has none",)
+    assert report["R22"].status == "not checked" and report["R6"].status == "not checked"
+    assert report["R7"].status == report["R8"].status == "passed"
+
+
+def test_text_tables_without_group_ids_are_not_passed_by_r7():
+    assert of_arrays(FILES / "trl_completions.parquet")["R7"].missing == ("group ids",)
