@@ -123,7 +123,7 @@ def _values(evidence: Evidence, flat: Flat, pairs: list[tuple[Asked, int]]) -> I
         for f in np.unique(spans).tolist():
             p, first = pairs[fit[f]][1], int(unequal_T[spans == f][0])
             offset = first - int(end_F[f] - len(values[fit[f]][0]))
-            yield Finding(f"the {what} recorded is {ours_T[first]}, the engine answered {theirs_T[first]}",
+            yield Finding(f"the {what} recorded is {ours_T[first]!s}, the engine answered {theirs_T[first]!s}",
                           flat.place_of_span(evidence, p, int(flat.start_P[p]) + offset, 1),
                           count=int((spans == f).sum()))
 
