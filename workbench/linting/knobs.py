@@ -2,7 +2,7 @@
 
 Turned on attempts that are made up so that every setting has something to act on: several turns, groups that differ much,
 little and not at all, attempts that were cut short, states that come back, two kinds of tasks, observations between the
-actions, a policy, a reference and a sampler that disagree. What has to move is credit, the loss or its gradient by token;
+actions, a policy, a reference and a sampler that disagree. What has to move is credit, or the gradient of the loss by token;
 and, where there is a learner to ask, the gradient of its weights or the updates that it makes: a setting that the
 algorithm heeds and the learner does not hand on is as dead as any other.
 
@@ -214,7 +214,7 @@ class _Trial:
         gradient = self._probe.learner(algorithm, batch, credit, 4 * batch.num_tokens)
         updates = self._probe.updates(algorithm, batch, credit)
         sizes = torch.tensor([int(used_T.sum()) for used_T in updates], dtype=torch.float64)
-        return [gradient.by_name[name] for name in sorted(gradient.by_name)] + [torch.tensor(gradient.loss), sizes]
+        return [gradient.by_name[name] for name in sorted(gradient.by_name)] + [sizes]
 
     def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
         if key not in self._known:
@@ -263,7 +263,7 @@ def _gradients(algorithm: Algorithm, batch: Batch, credit: Credit) -> list[Tenso
         error = algorithm.value_loss(value[fitted], batch.value_T[at][fitted].double(), credit.return_T[at][fitted])
         loss = loss + error.loss.sum()
     grads = torch.autograd.grad(loss, (logp, entropy, value), allow_unused=True)
-    return [loss.detach()] + [torch.zeros(0) if grad is None else grad for grad in grads]
+    return [torch.zeros(0) if grad is None else grad for grad in grads]
 
 
 def _differ(one: list[Tensor], other: list[Tensor]) -> bool:

@@ -1,0 +1,203 @@
+"""R13: a setting that was set and does nothing is found, whoever lost it; one that acts is not."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from learning_data import make_groups, tiny_model
+
+from workbench.algorithms import ALGORITHMS, GRPO, PPO
+from workbench.algorithms.filtering import Filter
+from workbench.algorithms.liveness import inert_settings
+from workbench.algorithms.masks import Masks
+from workbench.algorithms.rewards import Rewards
+from workbench.batch import Batch
+from workbench.errors import ConfigError
+from workbench.findings import Answer
+from workbench.learner import Learner, LearnerConfig
+from workbench.learner_probe import probe_of
+from workbench.linting import Evidence, check
+from workbench.linting.knobs import RULES, changed_settings, made_up
+
+SET = {
+    "clip_low": 0.1, "clip_high": 0.4, "dual_clip": 2.0, "sampler_cap": 1.5, "reduction": "seq-mean-token-sum",
+    "entropy_coef": 0.001, "kl_coef": 0.001, "epochs": 2, "minibatches": 3, "minibatch_size": 8, "gamma": 0.9, "lam": 0.9,
+    "gamma_turn": 0.8, "whiten": False, "bootstrap": "truncated", "value_clip": 0.1, "omega": 0.5, "baseline": "none",
+    "normalize_std": True, "fixed_length": 100, "objective": "cispo",
+}
+NESTED = [("rewards", Rewards("mean_std", "batch")), ("filter", Filter("top_share", share=0.5)),
+          ("filter", Filter(zero_variance="drop")), ("masks", Masks(loss_mask=False))]
+
+
+def asked(algorithm, probe=None) -> Answer:
+    batch = Batch.from_groups(make_groups()) if probe is not None else None
+    return check(Evidence(algorithm=algorithm, batch=batch, probe=probe), RULES)["R13"]
+
+
+def with_probe(algorithm) -> Answer:
+    return asked(algorithm, probe_of(tiny_model(), algorithm, LearnerConfig()))
+
+
+def settings_of(algorithm) -> list:
+    """The algorithm with each of the settings above by itself, where it has it and accepts it."""
+    made = []
+    for name, value in [*SET.items(), *NESTED]:
+        try:
+            if name in {f.name for f in fields(algorithm)} and getattr(algorithm, name) != value:
+                made.append(replace(algorithm, **{name: value}))
+        except ConfigError:
+            continue
+    return made
+
+
+# ------------------------------------------------------------------------------------------------ what acts
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_nothing_is_said_of_defaults_and_of_settings_that_act(name):
+    algorithm = ALGORITHMS[name]()
+    assert changed_settings(algorithm) == [] and asked(algorithm).status == "passed"
+    for changed in settings_of(algorithm):
+        if algorithm.name.startswith("reinforce_pp") and changed.rewards.normalize != "none":
+            continue  # whitening takes any scale and shift of the whole batch off again: that one is dead
+        assert len(changed_settings(changed)) >= 1 and not asked(changed).errors, changed
+
+
+def test_the_learner_hears_them_too():
+    algorithm = GRPO(entropy_coef=0.001, kl_coef=0.001, clip_high=0.3, epochs=2, reduction="fixed-length", fixed_length=40)
+    answer = with_probe(algorithm)
+    assert not answer.findings and answer.looked == 6 and not answer.missing
+
+
+def test_critic_settings_are_heard():
+    assert not with_probe(PPO(gamma=0.9, value_clip=0.1, minibatches=2, bootstrap="truncated")).findings
+
+
+def test_without_a_learner_that_is_said():
+    assert "a learner" in asked(GRPO(epochs=2)).missing[0]
+    assert not asked(GRPO()).missing
+
+
+@settings(max_examples=25)
+@given(name=st.sampled_from(list(ALGORITHMS)), chosen=st.lists(st.sampled_from(list(SET)), min_size=2, max_size=4))
+def test_settings_together_are_not_called_dead_unless_known_to_be(name, chosen):
+    algorithm = ALGORITHMS[name]()
+    for key in chosen:
+        try:
+            algorithm = replace(algorithm, **{key: SET[key]})
+        except (ConfigError, TypeError):
+            continue
+    dead = {key for key, is_dead, _ in inert_settings(algorithm, 16, 8) if is_dead}
+    for finding in asked(algorithm).findings:
+        assert finding.severity == "note" and finding.what.split()[0].removeprefix("algorithm.") in dead
+
+
+def test_a_normalisation_that_whitening_takes_off_again_is_found():
+    algorithm = ALGORITHMS["reinforce_pp"](rewards=Rewards("mean_std", "batch"))
+    assert {finding.what.split()[0] for finding in asked(algorithm).errors} >= {"algorithm.rewards.normalize"}
+
+
+def test_an_inert_setting_that_is_known_is_a_note_with_the_reason():
+    finding, = asked(GRPO(masks=Masks(advantage_mask=False))).findings
+    assert finding.severity == "note" and "gives all tokens of an attempt" in finding.what
+
+
+# ------------------------------------------------------------------------------------------------ what does not
+
+
+@dataclass(frozen=True)
+class WithDead(GRPO):
+    """A setting that nobody reads (NeMo-RL#3792)."""
+
+    positive_example_nll_weight: float = 0.0
+
+
+@dataclass(frozen=True)
+class Inner:
+    depth: int = 1
+    words: str = "a"
+
+
+@dataclass(frozen=True)
+class WithNested(GRPO):
+    inner: Inner = field(default_factory=Inner)
+
+
+def test_a_dead_setting_of_ones_own_algorithm_is_an_error():
+    assert not asked(WithDead()).findings
+    finding, = asked(WithDead(positive_example_nll_weight=0.1)).errors
+    assert "positive_example_nll_weight = 0.1 has no effect" in finding.what
+
+
+def test_a_dead_nested_setting_is_an_error():
+    assert changed_settings(WithNested(inner=Inner(depth=2))) == [("inner", "depth")]
+    finding, = asked(WithNested(inner=Inner(depth=2))).errors
+    assert "inner.depth = 2" in finding.what
+
+
+def ignore(monkeypatch, module: str, name: str, **instead):
+    import importlib
+    where = importlib.import_module(module)
+    real = getattr(where, name)
+    monkeypatch.setattr(where, name, lambda *a, **k: real(*a, **k | instead))
+
+
+@pytest.mark.parametrize(("setting", "bug"), [
+    ("clip_high", ("workbench.algorithms.policy_gradient", "clipped_surrogate", {"high": 0.2})),
+    ("clip_low", ("workbench.algorithms.policy_gradient", "clipped_surrogate", {"low": 0.2})),
+    ("dual_clip", ("workbench.algorithms.policy_gradient", "clipped_surrogate", {"dual": 0.0})),
+    ("fixed_length", ("workbench.algorithms.policy_gradient", "reduction", {"fixed_length": 256})),
+    ("gamma", ("workbench.algorithms.ppo", "gae", {"gamma": 1.0})),
+    ("lam", ("workbench.algorithms.ppo", "gae", {"lam": 1.0})),
+    ("value_clip", ("workbench.algorithms.ppo", "clipped_value_loss", {"clip": 0.5})),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_negative_control_a_setting_that_is_lost_in_the_arithmetic(setting, bug, monkeypatch):
+    kind = PPO if setting in ("gamma", "lam", "value_clip") else ALGORITHMS["dr_grpo"] if setting == "fixed_length" else GRPO
+    algorithm = kind(**{setting: SET[setting]}, epochs=2)  # with one update, bounds are known to be inert
+    assert not asked(algorithm).findings
+    ignore(monkeypatch, bug[0], bug[1], **bug[2])
+    assert [setting in finding.what for finding in asked(algorithm).errors] == [True]
+
+
+def test_negative_control_a_setting_that_the_learner_does_not_hand_on(monkeypatch):
+    """Credit and loss heed it; the learner takes the entropy without a gradient."""
+    import workbench.learner as module
+    real = module.entropy_of
+    monkeypatch.setattr(module, "entropy_of", lambda logits: real(logits.detach()))
+    finding, = with_probe(GRPO(entropy_coef=0.01)).errors
+    assert "entropy_coef = 0.01 changes what credit and loss say, but not what the learner does" in finding.what
+
+
+def test_negative_control_epochs_that_are_not_made(monkeypatch):
+    real = Learner.update
+
+    def update(self, batch, credit, *, step):
+        self.algorithm = replace(self.algorithm, epochs=1)
+        return real(self, batch, credit, step=step)
+
+    monkeypatch.setattr(Learner, "update", update)
+    finding, = with_probe(GRPO(epochs=2)).errors
+    assert "epochs = 2" in finding.what and "not what the learner does" in finding.what
+
+
+# ------------------------------------------------------------------------------------------------ made-up attempts
+
+
+def test_made_up_attempts_have_something_for_every_setting():
+    batch = made_up(np.arange(40))
+    group_N, reward_N = batch.group_of_trajectory_N, batch.reward_N
+    spreads = [float(reward_N[group_N == g].std()) for g in group_N.unique()]
+    assert min(spreads) < 1e-12 and max(spreads) > 1 and len({round(s, 3) for s in spreads}) > 3
+    assert bool(batch.context_full_N.any()) and bool((batch.truncated_N & ~batch.context_full_N).any())
+    assert bool(batch.terminated_N.any()) and len(batch.tag_N.unique()) == 2
+    assert int(batch.turn_T.max()) > 0 and bool((batch.response_T & ~batch.eligible_T).any())
+    assert set(np.arange(40)) >= set(batch.token_ids_T.tolist())
+
+
+def test_they_are_the_same_every_time():
+    one, other = made_up(np.arange(40)), made_up(np.arange(40))
+    assert one.token_ids_T.equal(other.token_ids_T) and one.reward_N.equal(other.reward_N)
+    assert one.old_logp_T.nan_to_num().equal(other.old_logp_T.nan_to_num())
