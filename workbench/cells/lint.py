@@ -184,10 +184,8 @@ def _probe(session: Session) -> Any:
 
 def _opened(path: Path) -> Any:
     """A run, or the rollouts of another framework."""
-    try:
-        from workbench.imported import looks_like_rollouts, read_rollouts
-    except ImportError:
-        return open_run(path)
+    from workbench.imported import looks_like_rollouts, read_rollouts
+
     if not (path / "run.json").exists() and looks_like_rollouts(path):
         return read_rollouts(path)
     return open_run(path)
