@@ -55,6 +55,7 @@ def _isolated(evidence: Evidence) -> Iterator[Said]:
     if not scripts:
         yield Missing(f"attempts, or a random policy of {family.name} to make some")
         return
+    yield from _shared(family, scripts)
     alone = [_alone(family, script) for script in scripts]
     again = [_alone(family, script) for script in scripts]
     yield Looked(len(scripts))
@@ -65,7 +66,6 @@ def _isolated(evidence: Evidence) -> Iterator[Said]:
                       "before, or the environment draws chance from somewhere else than dynamics_seed (then its family "
                       "says deterministic = False)")
         return
-    yield from _shared(family, scripts)
     for how, played in (("by hand", _interleaved(family, scripts)), ("by the runner", _through(evidence, scripts))):
         for script, expected, found in zip([*scripts, scripts[0]], [*alone, alone[0]], played):
             if expected != found:
