@@ -22,7 +22,7 @@ from workbench.types import (
     View,
 )
 from workbench.views import (progress, show_config, show_credit, show_curves, show_demo, show_evaluation, show_group,
-                             show_lint, show_masks, show_metrics, show_retokenized, show_rows, show_segment, show_switches,
+                             show_lint, show_masks, show_metrics, show_mismatch, show_retokenized, show_rows, show_segment, show_switches,
                              show_text, show_tokens, show_trajectory)
 from workbench.views.credit import Credited, failed_view, show_estimators
 from workbench.views.credit_editor import Edit
@@ -247,6 +247,26 @@ def lint_view(text: str = "go on") -> View:
     return show_lint(report, [trajectory(text)], lambda ids: [text for _ in ids])
 
 
+def mismatch_view(text: str = "go on") -> View:
+    """One cause named, one declared, a control that failed, tokens with a gap."""
+    from workbench.engines.gap import Gap
+    from workbench.mismatch.causes import Cause, Step
+    from workbench.mismatch.control import Control
+    from workbench.mismatch.figures import Ratios, Whole
+    from workbench.mismatch.report import MismatchReport, PerToken
+
+    gap = np.array([1e-6, -0.4, 0.3, np.nan, 2e-3])
+    zeros, ids = np.zeros(5, int), np.array([82, 105, 103, 104, 101])
+    control = Control(3, 0.5, 0.0, 0.0, 1, True, 0.2, 0.3, 4, True, (Cause("sync", f"nothing {text}", text),), about=text)
+    return show_mismatch(MismatchReport(
+        f"run {text}", Gap(0.2, 0.4, 5), (1e-4, 0.01), f"rounding {text}", Ratios.between(gap, np.zeros(5)),
+        Whole(0.1, 0.2, 0.01, 0.02, 0.5, 1.0, 5, 491), "", Gap(4e-7, 2e-6, 5),
+        (Step("dtype", f"declared {text}", 0.2, 0.19, True), Step("stale weights", text, 0.19, 1e-7)),
+        (Cause("stale weights", f"the engine has {text}", f"evidence {text}"),), Gap(1e-7, 2e-7, 5), 12, {"a": text},
+        PerToken(gap, ids, zeros, zeros, np.array([0, 0, 0, 1, 1]), np.arange(5)), control, text, (trajectory(text),),
+        lambda ids: [text for _ in ids]))
+
+
 # Every view of the package, as a function of the foreign text in it.
 VIEWS: dict[str, Callable[[str], View]] = {
     "trajectory": lambda x: show_trajectory(trajectory(x)),
@@ -277,4 +297,5 @@ VIEWS: dict[str, Callable[[str], View]] = {
     "mask-switches": switches,
     "retokenized": retokenized,
     "lint": lint_view,
+    "mismatch": mismatch_view,
 }

@@ -17,6 +17,7 @@ import torch
 
 from workbench.engines.gap import LIMITS
 from workbench.findings import NOTE, Finding, Looked, Missing
+from workbench.linting.bending import against_the_model
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, Said
 from workbench.types import Sampling
@@ -90,6 +91,7 @@ def logprob_settings(evidence: Evidence) -> Iterator[Said]:
         yield from _bent_as_named(evidence, sampled, sampling)
     yield from _batch_columns(evidence, sampled)
     yield from _as_answered(evidence, sampled)
+    yield from against_the_model(evidence)
 
 
 def _as_declared(evidence: Evidence, sampled: _Sampled) -> Iterator[Said]:
@@ -162,8 +164,9 @@ def _nucleus(evidence: Evidence, sampled: _Sampled, sampling: Sampling, chosen_T
         yield Finding(f"top-p {sampling.top_p:g} can raise a logprob by 0 to {most:.4f} nats, here it is "
                       f"{gained_T[first]:+.4f} ({sampled.plain_T[first]:.4f} to {sampled.logp_T[first]:.4f})",
                       sampled.at(evidence, first), count=int(off_T.sum()))
-    unsure_T = chosen_T & (sampled.plain_T < np.log(0.5))
-    if unsure_T.sum() >= 64 and not (gained_T[unsure_T] > 10 * 1e-6).any():
+    # A nucleus that leaves out next to nothing is possible at one token, but not at all of them.
+    unsure_T = chosen_T & (sampled.plain_T < SURE)
+    if unsure_T.sum() >= ENOUGH and not (gained_T[unsure_T] > 1e-5).any():
         first = int(np.flatnonzero(unsure_T)[0])
         yield Finding(f"top-p {sampling.top_p:g} left every one of {int(unsure_T.sum())} unlikely tokens as it was: it was "
                       "not applied, or the stored logprobs are not those sampled from", sampled.at(evidence, first),
