@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.imported.planted import FILES, RESULTS, TABLE, TRACES, rows_of, write
+from tests.imported.planted import FILES, RESULTS, TABLE, TRACES, rows_of, turn_is_tokenized_again, write
 from workbench.errors import DataError
 from workbench.imported import lines, looks_like_rollouts, read_rollouts
 from workbench.types import Source
@@ -107,6 +107,14 @@ def test_a_trace_that_forks_is_one_sequence_a_path(tmp_path):
     found = read_rollouts(write(rows, tmp_path / "traces.jsonl"))
     assert [(s.number, s.fork) for s in found.sequences] == [(0, None), (1, True)] and found.groups == ()
     assert found.sequences[0].completion_ids.tolist() == found.sequences[1].completion_ids.tolist()
+
+
+def test_messages_that_were_rewritten_are_a_fork_other_tokens_for_the_same_are_not(tmp_path):
+    rows = rows_of(RESULTS)[1:2]
+    turn_is_tokenized_again(rows)
+    assert [s.fork for s in read_rollouts(write(rows, tmp_path / "a.jsonl")).sequences] == [None, None, None]
+    rows[0]["trajectory"][2]["prompt"][1]["content"] = "a summary"
+    assert [s.fork for s in read_rollouts(write(rows, tmp_path / "b.jsonl")).sequences] == [None, None, True]
 
 
 # ------------------------------------------------------------------------------------------------ damage

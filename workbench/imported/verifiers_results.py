@@ -36,7 +36,7 @@ def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
     }
     truncated = bool(row.get("is_truncated", False))
     steps = [mapping(step, "a step of the trajectory") for step in rows_of(row.get("trajectory"), "trajectory")]
-    read = [_step(step, k, common) for k, step in enumerate(steps)]
+    read = [_step(step, k, common, _rewritten(steps[k - 1], step) if k else None) for k, step in enumerate(steps)]
     if not any(sequence.completion_ids is not None for sequence in read):
         return [RawSequence(number=0, prompt_ids=None, completion_ids=None, truncated=truncated,
                             prompt_text=text_of(row.get("prompt")), completion_text=text_of(row.get("completion")),
@@ -44,14 +44,24 @@ def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
     return read
 
 
-def _step(step: dict[str, Any], k: int, common: Mapping[str, Any]) -> RawSequence:
+def _rewritten(before: Mapping[str, Any], step: Mapping[str, Any]) -> bool | None:
+    """True where the messages of a step do not go on from those of the step before: then its history was rewritten on
+    purpose, as the file itself says. Other tokens for the same messages are another matter."""
+    told = [before.get("prompt"), before.get("completion"), step.get("prompt")]
+    if not all(isinstance(messages, list) for messages in told):
+        return None
+    history = [text_of(message) for message in (*told[0], *told[1])]
+    return True if [text_of(message) for message in told[2][:len(history)]] != history else None
+
+
+def _step(step: dict[str, Any], k: int, common: Mapping[str, Any], fork: bool | None) -> RawSequence:
     tokens = mapping(step.get("tokens"), f"tokens of step {k}")
     what = f"step {k}: "
     prompt, completion = (ids(tokens.get(f"{part}_ids"), f"{what}{part}_ids") for part in ("prompt", "completion"))
     if tokens and (prompt is None or completion is None):
         raise Damaged(f"{what}tokens without prompt_ids or completion_ids")
     return RawSequence(
-        number=k, prompt_ids=prompt, completion_ids=completion,
+        number=k, prompt_ids=prompt, completion_ids=completion, fork=fork,
         mask=flags(tokens.get("completion_mask"), f"{what}completion_mask"),
         prompt_mask=flags(tokens.get("prompt_mask"), f"{what}prompt_mask"),
         logprobs=numbers(tokens.get("completion_logprobs"), f"{what}completion_logprobs"),
