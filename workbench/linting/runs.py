@@ -24,11 +24,11 @@ CLOSE = 1e-9  # relative: metrics and their recomputation are sums of the same f
 # ------------------------------------------------------------------------------------------------ what is left of a step
 
 
-def step_facts(run: Run) -> tuple[StepFacts, ...]:
-    """Those of all committed steps of a run folder."""
+def step_facts(run: Run, last: int | None = None) -> tuple[StepFacts, ...]:
+    """Those of all committed steps of a run folder, or of the `last` of them."""
     found = []
-    for step in run.steps():
-        learner = run.config_of(step)["learner"]
+    for step in run.steps()[-last:] if last else run.steps():
+        learner = run.config_of(step - 1)["learner"]  # what is changed after a step is in force from the next one on
         found.append(facts_of_step(step, run.groups(step), run.metrics_line(step), lr=learner["lr"],
                                    warmup=learner["warmup_updates"]))
     return tuple(found)
