@@ -201,8 +201,9 @@ def _evidence(what: Any, given: dict[str, Any]) -> Evidence:
     if isinstance(what, Batch):
         return Evidence(batch=what, **{"about": f"a batch of {what.num_trajectories} trajectories"} | given)
     if hasattr(what, "sequences") and hasattr(what, "framework"):  # imported.Imported
-        groups = tuple(tuple(group) for group in what.groups)
-        return Evidence(groups, raw=tuple(what.sequences), **{"about": what.about} | given)
+        # The arrays alone: trajectories made of them take the mask for provenance and equal prompts for a group, so
+        # the rules for our own would pass what nobody told.
+        return Evidence(raw=what.sequences, **{"about": what.about} | given)
     if isinstance(what, Trajectory):
         what = [(what,)]
     if isinstance(what, Group):
