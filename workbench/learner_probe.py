@@ -235,6 +235,11 @@ class LearnerProbe:
                 rows += [row_L.new_full((1,), torch.nan), row_L]
         return torch.cat(rows)
 
+    def predictions(self, ids_L: Tensor) -> Tensor:
+        """Row i: the log-probabilities of whatever may stand at i + 1 [L - 1, V], by the plain model, float32."""
+        with torch.no_grad():
+            return _predictions(self._plain_model, ids_L)
+
     def plain_facts(self, batch: Batch) -> dict[str, Tensor]:
         """Every fact that a model can say of a batch, at every token: {"old_logp_T", "ref_logp_T"}, and with a critic
         {"value_T", "final_value_N"}; NaN where there is none."""

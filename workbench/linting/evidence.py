@@ -61,6 +61,9 @@ class LearnerProbe(Protocol):
     def facts(self, algorithm: Algorithm, batch: Batch) -> Batch:
         """The batch with what `algorithm.requires` of the models (values, reference and old logprobs)."""
 
+    def predictions(self, ids_L: Tensor) -> Tensor:
+        """Row i: the plain model's log-probabilities of whatever may stand at i + 1 [L - 1, V]."""
+
     def plain_facts(self, batch: Batch) -> Mapping[str, Tensor]:
         """"old_logp_T", "ref_logp_T", and with a critic "value_T" and "final_value_N", at every token, one by one."""
 
