@@ -80,6 +80,7 @@ def _prompts(evidence: Evidence, flat: Flat) -> Iterator[Said]:
     found, told = asked(evidence), set()
     yield Looked(len(found))
     yield from _strangers(evidence)
+    yield from _shorter(evidence, flat, found)
     texts = [flat.segment_ids(segment).tobytes() for segment in range(len(flat.trajectory_S))]
     for n, number, (request, completion) in found:
         segment = int(flat.first_segment_N[n]) + number
@@ -96,6 +97,24 @@ def _prompts(evidence: Evidence, flat: Flat) -> Iterator[Said]:
             continue
         told.add(n)
         yield _other_prompt(evidence, flat, segment, prompt)
+
+
+def _shorter(evidence: Evidence, flat: Flat, found: list[Asked]) -> Iterator[Finding]:
+    """Each turn stands right behind the whole prompt that it was sampled after, and not further on."""
+    sampled = np.flatnonzero(flat.sampled_P)
+    bounds_N = np.searchsorted(flat.trajectory_P[sampled], np.arange(flat.trajectories + 1)).tolist()
+    starts, turns = flat.start_P[sampled].tolist(), dict.fromkeys(range(flat.trajectories), 0)
+    told = set()
+    for a in found:
+        if not a.answered:
+            continue
+        q = bounds_N[a.n] + turns[a.n]
+        turns[a.n] += 1
+        size = len(a.exchange.request.prompt_ids)
+        if q < bounds_N[a.n + 1] and starts[q] != size and a.n not in told:
+            told.add(a.n)
+            yield Finding(f"the engine sampled turn {turns[a.n] - 1} after a prompt of {size} tokens; the trajectory "
+                          f"shows it after {starts[q]}", flat.place_of_span(evidence, int(sampled[q])))
 
 
 def _turn_of(found: list[Asked], n: int, request: int) -> int:

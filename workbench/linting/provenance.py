@@ -64,6 +64,7 @@ def _answers(evidence: Evidence, flat: Flat) -> Iterator[Said]:
     yield Looked(int(sum(flat.length_P[p] for _, p in pairs)))
     yield from _values(evidence, flat, pairs)
     yield from _stops(evidence, flat, pairs)
+    yield from _limits(evidence, flat, pairs)
 
 
 def _lost(evidence: Evidence, flat: Flat, a: Asked, turn: int, start: int) -> Finding:
@@ -150,6 +151,23 @@ def _stops(evidence: Evidence, flat: Flat, pairs: list[tuple[Asked, int]]) -> It
         yield from _stop(evidence, flat, p, a.exchange.completion, a.exchange.request.stop_ids)
 
 
+def _limits(evidence: Evidence, flat: Flat, pairs: list[tuple[Asked, int]]) -> Iterator[Finding]:
+    """No turn is longer than was asked for, none was asked to be longer than was declared."""
+    declared = evidence.collect
+    for a, p in pairs:
+        (request, completion), size = a.exchange, len(a.exchange.completion.token_ids)
+        if size > request.max_new_tokens:
+            yield Finding(f"{_many(size)} sampled where at most {request.max_new_tokens} were asked for",
+                          flat.place_of_span(evidence, p))
+        if declared is None:
+            continue
+        whole = len(request.prompt_ids) + request.max_new_tokens
+        if request.max_new_tokens > declared.max_turn_tokens or whole > (declared.max_context or whole):
+            yield Finding(f"up to {request.max_new_tokens} tokens were asked for after {len(request.prompt_ids)}; "
+                          f"declared are {declared.max_turn_tokens} in a turn and {declared.max_context} in a sequence",
+                          flat.place_of_span(evidence, p))
+
+
 def _stop(evidence: Evidence, flat: Flat, p: int, completion: Completion, stops: frozenset[int]) -> Iterator[Finding]:
     ids = completion.token_ids.tolist()
     early = next((i for i, each in enumerate(ids[:-1]) if each in stops), None)
@@ -190,7 +208,11 @@ def _spans(evidence: Evidence, flat: Flat) -> Iterator[Said]:
 
 def _texts(evidence: Evidence, flat: Flat) -> Iterator[Said]:
     """The turn that the environment was given is the text of the sampled ids; a turn that was ended has its stop."""
-    decode, stops = evidence.chat.encoder.backend.decode_batch, evidence.chat.stop_ids
+    tokenizer, stops = evidence.chat.template.tokenizer, evidence.chat.stop_ids
+    decode = tokenizer.backend_tokenizer.decode_batch
+    if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in stops:
+        yield Finding(f"the tokenizer's own {token(evidence, tokenizer.eos_token_id)} ends no turn: {sorted(stops)} do",
+                      Place(step=evidence.step))
     sampled = np.flatnonzero(flat.sampled_P & (flat.length_P > 0)).tolist()
     last = flat.ids_T[flat.end_P[sampled] - 1].tolist()
     ids = [flat.spans[p].token_ids.tolist() for p in sampled]

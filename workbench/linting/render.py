@@ -85,6 +85,9 @@ def _segment(evidence: Evidence, flat: Flat, reference: Reference, n: int, segme
         return
     marks = {t: reference.mark(t) for t in turns}
     theirs = reference.pieces(trajectory, turns, marks)
+    for token_id in sorted(set(_ends(theirs).values()) - reference.stops):
+        yield Finding(f"the template ends a turn with {reference.name(token_id)!r} (id {token_id}), and sampling goes "
+                      f"on after it: {sorted(reference.stops)} end one", evidence.place(n))
     ours = _ours(flat, reference, low, high, _ends(theirs))
     if not list(_compare(evidence, flat, reference, segment, ours, theirs)):
         return
@@ -252,8 +255,21 @@ def check_untrusted(evidence: Evidence) -> Iterator[Said]:
     """No control token from outside, and nothing of what the environment said lost or changed."""
     reference, flat = Reference(evidence.chat), evidence.flat
     yield from _forged(evidence, flat, reference)
-    for n in chosen(evidence):
+    looked = chosen(evidence)
+    for n in looked:
         yield from _whole(evidence, flat, reference, n)
+    # The openings of all others, each different one once: attempts at a task share theirs.
+    known = set()
+    for n in sorted(set(range(len(evidence.trajectories))) - set(looked)):
+        segment = int(flat.first_segment_N[n])
+        if segment == flat.first_segment_N[n + 1]:
+            continue
+        prompt = _prompt_spans(flat, segment)
+        messages = evidence.trajectories[n].first_observation.messages
+        key = (messages, *(flat.spans[p].token_ids.tobytes() for p in prompt))
+        if key not in known:
+            known.add(key)
+            yield from _said_whole(evidence, flat, reference, messages, prompt, n, segment, 0)
 
 
 def _forged(evidence: Evidence, flat: Flat, reference: Reference) -> Iterator[Said]:
@@ -300,8 +316,8 @@ def _whole(evidence: Evidence, flat: Flat, reference: Reference, n: int) -> Iter
     trajectory = evidence.trajectories[n]
     for segment in range(*flat.first_segment_N[n : n + 2].tolist()):
         low, high = flat.first_span_S[segment : segment + 2].tolist()
-        prompt = [p for p in range(low, high) if flat.source_P[p] == PROMPT]
-        yield from _said_whole(evidence, flat, reference, trajectory.first_observation.messages, prompt, n, segment, 0)
+        yield from _said_whole(evidence, flat, reference, trajectory.first_observation.messages,
+                               _prompt_spans(flat, segment), n, segment, 0)
         for tool in trajectory.first_observation.tools:
             yield from _schema_shown(evidence, flat, reference, tool, range(low, high), n, segment)
         for p in range(low, high):
@@ -309,6 +325,11 @@ def _whole(evidence: Evidence, flat: Flat, reference: Reference, n: int) -> Iter
             if flat.sampled_P[p] and 0 <= turn < len(trajectory.turns):
                 reply = [q for q in range(low, p) if flat.source_P[q] == ENV and flat.turn_P[q] == turn]
                 yield from _said_whole(evidence, flat, reference, trajectory.turns[turn].reply, reply, n, segment, turn)
+
+
+def _prompt_spans(flat: Flat, segment: int) -> list[int]:
+    low, high = flat.first_span_S[segment : segment + 2].tolist()
+    return [p for p in range(low, high) if flat.source_P[p] == PROMPT]
 
 
 def _said_whole(evidence: Evidence, flat: Flat, reference: Reference, messages: Sequence[Message],
