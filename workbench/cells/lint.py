@@ -12,7 +12,7 @@ Training calls `before_updates` and `after_updates` in every step. What evidence
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,8 @@ from workbench.engines.journal import Journal
 from workbench.errors import ConfigError, DataError, LintError, WorkbenchError
 from workbench.findings import LintReport, together
 from workbench.linting import Evidence, Update, lint_evidence
-from workbench.linting.runs import run_claims, step_facts
+from workbench.linting.evidence import RunClaims
+from workbench.linting.runs import facts_of_step, run_claims, step_facts
 from workbench.store import Run, open_run
 from workbench.types import CreditTable, Group, Trajectory, View
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 TokenTexts = Callable[[Sequence[int]], list[str]]
 BEFORE, AFTER = ("step",), ("update",)
+REMEMBERED = 50  # steps that a new one is held against, while training
 LOOK_TASKS, LOOK_ATTEMPTS = 2, 4  # what `lint(session)` samples
 
 
@@ -157,6 +159,23 @@ def after_updates(session: Session, step: int, groups: Sequence[Group], batch: B
     """What training asks after the updates of a step: is each of them what its table says?"""
     updates = tuple(Update(report.table, report.metrics, report.skipped) for report in reports)
     return lint_evidence(_step_evidence(session, step, groups, batch=batch, credit=credit, updates=updates), AFTER)
+
+
+def after_the_step(session: Session, step: int, groups: Sequence[Group], metrics: Mapping[str, Any],
+                   history: Sequence[StepFacts], version: int) -> tuple[StepFacts, LintReport]:
+    """What is to be remembered of a step, and how it follows on those before: every batch once, versions in order.
+    `version`: of the weights that the step began with."""
+    config = session.config.learner
+    facts = facts_of_step(step, groups, metrics, lr=config.lr, warmup=config.warmup_updates)
+    if not history and version:  # a session that was trained before, by somebody who keeps no history
+        return facts, LintReport(())
+    claims = RunClaims(session.config.train.steps)
+    report = lint_evidence(Evidence(steps=(*history[-REMEMBERED:], facts), claims=claims, step=step), ("run",))
+    # What is wrong between earlier steps was said when they were made.
+    kept = [replace(answer, findings=tuple(f for f in answer.findings if f.place.step == step),
+                    further=0, further_errors=0, looked=1)
+            for answer in report.answers]
+    return facts, LintReport(tuple(kept), report.about)
 
 
 def _step_evidence(session: Session, step: int, groups: Sequence[Group], **more: Any) -> Evidence:

@@ -18,10 +18,13 @@ from typing import Any
 from workbench import checkpoint
 from workbench.cells.again import compare
 from workbench.cells.evaluate import evaluate, neighbours
+from workbench.cells.lint import REMEMBERED
 from workbench.cells.schedule import Schedule
 from workbench.cells.step import Clock, StepOutcome, repeat_step, synchronise, train_step
 from workbench.errors import LearnerError, PolicyError
 from workbench.evaluation import Score, report
+from workbench.linting import StepFacts
+from workbench.linting.runs import step_facts
 from workbench.metrics import rollout_metrics
 from workbench.rounding import machine_facts
 from workbench.session import Session
@@ -53,6 +56,7 @@ class _Loop:
     schedule: Schedule
     watchers: Watchers
     drift: str
+    history: list[StepFacts]  # what the lint knows of the steps so far; the one thing here that grows
 
 
 def go_on(session: Session, run: RunWriter | None, path: str | Path, schedule: Schedule, watchers: Watchers,
@@ -63,7 +67,10 @@ def go_on(session: Session, run: RunWriter | None, path: str | Path, schedule: S
     Raises LearnerError where a repeated step does not come out again, and after `train.max_empty_steps` steps in a row
     that taught nothing.
     """
-    loop = _Loop(session, run, open_run(path), schedule, watchers if run is not None else Watchers(), drift)
+    stored = open_run(path)
+    lints = session.config.lint.mode != "off" and schedule.committed < session.config.train.steps
+    history = list(step_facts(stored, last=REMEMBERED)) if lints else []
+    loop = _Loop(session, run, stored, schedule, watchers if run is not None else Watchers(), drift, history)
     train = session.config.train
     if run is not None:
         _begin(loop)
@@ -141,7 +148,9 @@ def _make(loop: _Loop, step: int) -> StepOutcome:
     run, watchers = loop.run, loop.watchers
     synchronise(loop.session)
     outcome = train_step(loop.session, step, run, watchers.on_rollout(step) if watchers.on_rollout else None,
-                         start=step == max(loop.schedule.committed, loop.schedule.start) + 1)
+                         start=step == max(loop.schedule.committed, loop.schedule.start) + 1, history=loop.history)
+    if outcome.facts is not None:
+        loop.history.append(outcome.facts)
     clock = Clock(dict(outcome.clock))
     if run is not None:
         run.commit_step(step, outcome.metrics)

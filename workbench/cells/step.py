@@ -16,11 +16,12 @@ import numpy as np
 
 from workbench.algorithms.base import Credit
 from workbench.batch import Batch
-from workbench.cells.lint import after_updates, before_updates, raise_errors
+from workbench.cells.lint import after_the_step, after_updates, before_updates, raise_errors
 from workbench.cells.rollout import rollout
 from workbench.engines.journal import Journal
 from workbench.errors import LearnerError, LintError
 from workbench.findings import LintReport, together
+from workbench.linting import StepFacts
 from workbench.metrics import rollout_metrics
 from workbench.session import Session
 from workbench.store import RunWriter
@@ -40,15 +41,17 @@ class StepOutcome:
     updates: int  # optimizer updates that were made; 0: the step taught nothing
     reports: tuple[UpdateReport, ...] = ()
     lint: LintReport | None = None  # None: switched off, or a step that is repeated
+    facts: StepFacts | None = None  # what the lint wants to know of it later
 
 
 def train_step(session: Session, step: int, run: RunWriter | None = None,
-               on_done: Callable[..., None] | None = None, *, start: bool | None = None) -> StepOutcome:
+               on_done: Callable[..., None] | None = None, *, start: bool | None = None,
+               history: Sequence[StepFacts] = ()) -> StepOutcome:
     """Collect, credit, lint, update, hand the new weights to the engine. `step` counts from 1.
 
     With `run` the step's trajectories are durable before the first update and each credit table after its update
     (law 14); `commit_step` is left to the caller. `start`: also ask the lint's rules that are asked once (None: in
-    step 1). Raises LintError, before anything is updated, where the lint finds an error and `config.lint.mode` is
+    step 1); `history`: what the lint knows of the steps before. Raises LintError, before anything is updated, where the lint finds an error and `config.lint.mode` is
     "assert".
     """
     clock = Clock()
@@ -59,7 +62,8 @@ def train_step(session: Session, step: int, run: RunWriter | None = None,
     if run is not None:
         run.write_step(step, groups)
     clock.lap("store")
-    check = _Check(session, step, groups, journal, step == 1 if start is None else start) if lints else None
+    check = _Check(session, step, groups, journal, step == 1 if start is None else start,
+                   history) if lints else None
     try:
         outcome = _learn(session, step, groups, clock, check)
     except LearnerError as error:  # what led to the end is kept, then the end is told
@@ -73,7 +77,7 @@ def train_step(session: Session, step: int, run: RunWriter | None = None,
     _store_updates(run, outcome.reports)
     clock.lap("store")
     if check is not None:
-        outcome = replace(outcome, lint=check.after(outcome))
+        outcome = check.after(outcome)
         clock.lap("lint")
         if run is not None:
             run.write_lint(step, outcome.lint)
@@ -99,19 +103,23 @@ def synchronise(session: Session) -> None:
 class _Check:
     """The lint's part of one new step: what it said before the updates is joined with what it says after them."""
 
-    def __init__(self, session: Session, step: int, groups: Sequence[Group], journal: Journal, start: bool) -> None:
+    def __init__(self, session: Session, step: int, groups: Sequence[Group], journal: Journal, start: bool,
+                 history: Sequence[StepFacts]) -> None:
         self.session, self.step, self.groups, self.journal, self.start = session, step, groups, journal, start
+        self.history = history
 
     def before(self, batch: Batch, credit: Credit) -> None:
         """Raises LintError where it finds an error, and that is to end the step."""
-        self.batch, self.credit = batch, credit
+        self.batch, self.credit, self.version = batch, credit, self.session.learner.version
         self.found = before_updates(self.session, self.step, self.groups, batch, credit, self.journal, start=self.start)
         if self.session.config.lint.mode == "assert":
             raise_errors(self.found)
 
-    def after(self, outcome: StepOutcome) -> LintReport:
-        return together([self.found, after_updates(self.session, self.step, self.groups, self.batch, self.credit,
-                                                   outcome.reports)])
+    def after(self, outcome: StepOutcome) -> StepOutcome:
+        updates = after_updates(self.session, self.step, self.groups, self.batch, self.credit, outcome.reports)
+        facts, run = after_the_step(self.session, self.step, self.groups, outcome.metrics, self.history,
+                                      self.version)
+        return replace(outcome, lint=together([self.found, updates, run]), facts=facts)
 
 
 def _learn(session: Session, step: int, groups: Sequence[Group], clock: Clock, check: _Check | None = None
