@@ -76,3 +76,13 @@ def test_several_reports_together_lose_no_finding(parts):
         assert joined.counts()[key] == sum(report.counts()[key] for report in reports)
     assert [a.rule for a in joined] == list(dict.fromkeys(a.rule for report in reports for a in report))
     assert joined.ok == all(report.ok for report in reports)
+
+
+def test_a_rule_that_raises_is_told_of_and_ends_nothing():
+    def ask(evidence):
+        yield Finding("found before")
+        raise OSError("no lake today")
+
+    answer = check(Evidence(), [Rule("R1", "a rule", "", "", (), ask), rule(Looked(1), id="R2")])["R1"]
+    assert [finding.what for finding in answer.errors] == ["found before"]
+    assert "OSError: no lake today" in answer.notes[0].what

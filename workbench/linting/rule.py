@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from workbench.findings import ERROR, SHOWN, Answer, Finding, LintReport, Looked, Missing
+from workbench.findings import ERROR, NOTE, SHOWN, Answer, Finding, LintReport, Looked, Missing
 from workbench.linting.evidence import Evidence
 
 Said = Finding | Looked | Missing
@@ -42,10 +42,10 @@ def _ask(rule: Rule, evidence: Evidence, raw_check: Check | None) -> Answer:
     said: list[Said] = []
     raw_only = bool(evidence.raw) and raw_check is not None and not evidence.groups and evidence.batch is None
     if not missing and not raw_only:  # of arrays alone, what is said of trajectories would be their absence
-        said += rule.check(evidence)
+        said += _answers(rule.check, evidence)
     if evidence.raw and raw_check is not None:
         missing = []
-        said += raw_check(evidence)
+        said += _answers(raw_check, evidence)
     found = sorted((s for s in said if isinstance(s, Finding)), key=lambda finding: finding.severity != ERROR)
     kept, left = tuple(found[:SHOWN]), found[SHOWN:]
     missing += [s.what for s in said if isinstance(s, Missing)]
@@ -54,6 +54,18 @@ def _ask(rule: Rule, evidence: Evidence, raw_check: Check | None) -> Answer:
         sum(s.count for s in said if isinstance(s, Looked)), tuple(dict.fromkeys(missing)), rule.means, rule.mend)
 
 
+def _answers(ask: Check, evidence: Evidence) -> list[Said]:
+    """All that a rule says. One that raises is told of in a note, with what it had found: rules call environments and
+    algorithms that anybody may have written, and an instrument that breaks must not end what it measures."""
+    said: list[Said] = []
+    try:
+        said.extend(ask(evidence))  # keeps what came before it raised
+    except Exception as error:
+        said.append(Finding(f"{FAILED}: {type(error).__name__}: {error}", severity=NOTE))
+    return said
+
+
+FAILED = "the rule itself failed, so this was not looked at"
 WORDS = {
     "groups": "trajectories", "batch": "the batch", "credit": "the credit", "algorithm": "the algorithm",
     "updates": "the credit tables of the updates", "collect": "the sampling settings", "chat": "the chat format",
