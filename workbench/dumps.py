@@ -17,8 +17,8 @@ class RawSequence:
     """One row or turn of a dump. A field that the framework does not write is None: then no rule can speak of it.
 
     `attempt` names the trajectory, `number` is the turn (or branch) within it where a framework writes one sequence for
-    each. Arrays are one-dimensional, of whatever length was found; those below are about `completion_ids` unless they say
-    otherwise. NaN in a float array: there is no such number for this token.
+    each. Arrays are one-dimensional, of whatever length was found; those below are about `completion_ids` unless they
+    say otherwise. NaN in a float array: there is no such number for this token.
 
     mask         which tokens are trained there (0 or 1)
     prompt_mask  the same of `prompt_ids`

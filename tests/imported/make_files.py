@@ -1,11 +1,11 @@
 """Make the files of `tests/imported/files/` again, with the real writers of the pinned packages.
 
-    python -m tests.imported.make_files                     into tests/imported/files, environments in a folder of their own
+    python -m tests.imported.make_files                     into tests/imported/files, environments thrown away
     python -m tests.imported.make_files OUT --venvs FOLDER  elsewhere, and keep the environments for the next time
 
-Each package gets a virtual environment (about 6 GB for all, most of it torch twice). Our own engine samples the attempts
-(`recorded.py`), then each script of `writers/` runs where its package is installed and calls that package's writer. Nothing
-is fetched from a hub.
+Each package gets a virtual environment (about 6 GB for all, most of it torch twice). Our own engine samples the
+attempts (`recorded.py`), then each script of `writers/` runs where its package is installed and calls that package's
+writer. Nothing is fetched from a hub.
 """
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ import venv
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# verl 0.9.1 imports cachetools, uvicorn, fastapi, pyzmq and msgspec without asking for them; its newer trainer TransferQueue.
+# verl 0.9.1 imports cachetools, uvicorn, fastapi, pyzmq and msgspec without asking for them; its newer trainer
+# TransferQueue.
 WRITERS = {
     "write_verifiers_traces.py": ("verifiers==0.4.0",),
     "write_verifiers_results.py": ("verifiers==0.1.14",),
     "write_trl_tables.py": ("trl==1.16.0", "transformers==5.19.0", "torch==2.13.0", "pyarrow"),
-    "write_verl_generations.py": ("verl==0.9.1", "torch==2.13.0", "TransferQueue==0.1.10", "cachetools", "uvicorn", "fastapi",
-                                  "pyzmq", "msgspec"),
+    "write_verl_generations.py": ("verl==0.9.1", "torch==2.13.0", "TransferQueue==0.1.10", "cachetools", "uvicorn",
+                                  "fastapi", "pyzmq", "msgspec"),
 }
 
 
@@ -40,7 +41,8 @@ def make(out: Path, venvs: Path) -> None:
             venv.create(folder, clear=True, with_pip=True)
             subprocess.run([str(python), "-m", "pip", "install", "-q", *packages], check=True)
             (folder / "installed").touch()
-        subprocess.run([str(python), "-W", "ignore", str(HERE / "writers" / script), str(recorded), str(out)], check=True,
+        command = [str(python), "-W", "ignore", str(HERE / "writers" / script), str(recorded), str(out)]
+        subprocess.run(command, check=True,
                        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
     recorded.unlink()
 

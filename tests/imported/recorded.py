@@ -2,8 +2,8 @@
 
     python -m tests.imported.recorded OUT.json
 
-Two frozen lakes, three attempts each, at most three turns. Per turn: the ids of the whole prompt, the sampled ids, their
-logprobs, and the same as chat messages.
+Two frozen lakes, three attempts each, at most three turns. Per turn: the ids of the whole prompt, the sampled ids,
+their logprobs, and the same as chat messages.
 """
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def _rollout(task: int, trajectory: Trajectory, texts) -> dict:
             turns.append({"prompt_ids": list(prompt), "completion_ids": ids, "messages": list(messages), "text": said,
                           "logprobs": [round(float(value), 6) for value in span.logprobs]})
             messages.append({"role": "assistant", "content": said})
-            messages += [{"role": message.role, "content": message.text} for message in trajectory.turns[span.turn].reply]
+            reply = trajectory.turns[span.turn].reply
+            messages += [{"role": message.role, "content": message.text} for message in reply]
         prompt += ids
     return {"task": task, "attempt": trajectory.attempt, "reward": trajectory.reward, "turns": turns}
 

@@ -26,7 +26,7 @@ def whole(sequence) -> tuple[list[int], list[int]]:
 
 
 def attempts_of(file: str) -> list[tuple[list[int], list[int], list[float]]]:
-    """Per attempt: the last sequence's ids, all trained ids, their logprobs to 4 decimals (verifiers' traces round so)."""
+    """Per attempt: the last sequence's ids, all trained ids, their logprobs as verifiers' traces round them."""
     found = read_rollouts(FILES / file)
     attempts = []
     for name in found.attempts:
@@ -89,7 +89,8 @@ def test_texts_alone_are_read_and_what_is_missing_is_said(file, words):
 def test_a_row_of_a_token_export_of_prime_rl(tmp_path):
     """Made from the field names of its exporter: prime-rl is in no registry, so its own writer could not run."""
     row = {"schema_version": 1, "step": 3, "export_step": 3, "rank": 0, "run_id": None, "env_name": "lake",
-           "token_ids": [5, 6, 7, 8, 9], "position_ids": [0, 1, 2, 3, 4], "loss_mask": [False, False, True, False, True],
+           "token_ids": [5, 6, 7, 8, 9], "position_ids": [0, 1, 2, 3, 4],
+           "loss_mask": [False, False, True, False, True],
            "advantages": [0.0, 0.0, 0.5, 0.0, 0.5], "rewards": [1.0] * 5,
            "inference_logprobs": [0.0, 0.0, -0.25, 0.0, -1.5], "trainer_logprobs": [None] * 5}
     found = read_rollouts(write([row], tmp_path / "rank_0.jsonl"))
@@ -129,7 +130,7 @@ BROKEN = {
     b"{\"example_id\": 1, \"completion\": 0, \"reward\": \"high\"}": "reward is 'high'",
     b"{\"example_id\": 1, \"completion\": 0, \"reward\": 1, \"trajectory\": [{\"tokens\": {\"prompt_ids\": [1.5]}}]}":
         "which is no token id",
-    b"{\"example_id\": 1, \"completion\": 0, \"reward\": 1, \"trajectory\": [{\"tokens\": {\"prompt_ids\": [99999999999]}}]}":
+    b"{\"example_id\": 1, \"completion\": 0, \"reward\": 1, \"trajectory\": [{\"tokens\": {\"prompt_ids\": [9999999999]}}]}":
         "which is no token id",
     b"{\"example_id\": 1, \"completion\": 0, \"reward\": 1, \"trajectory\": 7}": "expected a list",
 }
@@ -150,7 +151,8 @@ def test_a_file_that_was_cut_off_loses_its_last_line_and_says_so(tmp_path):
     whole_file = (FILES / RESULTS).read_bytes()
     (tmp_path / "results.jsonl").write_bytes(whole_file[:-40])
     found = read_rollouts(tmp_path / "results.jsonl")
-    assert len(found.attempts) == 5 and found.skipped == 1 and "cut off" in found.damaged[0] and "line 6" in found.damaged[0]
+    assert len(found.attempts) == 5 and found.skipped == 1
+    assert "cut off" in found.damaged[0] and "line 6" in found.damaged[0]
 
 
 def test_a_table_that_was_cut_off_is_named(tmp_path):
@@ -204,7 +206,8 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st
 
 def places(value):
     """(container, key) of everything in a JSON value; of long lists of numbers the first alone."""
-    keys = list(value) if isinstance(value, dict) else range(len(value)) if value and isinstance(value[0], dict) else range(1)
+    objects = isinstance(value, list) and value and isinstance(value[0], dict)
+    keys = list(value) if isinstance(value, dict) else range(len(value) if objects else 1)
     for key in keys if value else ():
         yield value, key
         if isinstance(value[key], (dict, list)):

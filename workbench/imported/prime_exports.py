@@ -1,5 +1,5 @@
-"""prime-rl's token exports (May to August 2026; later versions write annotations instead): a row a trained sequence, with
-what the trainer really used for every token.
+"""prime-rl's token exports (May to August 2026; later versions write annotations instead): a row a trained sequence,
+with what the trainer really used for every token.
 
 Written after the batch was packed, so there is neither an attempt nor a group to be told: each row stands alone.
 """
@@ -14,8 +14,8 @@ from workbench.dumps import RawSequence
 from workbench.imported.values import Damaged, flags, ids, name, numbers
 
 FRAMEWORK = "prime-rl (token exports)"
-MISSING = ["attempts and groups: rows are sequences of a packed batch, so R1, R7, R8 and R22 cannot be checked; the rollouts "
-           "of the same step (traces.jsonl) tell them"]
+MISSING = ["attempts and groups: rows are sequences of a packed batch, so R1, R7, R8 and R22 cannot be checked; the "
+           "rollouts of the same step (traces.jsonl) tell them"]
 
 
 def is_row(row: Mapping[str, Any]) -> bool:

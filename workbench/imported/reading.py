@@ -36,12 +36,14 @@ class Reader:
 
 
 READERS = (
-    Reader(verifiers_traces.FRAMEWORK, verifiers_traces.is_row, verifiers_traces.sequences_of, verifiers_traces.missing),
+    Reader(verifiers_traces.FRAMEWORK, verifiers_traces.is_row, verifiers_traces.sequences_of,
+           verifiers_traces.missing),
     Reader(verifiers_results.FRAMEWORK, verifiers_results.is_row, verifiers_results.sequences_of,
            verifiers_results.missing),
     Reader(prime_exports.FRAMEWORK, prime_exports.is_row, prime_exports.sequences_of,
            lambda sequences, rows: list(prime_exports.MISSING)),
-    Reader(verl_generations.FRAMEWORK, verl_generations.is_row, verl_generations.sequences_of, verl_generations.missing),
+    Reader(verl_generations.FRAMEWORK, verl_generations.is_row, verl_generations.sequences_of,
+           verl_generations.missing),
 )
 TABLES = Reader(trl_tables.FRAMEWORK, lambda row: False, trl_tables.sequences_of, trl_tables.missing, unit="row")
 
@@ -55,8 +57,8 @@ def read_rollouts(path: Path | str, *, max_tokens: int = MOST_TOKENS) -> Importe
     """Read a file of rollouts, or all such files of a folder, written by one framework.
 
     Rows are read one at a time; from `max_tokens` tokens on the rest is counted (`left_out`) and not kept. A row that
-    cannot be read is named in `damaged` by its line and skipped. Raises DataError where there is nothing known, or where
-    two frameworks lie in one folder.
+    cannot be read is named in `damaged` by its line and skipped. Raises DataError where there is nothing known, or
+    where two frameworks lie in one folder.
     """
     path = Path(path)
     if not path.exists():
@@ -67,7 +69,8 @@ def read_rollouts(path: Path | str, *, max_tokens: int = MOST_TOKENS) -> Importe
         raise DataError(f"{path} holds no rollouts that can be read here; known are "
                         f"{', '.join(reader.framework for reader in (*READERS, TABLES))}, told by their content")
     if len(kinds) > 1:
-        raise DataError(f"{path} holds rollouts of several kinds ({'; '.join(kinds)}); name one file, or a folder of one kind")
+        raise DataError(f"{path} holds rollouts of several kinds ({'; '.join(kinds)}); name one file, or a folder of "
+                        "one kind")
     reader = files[0][1]
     reading = _Reading(max_tokens)
     for file, _ in files:
@@ -112,7 +115,7 @@ class _Reading:
                     self.damaged.append(f"{where}: {error}")
                 continue
             self.sequences += found
-            self.tokens += sum(len(array) for s in found for array in (s.prompt_ids, s.completion_ids) if array is not None)
+            self.tokens += sum(len(ids) for s in found for ids in (s.prompt_ids, s.completion_ids) if ids is not None)
             if len(self.rows) < KEPT_ROWS:
                 self.rows.append(row)
 
@@ -146,7 +149,8 @@ def _reader(file: Path) -> Reader | None:
         with file.open("rb") as opened:
             is_parquet = opened.read(4) == b"PAR1"
     except OSError as error:
-        raise DataError(f"{file} cannot be opened ({error.strerror}); make it readable, or name the files to read") from error
+        raise DataError(f"{file} cannot be opened ({error.strerror}); make it readable, or name the files to read"
+                        ) from error
     if is_parquet:
         return TABLES if trl_tables.is_table(file) else None
     for line in islice(lines_of(file), LOOK):

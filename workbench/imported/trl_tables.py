@@ -1,7 +1,7 @@
 """TRL's completion tables (`log_completions=True`): parquet, a row an attempt, as GRPOTrainer and RLOOTrainer write it.
 
-Text only, unless a reward function adds columns: it is handed `completion_ids` and `log_extra(column, values)`, and what a
-`rollout_func` returns besides comes with it. Columns by the names in `EXTRAS` are read.
+Text only, unless a reward function adds columns: it is handed `completion_ids` and `log_extra(column, values)`, and
+what a `rollout_func` returns besides comes with it. Columns by the names in `EXTRAS` are read.
 """
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ EXTRAS = {
     "logprobs": ("logprobs", "sampling_logprobs", "completion_logprobs"),
     "truncated": ("is_truncated", "truncated"),
 }
-NO_IDS = ("token ids: TRL's table holds texts, so R1, R3, R4, R5, R12 and R22 cannot be checked; a reward function that calls "
-          "log_extra('completion_ids', completion_ids) adds them, and what a rollout_func returns besides its three keys "
-          "(prompt ids, a mask, logprobs under names of your own) can be added likewise")
+NO_IDS = ("token ids: TRL's table holds texts, so R1, R3, R4, R5, R12 and R22 cannot be checked; a reward function "
+          "that calls log_extra('completion_ids', completion_ids) adds them, and what a rollout_func returns besides "
+          "its three keys (prompt ids, a mask, logprobs under names of your own) can be added likewise")
 GROUPS = "group ids: TRL writes none; equal prompts of a step are taken as a group, so R7 cannot be checked"
 WEIGHTS = "the weights of several reward functions: their sum is not known, so R6, R8 and R16 cannot be checked"
 
@@ -50,8 +50,8 @@ def rows_of(path: Path) -> Iterator[dict[str, Any]]:
             for batch in file.iter_batches(ROWS):
                 yield from batch.to_pylist()
     except (OSError, ValueError) as error:
-        raise DataError(f"{path.name} cannot be read as parquet ({name(error, 120)}): it is cut off or damaged; have it "
-                        "written again") from error
+        raise DataError(f"{path.name} cannot be read as parquet ({name(error, 120)}): it is cut off or damaged; have "
+                        "it written again") from error
 
 
 def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:

@@ -90,7 +90,8 @@ def text_of(content: Any) -> str:
             return content["text"] if isinstance(content.get("text"), str) else ""
         said = [text_of(content.get("reasoning_content")), text_of(content.get("content"))]
         calls = content.get("tool_calls")
-        said += [json.dumps(call, ensure_ascii=False, default=str) for call in calls or ()] if isinstance(calls, list) else []
+        if isinstance(calls, list):
+            said += [json.dumps(call, ensure_ascii=False, default=str) for call in calls]
         return f"{content['role']}: " + "\n".join(part for part in said if part)
     if isinstance(content, (list, tuple, np.ndarray)):
         return "\n".join(filter(None, map(text_of, content)))

@@ -1,7 +1,8 @@
-"""verifiers up to 0.3 (its environments of the first kind), and prime-rl of that time: `results.jsonl`, a row an attempt.
+"""verifiers up to 0.3 (its environments of the first kind), and prime-rl of that time: `results.jsonl`, a row an
+attempt.
 
-Token ids are in `trajectory`, one step a turn, where that state column was asked for: prompt and completion of each turn
-with masks and logprobs, the prompt being the whole history as the model saw it.
+Token ids are in `trajectory`, one step a turn, where that state column was asked for: prompt and completion of each
+turn with masks and logprobs, the prompt being the whole history as the model saw it.
 """
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from workbench.dumps import RawSequence
 from workbench.imported.values import Damaged, flags, ids, mapping, name, number, numbers, rows_of, text_of
 
 FRAMEWORK = "verifiers (results)"
-NO_TRAJECTORY = ("token ids, masks and logprobs: verifiers writes the texts of prompt and completion unless asked for more, "
-                 "so R1, R3, R4, R5, R12 and R22 cannot be checked; ask with state_columns=['trajectory'] (vf-eval -C "
-                 "trajectory) and a client that keeps token ids")
-NO_TOKENS = ("token ids: the trajectories have no `tokens`, since the client returned none; use a client that keeps token "
-             "ids (an inference server that returns them)")
+NO_TRAJECTORY = ("token ids, masks and logprobs: verifiers writes the texts of prompt and completion unless asked for "
+                 "more, so R1, R3, R4, R5, R12 and R22 cannot be checked; ask with state_columns=['trajectory'] "
+                 "(vf-eval -C trajectory) and a client that keeps token ids")
+NO_TOKENS = ("token ids: the trajectories have no `tokens`, since the client returned none; use a client that keeps "
+             "token ids (an inference server that returns them)")
 
 
 def is_row(row: Mapping[str, Any]) -> bool:
@@ -31,8 +32,7 @@ def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
     common: dict[str, Any] = {
         "attempt": f"example {example}, {where}", "group": example,
         "reward": number(row.get("reward"), "reward"),
-        "failed": None if error is None else name(mapping(error, "error").get("error", "error") if isinstance(error, dict)
-                                                  else error),
+        "failed": None if error is None else name(error.get("error", "error") if isinstance(error, dict) else error),
     }
     truncated = bool(row.get("is_truncated", False))
     steps = [mapping(step, "a step of the trajectory") for step in rows_of(row.get("trajectory"), "trajectory")]

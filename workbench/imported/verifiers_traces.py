@@ -1,8 +1,9 @@
-"""verifiers from 0.2 on (`verifiers.v1`), and prime-rl's own rollouts: `traces.jsonl`, a row an episode of one or more traces.
+"""verifiers from 0.2 on (`verifiers.v1`), and prime-rl's own rollouts: `traces.jsonl`, a row an episode of one or more
+traces.
 
 A trace is a graph of messages, each with the tokens it adds; a path from a root to a leaf is one training sample. Who
-sampled a token is written twice: in `mask`, and in `sampled` with as many logprobs as tokens were sampled. So the one is
-held against the other here.
+sampled a token is written twice: in `mask`, and in `sampled` with as many logprobs as tokens were sampled. So the one
+is held against the other here.
 """
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from workbench.dumps import RawSequence
 from workbench.imported.values import Damaged, flags, ids, mapping, name, number, numbers, rows_of, text_of
 
 FRAMEWORK = "verifiers (traces)"
-NO_TOKENS = ("token ids, masks and logprobs: these traces were sampled through a client that relays text, so R1, R3, R4, R5, "
-             "R12 and R22 cannot be checked; sample with verifiers' train client (type 'train', an inference server that "
-             "returns token ids), as prime-rl does")
+NO_TOKENS = ("token ids, masks and logprobs: these traces were sampled through a client that relays text, so R1, R3, "
+             "R4, R5, R12 and R22 cannot be checked; sample with verifiers' train client (type 'train', an inference "
+             "server that returns token ids), as prime-rl does")
 LIMITS = {"max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "compaction_failed"}
 
 
@@ -108,7 +109,8 @@ def _sequence(nodes: Sequence[Mapping[str, Any]], path: Sequence[int], k: int, t
     return RawSequence(
         number=k, prompt_ids=token_ids[:first], completion_ids=token_ids[first:], sampled=sampled[first:].astype(bool),
         mask=mask[first:] if trainable else None, prompt_mask=mask[:first] if trainable and fits else None,
-        logprobs=logprobs[first:], advantages=_spread(credits, parts)[first:] if any(c is not None for c in credits) else None,
+        logprobs=logprobs[first:],
+        advantages=_spread(credits, parts)[first:] if any(credit is not None for credit in credits) else None,
         fork=True if k else None, prompt_text=text_of([node.get("message") for node in before]),
         completion_text=text_of([nodes[n].get("message") for n in path if nodes[n].get("sampled")]), **common)
 
@@ -174,6 +176,6 @@ def missing(sequences: list[RawSequence], rows: list[dict[str, Any]]) -> list[st
         said.append("advantages: verifiers assigns none, the trainer does (prime-rl writes them beside the traces, as "
                     "annotations, which are not read here), so the credit of R6 cannot be checked")
     if not any(sequence.grouped for sequence in sequences):
-        said.append("group ids: an evaluation writes none; attempts at the same task are taken as a group, so R7 cannot be "
-                    "checked")
+        said.append("group ids: an evaluation writes none; attempts at the same task are taken as a group, so R7 "
+                    "cannot be checked")
     return said

@@ -1,7 +1,8 @@
-"""verl's generations (`trainer.rollout_data_dir`, `trainer.validation_data_dir`): a JSONL file a step, a row a response.
+"""verl's generations (`trainer.rollout_data_dir`, `trainer.validation_data_dir`): a JSONL file a step, a row a
+response.
 
-Prompt and response are decoded without special tokens, so no token of them is known. The older trainer also writes what a
-reward manager returned beside the score, which can carry ids; columns by the names in `EXTRAS` are read.
+Prompt and response are decoded without special tokens, so no token of them is known. The older trainer also writes
+what a reward manager returned beside the score, which can carry ids; columns by the names in `EXTRAS` are read.
 """
 from __future__ import annotations
 
@@ -18,12 +19,14 @@ EXTRAS = {
     "mask": ("response_mask", "loss_mask"),
     "logprobs": ("rollout_log_probs", "response_logprobs"),
 }
-NO_IDS = ("token ids: verl writes the texts of prompt and response, decoded without special tokens, so R1, R3, R4, R5, R12 and "
-          "R22 cannot be checked. The trainer of `trainer.use_v1=True` (the default of 0.9) writes nothing else; the one of "
-          "`trainer.use_v1=False` also writes what a reward manager puts into `reward_extra_info`: ids as JSON text under "
-          "prompt_ids, response_ids, response_mask, rollout_log_probs are read here")
+NO_IDS = ("token ids: verl writes the texts of prompt and response, decoded without special tokens, so R1, R3, R4, "
+          "R5, R12 and R22 cannot be checked. The trainer of `trainer.use_v1=True` (the default of 0.9) writes "
+          "nothing else; the one of "
+          "`trainer.use_v1=False` also writes what a reward manager puts into `reward_extra_info`: ids as JSON text "
+          "under prompt_ids, response_ids, response_mask, rollout_log_probs are read here")
 NO_ADVANTAGES = "advantages: verl writes the score alone, so R6 cannot be checked"
-NO_GROUPS = "group ids: this trainer of verl writes none; equal prompts of a step are taken as a group, so R7 cannot be checked"
+NO_GROUPS = ("group ids: this trainer of verl writes none; equal prompts of a step are taken as a group, so R7 cannot "
+             "be checked")
 
 
 def is_row(row: Mapping[str, Any]) -> bool:

@@ -1,8 +1,8 @@
 """Attempts that are whole, as our own types: then views, estimators and the rules for our own rollouts take them too.
 
-Whole is: token ids of prompt and completion, a mask and logprobs that fit them, and one history that only grows. What stands
-between two sampled stretches is taken for the environment's, since these files seldom say which of it a template put there.
-An attempt that is not whole stays in `Imported.sequences` alone: nothing is made up for it.
+Whole is: token ids of prompt and completion, a mask and logprobs that fit them, and one history that only grows. What
+stands between two sampled stretches is taken for the environment's, since these files seldom say which of it a
+template put there. An attempt that is not whole stays in `Imported.sequences` alone: nothing is made up for it.
 """
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def _trajectory(group: str, attempt: int, turns: Sequence[RawSequence]) -> Traje
     scored = first.reward is not None and np.isfinite(first.reward) and not first.failed
     stop = StopReason.ENV_ERROR if first.failed else StopReason.CONTEXT_FULL if cut else StopReason.TERMINATED
     return Trajectory(
-        Task(group, "imported", seed_of("imported", group), {"prompt": first.prompt_text}), attempt, attempt, Observation((Message("user", first.prompt_text or ""),)), said,
+        Task(group, "imported", seed_of("imported", group), {"prompt": first.prompt_text}), attempt, attempt,
+        Observation((Message("user", first.prompt_text or ""),)), said,
         (Segment(tuple(spans)),), stop, outcome=first.reward if scored else None, scored=scored, error=first.failed)
 
 

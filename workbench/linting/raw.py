@@ -1,8 +1,8 @@
 """What can be asked of rollouts that another framework wrote: arrays as they were found, fit or not.
 
-The same rule ids as for our own rollouts; here each looks at the arrays alone, since there is no engine, no template and
-no environment to ask. Only what cannot be right in anybody's conventions is an error; what is merely unusual is a note.
-Tokens (R1 R3 R4 R5 R12) are here, groups, credit and rewards in `raw_credit`.
+The same rule ids as for our own rollouts; here each looks at the arrays alone, since there is no engine, no template
+and no environment to ask. Only what cannot be right in anybody's conventions is an error; what is merely unusual is a
+note. Tokens (R1 R3 R4 R5 R12) are here, groups, credit and rewards in `raw_credit`.
 """
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ def exact_prefix(evidence: Evidence) -> Iterator[Said]:
             if len(after.prompt_ids) < len(old) or not np.array_equal(after.prompt_ids[:len(old)], old):
                 yield _prefix_finding(before, after, old)
     if forks:
-        yield Finding(f"{len(forks)} sequences part from the history of their attempt, as the file says itself: each becomes a "
-                      "training sample of its own, and what they share is in all of them", at(forks[0]), NOTE, len(forks))
+        yield Finding(f"{len(forks)} sequences part from the history of their attempt, as the file says itself: each "
+                      "becomes a training sample of its own, and what they share is in all of them", at(forks[0]), NOTE,
+                      len(forks))
     yield Looked(seen)
     if not seen:
         yield Missing("attempts of several sequences" if _has_ids(evidence.raw) else NO_IDS)
@@ -102,8 +103,9 @@ def mask_is_provenance(evidence: Evidence) -> Iterator[Said]:
             said_apart, looked = True, looked + len(sequence.prompt_mask)
             trained = np.flatnonzero(sequence.prompt_mask)
             if len(trained):
-                yield Finding(f"{len(trained)} tokens of the prompt are trained, the first with {_id_at(sequence.prompt_ids, trained[0])}; "
-                              "nobody sampled a prompt", at(sequence, position=int(trained[0])), ERROR, len(trained))
+                yield Finding(f"{len(trained)} tokens of the prompt are trained, the first with "
+                              f"{_id_at(sequence.prompt_ids, trained[0])}; nobody sampled a prompt",
+                              at(sequence, position=int(trained[0])), ERROR, len(trained))
         mask = sequence.trained
         if mask is None:
             continue
@@ -124,10 +126,12 @@ def _against_provenance(sequence: RawSequence, mask: np.ndarray) -> Iterator[Fin
     first = len(sequence.prompt_ids) if sequence.prompt_ids is not None else 0
     if len(extra):
         yield Finding(f"{len(extra)} tokens are trained that no model sampled, the first with "
-                      f"{_id_at(sequence.completion_ids, extra[0])}", at(sequence, position=first + int(extra[0])), ERROR, len(extra))
+                      f"{_id_at(sequence.completion_ids, extra[0])}",
+                      at(sequence, position=first + int(extra[0])), ERROR, len(extra))
     if len(lost) and mask.any():  # a row that is left out as a whole is R5's and R11's
         yield Finding(f"{len(lost)} sampled tokens are not trained while others of the row are, the first with "
-                      f"{_id_at(sequence.completion_ids, lost[0])}", at(sequence, position=first + int(lost[0])), ERROR, len(lost))
+                      f"{_id_at(sequence.completion_ids, lost[0])}",
+                      at(sequence, position=first + int(lost[0])), ERROR, len(lost))
 
 
 def trained_share(evidence: Evidence) -> Iterator[Said]:
@@ -156,16 +160,17 @@ def lengths(evidence: Evidence) -> Iterator[Said]:
     """R4: every array is as long as the tokens it is about; ids can be ids; no mask was made from ids."""
     looked = 0
     for sequence in evidence.raw:
-        for name, ids_name in (("mask", "completion_ids"), ("sampled", "completion_ids"), ("logprobs", "completion_ids"),
-                               ("advantages", "completion_ids"), ("prompt_mask", "prompt_ids")):
+        for name in ("mask", "sampled", "logprobs", "advantages", "prompt_mask"):
+            ids_name = "prompt_ids" if name == "prompt_mask" else "completion_ids"
             array, ids = getattr(sequence, name), getattr(sequence, ids_name)
             if array is None or ids is None:
                 continue
             looked += 1
             if len(array) != len(ids):
                 longer = "longer" if len(array) > len(ids) else "shorter"
-                yield Finding(f"{name} has {len(array)} entries for {len(ids)} {ids_name}: {abs(len(array) - len(ids))} "
-                              f"{longer}, so from some token on it describes another one", at(sequence), ERROR)
+                yield Finding(f"{name} has {len(array)} entries for {len(ids)} {ids_name}: "
+                              f"{abs(len(array) - len(ids))} {longer}, so from some token on it describes another "
+                              "one", at(sequence), ERROR)
         for name in ("prompt_ids", "completion_ids"):
             ids = getattr(sequence, name)
             if ids is None:
@@ -202,8 +207,8 @@ def _mask_of_ids(sequences: Sequence[RawSequence]) -> Iterator[Finding]:
     sequence, first = next(iter(witnesses.values()))
     start = len(sequence.prompt_ids) if sequence.prompt_ids is not None else 0
     yield Finding(f"the masks leave out every token with id {token} ({count} of them) and nothing else, and these were "
-                  f"sampled (logprob {sequence.logprobs[first]:.4g} here): made by comparing ids with the padding, which "
-                  "is a token of the policy's as well", at(sequence, position=start + first), ERROR, count)
+                  f"sampled (logprob {sequence.logprobs[first]:.4g} here): made by comparing ids with the padding, "
+                  "which is a token of the policy's as well", at(sequence, position=start + first), ERROR, count)
 
 
 # ------------------------------------------------------------------------------------------------ R12
@@ -229,11 +234,12 @@ def logprobs(evidence: Evidence) -> Iterator[Said]:
             if len(where):
                 value = each.value[where[0]]
                 number = "" if np.isnan(value) else f" {value:.4g}"
-                yield Finding(f"the logprob{number} of a trained token {words}; {len(where)} of {len(each.value)} in this "
-                              "sequence", at(each.sequence, position=int(each.position[where[0]])), ERROR, len(where))
+                yield Finding(f"the logprob{number} of a trained token {words}; {len(where)} of {len(each.value)} in "
+                              "this sequence", at(each.sequence, position=int(each.position[where[0]])), ERROR, len(where))
     values = np.concatenate([each.value for each in found]) if found else np.zeros(0)
     if len(values) >= 8 and not values.any():
-        yield Finding(f"all {len(values)} logprobs are exactly 0, as if every token had been certain: they were not kept",
+        yield Finding(f"all {len(values)} logprobs are exactly 0, as if every token had been certain: they were not "
+                      "kept",
                       at(found[0].sequence), ERROR, len(values))
     yield Looked(len(values))
     if not len(values):

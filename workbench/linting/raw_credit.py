@@ -142,17 +142,18 @@ def group_identity(evidence: Evidence) -> Iterator[Said]:
 
 def _ids_that_do_not_group(groups: dict[str, dict[str, list[RawSequence]]],
                            prompts: dict[object, set[str]]) -> Iterator[Finding]:
-    """Every attempt is a group of its own, yet prompts come several times. Where all come equally often, each was sampled as
-    a group and its id was lost: an error. Else a data set may repeat itself: a note."""
+    """Every attempt is a group of its own, yet prompts come several times. Where all come equally often, each was
+    sampled as a group and its id was lost: an error. Else a data set may repeat itself: a note."""
     if not prompts or any(len(attempts) > 1 for attempts in groups.values()):
         return
     often = {len(names) for names in prompts.values()}
     shared = [sorted(names) for names in prompts.values() if len(names) > 1]
     if shared:
         first = next(iter(groups[shared[0][0]]))
-        yield Finding(f"every attempt is a group of its own, though {sum(map(len, shared))} of {len(groups)} share their prompt "
-                      f"with others (groups {', '.join(shared[0][:3])}): the ids do not group, so no attempt has a sibling "
-                      "to be compared with", Place(first), ERROR if len(often) == 1 else NOTE, len(shared))
+        yield Finding(f"every attempt is a group of its own, though {sum(map(len, shared))} of {len(groups)} share "
+                      f"their prompt with others (groups {', '.join(shared[0][:3])}): the ids do not group, so no "
+                      "attempt has a sibling to be compared "
+                      "with", Place(first), ERROR if len(often) == 1 else NOTE, len(shared))
 
 
 def prompt_key(sequence: RawSequence) -> object | None:
@@ -201,7 +202,8 @@ def truncation(evidence: Evidence) -> Iterator[Said]:
     if 0 < trained < len(cut):
         odd = trained * 2 <= len(cut)
         sequence = next(sequence for sequence, kept in cut if kept == odd)
-        yield Finding(f"of {len(cut)} sequences that were cut, {trained} are trained and {len(cut) - trained} masked out",
+        yield Finding(f"of {len(cut)} sequences that were cut, {trained} are trained and {len(cut) - trained} masked "
+                      "out",
                       at(sequence), ERROR, min(trained, len(cut) - trained))
     yield Looked(len(cut))
     if not cut:
@@ -242,8 +244,9 @@ def own_noise(evidence: Evidence) -> Iterator[Said]:
         for alike in by_tokens.values():
             nats = _surprise(alike[0])
             if len(alike) > 1 and nats is not None and nats > COINCIDENCE:
-                yield Finding(f"{len(alike)} attempts of its group were sampled token for token alike, which happens by "
-                              f"chance once in 10^{nats / np.log(10):.0f}: they drew the same noise, or there was none",
+                yield Finding(f"{len(alike)} attempts of its group were sampled token for token alike, which happens "
+                              f"by chance once in 10^{nats / np.log(10):.0f}: they drew the same noise, or there was "
+                              "none",
                               at(alike[1][0]), ERROR, len(alike))
     yield Looked(looked)
     if not looked:

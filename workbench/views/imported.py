@@ -26,10 +26,10 @@ def show_imported(found: Imported, token_texts: TokenTexts | None = None, *, att
                   max_attempts: int = 4, max_tokens: int = 800) -> View:
     """What was read from a dump: the first `max_attempts` attempts, or number `attempt` (counted from 0) alone.
 
-    You will see each sequence as in `show_tokens`: `[TRAIN ...|` is trained by its mask, `[weight0 ...|` was sampled and is
-    masked out, `[widened ...|` is trained though the file itself says that no model wrote it, the rest is prompt and reply.
-    Arrays that do not fit their tokens are drawn as far as they go, and a line says so. Raises DataError for an attempt that
-    is not there.
+    You will see each sequence as in `show_tokens`: `[TRAIN ...|` is trained by its mask, `[weight0 ...|` was sampled
+    and is masked out, `[widened ...|` is trained though the file itself says that no model wrote it, the rest is
+    prompt and reply. Arrays that do not fit their tokens are drawn as far as they go, and a line says so. Raises
+    DataError for an attempt that is not there.
     """
     names = found.attempts
     if attempt is not None and not 0 <= attempt < len(names):
@@ -55,7 +55,8 @@ def _numbers(ids: Sequence[int]) -> list[str]:
     return [f"[{token}]" for token in ids]
 
 
-def _attempt(sequences: Sequence[RawSequence], token_texts: TokenTexts, max_tokens: int) -> tuple[list[Html], list[str]]:
+def _attempt(sequences: Sequence[RawSequence], token_texts: TokenTexts,
+             max_tokens: int) -> tuple[list[Html], list[str]]:
     first = sequences[0]
     facts = [f"group {first.group}" if first.group is not None else "no group"]
     facts.append("not scored" if first.reward is None else f"reward {words.signed(first.reward)}")
@@ -81,9 +82,11 @@ def _attempt(sequences: Sequence[RawSequence], token_texts: TokenTexts, max_toke
 
 def _unfit(sequence: RawSequence) -> list[str]:
     """Arrays that are not as long as the tokens they are about."""
-    pairs = [(name, getattr(sequence, name), sequence.completion_ids) for name in ("mask", "sampled", "logprobs", "advantages")]
+    names = ("mask", "sampled", "logprobs", "advantages")
+    pairs = [(name, getattr(sequence, name), sequence.completion_ids) for name in names]
     pairs.append(("prompt_mask", sequence.prompt_mask, sequence.prompt_ids))
-    return [f"sequence {sequence.number}: {name} has {len(array)} entries for {len(ids)} tokens; drawn as far as they go"
+    return [f"sequence {sequence.number}: {name} has {len(array)} entries for {len(ids)} tokens; drawn as far as they "
+            "go"
             for name, array, ids in pairs if array is not None and ids is not None and len(array) != len(ids)]
 
 

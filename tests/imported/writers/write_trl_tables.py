@@ -2,8 +2,8 @@
 
     python write_trl_tables.py RECORDED.json OUT_FOLDER
 
-Once as it comes (it generates itself: texts), once with a `rollout_func` that hands out the recorded attempts and a reward
-function that logs their ids, masks and logprobs.
+Once as it comes (it generates itself: texts), once with a `rollout_func` that hands out the recorded attempts and a
+reward function that logs their ids, masks and logprobs.
 """
 import json
 import shutil
@@ -66,9 +66,9 @@ def table(policy, rollouts, reward, rollout_func=None):
     prompts = list(dict.fromkeys(r["turns"][0]["messages"][0]["content"] for r in rollouts))
     folder = Path(tempfile.mkdtemp(prefix="trl-"))
     config = GRPOConfig(
-        output_dir=str(folder), per_device_train_batch_size=len(prompts) * ATTEMPTS, num_generations=ATTEMPTS, max_steps=1,
-        max_completion_length=64, log_completions=True, logging_steps=1, report_to="none", save_strategy="no", use_cpu=True,
-        seed=0, shuffle_dataset=False, num_completions_to_print=1)
+        output_dir=str(folder), per_device_train_batch_size=len(prompts) * ATTEMPTS, num_generations=ATTEMPTS,
+        max_steps=1, max_completion_length=64, log_completions=True, logging_steps=1, report_to="none",
+        save_strategy="no", use_cpu=True, seed=0, shuffle_dataset=False, num_completions_to_print=1)
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(policy), reward_funcs=reward, args=config,
         processing_class=AutoTokenizer.from_pretrained(policy), rollout_func=rollout_func,

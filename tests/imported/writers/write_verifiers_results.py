@@ -1,4 +1,5 @@
-"""Runs where verifiers 0.1.14 is installed: its own states, its own parser of token responses and its own `save_outputs`.
+"""Runs where verifiers 0.1.14 is installed: its own states, its own parser of token responses and its own
+`save_outputs`.
 
     python write_verifiers_results.py RECORDED.json OUT_FOLDER
 """
@@ -18,7 +19,8 @@ def response_of(turn):
     tokens = ResponseTokens(
         prompt_ids=turn["prompt_ids"], prompt_mask=[0] * len(turn["prompt_ids"]), completion_ids=turn["completion_ids"],
         completion_mask=[1] * len(turn["completion_ids"]), completion_logprobs=turn["logprobs"])
-    usage = Usage(prompt_tokens=len(turn["prompt_ids"]), reasoning_tokens=0, completion_tokens=len(turn["completion_ids"]),
+    usage = Usage(prompt_tokens=len(turn["prompt_ids"]), reasoning_tokens=0,
+                  completion_tokens=len(turn["completion_ids"]),
                   total_tokens=len(turn["prompt_ids"]) + len(turn["completion_ids"]))
     message = ResponseMessage(content=turn["text"], finish_reason="stop", is_truncated=False, tokens=tokens)
     return Response(id="0", created=0, model="frozenlake-tiny", usage=usage, message=message)
@@ -29,7 +31,8 @@ def messages_of(messages):
 
 
 async def state_of(number, rollout):
-    state = State(input={"prompt": messages_of(rollout["turns"][0]["messages"]), "example_id": rollout["task"], "answer": ""})
+    state = State(input={"prompt": messages_of(rollout["turns"][0]["messages"]), "example_id": rollout["task"],
+                         "answer": ""})
     siblings = rollout["siblings"]
     credit = rollout["reward"] - sum(siblings) / len(siblings)
     steps, completion = [], []
@@ -60,8 +63,8 @@ def main(recorded, out):
             for step in output.get("trajectory", ()):
                 step.pop("response", None)  # says the same again, and makes the file four times as large
         builder = GenerateOutputsBuilder(
-            env_id="lake", env_args={}, model="frozenlake-tiny", client=object(), num_examples=2, rollouts_per_example=3,
-            state_columns=columns, sampling_args={"temperature": 1.0}, results_path=folder)
+            env_id="lake", env_args={}, model="frozenlake-tiny", client=object(), num_examples=2,
+            rollouts_per_example=3, state_columns=columns, sampling_args={"temperature": 1.0}, results_path=folder)
         builder.start_time = 0.0
         builder.add_outputs(outputs)
         save_outputs(outputs, folder)

@@ -28,12 +28,14 @@ def episode_of(number, rollout, start, *, with_tokens=True, credit=None):
         id=f"{number:032x}", agent=AgentInfo(config=WireAgentConfig()),
         task=TraceTask(type="LakeTask", data=TaskData(idx=rollout["task"]), key=f"lake-{rollout['task']}"))
     for k, turn in enumerate(rollout["turns"]):
-        prompt = [(AssistantMessage if m["role"] == "assistant" else UserMessage)(content=m["content"]) for m in turn["messages"]]
+        prompt = [(AssistantMessage if m["role"] == "assistant" else UserMessage)(content=m["content"])
+                  for m in turn["messages"]]
         tokens = TurnTokens(prompt_ids=turn["prompt_ids"], completion_ids=turn["completion_ids"],
                             completion_logprobs=turn["logprobs"], message_spans=spans_of(turn["prompt_ids"], start))
         usage = Usage(prompt_tokens=len(turn["prompt_ids"]), completion_tokens=len(turn["completion_ids"]))
-        response = Response(id=f"{number}-{k}", created=0, model="frozenlake-tiny", message=AssistantMessage(content=turn["text"]),
-                            finish_reason="stop", usage=usage, tokens=tokens if with_tokens else None)
+        response = Response(id=f"{number}-{k}", created=0, model="frozenlake-tiny",
+                            message=AssistantMessage(content=turn["text"]), finish_reason="stop", usage=usage,
+                            tokens=tokens if with_tokens else None)
         node = graph.prepare_turn(trace, prompt).commit(response)
         trace.nodes[node].advantages = None if credit is None else [credit] * len(turn["completion_ids"])
         trace.calls.append(ModelCall(node=node, model="frozenlake-tiny", finish_reason="stop", usage=usage))

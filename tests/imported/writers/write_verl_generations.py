@@ -1,5 +1,5 @@
-"""Runs where verl 0.9.1 is installed: the methods of both its trainers that write rollouts, called with a stand-in for the
-trainer (a tokenizer, a step number, a thread that writes) and a real DataProto.
+"""Runs where verl 0.9.1 is installed: the methods of both its trainers that write rollouts, called with a stand-in for
+the trainer (a tokenizer, a step number, a thread that writes) and a real DataProto.
 
     python write_verl_generations.py RECORDED.json OUT_FOLDER
 """
@@ -72,7 +72,8 @@ def main(recorded, out):
         RayPPOTrainer._shutdown_dump_executor(trainer)
     (out / "1.jsonl").rename(out / "verl_generations_v0.jsonl")
     (out / "2.jsonl").rename(out / "verl_generations_v0_with_ids.jsonl")
-    # The newer trainer fetches the same from its queue, decodes likewise and adds the key of each row; called from there.
+    # The newer trainer fetches the same from its queue, decodes likewise and adds the key of each row; called from
+    # there.
     trainer = trainer_of(PPOTrainer, tokenizer, 3)
     PPOTrainer._dump_generations(
         trainer, inputs=tokenizer.batch_decode(batch.batch["prompts"], skip_special_tokens=True),
