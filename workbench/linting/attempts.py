@@ -28,8 +28,8 @@ FAULTS = (StopReason.ENV_ERROR, StopReason.ENV_TIMEOUT, StopReason.ENGINE_ERROR)
 class Attempts:
     """`sampled_T`: by the policy, in this very segment. `response_T`: from the first such token of its segment on.
 
-    NaN in `reward_N`, `outcome_N`, `turn_reward_K`: not scored, or none given. `state_K` numbers the states of a group's
-    turns (-1: not named), `tag_N` the kinds of tasks.
+    NaN in `reward_N`, `outcome_N`, `turn_reward_K`: not scored, or none given. `state_K` numbers the states of a
+    group's turns (-1: not named), `tag_N` the kinds of tasks.
     """
 
     token_id_T: np.ndarray

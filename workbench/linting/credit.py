@@ -1,8 +1,8 @@
 """Credit: every sampled token carries its trajectory's (R6).
 
 The credit that is about to be trained on, token by token, against a second computation from spans, turns and settings
-(`credit_oracle`). Of an algorithm that is not known there, what must hold for any: nothing where nothing is trained, one
-weight per attempt, finite numbers.
+(`credit_oracle`). Of an algorithm that is not known there, what must hold for any: nothing where nothing is trained,
+one weight per attempt, finite numbers.
 
 Axis letters: N trajectories · T tokens (flat).
 """
@@ -231,8 +231,8 @@ def _shape(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndar
     broken = np.flatnonzero(same & (np.abs(np.diff(value_at)) > 1e-9 * (1 + np.abs(value_at[1:]))))
     for row in np.unique(row_at[broken]).tolist():
         own = broken[row_at[broken] == row]
-        yield Finding(f"advantage {value_at[own[0] + 1]:.6g} after {value_at[own[0]]:.6g}, though all tokens of one {per} "
-                      "are worth the same by this algorithm", attempts.place(int(at[own[0] + 1]), evidence.step),
+        yield Finding(f"advantage {value_at[own[0] + 1]:.6g} after {value_at[own[0]]:.6g}, though all tokens of one "
+                      f"{per} are worth the same by this algorithm", attempts.place(int(at[own[0] + 1]), evidence.step),
                       ERROR if kind is not None else NOTE, len(own))
 
 
@@ -241,8 +241,9 @@ RULES: tuple[Rule, ...] = (Rule(
     means="tokens are pushed by another amount than the rewards and the algorithm's settings say: some turns learn "
           "nothing, or learn from another turn's, another attempt's or another group's success. Training goes on and "
           "the reward may still rise.",
-    mend="recompute the credit of the trajectory named here by hand (wb.edit_step shows every number); then look at how "
-         "a value per attempt or turn is laid onto its tokens: all segments, the right mask, no shift by one.",
+    mend="recompute the credit of the trajectory named here by hand (wb.edit_step shows every number); then look at "
+         "how a value per attempt or turn is laid onto its tokens: all segments, the right mask, no shift by one.",
     needs=(), check=_check,
-    threads=("SkyRL#1492", "SkyRL#201", "AReaL#1666", "verl#7300", "verl#7278", "verl#2337", "PipelineRL#54", "trl#5902"),
+    threads=("SkyRL#1492", "SkyRL#201", "AReaL#1666", "verl#7300", "verl#7278", "verl#2337", "PipelineRL#54",
+             "trl#5902"),
 ),)

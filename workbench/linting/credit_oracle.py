@@ -1,4 +1,4 @@
-"""Credit once more, by another hand: numpy and plain loops over trajectories, turns and tokens, straight from the papers.
+"""Credit once more, by another hand: numpy and plain loops over attempts, turns and tokens, straight from the papers.
 
 It reads an algorithm's *settings* and calls none of its functions, nothing of `workbench.ops`, and nothing that a batch
 derives: a fault in those changes what training gets and leaves this as it is. Slow where it may be (a loop per token is
@@ -224,13 +224,13 @@ def _timeline(attempts: Attempts, algorithm: Any, facts: Facts, kind: str, kept_
         if goes_on_N.any():
             final_N[goes_on_N] = facts.final_value_N[goes_on_N]
         scale.saw(value_A)
-    return Timeline(attempts, kept_N, reward_N, token_A, attempts.row_T[token_A], amounts_T[token_A], value_A, final_N, whiten_T,
-                    scale)
+    return Timeline(attempts, kept_N, reward_N, token_A, attempts.row_T[token_A], amounts_T[token_A], value_A, final_N,
+                    whiten_T, scale)
 
 
 def _payments(attempts: Attempts, kept_N: np.ndarray, scale_N: np.ndarray, shift_N: np.ndarray) -> np.ndarray:
-    """[T]: a turn's reward at the last token sampled in it (or before it; else the first one after), the outcome and the
-    shift at the trajectory's last."""
+    """[T]: a turn's reward at the last token sampled in it (or before it; else the first one after), the outcome and
+    the shift at the trajectory's last."""
     paid_T = np.zeros(attempts.num_tokens)
     token_E = np.flatnonzero(attempts.sampled_T)
     begin_N1 = np.searchsorted(attempts.row_T[token_E], np.arange(attempts.num_trajectories + 1))

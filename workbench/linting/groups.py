@@ -34,8 +34,8 @@ def _identity(evidence: Evidence) -> Iterator[Said]:
         if group:
             task = group[0].task
             if task.id in seen:
-                yield Finding(f"groups {seen[task.id]} and {g} of this step are both task {task.id!r}: its attempts are "
-                              "compared in two halves", evidence.place(index))
+                yield Finding(f"groups {seen[task.id]} and {g} of this step are both task {task.id!r}: its attempts "
+                              "are compared in two halves", evidence.place(index))
             seen[task.id] = g
             problem = f"{task.env} {task.task_seed} {sorted(task.payload.items(), key=str)}"
             if problem in problems and problems[problem] != task.id:
@@ -59,14 +59,14 @@ def _one_task(evidence: Evidence, group: tuple[Trajectory, ...], index: int) -> 
         for name in ("id", "env", "task_seed", "payload"):
             mine, theirs = getattr(t.task, name), getattr(first.task, name)
             if t.task is not first.task and mine != theirs:
-                yield Finding(f"{name} of its task is {_short(mine)}, that of the group's first attempt {_short(theirs)}: "
-                              "a group is one problem", evidence.place(n))
+                yield Finding(f"{name} of its task is {_short(mine)}, that of the group's first attempt "
+                              f"{_short(theirs)}: a group is one problem", evidence.place(n))
         if t.first_observation.messages and t.first_observation != seen.first_observation:
             yield Finding(f"starts from another observation than attempt {seen.attempt}: {_short(_text(t))} instead of "
                           f"{_short(_text(seen))}", evidence.place(n, segment=0))
         if t.attempt in attempts:
-            yield Finding(f"attempt number {t.attempt} stands twice in its group (trajectories {attempts[t.attempt]} and "
-                          f"{n})", evidence.place(n))
+            yield Finding(f"attempt number {t.attempt} stands twice in its group (trajectories {attempts[t.attempt]} "
+                          f"and {n})", evidence.place(n))
         attempts[t.attempt] = n
         if t.dynamics_seed in dynamics and _seeds_are_known(evidence):
             yield Finding(f"the same dynamics seed as trajectory {dynamics[t.dynamics_seed]} of its group: the "
@@ -94,8 +94,8 @@ def _prompts(evidence: Evidence) -> Iterator[Finding]:
         if len(ids) != len(theirs) or (ids != theirs).any():
             shared = min(len(ids), len(theirs))
             at = int(np.append(ids[:shared] != theirs[:shared], True).argmax())
-            yield Finding(f"its first prompt ({len(ids)} tokens) is not that of trajectory {attempts.names_N[other]} in "
-                          f"the same group ({len(theirs)} tokens): they differ from token {at} on",
+            yield Finding(f"its first prompt ({len(ids)} tokens) is not that of trajectory {attempts.names_N[other]} "
+                          f"in the same group ({len(theirs)} tokens): they differ from token {at} on",
                           evidence.place(n, segment=0, turn=0, position=at))
 
 
@@ -156,16 +156,16 @@ def _comparison(evidence: Evidence) -> Iterator[Said]:
     least = _least_attempts(algorithm) if algorithm is not None else None
     if least is None:
         yield Missing("the algorithm, which says whether attempts are compared")
-    if least is not None and least > 1:
+    elif least > 1:
         yield from _alone(evidence, attempts, size_G, scored_G)
     flat_G = np.zeros(attempts.num_groups, bool)
     for g in np.flatnonzero(scored_G > 1):
         flat_G[g] = group_spread(attempts.reward_N[(attempts.group_N == g) & attempts.scored_N]).flat
-    if flat_G.any():
+    if flat_G.any() and least != 1:
         many = int((scored_G > 1).sum())
         yield Finding(f"{int(flat_G.sum())} of {many} groups are flat ({flat_G.sum() / many:.0%}): all their attempts "
-                      "earned the same, so a comparison of attempts has nothing to say there", Place(step=evidence.step),
-                      NOTE, int(flat_G.sum()))
+                      "earned the same, so a comparison of attempts has nothing to say there",
+                      Place(step=evidence.step), NOTE, int(flat_G.sum()))
     yield from _baselines(evidence, attempts, flat_G)
 
 
@@ -189,8 +189,8 @@ def _alone(evidence: Evidence, attempts: Attempts, size_G: np.ndarray, scored_G:
         yield Finding("no task has two scored attempts, so nothing can be compared in this step", place, NOTE,
                       len(size_G))
     elif single := int((scored_G == 1).sum()):
-        yield Finding(f"{single} of {len(size_G)} groups have a single scored attempt: nothing to compare it with", place,
-                      NOTE, single)
+        yield Finding(f"{single} of {len(size_G)} groups have a single scored attempt: nothing to compare it with",
+                      place, NOTE, single)
 
 
 def _baselines(evidence: Evidence, attempts: Attempts, flat_G: np.ndarray) -> Iterator[Said]:
@@ -212,8 +212,8 @@ def _baselines(evidence: Evidence, attempts: Attempts, flat_G: np.ndarray) -> It
         if flat_G[g]:
             if len(own) and advantage_N[own].any():
                 worst = int(own[np.abs(advantage_N[own]).argmax()])
-                yield Finding(f"advantage {advantage_N[worst]:.6g}, though all attempts of its group earned the same up "
-                              "to rounding: the rounding is what is trained on",
+                yield Finding(f"advantage {advantage_N[worst]:.6g}, though all attempts of its group earned the same "
+                              "up to rounding: the rounding is what is trained on",
                               attempts.place_of_row(worst, evidence.step), ERROR, len(own))
         elif len(own) > 1 and len(own) == int(((attempts.group_N == g) & attempts.scored_N).sum()) and linear:
             yield from _mean_is_zero(evidence, attempts, own, advantage_N)
@@ -227,8 +227,8 @@ def _mean_is_zero(evidence: Evidence, attempts: Attempts, own: np.ndarray, advan
     place = attempts.place_of_row(own[high], evidence.step)
     if not slope > 0:
         yield Finding(f"earned {reward[high]:.6g} and is credited with {advantage[high]:.6g}; its sibling "
-                      f"{attempts.names_N[own[low]]} earned {reward[low]:.6g} and is credited with {advantage[low]:.6g}",
-                      place)
+                      f"{attempts.names_N[own[low]]} earned {reward[low]:.6g} and is credited with "
+                      f"{advantage[low]:.6g}", place)
         return
     baseline = reward[low] - advantage[low] / slope
     if abs(baseline - reward.mean()) > 1e-6 * max(spread, 1e-6 * float(np.abs(reward).max())):
@@ -243,15 +243,16 @@ RULES: tuple[Rule, ...] = (
         "R7", "a group is one task",
         means="attempts are judged by what was earned at another problem, or with another start: easy problems are "
               "learned as good actions, hard ones as bad ones.",
-        mend="group by task: the same task id, seed, payload and first observation, and an attempt number and a dynamics "
-             "seed of its own for each attempt; number groups once, where attempts are collected.",
+        mend="group by task: the same task id, seed, payload and first observation, and an attempt number and a "
+             "dynamics seed of its own for each attempt; number groups once, where attempts are collected.",
         needs=("groups",), check=_identity,
         threads=("Search-R1#88", "tinker-cookbook#771"),
     ),
     Rule(
         "R8", "groups have something to compare",
-        means="a baseline over one attempt makes every advantage zero; one taken from a single attempt favours whoever "
-              "came first; a spread of rounding size, divided by itself, is trained on like a real difference.",
+        means="a flat group teaches nothing; a baseline over one attempt makes every advantage zero; one taken "
+              "from a single attempt favours whoever came first; a spread of rounding size, divided by itself, is "
+              "trained on like a real difference.",
         mend="collect at least 2 attempts per task (train.group_size), or use an algorithm without a group baseline; "
              "take the mean over all scored attempts of the group; treat differences of rounding size as none.",
         needs=(), check=_comparison,

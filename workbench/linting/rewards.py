@@ -27,8 +27,8 @@ def _check(evidence: Evidence) -> Iterator[Said]:
         if said is not None and not math.isfinite(said):
             said = None
         if (said is None) != math.isnan(own) or (said is not None and not _near(said, own)):
-            yield Finding(f"its reward is {'unscored' if said is None else f'{said:.6g}'}, but its turns and outcome make "
-                          f"it {'unscored' if math.isnan(own) else f'{own:.6g}'}", evidence.place(n))
+            yield Finding(f"its reward is {_words(math.nan if said is None else said)}, but its turns and outcome make "
+                          f"it {_words(own)}", evidence.place(n))
         for k, turn in enumerate(trajectory.turns):
             if turn.reward_parts and turn.reward is not None:
                 parts = sum(turn.reward_parts.values())
@@ -66,8 +66,8 @@ def _batch_agrees(evidence: Evidence, attempts: Attempts) -> Iterator[Said]:
                                ("turn_reward_K", batch.turn_reward_K, attempts.turn_reward_K)):
         theirs, finite = theirs.numpy(), np.isfinite(mine)
         both = finite & np.isfinite(theirs)
-        wrong = np.flatnonzero((finite != np.isfinite(theirs)) | (both & (np.abs(theirs - mine) > 1e-9 * (1 + np.abs(mine)))))
-        for i in wrong.tolist():
+        apart = both & (np.abs(theirs - mine) > 1e-9 * (1 + np.abs(mine)))
+        for i in np.flatnonzero((finite != np.isfinite(theirs)) | apart).tolist():
             row = i if name.endswith("_N") else int(np.searchsorted(offsets, i, side="right")) - 1
             turn = None if name.endswith("_N") else int(i - offsets[row])
             yield Finding(f"{name} of the batch is {_words(theirs[i])}, the trajectory says {_words(mine[i])}",
@@ -98,8 +98,8 @@ def _counted_twice(evidence: Evidence, attempts: Attempts) -> Iterator[Said]:
         different = [row for row in totals if row[1] != row[column]]
         values = {row[1] for row in same}
         if same and not different and (len(values) >= DISTINCT or (len(values) > 1 and len(same) >= 2 * ENOUGH)):
-            yield Finding(f"its outcome {same[0][1]:.6g} is exactly what {words} had earned already, and so it is in all "
-                          f"{len(totals)} attempts: the reward is counted twice", evidence.place(same[0][0]),
+            yield Finding(f"its outcome {same[0][1]:.6g} is exactly what {words} had earned already, and so it is in "
+                          f"all {len(totals)} attempts: the reward is counted twice", evidence.place(same[0][0]),
                           count=len(same))
             return
 
@@ -113,16 +113,16 @@ def _plausible(evidence: Evidence, attempts: Attempts) -> Iterator[Said]:
     gap = attempts.reward_N[won].mean() - attempts.reward_N[lost].mean()
     if gap < 0:
         worst = int(np.flatnonzero(won)[attempts.reward_N[won].argmin()])
-        yield Finding(f"attempts that succeeded earned {-gap:.6g} less on average than those that failed: is the sign of a "
-                      "reward turned?", evidence.place(worst), NOTE)
+        yield Finding(f"attempts that succeeded earned {-gap:.6g} less on average than those that failed: is the sign "
+                      "of a reward turned?", evidence.place(worst), NOTE)
 
 
 RULES: tuple[Rule, ...] = (Rule(
     "R16", "rewards are counted once, and unscored is not zero",
     means="the policy is paid by another number than the environment's: a part twice, or a failed scoring as 0, which "
           "moves the baseline of all its siblings.",
-    mend="sum turn rewards and outcome in one place; let a scoring that failed stay None until the attempt leaves baseline "
-         "and loss; make reward_parts sum to the reward.",
+    mend="sum turn rewards and outcome in one place; let a scoring that failed stay None until the attempt leaves "
+         "baseline and loss; make reward_parts sum to the reward.",
     needs=("groups",), check=_check,
     threads=("trl#5902", "SkyRL#201", "AReaL#1681", "AReaL#128", "trl#5773", "verl#7300"),
 ),)

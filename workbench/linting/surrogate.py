@@ -78,7 +78,8 @@ def recomputed(columns: Columns, algorithm: Any) -> Surrogate:
     total = policy
     if algorithm.entropy_coef:
         entropy = -algorithm.entropy_coef * columns["entropy"][at].astype(np.float64)
-        total = _added(total, _reduced(entropy, columns.get("entropy_weight", columns["weight"])[at], row, algorithm)[0])
+        own = columns.get("entropy_weight", columns["weight"])[at]
+        total = _added(total, _reduced(entropy, own, row, algorithm)[0])
         figures["entropy_loss"] = _mean(entropy[acts])
     if algorithm.kl_coef and "ref_logp" in columns:
         ref = columns["ref_logp"][at].astype(np.float64)

@@ -166,7 +166,8 @@ def _same_terms(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np
         else:
             at = np.flatnonzero(attempts.sampled_T & ((other_T != 0) != (weight_T != 0)))
             rows, first, count = np.unique(attempts.row_T[at], return_index=True, return_counts=True)
-            places = [(int(n), attempts.place(int(at[i]), evidence.step), int(c)) for n, i, c in zip(rows, first, count)]
+            places = [(int(n), attempts.place(int(at[i]), evidence.step), int(c))
+                      for n, i, c in zip(rows, first, count)]
         for n, place, count in places:
             cut = " (a limit ended this attempt)" if attempts.truncated_N[n] else ""
             counts = "does not count" if counted_N[n] else "counts"
@@ -190,8 +191,8 @@ def _whole_turns(evidence: Evidence, attempts: Attempts, columns: Mapping[str, n
         cut = ""
         if evidence.groups and 0 <= turn < len(evidence.trajectories[row].turns):
             cut = " (it was cut)" if evidence.trajectories[row].turns[turn].finish == "length" else ""
-        yield Finding(f"{int((own & on_E).sum())} of the {int(own.sum())} sampled tokens of turn {turn}{cut} are trained, "
-                      "the others are not", attempts.place(int(token_E[i + 1]), evidence.step))
+        yield Finding(f"{int((own & on_E).sum())} of the {int(own.sum())} sampled tokens of turn {turn}{cut} are "
+                      "trained, the others are not", attempts.place(int(token_E[i + 1]), evidence.step))
 
 
 def _nobody_left_out(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
@@ -206,8 +207,8 @@ def _nobody_left_out(evidence: Evidence, attempts: Attempts, columns: Mapping[st
     for n in np.flatnonzero(compared_N & ~counted_N & kept_G[attempts.group_N]).tolist():
         why = f"it ended by {evidence.trajectories[n].stop_reason.value}" if evidence.groups else (
             "a limit ended it" if attempts.truncated_N[n] else "no limit ended it")
-        yield Finding(f"is scored and weighs nothing, while siblings of its group are trained ({why}); no declared filter "
-                      "chooses among the attempts of a group", attempts.place_of_row(n, evidence.step), severity)
+        yield Finding(f"is scored and weighs nothing, while siblings of its group are trained ({why}); no declared "
+                      "filter chooses among the attempts of a group", attempts.place_of_row(n, evidence.step), severity)
 
 
 RULES: tuple[Rule, ...] = (
@@ -215,8 +216,8 @@ RULES: tuple[Rule, ...] = (
         "R10", "only sampled tokens count in loss, KL, entropy and critic",
         means="the policy is trained to write what the environment or the template wrote, or is pulled by a divergence "
               "at tokens that it never chose: the KL term explodes, the reward collapses later.",
-        mend="weigh every term by what was sampled in this segment; if observation tokens are to take part, say so by the "
-             "switches of algorithm.masks.",
+        mend="weigh every term by what was sampled in this segment; if observation tokens are to take part, say so by "
+             "the switches of algorithm.masks.",
         needs=(), check=_only_sampled,
         threads=("Search-R1#21", "RAGEN#54", "unsloth#5673", "slime#1370", "verl#2337", "SkyRL#710"),
     ),
@@ -224,8 +225,8 @@ RULES: tuple[Rule, ...] = (
         "R11", "attempts that a limit cut short are treated like others",
         means="an attempt counts in one term of the loss and not in another, or silently not at all: what is learned "
               "about running out of room is decided by a mask that nobody chose.",
-        mend="take every mask from one weight per attempt; where overlong attempts are to be left out, do it by a filter "
-             "or a reward that is declared; keep stop reasons, flags and finish as they were recorded.",
+        mend="take every mask from one weight per attempt; where overlong attempts are to be left out, do it by a "
+             "filter or a reward that is declared; keep stop reasons, flags and finish as they were recorded.",
         needs=(), check=_alike,
         threads=("trl#4976", "OpenRLHF#1243", "OpenRLHF#1252"),
     ),
