@@ -199,6 +199,16 @@ def test_files_of_a_folder_are_read_in_the_order_of_their_numbers(tmp_path):
     assert len(found.sequences) == 12 and found.attempts[0] == "step 9, 9.jsonl line 1"
 
 
+def test_a_file_beside_them_of_which_nothing_can_be_read_is_named(tmp_path):
+    write(rows_of("verl_generations.jsonl"), tmp_path / "1.jsonl")
+    (tmp_path / "2.jsonl").write_bytes(b"\x00" * 50)
+    (tmp_path / "3.parquet").write_bytes((FILES / TABLE).read_bytes()[:-100])
+    (tmp_path / "metrics.jsonl").write_text('{"loss": 1.0}\n')
+    found = read_rollouts(tmp_path)
+    assert len(found.sequences) == 6 and found.skipped == 2
+    assert [words.split(":")[0] for words in found.damaged] == ["2.jsonl", "3.parquet"]
+
+
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
                     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
                     max_leaves=12)

@@ -75,6 +75,8 @@ def read_rollouts(path: Path | str, *, max_tokens: int = MOST_TOKENS) -> Importe
     reading = _Reading(max_tokens)
     for file, _ in files:
         reading.read(file, reader, several=len(files) > 1)
+    if path.is_dir():
+        reading.note_unreadable(path, {file for file, _ in files})
     if not reading.sequences and not reading.skipped:
         raise DataError(f"{path} is told to be of {reader.framework}, but holds no rollout")
     return Imported(
@@ -118,6 +120,22 @@ class _Reading:
             self.tokens += sum(len(ids) for s in found for ids in (s.prompt_ids, s.completion_ids) if ids is not None)
             if len(self.rows) < KEPT_ROWS:
                 self.rows.append(row)
+
+
+    def note_unreadable(self, folder: Path, known: set[Path]) -> None:
+        """Files beside those that were read of which nothing can be read: whose they were nobody can tell."""
+        for file in _files(folder):
+            if file not in known and file.stat().st_size and not _readable(file):
+                self.skipped += 1
+                if len(self.damaged) < NAMED:
+                    self.damaged.append(f"{name(file.name)}: nothing in it can be read")
+
+
+def _readable(file: Path) -> bool:
+    """Whether anything can be read: a line that is an object, or the columns of a table."""
+    if file.suffix == ".parquet":
+        return trl_tables.columns_of(file) is not None
+    return any(line.row is not None for line in islice(lines_of(file), LOOK))
 
 
 def _rows(file: Path, reader: Reader) -> Iterator[tuple[int, Row | None, str | None]]:

@@ -32,13 +32,17 @@ WEIGHTS = "the weights of several reward functions: their sum is not known, so R
 
 def is_table(path: Path) -> bool:
     """Whether a parquet file has the columns of one of these."""
+    return {"step", "prompt", "completion", "advantage"} <= set(columns_of(path) or ())
+
+
+def columns_of(path: Path) -> list[str] | None:
+    """The names of a parquet file's columns; None where it cannot be read."""
     import pyarrow.parquet as parquet
 
     try:
-        names = set(parquet.read_schema(path).names)
+        return parquet.read_schema(path).names
     except (OSError, ValueError):  # pyarrow's errors are ValueErrors
-        return False
-    return {"step", "prompt", "completion", "advantage"} <= names
+        return None
 
 
 def rows_of(path: Path) -> Iterator[dict[str, Any]]:

@@ -53,7 +53,8 @@ def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
 def _trace(trace: dict[str, Any], episode: Mapping[str, Any], where: str) -> list[RawSequence]:
     nodes = [mapping(node, "a node") for node in rows_of(trace.get("nodes"), "nodes")]
     task = mapping(trace.get("task"), "task")
-    group = mapping(episode.get("group"), "group").get("id", trace.get("group_id"))
+    stamped = mapping(mapping(trace.get("info"), "info").get("prime_rl"), "info.prime_rl")
+    group = mapping(episode.get("group"), "group").get("id", trace.get("group_id", stamped.get("group_id")))
     data = mapping(task.get("data"), "task.data")
     label = next((data[key] for key in ("id", "name", "idx") if data.get(key) is not None), None) or task.get("type")
     key = task.get("key") or task.get("hash")

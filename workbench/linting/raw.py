@@ -24,7 +24,11 @@ __all__ = ["RAW_CHECKS", "RawSequence"]
 NO_IDS = "token ids: the file has none"
 SHORT = 16    # tokens by which a tokenization of the same text differs at most; a longer difference is another history
 AGAIN = 4     # tokens that must agree again after a difference, for it to be called one
-REACH = 400   # tokens after the first difference within which they are looked for
+REACH = 400   # tokens that may be gone, or have come, before they do
+
+# What may have happened at the first difference, the least first: tokens gone, come, or a few exchanged for others.
+DIFFERENCES = sorted([*((n, 0) for n in range(1, REACH)), *((0, n) for n in range(1, REACH)),
+                      *((n, k) for n in range(1, 2 * SHORT) for k in range(1, 2 * SHORT))], key=sum)
 
 
 # ------------------------------------------------------------------------------------------------ R1
@@ -82,12 +86,11 @@ def _prefix_finding(before: RawSequence, after: RawSequence, old: np.ndarray) ->
 def _difference(old: np.ndarray, new: np.ndarray) -> tuple[int | None, int | None]:
     """How many tokens of `old` became how many of `new` before the two agree again for `AGAIN` tokens (or to the end of
     the old one); (None, None) where they do not. Both begin with a token that differs."""
-    old, new = old[:REACH], new[:REACH]
-    for total in range(1, len(old) + len(new)):
-        for gone in range(max(0, total - len(new) + 1), min(total, len(old) - 1) + 1):
-            come = total - gone
-            length = min(AGAIN, len(old) - gone)
-            if come + length <= len(new) and np.array_equal(old[gone:gone + length], new[come:come + length]):
+    before, after = old[:REACH + AGAIN].tolist(), new[:REACH + AGAIN].tolist()
+    for gone, come in DIFFERENCES:
+        if gone < len(before):
+            again = before[gone:gone + AGAIN]
+            if after[come:come + len(again)] == again:
                 return gone, come
     return None, None
 
