@@ -103,6 +103,17 @@ def test_stale_by_one_step_under_the_rounding_of_bfloat16():
     assert report.named == ("stale weights",), report.verdict
 
 
+def test_tied_head_one_update_old_under_the_rounding_of_bfloat16():
+    """Less than rounding at every token: only the whole distributions, all together, tell."""
+    session = session_after(1, **{"engine.dtype": "bfloat16", "learner.lr": 3e-5})
+    keep_back(session, lambda name: name == "lm_head.weight")
+    from workbench.cells.step import train_step
+    train_step(session, 2)
+    report = audit(session, tasks=4, attempts=4, control=False)
+    assert report.gap.within(*report.alarm), "control: the size of the gap alone says nothing here"
+    assert report.named == ("output head",), report.verdict
+
+
 def test_tied_head_not_refreshed():
     session = session_after(0)
     keep_back(session, lambda name: name == "lm_head.weight")

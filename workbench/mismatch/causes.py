@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from workbench.engines.gap import LIMITS
-from workbench.mismatch.claims import Claims
+from workbench.mismatch.claims import Claims, Heard
 from workbench.mismatch.forward import LARGEST, NOW, POSITIONS, Forward, Hypothesis, bent
 
 TEMPERATURE, TOP_P, STALE, HEAD, PART = "temperature", "top-p", "stale weights", "output head", "part of the weights"
@@ -97,6 +97,7 @@ class Explained:
     causes: tuple[Cause, ...]
     left_M: np.ndarray
     tried: int
+    now: Hypothesis = Hypothesis()
 
 
 def explain(forward: Forward, claims: Claims, limits: tuple[float, float], toggles: Sequence[Toggle],
@@ -145,7 +146,46 @@ def explain(forward: Forward, claims: Claims, limits: tuple[float, float], toggl
             f"{limits[0]:g} and {limits[1]:g} at worst; {tried} hypotheses were tried")))
         if by_size is not None:
             steps.append(Step(DTYPE, by_size.words, _mean(left), 0.0))
-    return Explained(tuple(steps), tuple(causes), left, tried)
+    return Explained(tuple(steps), tuple(causes), left, tried, now)
+
+
+def sharper(forward: Forward, claims: Claims, heard: Heard, now: Hypothesis, toggles: Sequence[Toggle]) -> Cause | None:
+    """Older weights, or a part of them, that hide under the rounding of half precision: looked for in the whole
+    distributions of all tokens at once, weighted by their probability. None: no set of weights is certain.
+
+    The errors of a token's many logprobs are alike, so standard errors are taken over tokens.
+    """
+    index = torch.from_numpy(heard.index_F)
+    ones = np.ones(len(index))
+    settings = (claims.temperature_M[heard.index_F], claims.top_p_M[heard.index_F]) if heard.bent else (ones, ones)
+
+    def rows(hypothesis: Hypothesis) -> torch.Tensor:
+        return bent(forward.logits(hypothesis)[index], *settings).double().cpu()
+
+    base = rows(now)
+    weight = base.exp().sqrt()
+    known = (weight > 0) & heard.logp_FV.isfinite()
+
+    def weighted(values: torch.Tensor) -> torch.Tensor:
+        return torch.where(known, weight * (values - base), 0.0)
+
+    was, found = weighted(heard.logp_FV.double()), []
+    for toggle in toggles:
+        line = weighted(rows(replace(now, **toggle.change)))
+        size = float((line**2).sum())
+        if not size > 0 or not np.isfinite(size):
+            continue
+        share = float((was * line).sum()) / size
+        error = float(((was - share * line) * line).sum(-1).square().sum().sqrt()) / size
+        if HALF < share < 2 - HALF and share > CERTAIN * error:
+            found.append((share**2 * size, toggle, share, error))
+    if not found:
+        return None
+    _, toggle, share, error = max(found, key=lambda each: each[0])
+    return Cause(toggle.kind, toggle.words, (
+        f"over the whole vocabulary the differences lie {share:.0%} of the way to it, {share / max(error, 1e-12):.0f} "
+        f"standard errors from none of it, though {_mean(difference(forward, claims, now)):.2g} nats per token are no "
+        "more than rounding"))
 
 
 def _candidates(forward: Forward, claims: Claims, now: Hypothesis, toggles: Sequence[Toggle],

@@ -13,9 +13,9 @@ import torch
 
 from workbench.engines.gap import Gap
 from workbench.engines.journal import Exchange
-from workbench.mismatch.causes import (ADAPTER, IDS, TRAINER, UNEXPLAINED, Cause, Explained, Step, difference, explain,
-                                       further_toggles, is_adapter, limits_for, part_toggles, setting_toggles, within,
-                                       weight_toggles)
+from workbench.mismatch.causes import (IDS, STALE, TRAINER, UNEXPLAINED, Cause, Explained, Step, Toggle, difference,
+                                       explain, further_toggles, is_adapter, limits_for, part_toggles, setting_toggles,
+                                       sharper, weight_toggles)
 from workbench.mismatch.claims import Claims, Ear, Heard, claims_of, heard, other_ids
 from workbench.mismatch.control import Control
 from workbench.mismatch.figures import BINS, Ratios, Whole, bin_names
@@ -24,6 +24,7 @@ from workbench.types import Trajectory
 
 ALARM_KL = 0.015       # nats: the bar that prime-rl sets for a new model, over 20 steps
 ALARM_MULT = 1.05      # mean exp|difference|: above it NeMo-RL speaks of a bug
+ROUGH = 1e-3           # an alarm above this is one of half precision: older weights may hide under it
 BIN_NAMES = bin_names()
 
 
@@ -151,12 +152,16 @@ def measure(trajectories: Sequence[Trajectory], trainer: Trainer, *, exchanges: 
     own, gap_M, trainer_causes, steps = _against_trainer(trainer, claims, plain, limits)
     explained = _explain(forward, claims, trainer, limits, temperature, top_p, others)
     causes = [*trainer_causes, *explained.causes]
+    missing, found = _listened(claims, trajectories, exchanges, ear)
+    if not causes and found is not None and limits[0] > ROUGH:
+        hidden = sharper(forward, claims, found, explained.now, _older(forward, trainer))
+        causes += [] if hidden is None else [hidden]
     if others is not None and IDS not in (cause.kind for cause in causes):
         causes.insert(0, Cause(IDS, f"other ids are trained than were sampled: {others.words}",
                                f"{others.count} sampled tokens or what stands before them"))
         causes = [cause for cause in causes if cause.kind != UNEXPLAINED]
     causes += _told_version(claims, trainer) if not causes else []
-    missing, whole = _whole(forward, claims, trajectories, exchanges, ear)
+    whole = None if found is None else _whole(forward, claims, found)
     shown = gap_M[~np.isnan(gap_M)]
     sequences = claims.sequences
     return MismatchReport(
@@ -200,21 +205,24 @@ def _against_trainer(trainer: Trainer, claims: Claims, plain: np.ndarray, limits
 
 def _explain(forward: Forward, claims: Claims, trainer: Trainer, limits: tuple[float, float],
              temperature: float | None, top_p: float | None, others: Any) -> Explained:
-    now = trainer.known[NOW]
-    adapters = [name for name, weights in trainer.known.items()
-                if name != NOW and (name == ADAPTER or is_adapter(now, weights))]
     toggles = setting_toggles(claims, temperature, top_p, engine_dtypes=claims.dtypes, bf16=trainer.bf16,
                               journal=others is not None, other_ids="" if others is None else others.words)
-    toggles += weight_toggles(trainer.words, adapters)
+    older = _older(forward, trainer)
+    whole = [toggle for toggle in older if "part" not in toggle.change]
+    return explain(forward, claims, limits, [*toggles, *whole],
+                   [*(toggle for toggle in older if "part" in toggle.change), *further_toggles(claims.dtypes)])
+
+
+def _older(forward: Forward, trainer: Trainer) -> list[Toggle]:
+    """Older weights as a whole, and part by part."""
+    now = trainer.known[NOW]
+    adapters = [name for name, weights in trainer.known.items() if name != NOW and is_adapter(now, weights)]
     tied = any(len(names) > 1 for names in forward.plain.names.tied)
-    return explain(forward, claims, limits, toggles,
-                   [*part_toggles(forward, trainer.words, tied), *further_toggles(claims.dtypes)])
+    return weight_toggles(trainer.words, adapters) + part_toggles(forward, trainer.words, tied)
 
 
 def _told_version(claims: Claims, trainer: Trainer) -> list[Cause]:
     """An engine that says itself that it holds older weights."""
-    from workbench.mismatch.causes import STALE
-
     told = np.unique(claims.version_M[claims.version_M >= 0])
     if trainer.version is None or not len(told) or (told == trainer.version).all():
         return []
@@ -223,21 +231,23 @@ def _told_version(claims: Claims, trainer: Trainer) -> list[Cause]:
                   "the engine says so itself; the weights may be too alike to tell")]
 
 
-def _whole(forward: Forward, claims: Claims, trajectories: Sequence[Trajectory], exchanges: Sequence[Exchange],
-           ear: Ear | None) -> tuple[str, Whole | None]:
+def _listened(claims: Claims, trajectories: Sequence[Trajectory], exchanges: Sequence[Exchange],
+              ear: Ear | None) -> tuple[str, Heard | None]:
+    """(why there are no whole distributions, the ones there are)"""
     if ear is None or not exchanges:
         return "these trajectories were stored with the sampled tokens' logprobs only; audit a session or a run", None
     if not ear.can_hear:
         return f"the engine {type(ear.engine).__name__} does not tell whole distributions (it has no `listener`)", None
-    found: Heard | None = heard(ear, claims, trajectories, exchanges)
-    if found is None:
-        return "the engine told no distribution", None
-    index = torch.from_numpy(found.index_F)
-    logits_FV = forward.logits(Hypothesis())[index]
+    found = heard(ear, claims, trajectories, exchanges)
+    return ("the engine told no distribution" if found is None else ""), found
+
+
+def _whole(forward: Forward, claims: Claims, found: Heard) -> Whole:
+    logits_FV = forward.logits(Hypothesis())[torch.from_numpy(found.index_F)]
     temperature, top_p = claims.temperature_M[found.index_F], claims.top_p_M[found.index_F]
     ones = np.ones_like(temperature)
     ours_FV = bent(logits_FV, temperature if found.bent else ones, top_p if found.bent else ones).cpu()
-    return "", Whole.between(found.logp_FV, ours_FV)
+    return Whole.between(found.logp_FV, ours_FV)
 
 
 def _gap(difference_M: np.ndarray) -> Gap:
