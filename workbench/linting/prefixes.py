@@ -188,47 +188,50 @@ def _needless(evidence: Evidence, flat: Flat) -> Iterator[Finding]:
 
 def _openings(evidence: Evidence, flat: Flat, history: str) -> Iterator[Finding]:
     """Every segment begins with the first observation: in a window token by token, fresh in what it says."""
+    bounds, sources = flat.first_span_S.tolist(), flat.source_P.tolist()
+    known: dict[int, np.ndarray] = {}
+
+    def opening(segment: int) -> np.ndarray:
+        own = range(bounds[segment], bounds[segment + 1])
+        if history == "window":
+            end = next((p for p in own if sources[p] == POLICY), own.stop)
+            return flat.ids_T[flat.offset_S[segment] :][: sum(len(flat.spans[p]) for p in own[: end - own.start])]
+        parts = [flat.spans[p].token_ids for p in own if sources[p] == PROMPT]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int32), *parts])
+
     for segment in np.flatnonzero(flat.number_S > 0).tolist():
         first = segment - int(flat.number_S[segment])
-        opening, here = (_opening(flat, s, history) for s in (first, segment))
-        here = here[: len(opening)]
-        at = first_difference(here, opening)
+        if first not in known:
+            known[first] = opening(first)
+        wanted, here = known[first], opening(segment)[: len(known[first])]
+        at = first_difference(here, wanted)
         if at is not None:
-            said = token(evidence, int(here[at])) if at < len(here) else "nothing more"
-            wanted = token(evidence, int(opening[at])) if at < len(opening) else "nothing more"
-            yield Finding(f"token {at} of the first observation, shown again: expected {wanted}, got {said}",
+            got = token(evidence, int(here[at])) if at < len(here) else "nothing more"
+            yield Finding(f"token {at} of the first observation, shown again: expected "
+                          f"{token(evidence, int(wanted[at]))}, got {got}",
                           evidence.place(int(flat.trajectory_S[segment]), segment=int(flat.number_S[segment])))
-
-
-def _opening(flat: Flat, segment: int, history: str) -> np.ndarray:
-    low, high = flat.first_span_S[segment : segment + 2].tolist()
-    ids = flat.segment_ids(segment)
-    if history == "window":
-        policy = np.flatnonzero(flat.source_P[low:high] == POLICY)
-        return ids[: int(flat.start_P[low + policy[0]])] if len(policy) else ids
-    return np.concatenate([np.zeros(0, np.int32), *(flat.spans[p].token_ids for p in range(low, high)
-                                                    if flat.source_P[p] == PROMPT)])
 
 
 def _kept_turns(evidence: Evidence, flat: Flat, history: str, window: int) -> Iterator[Finding]:
     """Which turns of the past a new segment shows: the newest reply, in a window the last exchanges."""
+    bounds, sources, turns, sampled = (
+        values.tolist() for values in (flat.first_span_S, flat.source_P, flat.turn_P, flat.sampled_P))
     for segment in np.flatnonzero(flat.number_S > 0).tolist():
-        low, high = flat.first_span_S[segment : segment + 2].tolist()
-        sampled = np.flatnonzero(flat.sampled_P[low:high])
-        if not len(sampled):
+        low, high = bounds[segment], bounds[segment + 1]
+        first = next((p for p in range(low, high) if sampled[p]), None)
+        if first is None:
             continue
-        now = int(flat.turn_P[low + sampled[0]])
-        before = slice(low, low + int(sampled[0]))
-        source_P, turn_P = flat.source_P[before], flat.turn_P[before]
+        now = turns[first]
         wanted = list(range(max(now - window, 0), now)) if history == "window" else []
-        shown = turn_P[source_P == POLICY].tolist()
+        shown = [turns[p] for p in range(low, first) if sources[p] == POLICY]
         if shown != wanted:
             yield Finding(f"before turn {now} the policy is shown its turns {shown}; with history={history!r} it is "
-                          f"shown {wanted}", flat.place_of_span(evidence, low + int(sampled[0])))
-        strange = sorted(set(turn_P[source_P == ENV].tolist()) - set(wanted or [now - 1]))
+                          f"shown {wanted}", flat.place_of_span(evidence, first))
+        replies = {turns[p] for p in range(low, first) if sources[p] == ENV}
+        strange = sorted(replies - set(wanted or [now - 1]))
         if strange:
             yield Finding(f"before turn {now} the policy is shown the replies to turns {strange}, which history="
-                          f"{history!r} leaves out", flat.place_of_span(evidence, low + int(sampled[0])))
+                          f"{history!r} leaves out", flat.place_of_span(evidence, first))
 
 
 # ------------------------------------------------------------------------------------------------ shown again

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -198,29 +199,50 @@ R9 = Rule(
 
 
 def check_noise(evidence: Evidence) -> Iterator[Said]:
-    """No two requests share a seed; no two attempts at a task say the same against all odds."""
+    """No two requests share a seed; attempts at a task do not repeat each other against all odds."""
     if evidence.journal is not None:
         yield from _seeds(evidence)
     else:
         yield Missing(JOURNAL)
-    flat, pairs, found = evidence.flat, 0, []
+    flat, first = evidence.flat, 0
     drawn_N = _drawn_N(flat)
-    cost_T = np.concatenate([[0.0], np.nan_to_num(flat.logp_T.astype(np.float64)).cumsum()])
-    first = 0
+    cost_T = np.concatenate([[0.0], -np.nan_to_num(flat.logp_T.astype(np.float64)).cumsum()])
+    likest: list[Alike] = []
     for group in evidence.groups:
         members = [n for n in range(first, first + len(group)) if drawn_N[n]]
         first += len(group)
-        pairs += len(members) * (len(members) - 1) // 2
-        found += _likeness(flat, members, cost_T)
-    yield Looked(pairs)
-    for a, b, length, logp in found:
-        if logp < np.log(COINCIDENCE / max(pairs, 1)):
-            other = evidence.trajectories[a]
-            start = int(flat.first_segment_N[b])
-            yield Finding(
-                f"the first {length} tokens are those of attempt {other.attempt}; two attempts that draw by themselves "
-                f"agree on that with probability exp({logp:.0f})",
-                evidence.place(b, segment=0, position=_first_sampled(flat, start)), count=length)
+        likest += _likest(flat, members, cost_T)
+    yield Looked(len(likest))
+    yield from _repeats(evidence, flat, likest)
+
+
+class Alike(NamedTuple):
+    """Attempt `n` begins with the same `length` tokens as the earlier attempt `other`. By chance, an attempt is so like
+    any of those before it with a probability of at most exp(-surprise)."""
+
+    n: int
+    other: int
+    length: int
+    surprise: float
+
+
+def _repeats(evidence: Evidence, flat: Flat, likest: list[Alike]) -> Iterator[Finding]:
+    """Attempts that draw by themselves have surprises that are exponentially distributed, or smaller; so one of them is
+    judged by itself, and all of them by their sum (Chernoff's bound of a gamma distribution)."""
+    count = len(likest)
+    alone = [alike for alike in likest if alike.surprise > np.log(max(count, 1) / COINCIDENCE)]
+    for n, other, length, surprise in alone:
+        yield Finding(
+            f"the first {length} tokens are those of attempt {evidence.trajectories[other].attempt}; two attempts that "
+            f"draw by themselves agree on that with probability exp(-{surprise:.0f})", evidence.place(
+                n, segment=0, position=_first_sampled(flat, int(flat.first_segment_N[n]))), count=length)
+    mean = sum(alike.surprise for alike in likest) / max(count, 1)
+    if not alone and mean > 1 and count * (mean - 1 - np.log(mean)) > -np.log(COINCIDENCE):
+        worst = max(likest, key=lambda alike: alike.surprise)
+        yield Finding(
+            f"{sum(alike.surprise > 3 for alike in likest)} of {count} attempts repeat an earlier one at their task "
+            f"for longer than chance allows (this one for {worst.length} tokens); all of it together has the probability "
+            f"exp(-{count * (mean - 1 - np.log(mean)):.0f})", evidence.place(worst.n, segment=0), count=worst.length)
 
 
 def _seeds(evidence: Evidence) -> Iterator[Said]:
@@ -261,22 +283,22 @@ def _first_sampled(flat: Flat, segment: int) -> int:
     return next((int(flat.start_P[p]) for p in range(low, high) if flat.sampled_P[p]), 0)
 
 
-def _likeness(flat: Flat, members: list[int], cost_T: np.ndarray) -> Iterator[tuple[int, int, int, float]]:
-    """(one, another, tokens that the two share from the start, sum of the logprobs of those sampled)."""
+def _likest(flat: Flat, members: list[int], cost_T: np.ndarray) -> Iterator[Alike]:
+    """Of each attempt but the first: the earlier one that it repeats for longest. `cost_T` [T + 1] sums -logprobs."""
     if len(members) < 2:
         return
     starts, ends = (flat.offset_S[flat.first_segment_N[np.array(members) + later]].tolist() for later in (0, 1))
-    lengths = [end - start for start, end in zip(starts, ends, strict=True)]
-    longest = max(lengths)
+    longest = max(end - start for start, end in zip(starts, ends, strict=True))
     ids_GL = np.full((len(members), longest), -1, np.int32)
-    for g, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        ids_GL[g, :length] = flat.ids_T[start : start + length]
-    for g in range(len(members) - 1):
-        differ_HL = ids_GL[g + 1 :] != ids_GL[g]
-        shared_H = np.where(differ_HL.any(1), differ_HL.argmax(1), lengths[g])
-        logp_H = cost_T[starts[g] + shared_H] - cost_T[starts[g]]
-        for h in np.flatnonzero(logp_H < -20.0).tolist():  # above any bound that is asked for; most pairs part at once
-            yield members[g], members[g + 1 + h], int(shared_H[h]), float(logp_H[h])
+    for g, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        ids_GL[g, : end - start] = flat.ids_T[start:end]
+    for g in range(1, len(members)):
+        differ_HL = ids_GL[:g] != ids_GL[g]
+        shared_H = np.where(differ_HL.any(1), differ_HL.argmax(1), ends[g] - starts[g])
+        cost_H = cost_T[starts[g] + shared_H] - cost_T[starts[g]]
+        h = int(cost_H.argmax())
+        # It could have repeated any of the g attempts before it.
+        yield Alike(members[g], members[h], int(shared_H[h]), max(float(cost_H[h] - np.log(g)), 0.0))
 
 
 R22 = Rule(
