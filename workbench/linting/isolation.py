@@ -154,11 +154,12 @@ def _through(evidence: Evidence, scripts: Sequence[_Script]) -> list[list[Any]]:
     # A runner answers every call; one that does not would be waited for until its deadline has long passed.
     patience = 1 if isinstance(runner, InlineRunner) else math.ceil(2 * evidence.collect.env_deadline_s / WAIT_S)
     try:
-        said = _at_once(runner, evidence.family, {f"lint#{k}": script for k, script in enumerate(scripts)}, patience)
-        late = _at_once(runner, evidence.family, {"lint#late": scripts[0]}, patience)
+        keys = [f"{script.task.id}#{k}" for k, script in enumerate(scripts)]  # as collecting names its attempts
+        said = _at_once(runner, evidence.family, dict(zip(keys, scripts)), patience)
+        late = _at_once(runner, evidence.family, {keys[0]: scripts[0]}, patience)
     finally:
         runner.shutdown()
-    return [*(said[f"lint#{k}"] for k in range(len(scripts))), late["lint#late"]]
+    return [*(said[key] for key in keys), late[keys[0]]]
 
 
 def _at_once(runner: EnvRunner, family: EnvFamily, scripts: Mapping[str, _Script], patience: int) -> dict[str, list[Any]]:
