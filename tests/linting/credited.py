@@ -55,14 +55,14 @@ def groups_of(turns: Sequence[Sequence[Sequence[tuple]]], **more: Any) -> list[G
 
 def draw(seed: int, *, tasks: int = 3, attempts: int = 4, fresh: bool = False, unscored: int | None = None) -> list[Group]:
     """Ragged in turns and tokens (a turn may have none), paid at every turn, with an outcome at times, some cut short;
-    rewards that repeat, so that groups are flat now and then. `unscored`: this one of all attempts."""
+    tenths that repeat, so that groups are flat now and then, up to rounding. `unscored`: this one of all attempts."""
     rng, groups = np.random.default_rng(seed), []
     for task in range(tasks):
         coarse, group = bool(rng.integers(2)), []
         for number in range(attempts):
             count = int(rng.integers(1, 4))
-            turns = [(int(rng.integers(0 if k else 1, 5)), float(rng.integers(2)) if coarse else round(rng.normal(), 3),
-                      f"s{rng.integers(2)}" if rng.random() < 0.9 else None) for k in range(count)]
+            turns = [(int(rng.integers(0 if k else 1, 5)), float(rng.integers(3)) / 10 if coarse else round(rng.normal(), 3),
+                      f"s{rng.integers(2)}" if rng.random() < 0.7 else None) for k in range(count)]
             outcome = round(rng.normal(), 2) if not coarse and rng.random() < 0.3 else None
             group.append(attempt(task, number, turns, fresh=fresh, stop=LIMITS[int(rng.integers(3))], seed=seed,
                                  outcome=outcome))

@@ -13,6 +13,7 @@ from tests.linting.credited import answer, changed, draw, errors, evidence_of, g
 from workbench.algorithms import GRPO, PPO, TurnPPO
 from workbench.algorithms.filtering import Filter
 from workbench.algorithms.masks import Masks
+from workbench.collect import CollectConfig
 from workbench.linting import Evidence
 from workbench.types import StopReason
 
@@ -127,6 +128,14 @@ def test_stop_reasons_that_cannot_be(changes, words):
     evidence = Evidence(groups, family=Family())
     assert any(words in what for what in errors(evidence, "R11"))
     assert not errors(Evidence(tuple(map(tuple, LIMITED)), family=Family()), "R11")
+
+
+def test_a_limit_that_unscores():
+    """An attempt that ran out of room is taken out by calling it unscored."""
+    groups = tuple(map(tuple, changed(LIMITED, 0, 1, scored=False)))
+    own = Evidence(groups, collect=CollectConfig())
+    assert "nothing broke" in errors(own, "R11")[0]
+    assert answer(Evidence(groups), "R11").notes and not errors(Evidence(groups), "R11")  # its outcome may have failed
 
 
 @pytest.mark.parametrize("finish, last", [("length", None), ("stop", 5)])

@@ -19,6 +19,7 @@ SETTINGS = {
     "fixed length": ALGORITHMS["dr_grpo"](), "gspo": GSPO(epochs=2), "cispo": CISPO(epochs=3, clip_high=0.05),
     "critic": PPO(minibatches=2, value_clip=1e-3), "dual clip": StarPO(minibatch_size=3, dual_clip=1.05),
     "capped": GRPO(sampler_cap=1.5, epochs=2), "wide": PPO(masks=Masks(False, False), entropy_coef=0.1),
+    "one-mask-wide": GRPO(kl_coef=0.1, masks=Masks(kl_loss_over="response"), minibatches=2),
     "filtered": GRPO(filter=Filter(zero_variance="drop"), minibatch_size=4),
 }
 

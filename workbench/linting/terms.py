@@ -128,6 +128,12 @@ def _limits(evidence: Evidence, attempts: Attempts) -> Iterator[Said]:
         if t.stop_reason in FAULTS and t.scored:
             yield Finding(f"ended by {t.stop_reason.value} and counts as scored: what broke earned nothing, not zero",
                           evidence.place(n))
+        elif not t.scored and t.stop_reason not in FAULTS and t.error is None and t.turns and all(
+                turn.reward is not None for turn in t.turns):
+            # Of our own collecting only: elsewhere the scoring of an outcome may have failed.
+            yield Finding(f"ended by {t.stop_reason.value}, every turn has its reward, nothing broke, yet it counts as "
+                          "unscored: it leaves baseline and loss", evidence.place(n),
+                          ERROR if evidence.collect is not None and t.outcome is None else NOTE)
         elif t.stop_reason is StopReason.TERMINATED and not t.turns:
             yield Finding("ended as if its task were over, without a turn", evidence.place(n))
 

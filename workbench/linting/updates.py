@@ -23,7 +23,7 @@ from workbench.linting.surrogate import Surrogate, owns_its_loss, recomputed
 # Numbers per token are float32 and were added up in float64: measured differences stay below 1e-7 of the sum of sizes
 # on a CPU. Another exponential may be off by a few units in the last place.
 NEAR = 1e-5
-# Mean |log ratio| of a step's first update, where old and new are the same weights: rounding of two cuts of a batch.
+# Mean |log ratio| of a step's first update, where old and new are the same weights: what two cuts of a batch round.
 # On a CPU it was exactly 0, with 8 bits too; a kernel that goes by the shape of a batch leaves 1e-5, of 8 bits 1e-2.
 FIRST, FIRST_BF16 = 2e-4, 5e-2
 
