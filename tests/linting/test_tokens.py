@@ -1,6 +1,7 @@
 """R1 R3 R4 R5 R9 R22 on clean rollouts with one thing changed: each names it, and where it is."""
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -73,6 +74,17 @@ def test_r1_a_prompt_of_other_length(change):
             "twice": np.insert(ids, middle, ids[middle] + 1)}[change]
     broken = with_exchange(evidence, index, request={"prompt_ids": np.array(made, np.int32)})
     assert any(error.place.index == n for rule in ("R1", "R3") for error in found(rule, broken))
+
+
+def test_r1_a_prompt_that_ends_too_early():
+    """Everything that the engine saw is there, and something more that it did not see."""
+    evidence = appended()
+    n, segment, k, span = long_turn(evidence)
+    index = exchange_of(evidence, n, span.turn)
+    ids = evidence.journal[index].request.prompt_ids
+    says("R1", with_exchange(evidence, index, request={"prompt_ids": ids[:-3]}),
+         f"sampled turn {span.turn} after a prompt of {len(ids) - 3} tokens", index=n, segment=segment,
+         position=start_of(evidence, n, segment, k))
 
 
 def test_r1_a_session_that_the_trajectory_does_not_have():
@@ -167,7 +179,7 @@ SPAN_BUGS = {
     "logprobs reversed": (lambda s: replace(s, logprobs=s.logprobs[::-1]), "logprob recorded"),
     "last bit": (lambda s: replace(s, logprobs=np.nextafter(s.logprobs, np.float32(-9))), "logprob recorded"),
     "zeros": (lambda s: replace(s, logprobs=np.zeros(len(s))), "logprob recorded"),
-    "bfloat16": (lambda s: replace(s, logprobs=torch.tensor(s.logprobs).bfloat16().float().numpy()), "logprob recorded"),
+    "rounded": (lambda s: replace(s, logprobs=s.logprobs.astype(np.float16)), "logprob recorded"),
     "plain from nowhere": (lambda s: replace(s, plain_logprobs=s.logprobs), "plain logprobs"),
     "stale version": (lambda s: replace(s, policy_version=s.policy_version - 1), "version"),
     "no version": (lambda s: replace(s, policy_version=None), "version"),
@@ -250,6 +262,23 @@ def test_r3_sampling_that_goes_on_after_the_end_of_the_turn():
     stop = min(evidence.chat.stop_ids)
     ids = changed_id(span.token_ids, 1, stop)
     says("R3", with_exchange(evidence, index, completion={"token_ids": ids}), "the turn goes on after", index=n)
+
+
+def test_r3_limits_that_were_not_kept():
+    evidence = appended()
+    n, _, _, span = long_turn(evidence)
+    index = exchange_of(evidence, n, span.turn)
+    says("R3", with_exchange(evidence, index, request={"max_new_tokens": len(span) - 1}), "at most", index=n)
+    says("R3", with_exchange(evidence, index, request={"max_new_tokens": 1000}), "up to 1000 tokens", index=n)
+    full = replace(evidence, collect=replace(evidence.collect, max_context=200))
+    says("R3", full, "200 in a sequence")
+
+
+def test_r3_a_stop_token_that_nobody_knows_of():
+    evidence = clean(template="llama3.1", **LAKE)
+    chat = copy(evidence.chat)
+    chat.stop_ids = frozenset({5})
+    says("R3", replace(evidence, chat=chat), "ends no turn")
 
 
 @settings(max_examples=30)
@@ -488,11 +517,57 @@ def test_r22_a_short_likely_answer_may_come_twice():
     assert not found("R22", made)
 
 
+def test_r22_one_noise_for_all(monkeypatch):
+    """Each answer alone is short and likely; that all attempts give it is not."""
+    import tests.linting.clean_rollouts as corpus
+
+    real = corpus.rng_at
+    monkeypatch.setattr(corpus, "rng_at", lambda *address: real(7) if len(address) == 1 else real(*address))
+    recipe = Recipe(template="qwen3", preset="frozenlake-4x4-nothink", tasks=4, group_size=8, max_turn_tokens=6, seed=3)
+    evidence = replace(collected(recipe), journal=None)
+    says("R22", evidence, "all of it together")
+    monkeypatch.undo()
+    assert not found("R22", replace(collected(recipe), journal=None))
+
+
 def test_r22_two_turns_with_one_seed():
     evidence = appended()
     one, two = exchange_of(evidence, 0, 0), exchange_of(evidence, 1, 0)
     seed = evidence.journal[one].request.seed
     says("R22", with_exchange(evidence, two, request={"seed": seed}), "with the seed of turn 0", index=1, turn=0)
+
+
+# ------------------------------------------------------------------------------------------------ anything at all
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_whatever_is_damaged_no_rule_breaks(data):
+    """A rule that raises names nothing. Several spans, exchanges and tensors are damaged at once."""
+    evidence = data.draw(st.sampled_from([appended(), windowed(), mixed()]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        n, segment, k, span = data.draw(st.sampled_from(sampled(evidence)))
+        change = data.draw(st.sampled_from([
+            lambda s: [], lambda s: [s, s], lambda s: replace(s, turn=s.turn + 3), lose_logprobs, written,
+            lambda s: replace(s, token_ids=s.token_ids[:0], logprobs=s.logprobs[:0], plain_logprobs=None),
+            lambda s: replace(s, token_ids=s.token_ids + 100_000)]))
+        if data.draw(st.booleans()):
+            evidence = with_spans(evidence, n, segment, at(k, change), batch=False)
+        drop = data.draw(st.sampled_from(["", "turns", "segments", "spans"]))
+        if drop:
+            smaller = {"turns": lambda t: replace(t, turns=t.turns[:-1]), "segments": lambda t: replace(t, segments=()),
+                       "spans": lambda t: replace(t, segments=tuple(Segment(s.spans[:1]) for s in t.segments))}[drop]
+            evidence = with_trajectory(evidence, n, smaller, batch=False)
+        if not sampled(evidence):
+            break
+    name = data.draw(st.sampled_from(TENSORS))
+    values = getattr(evidence.batch, name)
+    damaged = data.draw(st.sampled_from([lambda v: v[:-1], lambda v: torch.flip(v, [0]), lambda v: v * 0]))
+    if not (name == "trajectory_of_segment_S" and len(damaged(values)) != len(values)):
+        evidence = with_batch(evidence, **{name: damaged(values)})
+    evidence = replace(evidence, journal=evidence.journal[data.draw(st.integers(0, 3)) :])
+    report = check(evidence, [RULES[each] for each in (*IDS, "R2", "R15")])
+    assert isinstance(report.text, str)
 
 
 # ------------------------------------------------------------------------------------------------ what is missing

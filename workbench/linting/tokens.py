@@ -241,8 +241,9 @@ def _repeats(evidence: Evidence, flat: Flat, likest: list[Alike]) -> Iterator[Fi
         worst = max(likest, key=lambda alike: alike.surprise)
         yield Finding(
             f"{sum(alike.surprise > 3 for alike in likest)} of {count} attempts repeat an earlier one at their task "
-            f"for longer than chance allows (this one for {worst.length} tokens); all of it together has the probability "
-            f"exp(-{count * (mean - 1 - np.log(mean)):.0f})", evidence.place(worst.n, segment=0), count=worst.length)
+            f"for longer than chance allows (this one for {worst.length} tokens); all of it together has the "
+            f"probability exp(-{count * (mean - 1 - np.log(mean)):.0f})", evidence.place(worst.n, segment=0),
+            count=worst.length)
 
 
 def _seeds(evidence: Evidence) -> Iterator[Said]:
