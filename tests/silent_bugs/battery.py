@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -44,7 +45,7 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gspo, filtered, bent": ("frozenlake", {
         "algorithm.kind": "gspo", "algorithm.filter.keep": "top_share", "algorithm.filter.share": 0.67,
         "algorithm.epochs": 2, "algorithm.sampler_cap": 2.0, "collect.temperature": 0.7, "collect.top_p": 0.9,
-        "collect.history": "template"}),
+        "algorithm.kl_coef": 0.05, "algorithm.kl_estimator": "k2", "collect.history": "template"}),
     "dapo, sequence means, dual clip": ("frozenlake", {
         "algorithm.kind": "dapo", "algorithm.reduction": "seq-mean-token-mean", "algorithm.dual_clip": 3.0,
         "algorithm.epochs": 2}),
@@ -100,6 +101,7 @@ def scenes() -> Iterator[tuple[str, Callable[[Notes], None]]]:
     for name, (preset, settings) in TRAININGS.items():
         yield f"training: {name}", lambda notes, preset=preset, settings=settings: _training(notes, preset, settings)
     yield "run: left and resumed", _resumed_run
+    yield "run: its newest checkpoint is lost", lambda notes: _resumed_run(notes, lost=2)
 
 
 def _rollouts(notes: Notes, recipe: Any) -> None:
@@ -131,18 +133,21 @@ def _session(preset: str, settings: Mapping[str, Any]) -> Any:
     return open_session(config, quiet=True)
 
 
-def _resumed_run(notes: Notes) -> None:
-    """A run of two steps whose last checkpoint is one step old, gone on with to its third step; then the whole folder."""
+def _resumed_run(notes: Notes, lost: int | None = None) -> None:
+    """A run of two steps, gone on with to its third; then the whole folder. `lost`: a checkpoint that is taken away first,
+    so that the step after the one before it is repeated from what is stored."""
     from workbench.cells.lint import lint
     from workbench.cells.resume import resume_here
     from workbench.cells.train import train_here
     from workbench.config import load_config
 
-    settings = SMALL | {"train.steps": 2, "train.checkpoint_every": 2, "evaluation.num_tasks": 2,
+    settings = SMALL | {"train.steps": 2, "train.checkpoint_every": 2 if lost is None else 1, "evaluation.num_tasks": 2,
                         "train.evaluate_every": 0, "algorithm.normalize_std": False, "lint.start": False}
     with tempfile.TemporaryDirectory(prefix="battery-") as folder:
         path = Path(folder) / "run"
         train_here(load_config("frozenlake", settings), path)
+        if lost is not None:
+            shutil.rmtree(path / "checkpoints" / f"step-{lost:08d}")
         run = resume_here(path, {"train.steps": 3}, on_note=None)
         notes.add(lint(run).report)
         for step in run.steps():

@@ -50,7 +50,7 @@ def facts_of_step(step: int, groups: Sequence[Group], metrics: Mapping[str, Any]
                 if span.logprobs is not None and len(span.token_ids)}
     whole = blake2b("".join(attempts).encode(), digest_size=16).hexdigest()
     return StepFacts(step, whole, tuple(sorted(v for v in versions if v is not None)), dict(metrics), attempts,
-                     _recomputed(trajectories), lr, warmup)
+                     _recomputed(trajectories), lr, warmup, tuple(f"{t.task.id}|{t.dynamics_seed}" for t in trajectories))
 
 
 def _sampled(trajectory: Trajectory) -> int:
@@ -132,8 +132,10 @@ def _order(steps: Sequence[StepFacts]) -> Iterator[Said]:
 
 
 def _twice(steps: Sequence[StepFacts]) -> Iterator[Said]:
-    """Attempts that were learned from in two steps; where steps hold no attempts, whole batches."""
+    """Attempts that were learned from in two steps; where steps hold no attempts, whole batches. Under weights that have
+    moved, the same draws give other tokens: what comes again then are tasks and fates."""
     seen: dict[str, int] = {}
+    fates: dict[str, int] = {}
     for row in steps:
         mine = row.attempts or (row.fingerprint,)
         again = [name for name in mine if name in seen]
@@ -141,6 +143,12 @@ def _twice(steps: Sequence[StepFacts]) -> Iterator[Said]:
             what = f"{len(again)} of its {len(mine)} attempts" if row.attempts else "its batch"
             yield Finding(f"{what} were learned from before, in step {seen[again[0]]}: the same task, the same chance, the "
                           "same sampled tokens", Place(step=row.step), count=len(again))
+        met = [fate for fate in row.fates if fate in fates]
+        if met and not again:
+            yield Finding(f"{len(met)} of its {len(row.fates)} attempts met the task and the chance of an attempt of step "
+                          f"{fates[met[0]]}: fates are addressed by step, so its tasks and its noise were drawn at that "
+                          "step's address", Place(step=row.step), count=len(met))
+        fates |= {fate: row.step for fate in row.fates if fate not in fates}
         inside = len(mine) - len(set(mine))
         if inside:
             yield Finding(f"{inside} of its {len(mine)} attempts stand in it twice", Place(step=row.step), count=inside)
