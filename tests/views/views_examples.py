@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from workbench.dumps import Imported, RawSequence
 from workbench.findings import NOTE, Answer, Finding, LintReport, Place
 from workbench.types import (
     CreditTable,
@@ -22,8 +23,8 @@ from workbench.types import (
     View,
 )
 from workbench.views import (progress, show_config, show_credit, show_curves, show_demo, show_evaluation, show_group,
-                             show_lint, show_masks, show_metrics, show_mismatch, show_retokenized, show_rows, show_segment, show_switches,
-                             show_text, show_tokens, show_trajectory)
+                             show_imported, show_lint, show_masks, show_metrics, show_mismatch, show_retokenized,
+                             show_rows, show_segment, show_switches, show_text, show_tokens, show_trajectory)
 from workbench.views.credit import Credited, failed_view, show_estimators
 from workbench.views.credit_editor import Edit
 from workbench.views.mask_switches import SwitchEffect
@@ -247,6 +248,17 @@ def lint_view(text: str = "go on") -> View:
     return show_lint(report, [trajectory(text)], lambda ids: [text for _ in ids])
 
 
+def imported_view(text: str = "go on") -> View:
+    """An attempt with ids whose mask is too long, one of texts alone, damage."""
+    ids = np.array([71, 72, 101], np.int32)
+    with_ids = RawSequence(f"line 1 {text}", f"group {text}", 0, ids, ids, np.ones(4), np.full(3, -0.5), np.ones(3), 1.0,
+                           True, prompt_mask=np.array([0, 0, 1]), sampled=np.array([True, False, True]), failed=text)
+    texts = RawSequence(f"line 2 {text}", None, 0, None, None, prompt_text=text, completion_text=text, advantage=0.5)
+    found = Imported(f"writer {text}", text, (with_ids, texts), missing=(f"ids: {text}",), damaged=(f"line 3: {text}",),
+                     skipped=2, left_out=1, source=text)
+    return show_imported(found, lambda tokens: [text for _ in tokens])
+
+
 def mismatch_view(text: str = "go on") -> View:
     """One cause named, one declared, a control that failed, tokens with a gap."""
     from workbench.engines.gap import Gap
@@ -297,5 +309,6 @@ VIEWS: dict[str, Callable[[str], View]] = {
     "mask-switches": switches,
     "retokenized": retokenized,
     "lint": lint_view,
+    "imported": imported_view,
     "mismatch": mismatch_view,
 }
