@@ -166,10 +166,10 @@ def test_stale_spans():
 
 
 def test_engine_gap_beyond_its_alarm():
-    evidence = changed(made(), lambda span: replace(span, logprobs=span.logprobs - 0.02), lambda n, s: True)
+    evidence = changed(made(), lambda span: replace(span, logprobs=span.logprobs - 0.05), lambda n, s: True)
     assert "rounding explains" in ask(evidence, "R23").errors[0].what
     half = replace(evidence, precision="bf16")
-    assert ask(half, "R23").errors, "a mean of 0.02 is beyond what half precision explains, too"
+    assert ask(half, "R23").errors, "a mean of 0.05 is beyond what half precision explains, too"
     small = changed(made(), lambda span: replace(span, logprobs=span.logprobs - 0.002), lambda n, s: True)
     assert ask(small, "R23").errors and not ask(replace(small, precision="bf16"), "R23").errors
     assert not ask(replace(small, precision=None), "R23").errors, "not known: no error"

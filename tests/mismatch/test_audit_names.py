@@ -100,7 +100,7 @@ def test_stale_by_one_step_under_the_rounding_of_bfloat16():
         train_step(session, step)
     report = audit(session, tasks=4, attempts=8, control=False)
     assert report.gap.within(*report.alarm), "control: the size of the gap alone says nothing here"
-    assert report.named == ("stale weights",), report.verdict
+    assert report.named == ("stale weights",) and report.steps[-1].kind == "stale weights", report.verdict
 
 
 def test_tied_head_one_update_old_under_the_rounding_of_bfloat16():
@@ -280,7 +280,7 @@ def test_control_notices_a_policy_that_moves_by_itself():
         session.engine.sync = drifting
 
     control = control_of(session_after(1), drift)
-    assert "sync" in [cause.kind for cause in control.causes] and control.still_moved > 1e-3
+    assert "although nothing was learned" in control.causes[0].words and control.still_moved > 1e-3
 
 
 def test_control_of_a_clean_engine_in_bfloat16_passes():

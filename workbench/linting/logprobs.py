@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from workbench.engines.gap import LIMITS
+from workbench.engines.gap import TRAINING_LIMITS
 from workbench.findings import NOTE, Finding, Looked, Missing
 from workbench.linting.bending import against_the_model
 from workbench.linting.evidence import Evidence
@@ -303,7 +303,8 @@ def _alarm(evidence: Evidence, sampled: _Sampled) -> tuple[float, float]:
     """The larger of what rounding explains in the engine's and in the trainer's dtype; half precision if not known."""
     dtypes = {sampling.dtype for sampling in sampled.sampling_P if sampling is not None}
     dtypes |= {"float32"} if evidence.precision == "fp32" else {"bfloat16"}
-    pairs = [LIMITS.get(getattr(torch, dtype or "bfloat16", None), LIMITS[torch.bfloat16]) for dtype in dtypes]
+    half = TRAINING_LIMITS[torch.bfloat16]
+    pairs = [TRAINING_LIMITS.get(getattr(torch, dtype or "bfloat16", None), half) for dtype in dtypes]
     return max(mean for mean, _ in pairs), max(largest for _, largest in pairs)
 
 

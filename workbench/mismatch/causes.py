@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from workbench.engines.gap import LIMITS
+from workbench.engines.gap import TRAINING_LIMITS
 from workbench.mismatch.claims import Claims, Heard
 from workbench.mismatch.forward import LARGEST, NOW, POSITIONS, Forward, Hypothesis, bent
 
@@ -381,7 +381,7 @@ def _bent_words(heat: float, nucleus: float, about: str = "") -> str:
 def limits_for(engine_dtypes: Sequence[str], bf16: bool) -> tuple[float, float]:
     """(mean, largest) nats that rounding may leave between engine and trainer."""
     dtypes = [*engine_dtypes, *(["bfloat16"] if bf16 else [])] or ["float32"]
-    pairs = [LIMITS[getattr(torch, dtype)] for dtype in dtypes]
+    pairs = [TRAINING_LIMITS[getattr(torch, dtype)] for dtype in dtypes]
     return max(mean for mean, _ in pairs), max(largest for _, largest in pairs)
 
 

@@ -177,7 +177,7 @@ def alarm_words(limits: tuple[float, float], claims: Claims, bf16: bool) -> str:
     """Why the alarm stands where it stands."""
     dtypes = "/".join(claims.dtypes) or "a dtype that is not told"
     half = limits[0] > 1e-3
-    rounding = "4e-3 nats on average and up to 6e-2" if half else "4e-7 nats on average and up to 7e-6"
+    rounding = "up to 1.4e-2 nats on average and 0.2 at one token" if half else "4e-7 nats on average and 7e-6 at one token"
     return (f"the engine computes in {dtypes}, the trainer in {'bfloat16 (autocast)' if bf16 else 'float32'}; measured on "
             f"policies in training, rounding alone leaves {rounding}. Bars that others set: a KL "
             f"below {ALARM_KL:g} (prime-rl), mean exp|gap| above {ALARM_MULT:g} is a bug (NeMo-RL)")
