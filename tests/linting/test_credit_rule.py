@@ -120,7 +120,8 @@ def test_what_it_looks_like_is_said():
         return errors(with_credit(evidence, advantage_T=values_T), "R6")[0]
 
     assert "twice" not in said(2 * advantage_T) and "2 times what it should be" in said(2 * advantage_T)
-    assert "2 of its sampled tokens carry none" in said(last_segment_only(evidence.credit, evidence.batch))
+    assert "advantage 0, but" in said(last_segment_only(evidence.credit, evidence.batch))
+    assert "(so at 2 tokens of this attempt, which sampled 4)" in said(last_segment_only(evidence.credit, evidence.batch))
     row_T = evidence.batch.trajectory_of_token_T
     assert "nothing in it carries any" in said(torch.where(row_T == 0, 0.0, advantage_T))
     assert "-0.707106" in said(-advantage_T) and "0.707106" in said(-advantage_T)

@@ -128,9 +128,13 @@ def _by_row(evidence: Evidence, attempts: Attempts, name: str, wanted_T: np.ndar
         sampled_T = attempts.sampled_T & (attempts.row_T == row)
         yield Finding(
             f"{name} {got_T[first]:.6g}, but its attempt's settings and rewards make it {wanted_T[first]:.6g} "
-            f"({len(own)} tokens of this attempt, which has {int(sampled_T.sum())} sampled ones)"
+            f"(so at {_many(len(own))} of this attempt, which sampled {int(sampled_T.sum())})"
             + _hint(wanted_T[sampled_T], got_T[sampled_T]),
             attempts.place(first, evidence.step, _run(own)), count=len(own))
+
+
+def _many(count: int) -> str:
+    return f"{count} token{'' if count == 1 else 's'}"
 
 
 def _run(at: np.ndarray) -> int:
@@ -155,9 +159,6 @@ def _hint(wanted: np.ndarray, got: np.ndarray) -> str:
         ratio = got[both] / wanted[both]
         if np.ptp(ratio) <= 1e-6 * abs(ratio[0]) and both.sum() == (got != 0).sum() == (wanted != 0).sum():
             return f"; all of it is {ratio[0]:.6g} times what it should be"
-        same = np.isclose(got, wanted, rtol=1e-6)
-        if (got[~same] == 0).all():
-            return f"; {int((~same).sum())} of its sampled tokens carry none"
     return ""
 
 

@@ -204,9 +204,13 @@ def _baselines(evidence: Evidence, attempts: Attempts, flat_G: np.ndarray) -> It
         return  # what is compared is the reward less a price per token
     linear = kind != "ReinforcePPBaseline" and algorithm.rewards.normalize != "asym_clip"
     at = np.flatnonzero(attempts.sampled_T & (columns["weight"] != 0))
-    rows, first = np.unique(attempts.row_T[at], return_index=True)
+    rows, first, which = np.unique(attempts.row_T[at], return_index=True, return_inverse=True)
     advantage_N = np.full(attempts.num_trajectories, np.nan)
     advantage_N[rows] = columns["advantage"][at[first]]
+    # Tokens of one attempt that are credited differently are R6's matter: a comparison cannot be read off them.
+    apart = np.abs(columns["advantage"][at] - advantage_N[attempts.row_T[at]]) > 1e-9
+    torn_G = np.zeros(attempts.num_groups, bool)
+    torn_G[attempts.group_N[rows[which[apart]]]] = True
     for g in range(attempts.num_groups):
         own = np.flatnonzero((attempts.group_N == g) & ~np.isnan(advantage_N))
         if flat_G[g]:
@@ -215,7 +219,9 @@ def _baselines(evidence: Evidence, attempts: Attempts, flat_G: np.ndarray) -> It
                 yield Finding(f"advantage {advantage_N[worst]:.6g}, though all attempts of its group earned the same "
                               "up to rounding: the rounding is what is trained on",
                               attempts.place_of_row(worst, evidence.step), ERROR, len(own))
-        elif len(own) > 1 and len(own) == int(((attempts.group_N == g) & attempts.scored_N).sum()) and linear:
+        elif torn_G[g] or len(own) < 2 or not linear:
+            continue
+        elif len(own) == int(((attempts.group_N == g) & attempts.scored_N).sum()):  # all that the mean is over
             yield from _mean_is_zero(evidence, attempts, own, advantage_N)
 
 
@@ -225,6 +231,9 @@ def _mean_is_zero(evidence: Evidence, attempts: Attempts, own: np.ndarray, advan
     spread = reward[high] - reward[low]
     slope = (advantage[high] - advantage[low]) / spread
     place = attempts.place_of_row(own[high], evidence.step)
+    fitted = advantage[low] + slope * (reward - reward[low])
+    if np.abs(fitted - advantage).max() > 1e-6 * (np.ptp(advantage) + 1e-6):
+        return  # no comparison with one number at all: R6 says what each should have
     if not slope > 0:
         yield Finding(f"earned {reward[high]:.6g} and is credited with {advantage[high]:.6g}; its sibling "
                       f"{attempts.names_N[own[low]]} earned {reward[low]:.6g} and is credited with "
