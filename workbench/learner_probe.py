@@ -7,8 +7,8 @@
 The second side is written anew on purpose, however much it looks like what `ops`, `microbatch` and `packing` do: what is
 held against them may not be made of them. It is slow, and it is for a few groups of a small policy.
 
-Both have their own copies of the weights; a critic's head, which starts at zero and would let no gradient through, is
-drawn at random on either side, the same.
+Both have their own copies of the weights. A critic's head, which starts at zero and would let no gradient through, is
+drawn at random on either side, the same; so is how far the reference has been left behind.
 
 Axis letters: T tokens of the whole batch (flat) · L tokens of one segment · N trajectories · V vocabulary.
 """
@@ -36,14 +36,18 @@ from workbench.update_report import UpdateReport
 
 MAX_PARAMETERS = 20_000_000  # of a policy that is tried: a few hundred tokens of it take some ten CPU-seconds
 HEAD_SPREAD = 0.05           # of the critic's head: values of about one half, so that its bounds can bind
-SEED = 20260731              # of that head
+REFERENCE_SPREAD = 0.02      # of the reference's weights, relative: tenths of a nat between it and the policy
+SEED = 20260731              # of that head, and of that reference
 
 
 class Moved(NamedTuple):
-    """Weights by parameter name, after one update: the learner's, and by the formulas of AdamW from its gradient."""
+    """Weights by parameter name, after one update: the learner's, and by the formulas of AdamW from its gradient. And the
+    gradient that its optimizers were handed, beside its own scaled down to `max_grad_norm`."""
 
     learner: dict[str, Tensor]
     plain: dict[str, Tensor]
+    handed: dict[str, Tensor]
+    due: dict[str, Tensor]
 
 
 class _Listening:
@@ -70,7 +74,7 @@ class _Still(Learner):
         self.caught: list[dict[str, Tensor]] = []
         self.used: list[Tensor] | None = None  # a list: updates are written down there instead of being computed
         if self._critic is not None:
-            self._critic.step = self._critic.clear
+            self._critic.step = lambda: None
 
     def _gradient_norms(self) -> dict[str, float]:
         self.caught.append({name: _gradient(p) for name, p in named_weights(self)})
@@ -80,7 +84,7 @@ class _Still(Learner):
         pass
 
     def _step(self, grad_norm: float) -> None:
-        self._clear_gradients()
+        """Not even the gradient is cleared: that an update begins with none is the update's own business."""
 
     def _one_update(self, batch: Batch, credit: Credit, used_T: Tensor, *, step: int, update: int) -> UpdateReport:
         if self.used is None:
@@ -142,7 +146,7 @@ class LearnerProbe:
 
     def _make(self, kind: type[Learner], algorithm: Algorithm, config: LearnerConfig) -> Learner:
         with torch.random.fork_rng(devices=[]):  # a new linear layer draws from the process's own generator
-            made = kind(self.model, algorithm, config, critic=self.critic, reference=self.reference or self.model)
+            made = kind(self.model, algorithm, config, critic=self.critic, reference=self._other_reference)
         if made._critic is not None:
             _draw_head(made._critic.bare.head)
         return made
@@ -188,9 +192,11 @@ class LearnerProbe:
         gradient = self.learner(algorithm, batch, credit)
         moving = self._make(Learner, _one_pass(algorithm), self.config)
         before = {name: p.detach().clone() for name, p in named_weights(moving)}
+        handed: dict[str, Tensor] = {}
+        _overhear(moving, handed)
         moving.update(batch, replace(credit, minibatches=1), step=1)
         after = {name: p.detach().clone() for name, p in named_weights(moving)}
-        expected = {}
+        expected, due = {}, {}
         for critics in (False, True):
             names = [name for name in before if name.startswith("critic.") is critics]
             norm = math.sqrt(sum(float(gradient.by_name[name].double().square().sum()) for name in names))
@@ -200,10 +206,11 @@ class LearnerProbe:
                 lr *= 1.0 / self.config.warmup_updates
             for name in names:
                 g, w = gradient.by_name[name].double() * scale, before[name].double()
+                due[name] = g.float()
                 step = g / (g.abs() + self.config.eps) if norm > 0 else torch.zeros_like(g)
                 decay = lr * self.config.weight_decay if norm > 0 else 0.0
                 expected[name] = (w * (1 - decay) - lr * step).float()
-        return Moved(after, expected)
+        return Moved(after, expected, handed, due)
 
     # -------------------------------------------------------------------------------------------- the plain side
 
@@ -212,8 +219,19 @@ class LearnerProbe:
         return copy.deepcopy(self.model).eval()
 
     @cached_property
+    def _other_reference(self) -> nn.Module:
+        """The reference, its weights moved a little, the same on either side: before the first update it is the policy
+        itself, and who took the one for the other would be right by chance."""
+        other = copy.deepcopy(self.model if self.reference is None else self.reference).eval()
+        generator = torch.Generator().manual_seed(SEED)
+        with torch.no_grad():
+            for parameter in other.parameters():
+                parameter.mul_(1 + REFERENCE_SPREAD * torch.randn(parameter.shape, generator=generator))
+        return other
+
+    @cached_property
     def _plain_reference(self) -> nn.Module:
-        return self._plain_model if self.reference is None else copy.deepcopy(self.reference).eval()
+        return copy.deepcopy(self._other_reference)
 
     @cached_property
     def _plain_critic(self) -> tuple[nn.Module, nn.Linear]:
@@ -442,6 +460,21 @@ def _values(trunk: nn.Module, head: nn.Linear, ids_L: Tensor) -> Tensor:
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach().float().clone()
+
+
+def _overhear(learner: Learner, handed: dict[str, Tensor]) -> None:
+    """Write down the gradients that its optimizers are handed, when they are."""
+    names = {id(parameter): name for name, parameter in named_weights(learner)}
+
+    def listen(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                handed[names.get(id(parameter), "a weight of nobody's")] = _gradient(parameter)
+
+    for owner in (learner, learner._critic):
+        if owner is not None:
+            optimizer = owner._optimizer
+            getattr(optimizer, "optimizer", optimizer).register_step_pre_hook(listen)
 
 
 def _one_pass(algorithm: Algorithm) -> Algorithm:
