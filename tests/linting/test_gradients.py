@@ -195,6 +195,10 @@ def the_gradient_is_not_scaled_down(monkeypatch):
     monkeypatch.setattr(Learner, "_scale_down", lambda *a: None)
 
 
+def gradients_are_never_cleared(monkeypatch):
+    monkeypatch.setattr(Learner, "_clear_gradients", lambda self: None)
+
+
 def decay_without_being_asked(monkeypatch):
     real = Learner._adamw
 
@@ -251,7 +255,8 @@ BUGS = [
     (advantages_one_token_late, FULL, "policy term"), (bounds_change_places, FULL, "policy term"),
     (every_micro_batch_clears_the_gradient, FULL, "gradient"), (the_last_trained_token_is_dropped, FULL, "gradient"),
     (old_logprobs_are_the_samplers, FULL, "policy term"), (values_stand_one_token_late, PPO(), "value"),
-    (the_gradient_is_not_scaled_down, FULL, "AdamW"), (decay_without_being_asked, FULL, "AdamW"),
+    (the_gradient_is_not_scaled_down, FULL, "max_grad_norm"),
+    (gradients_are_never_cleared, FULL, "gradient"), (decay_without_being_asked, FULL, "AdamW"),
     (the_warm_up_is_forgotten, FULL, "AdamW"), (a_pass_leaves_some_out, GRPO(minibatches=3), "pass 0"),
     (an_epoch_is_lost, GRPO(epochs=3), "3 x 1"), (the_value_loss_is_not_halved, PPO(), "critic term"),
     (the_last_value_is_that_before_the_last_token, PPO(bootstrap="truncated"), "final_value"),
@@ -266,8 +271,7 @@ def test_negative_control_a_bug_is_found_and_told(bug, algorithm, words, monkeyp
     if bug is the_last_value_is_that_before_the_last_token:
         groups = [Group(tuple(replace(t, stop_reason=StopReason.MAX_TURNS) for t in group)) for group in groups]
     bug(monkeypatch)
-    settings = {"max_grad_norm": 1e-3, "warmup_updates": 5}
-    answer = asked(algorithm, groups=groups, **settings)
+    answer = asked(algorithm, groups=groups, warmup_updates=5)
     assert answer.errors and any(words in finding.what for finding in answer.errors), answer
 
 

@@ -73,9 +73,9 @@ class LearnerProbe(Protocol):
     def updates(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> tuple[Tensor, ...]:
         """The tokens of each update that a step would make, bool [T] each."""
 
-    def moved(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> tuple[Mapping[str, Tensor],
-                                                                                 Mapping[str, Tensor]]:
-        """Weights by name after one update: the learner's, and by the optimizer's definition from its gradient."""
+    def moved(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> tuple[Mapping[str, Tensor], ...]:
+        """By name, after one update: the learner's weights, those by the optimizer's definition from its gradient, the
+        gradient that the optimizer was handed, and the learner's own as it should have been scaled down."""
 
     def learning_rate(self, name: str) -> float: ...
 

@@ -41,6 +41,7 @@ NATS, NATS_BF16 = 1e-3, 0.1  # mean difference of facts; measured 1e-6 and 1e-2
 RAISED = 0.3              # coefficients that are set are raised to this
 BOUNDS = {"clip_low": 0.15, "clip_high": 0.3}  # different ones, so that one cannot stand in for the other
 PARTS = 4                 # micro-batches, about
+LOUD = 1e4                # times the credit: then any bound on the gradient's norm binds
 TRIED = 6                 # trajectories that are asked about one by one where the gradient is off
 
 
@@ -326,18 +327,35 @@ def _list(words: list[str]) -> str:
 
 
 def _one_step(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[Said]:
-    """One update moves each weight as the optimizer's definition says, and no further."""
+    """One update hands the optimizer its gradient, scaled down where it is too long, and moves each weight as the
+    optimizer's definition says."""
     two = _weighted(trial, {name: trial.credit.weights_of(name) * (trial.batch.trajectory_of_token_T < 2)
                             for name in TERMS})
-    moved, expected = probe.moved(two.algorithm, two.batch, two.credit)
+    # So much credit that no bound on the gradient's norm is above it.
+    two = replace(two, credit=replace(two.credit, advantage_T=LOUD * two.credit.advantage_T))
+    moved, expected, handed, due = probe.moved(two.algorithm, two.batch, two.credit)
     yield Looked(len(expected))
+    where = Place(step=place.evidence.step)
+    for critic in (False, True):
+        names = [name for name in due if name.startswith("critic.") is critic]
+        if not names or not any(float(due[name].abs().max()) for name in names):
+            continue
+        lost = [name for name in names if name not in handed]
+        if lost:
+            yield Finding(f"the optimizer has no part in {lost[0]} (and {len(lost) - 1} others), which has a gradient", where)
+            return
+        gap = math.sqrt(sum(_squares(handed[name] - due[name]) for name in names))
+        norms = [math.sqrt(sum(_squares(side[name]) for name in names)) for side in (handed, due)]
+        if not gap <= 1e-4 * norms[1]:
+            yield Finding(f"the {'critic' if critic else 'policy'}'s optimizer was handed a gradient of norm {norms[0]:.4g}; "
+                          f"the one of this update, scaled down as learner.max_grad_norm says, has {norms[1]:.4g}", where)
+            return
     for name, weight in expected.items():
-        lr = float((weight - moved[name]).abs().max())
+        gap = float((weight - moved[name]).abs().max())
         # Steps are of the size of the learning rate; float32 keeps 7 digits of the weight that they are added to.
-        most = max(1e-2 * probe.learning_rate(name), 4e-7 * float(weight.abs().max()))
-        if not lr <= most:
-            yield Finding(f"one update leaves {name} {lr:.2g} away from where AdamW takes it with this gradient, this "
-                          f"learning rate ({probe.learning_rate(name):.2g}) and these settings", Place(step=place.evidence.step))
+        if not gap <= max(1e-2 * probe.learning_rate(name), 4e-7 * float(weight.abs().max())):
+            yield Finding(f"one update leaves {name} {gap:.2g} away from where AdamW takes it with this gradient, this "
+                          f"learning rate ({probe.learning_rate(name):.2g}) and these settings", where)
             return
 
 
