@@ -24,7 +24,7 @@ WRITERS = {
     "write_verifiers_traces.py": ("verifiers==0.4.0",),
     "write_verifiers_results.py": ("verifiers==0.1.14",),
     "write_trl_tables.py": ("trl==1.16.0", "transformers==5.19.0", "torch==2.13.0", "pyarrow"),
-    "write_verl_generations.py": ("verl==0.9.1", "torch==2.13.0", "TransferQueue==0.1.10", "cachetools", "uvicorn",
+    "write_verl_generations.py": ("verl==0.9.1", "torch==2.13.0", "TransferQueue==0.1.11", "cachetools", "uvicorn",
                                   "fastapi", "pyzmq", "msgspec"),
 }
 
