@@ -74,7 +74,8 @@ bench: setup-test  ## our step against TRL's, in turns, and what our own parts c
 # One process: each vLLM that is opened stays open for the tests after it.
 test-vllm: setup-vllm  ## the tests that need vLLM, in an environment of its own (CPU build, Linux)
 	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_VLLM=1 $(VLLM_VENV)/bin/python -m pytest --durations=10 $(PYTEST_ARGS) \
-		-k "vllm and not stand-in" tests/engines/test_contract.py tests/engines/test_vllm_engine.py
+		-k "vllm and not stand-in" tests/engines/test_contract.py tests/engines/test_vllm_engine.py \
+		tests/mismatch/test_audit_vllm.py
 
 clean:  ## remove .venv and what tests leave; runs and data stay
 	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .pytest_cache .hypothesis

@@ -257,8 +257,10 @@ def test_control_notices_a_sync_that_does_nothing():
     assert [cause.kind for cause in control.causes] == ["stale weights"] and control.planted_share < 0.05
 
 
-def test_control_notices_a_head_that_stays_behind():
-    control = control_of(session_after(1), lambda s: keep_back(s, lambda name: name == "lm_head.weight"))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_control_notices_a_head_that_stays_behind(dtype):
+    session = session_after(1, **{"engine.dtype": dtype})
+    control = control_of(session, lambda s: keep_back(s, lambda name: name == "lm_head.weight"))
     assert [cause.kind for cause in control.causes] == ["output head"]
 
 

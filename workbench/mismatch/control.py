@@ -20,9 +20,9 @@ from torch import Tensor
 from workbench.engines.base import Engine, Request
 from workbench.engines.gap import PlainForward
 from workbench.errors import DataError, EngineError, LearnerError
-from workbench.mismatch.causes import (SHARED, SYNC, UNEXPLAINED, Cause, Explained, explain, limits_for, part_toggles,
-                                       weight_toggles)
-from workbench.mismatch.claims import Claims, Ear
+from workbench.mismatch.causes import (DTYPE, SHARED, SYNC, UNEXPLAINED, Cause, Explained, Toggle, explain, limits_for,
+                                       part_toggles, sharper, weight_toggles)
+from workbench.mismatch.claims import Claims, Ear, Heard
 from workbench.mismatch.forward import NOW, Forward, Hypothesis, Sequences, Weights
 
 PROMPTS, PROMPT, TOKENS = 8, 12, 8      # of the probe: prompts of random ids, tokens of each, tokens sampled
@@ -213,10 +213,14 @@ def _planted(engine: Engine, model: torch.nn.Module, now: Weights, sync: Callabl
     line = new_M - old_M
     share = float(((claims.plain_M - old_M) * line).sum() / (line**2).sum())
     tied = any(len(names) > 1 for names in forward.plain.names.tied)
-    toggles = weight_toggles(words)
-    found: Explained = explain(forward, claims, limits_for((dtype,), False), toggles, part_toggles(forward, words, tied),
-                               fit=False)
+    whole, parts = weight_toggles(words), part_toggles(forward, words, tied)
+    declared = [Toggle(DTYPE, f"in {dtype}, as declared", {"dtype": dtype}, declared=True)] * (dtype != "float32")
+    found: Explained = explain(forward, claims, limits_for((dtype,), False), [*declared, *whole], parts, fit=False)
     named = [cause for cause in found.causes if cause.kind != UNEXPLAINED]
+    if not named and declared and after.rows_RV is not None:
+        heard = Heard(np.arange(len(claims)), after.rows_RV, True)
+        hidden = sharper(forward, claims, heard, found.now, [*whole, *parts])
+        named = [] if hidden is None else [hidden]
     if not named and not FULL[0] < share < FULL[1]:
         named = [Cause(SYNC, "a planted change did not arrive in full", f"{share:.0%} of it")]
     sync(now)
