@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -101,7 +101,7 @@ def scenes() -> Iterator[tuple[str, Callable[[Notes], None]]]:
     for name, (preset, settings) in TRAININGS.items():
         yield f"training: {name}", lambda notes, preset=preset, settings=settings: _training(notes, preset, settings)
     yield "run: left and resumed", _resumed_run
-    yield "run: its newest checkpoint is lost", lambda notes: _resumed_run(notes, lost=2)
+    yield "run: its newest checkpoints are lost", lambda notes: _resumed_run(notes, lost=(2, 3))
 
 
 def _rollouts(notes: Notes, recipe: Any) -> None:
@@ -133,21 +133,22 @@ def _session(preset: str, settings: Mapping[str, Any]) -> Any:
     return open_session(config, quiet=True)
 
 
-def _resumed_run(notes: Notes, lost: int | None = None) -> None:
-    """A run of two steps, gone on with to its third; then the whole folder. `lost`: a checkpoint that is taken away first,
-    so that the step after the one before it is repeated from what is stored."""
+def _resumed_run(notes: Notes, lost: Sequence[int] = ()) -> None:
+    """A run of two steps, gone on with to its third; then the whole folder. `lost`: checkpoints of a run of three that are
+    taken away first, so that the steps since the one before them are repeated from what is stored."""
     from workbench.cells.lint import lint
     from workbench.cells.resume import resume_here
     from workbench.cells.train import train_here
     from workbench.config import load_config
 
-    settings = SMALL | {"train.steps": 2, "train.checkpoint_every": 2 if lost is None else 1, "evaluation.num_tasks": 2,
-                        "train.evaluate_every": 0, "algorithm.normalize_std": False, "lint.start": False}
+    settings = SMALL | {
+        "train.steps": 3 if lost else 2, "train.checkpoint_every": 1 if lost else 2, "train.keep_checkpoints": 3,
+        "train.evaluate_every": 0, "evaluation.num_tasks": 2, "algorithm.normalize_std": False, "lint.start": False}
     with tempfile.TemporaryDirectory(prefix="battery-") as folder:
         path = Path(folder) / "run"
         train_here(load_config("frozenlake", settings), path)
-        if lost is not None:
-            shutil.rmtree(path / "checkpoints" / f"step-{lost:08d}")
+        for step in lost:
+            shutil.rmtree(path / "checkpoints" / f"step-{step:08d}")
         run = resume_here(path, {"train.steps": 3}, on_note=None)
         notes.add(lint(run).report)
         for step in run.steps():
