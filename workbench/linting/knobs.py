@@ -201,20 +201,24 @@ class _Trial:
         """Whether the learner's gradient or its updates are another; taken for granted where there is none to ask."""
         if self._probe is None:
             return True
-        return _differ(*(self._once(("trained", which, repr(a)), lambda a=a: self._train(a, which))
-                         for a in (one, other)))
+        return any(_differ(*(self._once((how.__name__, which, repr(a)), lambda a=a: how(a, self._batch(which)))
+                             for a in (one, other))) for how in (self._updates, self._gradient))
 
-    def _train(self, algorithm: Algorithm, which: str) -> list[Tensor]:
-        """The gradient of the learner's weights, and how many tokens each of its updates has."""
-        batch = self._batch(which)
+    def _updates(self, algorithm: Algorithm, batch: Batch) -> list[Tensor]:
+        """How many tokens each of the learner's updates has."""
         try:
-            credit = algorithm.credit(batch)
+            updates = self._probe.updates(algorithm, batch, algorithm.credit(batch))
         except DataError:
             return []
-        gradient = self._probe.learner(algorithm, batch, credit, 4 * batch.num_tokens)
-        updates = self._probe.updates(algorithm, batch, credit)
-        sizes = torch.tensor([int(used_T.sum()) for used_T in updates], dtype=torch.float64)
-        return [gradient.by_name[name] for name in sorted(gradient.by_name)] + [sizes]
+        return [torch.tensor([int(used_T.sum()) for used_T in updates], dtype=torch.float64)]
+
+    def _gradient(self, algorithm: Algorithm, batch: Batch) -> list[Tensor]:
+        """Of the learner's weights."""
+        try:
+            found = self._probe.learner(algorithm, batch, algorithm.credit(batch), 4 * batch.num_tokens).by_name
+        except DataError:
+            return []
+        return [found[name] for name in sorted(found)]
 
     def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
         if key not in self._known:
@@ -292,11 +296,11 @@ def made_up(ids: np.ndarray, probe: LearnerProbe | None = None, *, flat: bool = 
     def drawn(*choices: float) -> Tensor:
         return torch.from_numpy(rng.choice(choices, batch.num_tokens)).float()
 
-    known = {} if probe is None else dict(probe.plain_facts(batch))
-    logp_T = known.get("old_logp_T", drawn(-0.4, -0.9, -1.6, -2.2))
-    value_T = known.get("value_T", drawn(-0.5, 0.0, 0.4, 1.1))
-    final_N = known.get("final_value_N", torch.from_numpy(rng.normal(size=batch.num_trajectories)).float())
     somewhere_T = batch.position_T > 0
+    logp_T, value_T = drawn(-0.4, -0.9, -1.6, -2.2), drawn(-0.5, 0.0, 0.4, 1.1)
+    if probe is not None:
+        logp_T = probe.logprobs(batch, somewhere_T).nan_to_num(-1.0)
+    final_N = torch.from_numpy(rng.normal(size=batch.num_trajectories)).float()
     # Ratios on both sides of any bound that is in use: from 3e-4 (GSPO) to 3 (the dual clip).
     old_T = logp_T + drawn(-2.3, -1.3, -0.5, -0.25, -0.11, -1e-3, 1e-3, 0.11, 0.25, 0.5, 1.3)
     nan = torch.nan
