@@ -273,10 +273,11 @@ def difference(learner: Gradient, plain: Gradient, bound: float) -> str | None:
     norms = float(mine.norm()), float(theirs.norm())
     cosine = float(mine @ theirs) / (norms[0] * norms[1]) if norms[0] and norms[1] else 0.0
     guess = " (only its length: a denominator or a coefficient)" if cosine > 0.9999 else \
-        " (it points the other way: a sign)" if cosine < -0.99 else ""
+        " (it points the other way: a sign)" if cosine < -0.99 else \
+        " (the loss is right: a part of it has no gradient, or another one)" if not loss_off else ""
     return (f"the gradient of {worst[1]} is off by {worst[0]:.2g} of its norm, rounding by less than {bound:g}; all "
-            f"together: norm {norms[0]:.4g} instead of {norms[1]:.4g}, cosine {cosine:.4f}{guess}; loss "
-            f"{learner.loss:.6g} instead of {plain.loss:.6g}.")
+            f"together: norm {norms[0]:.4g} instead of {norms[1]:.4g}, cosine {cosine:.4f}, loss {learner.loss:.6g} "
+            f"instead of {plain.loss:.6g}{guess}.")
 
 
 def _off(probe: LearnerProbe, trial: _Trial, bound: float) -> str | None:
