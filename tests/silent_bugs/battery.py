@@ -33,13 +33,13 @@ STEPS = 2
 TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "grpo, pulled, several updates": ("frozenlake", {
         "algorithm.kl_coef": 0.05, "algorithm.entropy_coef": 0.01, "algorithm.epochs": 2, "algorithm.minibatches": 2,
-        "env.reasoning_bonus": 0.1}),
+        "env.reasoning_bonus": 0.1, "learner.warmup_updates": 3}),
     "ppo, pays for nearness": ("frozenlake", {
         "algorithm.kind": "ppo", "algorithm.gamma": 0.97, "algorithm.lam": 0.9, "algorithm.kl_coef": 0.05,
         "algorithm.minibatches": 2, "algorithm.bootstrap": "truncated", "env.reasoning_bonus": 0.1, "lint.start": False}),
     "turn_ppo, window, padded, in pieces": ("frozenlake", {
-        "algorithm.kind": "turn_ppo", "algorithm.gamma": 0.9, "algorithm.lam": 0.8, "collect.history": "window",
-        "collect.window": 1, "learner.layout": "padded", "learner.micro_batch_tokens": 600}),
+        "algorithm.kind": "turn_ppo", "algorithm.objective": "cispo", "algorithm.gamma": 0.9, "algorithm.lam": 0.8,
+        "collect.history": "window", "collect.window": 1, "learner.layout": "padded", "learner.micro_batch_tokens": 600}),
     "reinforce_pp, fresh": ("frozenlake", {
         "algorithm.kind": "reinforce_pp", "algorithm.gamma": 0.9, "collect.history": "fresh", "lint.start": False}),
     "gspo, filtered, bent": ("frozenlake", {
@@ -143,7 +143,8 @@ def _resumed_run(notes: Notes, lost: Sequence[int] = ()) -> None:
 
     settings = SMALL | {
         "train.steps": 3 if lost else 2, "train.checkpoint_every": 1 if lost else 2, "train.keep_checkpoints": 3,
-        "train.evaluate_every": 0, "evaluation.num_tasks": 2, "algorithm.normalize_std": False, "lint.start": False}
+        "train.evaluate_every": 0, "evaluation.num_tasks": 2, "algorithm.normalize_std": False, "lint.start": False,
+        "learner.warmup_updates": 5}
     with tempfile.TemporaryDirectory(prefix="battery-") as folder:
         path = Path(folder) / "run"
         train_here(load_config("frozenlake", settings), path)
