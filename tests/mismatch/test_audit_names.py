@@ -17,12 +17,17 @@ from workbench.cells.audit import audit
 from workbench.chat.conversation import Conversation
 
 
+def fuller(*values):
+    """A case that only the fuller count takes."""
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
 def passive(session, **others):
     """The audit without its control: what the rollout alone tells."""
     return audit(session, tasks=1, attempts=4, control=False, **others)
 
 
-@pytest.mark.parametrize("seed, updates", [(0, 0), (1, 1), (2, 2)])
+@pytest.mark.parametrize("seed, updates", [fuller(0, 0), fuller(1, 1), (2, 2)])
 def test_a_clean_session_has_nothing_named(seed, updates):
     report = audit(session_after(updates, seed), tasks=2)
     assert report.clean, report.verdict
@@ -34,12 +39,12 @@ def test_a_clean_session_has_nothing_named(seed, updates):
 @pytest.mark.parametrize("settings", [
     {"engine.dtype": "bfloat16"},
     {"learner.precision": "bf16"},
-    {"engine.dtype": "bfloat16", "learner.precision": "bf16"},
-    {"engine.cache": "off"},
-    {"learner.layout": "padded"},
+    fuller({"engine.dtype": "bfloat16", "learner.precision": "bf16"}),
+    fuller({"engine.cache": "off"}),
+    fuller({"learner.layout": "padded"}),
     {"collect.temperature": 0.7},
-    {"collect.top_p": 0.8},
-    {"collect.temperature": 1.3, "collect.top_p": 0.9, "engine.dtype": "bfloat16"},
+    fuller({"collect.top_p": 0.8}),
+    fuller({"collect.temperature": 1.3, "collect.top_p": 0.9, "engine.dtype": "bfloat16"}),
     {"collect.history": "window"},
 ], ids=str)
 def test_declared_settings_are_no_fault(settings):
@@ -47,7 +52,7 @@ def test_declared_settings_are_no_fault(settings):
     assert report.clean, report.verdict
 
 
-@pytest.mark.parametrize("temperature", [0.7, 1.3])
+@pytest.mark.parametrize("temperature", [0.7, fuller(1.3)])
 def test_temperature(temperature):
     session = session_after(1, **{"collect.temperature": temperature})
     lie_about_sampling(session)
@@ -65,7 +70,7 @@ def test_temperature_that_nobody_asked_for_is_fitted():
     assert report.named == ("temperature",) and "0.8" in report.verdict
 
 
-@pytest.mark.parametrize("top_p", [0.8, 0.95])
+@pytest.mark.parametrize("top_p", [0.8, fuller(0.95)])
 def test_top_p(top_p):
     session = session_after(1, **{"collect.top_p": top_p})
     lie_about_sampling(session)
@@ -132,6 +137,7 @@ def test_a_layer_left_out_of_a_sync():
     assert report.named == ("part of the weights",) and "model.layers.1" in report.verdict, report.verdict
 
 
+@pytest.mark.full
 def test_dtype_of_the_whole_engine():
     session = session_after(1, **{"engine.dtype": "bfloat16"})
     session.engine.config = replace(session.engine.config, dtype="float32")
@@ -146,7 +152,7 @@ def test_dtype_of_the_head():
     assert report.named == ("dtype",) and "head" in report.verdict, report.verdict
 
 
-@pytest.mark.parametrize("by", [1, -1])
+@pytest.mark.parametrize("by", [1, fuller(-1)])
 def test_positions_off_by_one(by):
     session = session_after(1)
     shift_positions(session, by)
@@ -154,7 +160,7 @@ def test_positions_off_by_one(by):
     assert report.named == ("positions",) and f"{by:+d}" in report.verdict, report.verdict
 
 
-@pytest.mark.parametrize("by, words", [(1, "early"), (-1, "late")])
+@pytest.mark.parametrize("by, words", [fuller(1, "early"), (-1, "late")])
 def test_logprobs_off_by_one(by, words):
     session = session_after(1)
     shift_logprobs(session, by)
@@ -216,6 +222,7 @@ def test_something_else_is_unexplained():
     assert report.named == ("unexplained",), report.verdict
 
 
+@pytest.mark.full
 def test_two_faults_are_both_named():
     session = session_after(0, **{"collect.temperature": 0.7})
     lie_about_sampling(session)
@@ -257,13 +264,14 @@ def test_control_notices_a_sync_that_does_nothing():
     assert [cause.kind for cause in control.causes] == ["stale weights"] and control.planted_share < 0.05
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [fuller("float32"), "bfloat16"])
 def test_control_notices_a_head_that_stays_behind(dtype):
     session = session_after(1, **{"engine.dtype": dtype})
     control = control_of(session, lambda s: keep_back(s, lambda name: name == "lm_head.weight"))
     assert [cause.kind for cause in control.causes] == ["output head"]
 
 
+@pytest.mark.full
 def test_control_notices_a_layer_that_stays_behind():
     control = control_of(session_after(1), lambda s: keep_back(s, lambda name: name.startswith("model.layers.0.")))
     assert [cause.kind for cause in control.causes] == ["part of the weights"]
