@@ -1,5 +1,5 @@
-"""pytest (or another program) in a child that has the heavy libraries imported already: most of a mutant's time would be
-importing torch.
+"""pytest (or another program) in a child that has the heavy libraries imported already: most of a mutant's time would
+be importing torch.
 
 One server process imports what the package builds on (never the package itself) and forks a child for each run of
 tests. What a child must not share with the server is set right in it: folder, environment, import path, and the modules

@@ -2,8 +2,8 @@
 
     python -m tests.silent_bugs.battery --json FILE       as JSON; without it, a few lines of text
 
-Whatever `workbench` Python imports here is tried: rollouts over several chat templates, environments and histories, with
-faults, hostile text and tools (`tests/linting/clean_rollouts.py`), and training with the shipped policy over several
+Whatever `workbench` Python imports here is tried: rollouts over several chat templates, environments and histories,
+with faults, hostile text and tools (`tests/linting/clean_rollouts.py`), and training with the shipped policy over several
 algorithms, each step through `cells.step.train_step`, with all rules asked; at last a run that is left and resumed. On
 code without a bug nothing here is an error. What a guard of the package refuses is written down beside the findings.
 """
@@ -36,10 +36,12 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "env.reasoning_bonus": 0.1, "learner.warmup_updates": 3}),
     "ppo, pays for nearness": ("frozenlake", {
         "algorithm.kind": "ppo", "algorithm.gamma": 0.97, "algorithm.lam": 0.9, "algorithm.kl_coef": 0.05,
-        "algorithm.minibatches": 2, "algorithm.bootstrap": "truncated", "env.reasoning_bonus": 0.1, "lint.start": False}),
+        "algorithm.minibatches": 2, "algorithm.bootstrap": "truncated", "env.reasoning_bonus": 0.1,
+        "lint.start": False}),
     "turn_ppo, window, padded, in pieces": ("frozenlake", {
         "algorithm.kind": "turn_ppo", "algorithm.objective": "cispo", "algorithm.gamma": 0.9, "algorithm.lam": 0.8,
-        "collect.history": "window", "collect.window": 1, "learner.layout": "padded", "learner.micro_batch_tokens": 600}),
+        "collect.history": "window", "collect.window": 1, "learner.layout": "padded",
+        "learner.micro_batch_tokens": 600}),
     "reinforce_pp, fresh": ("frozenlake", {
         "algorithm.kind": "reinforce_pp", "algorithm.gamma": 0.9, "collect.history": "fresh", "lint.start": False}),
     "gspo, filtered, bent": ("frozenlake", {
@@ -134,8 +136,8 @@ def _session(preset: str, settings: Mapping[str, Any]) -> Any:
 
 
 def _resumed_run(notes: Notes, lost: Sequence[int] = ()) -> None:
-    """A run of two steps, gone on with to its third; then the whole folder. `lost`: checkpoints of a run of three that are
-    taken away first, so that the steps since the one before them are repeated from what is stored."""
+    """A run of two steps, gone on with to its third; then the whole folder. `lost`: checkpoints of a run of three that
+    are taken away first, so that the steps since the one before them are repeated from what is stored."""
     from workbench.cells.lint import lint
     from workbench.cells.resume import resume_here
     from workbench.cells.train import train_here

@@ -1,4 +1,4 @@
-"""Plants silent bugs in throw-away copies of the workbench, one patch at a time, and asks the lint which rule is broken.
+"""Plants silent bugs in throw-away copies of the workbench, one patch at a time, and asks the lint to name each.
 
     python -m tests.silent_bugs.run                      every bug in bugs/, its twin, and the untouched code
     python -m tests.silent_bugs.run hist-skyrl rule-06   some of them, by name, beginning of a name, or path
@@ -16,9 +16,10 @@ A bug is a unified diff against real code (`git apply -p1`) under a header:
 `NAME.twin.patch` beside it touches the same lines and is legitimate: a refactoring, a declared setting. The lint must
 say nothing about it. Each copy goes through `tests/silent_bugs/battery.py`, which knows nothing of the patches.
 
-Verdicts: *named* (an expected rule found an error) · *caught* (other rules did) · *refused* (a guard of the package raised
-before anything was trained) · *crashed* · *missed* · *stale* (the patch does not apply). Exit status 1 unless every bug with
-a header is named (or refused, where that is what it expects), every twin and the untouched code are clean.
+Verdicts: *named* (an expected rule found an error) · *caught* (other rules did) · *refused* (a guard of the package
+raised before anything was trained) · *crashed* · *missed* · *stale* (the patch does not apply). Exit status 1 unless
+every bug with a header is named (or refused, where that is what it expects), every twin and the untouched code are
+clean.
 """
 from __future__ import annotations
 
@@ -194,7 +195,8 @@ def complaint(said: Said) -> str:
     """What a legitimate copy did wrong, in words; "clean"."""
     if said.stale:
         return f"stale: {said.stale}"
-    wrong = [f"{rule}: {found[0]['what']} ({found[0]['scene']}, {found[0]['place']})" for rule, found in said.errors.items()]
+    wrong = [f"{rule}: {found[0]['what']} ({found[0]['scene']}, {found[0]['place']})"
+             for rule, found in said.errors.items()]
     return "; ".join([*wrong, *said.guards, *said.crashes]) or "clean"
 
 
@@ -297,7 +299,7 @@ def summary(outcomes: Sequence[Outcome], untouched: Said) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.silent_bugs.run", description=__doc__.splitlines()[0])
     parser.add_argument("bug", nargs="*", help="a patch file, or the beginning of a name (default: all)")
-    parser.add_argument("--patches", type=Path, default=BUGS, help="folder of patches (default: bugs/ beside this file)")
+    parser.add_argument("--patches", type=Path, default=BUGS, help="folder of patches (default: bugs/ beside this)")
     parser.add_argument("--json", type=Path, help="write everything that was found to this file")
     parser.add_argument("--only", default="", help="only scenes of the battery whose name holds this")
     parser.add_argument("--quick", action="store_true", help="be done with a bug once an expected rule has named it")
@@ -318,11 +320,11 @@ def main(arguments: list[str] | None = None) -> int:
             first = pool.submit(patched, [], pristine, scenes)
             twins = [bug.twin for bug in bugs if bug.twin is not None and not options.no_twins]
             piles = [pool.submit(try_twins, pile, pristine, scenes) for pile in fitting(twins, pristine)]
-            jobs = [pool.submit(try_bug, bug, pristine, [*scenes, "--until", ",".join(bug.rules) if options.quick else ""])
-                    for bug in bugs]
+            until = [["--until", ",".join(bug.rules)] if options.quick else [] for bug in bugs]
+            jobs = [pool.submit(try_bug, bug, pristine, [*scenes, *some]) for bug, some in zip(bugs, until, strict=True)]
             untouched = first.result()
-            print(f"untouched code: {complaint(untouched)} ({untouched.cpu_seconds:.1f} CPU-seconds; rules that looked: "
-                  f"{' '.join(untouched.looked)})\n{len(twins)} twins in {len(piles)} copies\n{HEAD}", flush=True)
+            print(f"untouched code: {complaint(untouched)} ({untouched.cpu_seconds:.1f} CPU-seconds; rules that "
+                  f"looked: {' '.join(untouched.looked)})\n{len(twins)} twins in {len(piles)} copies\n{HEAD}", flush=True)
             answers = {twin: words for pile in piles for twin, words in pile.result().items()}
             outcomes = []
             for bug, job in zip(bugs, jobs, strict=True):

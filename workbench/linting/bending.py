@@ -1,7 +1,7 @@
-"""Are the logprobs of a bent sampler those that temperature and top-p make of the model's own distribution? (part of R12)
+"""Are the logprobs of a bent sampler those that temperature and top-p make of the model's own? (part of R12)
 
-The two numbers that are stored with a token cannot tell: how far temperature moves one token depends on all the others. So
-the whole distribution is computed anew, by the plain model of a probe, and bent here by the definitions, which share
+The two numbers that are stored with a token cannot tell: how far temperature moves one token depends on all the others.
+So the whole distribution is computed anew, by the plain model of a probe, and bent here by the definitions, which share
 nothing with an engine's.
 
 Axis letters: L tokens of one segment · V vocabulary · M sampled tokens that were compared.
@@ -19,14 +19,14 @@ from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Said
 from workbench.types import Segment, Span
 
-CLEAR = 0.01   # nats: far above the rounding of two float32 passes (1e-4 at most was measured), far below any wrong setting
+CLEAR = 0.01   # nats: far above the rounding of two float32 passes (logprobs differ by 1e-4), far below a wrong setting
 SHARE = 0.05   # of the tokens: rounding may put one at the edge of the nucleus on its other side, seldom
 ENOUGH = 16
 
 
 def bent_logprobs(logp_LV: np.ndarray, temperature: float, top_p: float) -> np.ndarray:
-    """What is left of log-probabilities [L, V], float64: p**(1/T), then the smallest set of likeliest tokens that reaches
-    top_p (Holtzman et al. 2020, arXiv 1904.09751), each time so that they sum to 1; -inf outside of the set."""
+    """What is left of log-probabilities [L, V], float64: p**(1/T), then the smallest set of likeliest tokens that
+    reaches top_p (Holtzman et al. 2020, arXiv 1904.09751), each time so that they sum to 1; -inf outside of the set."""
     bent_LV = logp_LV.astype(np.float64) / temperature
     bent_LV -= np.logaddexp.reduce(bent_LV, axis=1, keepdims=True)
     if top_p < 1:
@@ -40,7 +40,7 @@ def bent_logprobs(logp_LV: np.ndarray, temperature: float, top_p: float) -> np.n
 
 
 def against_the_model(evidence: Evidence) -> Iterator[Said]:
-    """The stored logprobs of bent spans beside those of the plain model; of the untrained weights, which a probe has."""
+    """The stored logprobs of bent spans beside those of the plain model; of the untrained weights, which probes have."""
     probe = evidence.probe
     if probe is None or probe.unable is not None or evidence.policy_version not in (None, 0):
         return
@@ -65,8 +65,8 @@ def against_the_model(evidence: Evidence) -> Iterator[Said]:
         first = int(off_M[0])
         n, s, span, position = where[first]
         yield Finding(
-            f"temperature {span.sampling.temperature:g} and top-p {span.sampling.top_p:g} make {own_M[first]:.4f} of the "
-            f"model's own distribution, stored is {said_M[first]:.4f}; so at {len(off_M)} of {len(where)} tokens: the "
+            f"temperature {span.sampling.temperature:g} and top-p {span.sampling.top_p:g} make {own_M[first]:.4f} of "
+            f"the model's own distribution, stored is {said_M[first]:.4f}; so at {len(off_M)} of {len(where)} tokens: the "
             "sampler bends otherwise than it says", evidence.place(n, segment=s, turn=span.turn, position=position),
             count=len(off_M))
 
