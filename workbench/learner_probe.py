@@ -378,7 +378,8 @@ def _policy_term(algorithm: PolicyGradient, facts: _Facts) -> Tensor:
         loss_L = -weight_L * advantage_L * facts.logp
     else:
         above_L, below_L = (ratio_L > high) & (advantage_L > 0), (ratio_L < low) & (advantage_L < 0)
-        gain_L = torch.where(above_L, high * advantage_L, torch.where(below_L, low * advantage_L, ratio_L * advantage_L))
+        gain_L = torch.where(below_L, low * advantage_L, ratio_L * advantage_L)
+        gain_L = torch.where(above_L, high * advantage_L, gain_L)
         if algorithm.dual_clip:
             worst_L = (advantage_L < 0) & (ratio_L > algorithm.dual_clip)
             gain_L = torch.where(worst_L, algorithm.dual_clip * advantage_L, gain_L)

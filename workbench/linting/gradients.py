@@ -1,12 +1,12 @@
 """The learner's gradient beside a plain one (R19): the last place where a mask, a shift or a denominator can go wrong.
 
-Everything before it may be right, and the update still not be what credit says: a term under `no_grad` has its value and
-no gradient, padding is counted, packed sequences see each other, the last token is dropped. Two questions are asked, on a
-few groups of the step:
+Everything before it may be right, and the update still not be what credit says: a term under `no_grad` has its value
+and no gradient, padding is counted, packed sequences see each other, the last token is dropped. Two questions are
+asked, on a few groups of the step:
 
     moved        old logprobs, reference, values and credit are moved away from where they stand at a step's first
-                 update, each token on its own, so that every bound holds some and frees some; coefficients are raised, so
-                 that no term hides behind a larger one; each term has tokens of its own; several micro-batches
+                 update, each token on its own, so that every bound holds some and frees some; coefficients are raised,
+                 so that no term hides behind a larger one; each term has tokens of its own; several micro-batches
     as trained   the very algorithm and credit, in one micro-batch
 
 Axis letters: T tokens of the batch (flat) · N trajectories.
@@ -71,7 +71,7 @@ def _check(evidence: Evidence) -> Iterator[Said]:
     yield from _facts(probe, algorithm, batch, plain, place)
     trials = [moved_trial(algorithm, batch, plain)]
     try:
-        known = probe.facts(algorithm, replace(batch, old_logp_T=None, ref_logp_T=None, value_T=None, final_value_N=None))
+        known = probe.facts(algorithm, _bare(batch))
         credit = algorithm.credit(known)
     except DataError as error:
         yield Missing(f"credit for these few groups ({error})")
@@ -104,6 +104,11 @@ class _Places:
                        position=t - int(self.batch.segment_offsets[segment]))
 
 
+def _bare(batch: Batch) -> Batch:
+    """Without what models said of it."""
+    return replace(batch, old_logp_T=None, ref_logp_T=None, value_T=None, final_value_N=None)
+
+
 def few_groups(batch: Batch, tokens: int) -> Tensor:
     """Trajectories [some of N] of whole groups, as many as have about so many tokens; of a first group that is longer
     than that, its first attempts."""
@@ -132,7 +137,7 @@ def _facts(probe: LearnerProbe, algorithm: Algorithm, batch: Batch, plain: Mappi
            place: _Places) -> Iterator[Said]:
     """What the learner says of tokens before credit is given: logprobs, the reference's, values."""
     asked_T = batch.eligible_T & batch.scored_N[batch.trajectory_of_token_T]
-    bare = replace(batch, old_logp_T=None, ref_logp_T=None, value_T=None, final_value_N=None)
+    bare = _bare(batch)
     said = {"old_logp_T": probe.logprobs(bare, asked_T)}
     known = probe.facts(algorithm, bare)
     said |= {name: getattr(known, name) for name in algorithm.requires if name in plain}
@@ -343,13 +348,15 @@ def _one_step(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[Sa
             continue
         lost = [name for name in names if name not in handed]
         if lost:
-            yield Finding(f"the optimizer has no part in {lost[0]} (and {len(lost) - 1} others), which has a gradient", where)
+            yield Finding(f"the optimizer has no part in {lost[0]} (and {len(lost) - 1} others), which has a gradient",
+                          where)
             return
         gap = math.sqrt(sum(_squares(handed[name] - due[name]) for name in names))
         norms = [math.sqrt(sum(_squares(side[name]) for name in names)) for side in (handed, due)]
         if not gap <= 1e-4 * norms[1]:
-            yield Finding(f"the {'critic' if critic else 'policy'}'s optimizer was handed a gradient of norm {norms[0]:.4g}; "
-                          f"the one of this update, scaled down as learner.max_grad_norm says, has {norms[1]:.4g}", where)
+            yield Finding(f"the {'critic' if critic else 'policy'}'s optimizer was handed a gradient of norm "
+                          f"{norms[0]:.4g}; the one of this update, scaled down as learner.max_grad_norm says, has "
+                          f"{norms[1]:.4g}", where)
             return
     for name, weight in expected.items():
         gap = float((weight - moved[name]).abs().max())
@@ -387,8 +394,8 @@ RULES: tuple[Rule, ...] = (
         "R19", "the learner's gradient is the one of the definition",
         means="The weights move in another direction, or another distance, than credit and loss say. Curves stay "
               "plausible: part of the gradient is still right.",
-        mend="Look at how the learner gets from tokens to this term: the shift by one, what it is masked with and divided "
-             "by, whether it is computed with gradients, which sequences can see each other.",
+        mend="Look at how the learner gets from tokens to this term: the shift by one, what it is masked with and "
+             "divided by, whether it is computed with gradients, which sequences can see each other.",
         needs=("probe", "batch", "algorithm"), check=_check, when="start",
         threads=("NovaSky-AI/SkyRL#1353", "unslothai/unsloth#5673", "NovaSky-AI/SkyRL#462", "huggingface/trl#4974",
                  "volcengine/verl#7278"),

@@ -1,8 +1,8 @@
 """Environments: one for each attempt (R14), and what they answered can be had again (R20).
 
 Two attempts that share an environment, a client, a counter or a generator answer each other's actions. Nothing fails:
-rewards are only somebody else's. So environments are looked at from inside (which objects that can change do they have in
-common?) and from outside (does an attempt go the same way alone and among others?), the way that collecting goes included.
+rewards are only somebody else's. So environments are looked at from inside (which objects that can change do they have
+in common?) and from outside (does an attempt go the same way alone and among others?), collecting's own way included.
 
 An environment that is not the same twice, or that talks to something outside, says so: `deterministic = False` or
 `remote = True` in its family. Then it is not stepped here at all.
@@ -61,10 +61,10 @@ def _isolated(evidence: Evidence) -> Iterator[Said]:
     yield Looked(len(scripts))
     if alone != again:
         k = next(k for k, (one, other) in enumerate(zip(alone, again)) if one != other)
-        yield Finding(f"the same attempt at task {scripts[k].task.id!r}, played twice in fresh environments, does not go "
-                      f"the same way: {_parting(alone[k], again[k])}. Either something is left over from the attempt "
-                      "before, or the environment draws chance from somewhere else than dynamics_seed (then its family "
-                      "says deterministic = False)")
+        yield Finding(f"the same attempt at task {scripts[k].task.id!r}, played twice in fresh environments, does not "
+                      f"go the same way: {_parting(alone[k], again[k])}. Either something is left over from the "
+                      "attempt before, or the environment draws chance from somewhere else than dynamics_seed (then "
+                      "its family says deterministic = False)")
         return
     for how, played in (("by hand", _interleaved(family, scripts)), ("by the runner", _through(evidence, scripts))):
         for script, expected, found in zip([*scripts, scripts[0]], [*alone, alone[0]], played):
@@ -162,7 +162,8 @@ def _through(evidence: Evidence, scripts: Sequence[_Script]) -> list[list[Any]]:
     return [*(said[key] for key in keys), late[keys[0]]]
 
 
-def _at_once(runner: EnvRunner, family: EnvFamily, scripts: Mapping[str, _Script], patience: int) -> dict[str, list[Any]]:
+def _at_once(runner: EnvRunner, family: EnvFamily, scripts: Mapping[str, _Script],
+             patience: int) -> dict[str, list[Any]]:
     said: dict[str, list[Any]] = {key: [] for key in scripts}
     for key, script in scripts.items():
         runner.reset(key, family, script.task, script.seed)
@@ -248,8 +249,8 @@ def _shared(family: EnvFamily, scripts: Sequence[_Script]) -> Iterator[Said]:
             yield Finding(f"two fresh environments have {path} in common ({type(value).__name__}), and "
                           f"{how}: one attempt acts on the other")
         elif key not in of_family and not path.startswith(type(one).__name__):
-            yield Finding(f"two fresh environments have {path} in common ({type(value).__name__}); it did not change as "
-                          "one was stepped", severity=NOTE)
+            yield Finding(f"two fresh environments have {path} in common ({type(value).__name__}); it did not change "
+                          "as one was stepped", severity=NOTE)
 
 
 def _live(evidence: Evidence) -> Iterator[Said]:
@@ -278,8 +279,9 @@ def _common(one: Any, other: Any) -> dict[int, tuple[str, Any]]:
 
 
 CONTAINERS = (list, dict, set, bytearray, deque)
-FIXED = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.FunctionType, types.MethodType,
-         types.BuiltinFunctionType, Enum, np.generic, np.dtype, range, property, staticmethod, classmethod)
+FIXED = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.FunctionType,
+         types.MethodType, types.BuiltinFunctionType, Enum, np.generic, np.dtype, range, property, staticmethod,
+         classmethod)
 
 
 def parts(root: Any, *, classes: bool = True) -> dict[int, tuple[str, Any]]:
@@ -315,7 +317,8 @@ def parts(root: Any, *, classes: bool = True) -> dict[int, tuple[str, Any]]:
 def _attributes(value: Any) -> list[tuple[str, Any]]:
     named = list(vars(value).items()) if hasattr(value, "__dict__") else []
     slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
-    return named + [(name, getattr(value, name)) for name in slots if hasattr(value, name) and not name.startswith("__")]
+    held = [name for name in slots if hasattr(value, name) and not name.startswith("__")]
+    return named + [(name, getattr(value, name)) for name in held]
 
 
 def _slots(kind: type) -> tuple[str, ...]:
@@ -355,11 +358,11 @@ def _snapshots(family: EnvFamily, script: _Script) -> Iterator[Said]:
     action = script.texts[len(script.texts) // 2]
     second = _said(other, other.step(action))
     if pickle.dumps(env.snapshot()) != before:
-        yield Finding("stepping an environment that went on from a snapshot changes the one that the snapshot was taken of")
+        yield Finding("stepping an environment that went on from a snapshot changes the one that it was taken of")
         return
     first = _said(env, env.step(action))
     if pickle.dumps(taken) != before:
-        yield Finding("a snapshot changes as its environment is stepped: it holds the environment's own lists, not copies")
+        yield Finding("a snapshot changes as its environment is stepped: it holds that one's own lists, not copies")
     elif first != second:
         yield Finding(f"an environment that goes on from a snapshot answers otherwise: {_parting([first], [second])}")
 
@@ -399,8 +402,8 @@ def _fates(evidence: Evidence) -> Iterator[Said]:
         seeds = [t.dynamics_seed for t in group]
         if len(set(seeds)) < len(seeds):
             n = next(k for k, seed in enumerate(seeds) if seed in seeds[:k])
-            yield Finding(f"{len(seeds) - len(set(seeds))} of {len(seeds)} attempts at this task have the dynamics seed of "
-                          f"another one ({seeds[n]}): chance is the same for both", evidence.place(first + n))
+            yield Finding(f"{len(seeds) - len(set(seeds))} of {len(seeds)} attempts at this task have the dynamics "
+                          f"seed of another one ({seeds[n]}): chance is the same for both", evidence.place(first + n))
         first += len(group)
 
 
@@ -427,10 +430,12 @@ def _differs(family: EnvFamily, trajectory: Trajectory) -> tuple[int | None, str
     result = None
     for k, turn in enumerate(trajectory.turns):
         if result is not None and (result.terminated or result.truncated):
-            return k, f"the attempt was over after turn {k - 1}, and {len(trajectory.turns) - k} more are recorded", "error"
+            more = len(trajectory.turns) - k
+            return k, f"the attempt was over after turn {k - 1}, and {more} more are recorded", "error"
         key = env.state_key() if hasattr(env, "state_key") else None
         if key != turn.state_key:
-            return k, f"the action was taken in state {turn.state_key!r} as recorded, and in {key!r} when replayed", "error"
+            return k, (f"the action was taken in state {turn.state_key!r} as recorded, and in {key!r} when "
+                       "replayed"), "error"
         last = k + 1 == len(trajectory.turns)
         unanswered = last and trajectory.stop_reason.is_fault and turn.reward is None and not turn.reply
         try:
@@ -493,16 +498,16 @@ RULES: tuple[Rule, ...] = (
         "R14", "every attempt has an environment of its own",
         means="One attempt acts on another: replies and rewards belong to somebody else's actions, and groups compare "
               "attempts that were not the same task any more.",
-        mend="Make everything that changes in the environment's __init__ or reset, never in its class, its module or its "
-             "family; let the runner call family.make() for every attempt.",
+        mend="Make everything that changes in the environment's __init__ or reset, never in its class, its module or "
+             "its family; let the runner call family.make() for every attempt.",
         needs=("family",), check=_isolated, when="start", threads=("meta-pytorch/OpenEnv#841",),
     ),
     Rule(
         "R20", "replayed actions give the recorded replies and rewards",
-        means="What is trained on is not what happened: rewards, replies or ends belong to another action, another turn or "
-              "another attempt.",
-        mend="Compare collecting with the environment from the turn that is named on. An environment that is not the same "
-             "twice says deterministic = False in its family.",
+        means="What is trained on is not what happened: rewards, replies or ends belong to another action, another "
+              "turn or another attempt.",
+        mend="Compare collecting with the environment from the turn that is named on. An environment that is not the "
+             "same twice says deterministic = False in its family.",
         needs=("groups", "family"), check=_replayed, when="step",
         threads=("meta-pytorch/OpenEnv#841", "NovaSky-AI/SkyRL#201", "inclusionAI/AReaL#1681"),
     ),

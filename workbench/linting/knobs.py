@@ -1,10 +1,10 @@
 """Settings that do nothing (R13): each one that was set is turned, and something has to move.
 
-Turned on attempts that are made up so that every setting has something to act on: several turns, groups that differ much,
-little and not at all, attempts that were cut short, states that come back, two kinds of tasks, observations between the
-actions, a policy, a reference and a sampler that disagree. What has to move is credit, or the gradient of the loss by token;
-and, where there is a learner to ask, the gradient of its weights or the updates that it makes: a setting that the
-algorithm heeds and the learner does not hand on is as dead as any other.
+Turned on attempts that are made up so that every setting has something to act on: several turns, groups that differ
+much, little and not at all, attempts that were cut short, states that come back, two kinds of tasks, observations
+between the actions, a policy, a reference and a sampler that disagree. What has to move is credit, or the gradient of
+the loss by token; and, where there is a learner to ask, the gradient of its weights or the updates that it makes: a
+setting that the algorithm heeds and the learner does not hand on is as dead as any other.
 
 A setting at its default is not looked at: nobody asked for it.
 """
@@ -39,7 +39,7 @@ GROUPS = ("masks.advantage_mask", "masks.loss_mask")  # of switches, each of whi
 TASKS, ATTEMPTS, TURNS = 8, 5, 3
 SPREADS = (0.0, 0.02, 0.3, 1.0, 3.0)  # of the rewards in a group, one after the other
 DIFFERENT, FLAT = "different", "flat"  # two steps that are made up: some groups are flat, all but one are
-SAME = 1e-7  # of the largest number: what moves less has not moved. The same computation twice is the same to the last bit
+SAME = 1e-7  # of the largest number: what moves less has not moved; the same computation gives the same bits
 TYPICAL = (16, 8)  # tasks and attempts of a step, where nothing says how many there are
 
 
@@ -80,11 +80,11 @@ def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting, explained
     if not heeded and why is not None:
         yield Finding(f"algorithm.{name} = {value!r} has no effect: {why}", severity=NOTE)
     elif heeded:
-        yield Finding(f"algorithm.{name} = {value!r} changes what credit and loss say, but not what the learner does: its "
-                      f"gradient and its updates are the same with {tried}")
+        yield Finding(f"algorithm.{name} = {value!r} changes what credit and loss say, but not what the learner does: "
+                      f"its gradient and its updates are the same with {tried}")
     else:
-        yield Finding(f"algorithm.{name} = {value!r} has no effect: with {tried} instead, credit, loss and gradients are "
-                      "the same to the last digit, on attempts made up so that it should matter")
+        yield Finding(f"algorithm.{name} = {value!r} has no effect: with {tried} instead, credit, loss and gradients "
+                      "are the same to the last digit, on attempts made up so that it should matter")
 
 
 def changed_settings(algorithm: Any, path: Setting = ()) -> list[Setting]:
@@ -128,8 +128,8 @@ def _default(algorithm: Any, setting: Setting) -> Any:
 
 
 def _turned(algorithm: Any, setting: Setting) -> Iterator[Any]:
-    """The same algorithm with other values of one setting. Where a value is refused by itself, it is tried together with
-    the default of one other setting ("fixed-length" goes with a length)."""
+    """The same algorithm with other values of one setting. Where a value is refused by itself, it is tried together
+    with the default of one other setting ("fixed-length" goes with a length)."""
     for other in _values(algorithm, setting):
         partners: list[Setting | None] = [None, *(s for s in changed_settings(algorithm) if s != setting)]
         for partner in partners:
@@ -335,10 +335,10 @@ def _attempt(task: int, number: int, ids: np.ndarray, spread: float) -> Trajecto
 RULES: tuple[Rule, ...] = (
     Rule(
         "R13", "every setting that was set does something",
-        means="A setting was asked for and has no effect: the run is not the experiment that its configuration names, and "
-              "a comparison of two values of it compares noise.",
-        mend="Find out where the setting gets lost between configuration, credit, loss and learner. If it cannot act here, "
-             "remove it.",
+        means="A setting was asked for and has no effect: the run is not the experiment that its configuration names, "
+              "and a comparison of two values of it compares noise.",
+        mend="Find out where the setting gets lost between configuration, credit, loss and learner. If it cannot act "
+             "here, remove it.",
         needs=("algorithm",), check=_check, when="start",
         threads=("NVIDIA-NeMo/RL#3792", "rllm-org/rllm#916"),
     ),

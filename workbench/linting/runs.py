@@ -1,9 +1,9 @@
-"""A whole run (R21): no attempt is learned from twice, the weights that sample are those that were last updated, no step is
-claimed that taught nothing, and its curves say what its trajectories say.
+"""A whole run (R21): no attempt is learned from twice, the weights that sample are those that were last updated, no
+step is claimed that taught nothing, and its curves say what its trajectories say.
 
 A resume that repeats a batch, samples from the untrained weights or ends after no step at all leaves a curve that looks
-like any other. What is held against each other here was written down by different hands: sampled tokens, the versions that
-the engine put on them, and the metrics line that commits a step.
+like any other. What is held against each other here was written down by different hands: sampled tokens, the versions
+that the engine put on them, and the metrics line that commits a step.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workbench.types import Group, Trajectory
 CLOSE = 1e-9  # relative: metrics and their recomputation are sums of the same float64 numbers
 
 
-# ------------------------------------------------------------------------------------------------ what is left of a step
+# ------------------------------------------------------------------------------------------------ what a step leaves
 
 
 def step_facts(run: Run, last: int | None = None) -> tuple[StepFacts, ...]:
@@ -50,7 +50,8 @@ def facts_of_step(step: int, groups: Sequence[Group], metrics: Mapping[str, Any]
                 if span.logprobs is not None and len(span.token_ids)}
     whole = blake2b("".join(attempts).encode(), digest_size=16).hexdigest()
     return StepFacts(step, whole, tuple(sorted(v for v in versions if v is not None)), dict(metrics), attempts,
-                     _recomputed(trajectories), lr, warmup, tuple(f"{t.task.id}|{t.dynamics_seed}" for t in trajectories))
+                     _recomputed(trajectories), lr, warmup,
+                     tuple(f"{t.task.id}|{t.dynamics_seed}" for t in trajectories))
 
 
 def _sampled(trajectory: Trajectory) -> int:
@@ -132,8 +133,8 @@ def _order(steps: Sequence[StepFacts]) -> Iterator[Said]:
 
 
 def _twice(steps: Sequence[StepFacts]) -> Iterator[Said]:
-    """Attempts that were learned from in two steps; where steps hold no attempts, whole batches. Under weights that have
-    moved, the same draws give other tokens: what comes again then are tasks and fates."""
+    """Attempts that were learned from in two steps; where steps hold no attempts, whole batches. Under weights that
+    have moved, the same draws give other tokens: what comes again then are tasks and fates."""
     seen: dict[str, int] = {}
     fates: dict[str, int] = {}
     for row in steps:
@@ -141,13 +142,13 @@ def _twice(steps: Sequence[StepFacts]) -> Iterator[Said]:
         again = [name for name in mine if name in seen]
         if again:
             what = f"{len(again)} of its {len(mine)} attempts" if row.attempts else "its batch"
-            yield Finding(f"{what} were learned from before, in step {seen[again[0]]}: the same task, the same chance, the "
-                          "same sampled tokens", Place(step=row.step), count=len(again))
+            yield Finding(f"{what} were learned from before, in step {seen[again[0]]}: the same task, the same chance, "
+                          "the same sampled tokens", Place(step=row.step), count=len(again))
         met = [fate for fate in row.fates if fate in fates]
         if met and not again:
-            yield Finding(f"{len(met)} of its {len(row.fates)} attempts met the task and the chance of an attempt of step "
-                          f"{fates[met[0]]}: fates are addressed by step, so its tasks and its noise were drawn at that "
-                          "step's address", Place(step=row.step), count=len(met))
+            yield Finding(f"{len(met)} of its {len(row.fates)} attempts met the task and the chance of an attempt of "
+                          f"step {fates[met[0]]}: fates are addressed by step, so its tasks and its noise were drawn "
+                          "at that step's address", Place(step=row.step), count=len(met))
         fates |= {fate: row.step for fate in row.fates if fate not in fates}
         inside = len(mine) - len(set(mine))
         if inside:
@@ -207,8 +208,8 @@ def _metrics(now: StepFacts) -> Iterator[Said]:
     for name, value in (now.recomputed or {}).items():
         said = now.metrics.get(name)
         if said is None or not math.isclose(said, value, rel_tol=CLOSE, abs_tol=CLOSE):
-            yield Finding(f"its metrics say {name} = {said if said is None else f'{said:.6g}'}, and its trajectories say "
-                          f"{value:.6g}", Place(step=now.step))
+            yield Finding(f"its metrics say {name} = {said if said is None else f'{said:.6g}'}, and its trajectories "
+                          f"say {value:.6g}", Place(step=now.step))
             return
 
 
@@ -231,9 +232,9 @@ def _list(values: Sequence[int]) -> str:
 RULES: tuple[Rule, ...] = (
     Rule(
         "R21", "a run goes on where it stood",
-        means="The run is not the training that its curves show: data counts twice, weights that sample and weights that "
-              "are trained have parted, or steps are claimed that taught nothing.",
-        mend="Compare with the run's events where it was resumed; go on from the checkpoint before the step that is named.",
+        means="The run is not the training that its curves show: data counts twice, weights that sample and weights "
+              "that are trained have parted, or steps are claimed that taught nothing.",
+        mend="Compare with the run's events where it was resumed; go on from the checkpoint before the step named.",
         needs=("steps",), check=_check, when="run",
         threads=("thinking-machines-lab/tinker-cookbook#935", "volcengine/verl#7401", "huggingface/trl#5293",
                  "huggingface/trl#5312", "volcengine/verl#5725"),
