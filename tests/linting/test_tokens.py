@@ -211,6 +211,16 @@ def test_r3_is_seen_without_a_journal_too(bug):
     says("R3", replace(broken, journal=None), index=n)
 
 
+def test_r3_a_reply_that_is_marked_as_sampled():
+    evidence = appended()
+    n, segment, k = next((n, s, k) for n, t in enumerate(evidence.trajectories) for s, seg in enumerate(t.segments)
+                         for k, span in enumerate(seg.spans) if span.source is Source.ENV)
+    trained = with_spans(evidence, n, segment, at(k, lambda s: replace(
+        s, source=Source.POLICY, logprobs=np.full(len(s), -1.0))), batch=False)
+    says("R3", trained, "the engine answered nothing that stands here", index=n, segment=segment,
+         position=start_of(evidence, n, segment, k))
+
+
 def test_r3_names_the_first_token_that_differs():
     evidence = appended()
     n, segment, k, span = long_turn(evidence)
