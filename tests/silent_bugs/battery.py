@@ -3,8 +3,8 @@
     python -m tests.silent_bugs.battery --json FILE       as JSON; without it, a few lines of text
 
 Whatever `workbench` Python imports here is tried: rollouts over several chat templates, environments and histories,
-with faults, hostile text and tools (`tests/linting/clean_rollouts.py`), and training with the shipped policy over several
-algorithms, each step through `cells.step.train_step`, with all rules asked; at last a run that is left and resumed. On
+with faults, hostile text and tools (`tests/linting/clean_rollouts.py`), and training with the shipped policy over
+several algorithms, each step through `cells.step.train_step`, with all rules asked; at last a run that is left and resumed. On
 code without a bug nothing here is an error. What a guard of the package refuses is written down beside the findings.
 """
 from __future__ import annotations

@@ -321,14 +321,16 @@ def main(arguments: list[str] | None = None) -> int:
             twins = [bug.twin for bug in bugs if bug.twin is not None and not options.no_twins]
             piles = [pool.submit(try_twins, pile, pristine, scenes) for pile in fitting(twins, pristine)]
             until = [["--until", ",".join(bug.rules)] if options.quick else [] for bug in bugs]
-            jobs = [pool.submit(try_bug, bug, pristine, [*scenes, *some]) for bug, some in zip(bugs, until, strict=True)]
+            jobs = [pool.submit(try_bug, bug, pristine, [*scenes, *some])
+                    for bug, some in zip(bugs, until, strict=True)]
             untouched = first.result()
             if untouched.crashes and not untouched.looked:  # nothing that is said of a bug would mean anything
                 pool.shutdown(wait=False, cancel_futures=True)
                 print(f"the code as it is does not get through the battery: {untouched.crashes[0]}", file=sys.stderr)
                 return 1
             print(f"untouched code: {complaint(untouched)} ({untouched.cpu_seconds:.1f} CPU-seconds; rules that"
-                  f" looked: {' '.join(untouched.looked)})\n{len(twins)} twins in {len(piles)} copies\n{HEAD}", flush=True)
+                  f" looked: {' '.join(untouched.looked)})\n{len(twins)} twins in {len(piles)} copies\n{HEAD}",
+                  flush=True)
             answers = {twin: words for pile in piles for twin, words in pile.result().items()}
             outcomes = []
             for bug, job in zip(bugs, jobs, strict=True):

@@ -40,7 +40,7 @@ def bent_logprobs(logp_LV: np.ndarray, temperature: float, top_p: float) -> np.n
 
 
 def against_the_model(evidence: Evidence) -> Iterator[Said]:
-    """The stored logprobs of bent spans beside those of the plain model; of the untrained weights, which probes have."""
+    """The stored logprobs of bent spans beside those of the plain model, which has the untrained weights."""
     probe = evidence.probe
     if probe is None or probe.unable is not None or evidence.policy_version not in (None, 0):
         return
@@ -66,8 +66,8 @@ def against_the_model(evidence: Evidence) -> Iterator[Said]:
         n, s, span, position = where[first]
         yield Finding(
             f"temperature {span.sampling.temperature:g} and top-p {span.sampling.top_p:g} make {own_M[first]:.4f} of "
-            f"the model's own distribution, stored is {said_M[first]:.4f}; so at {len(off_M)} of {len(where)} tokens: the "
-            "sampler bends otherwise than it says", evidence.place(n, segment=s, turn=span.turn, position=position),
+            f"the model's own distribution, stored is {said_M[first]:.4f}; so at {len(off_M)} of {len(where)} tokens: "
+            "the sampler bends otherwise than it says", evidence.place(n, segment=s, turn=span.turn, position=position),
             count=len(off_M))
 
 
