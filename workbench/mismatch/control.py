@@ -25,8 +25,9 @@ from workbench.mismatch.causes import (DTYPE, SHARED, SYNC, UNEXPLAINED, Cause, 
 from workbench.mismatch.claims import Claims, Ear, Heard
 from workbench.mismatch.forward import NOW, Forward, Hypothesis, Sequences, Weights
 
-PROMPTS, PROMPT, TOKENS = 8, 12, 8      # of the probe: prompts of random ids, tokens of each, tokens sampled
-PLANTED = 0.02                          # relative size of the planted change: a tenth of a nat or so
+PROMPTS, PROMPT, TOKENS = 20, 12, 12   # of the probe: prompts of random ids, tokens of each, tokens sampled
+# Relative size of the planted change: a tenth of a nat or so per token; more where rounding is coarse.
+PLANTED = {"float32": 0.02, "bfloat16": 0.1, "float16": 0.1}
 ROUNDING = {"float32": 2e-5, "bfloat16": 0.1, "float16": 0.1}  # nats a probability may move when asked once more
 FULL = (0.8, 1.25)                      # share of a planted change that must arrive
 
@@ -201,7 +202,7 @@ def _untold(engine: Engine, vocabulary: int, live: Mapping[str, Tensor], first: 
 def _planted(engine: Engine, model: torch.nn.Module, now: Weights, sync: Callable[[Weights], None], vocabulary: int,
              first: _Said, dtype: str) -> tuple[float, float, list[Cause]]:
     """Plant a change, and say how much of it arrived, how large it was, and what is wrong."""
-    planted = plant(now, PlainForward(model).names.tied)
+    planted = plant(now, PlainForward(model).names.tied, PLANTED[dtype])
     sync(planted)
     after = _ask(engine, vocabulary)
     claims, sequences = _claims(after), _sequences(after)
@@ -231,7 +232,7 @@ def _planted(engine: Engine, model: torch.nn.Module, now: Weights, sync: Callabl
     return share, float(np.abs(line).mean()), named
 
 
-def plant(weights: Weights, tied: Sequence[Sequence[str]]) -> dict[str, Tensor]:
+def plant(weights: Weights, tied: Sequence[Sequence[str]], size: float) -> dict[str, Tensor]:
     """Every matrix changed a little, relative to its own size: the same change every time; ties stay ties."""
     planted = {name: tensor.detach().clone() for name, tensor in weights.items()}
     for number, names in enumerate(tied):
@@ -241,7 +242,7 @@ def plant(weights: Weights, tied: Sequence[Sequence[str]]) -> dict[str, Tensor]:
             continue
         generator = torch.Generator().manual_seed(number)
         noise = torch.randn(tensor.shape, generator=generator).to(tensor)
-        changed = tensor + PLANTED * tensor.std() * noise
+        changed = tensor + size * tensor.std() * noise
         planted |= {name: changed for name in held}
     return planted
 
