@@ -48,7 +48,7 @@ def test_clean_evidence_passes_every_rule():
 # ------------------------------------------------------------------------------------------------ R1
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_r1_any_token_of_a_prompt_that_the_engine_did_not_see(data):
     evidence = data.draw(st.sampled_from([appended(), windowed()]))
@@ -334,7 +334,7 @@ def test_r4_any_tensor_that_is_shifted_by_one(name):
     says("R4", with_batch(evidence, **{name: shifted}), f"{name}[")
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_r4_any_single_value_that_is_changed(data):
     evidence = mixed()
@@ -550,7 +550,7 @@ def test_r22_two_turns_with_one_seed():
 # ------------------------------------------------------------------------------------------------ anything at all
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_whatever_is_damaged_no_rule_breaks(data):
     """A rule that raises names nothing. Several spans, exchanges and tensors are damaged at once."""
