@@ -59,6 +59,9 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 # Recipes of the corpus: enough that every preset, history, algorithm and template is among them.
 RECIPES = 22
+# And those to whom turns matter, where there are several.
+BY_TURNS = (("bilevel_ppo", "frozenlake-4x4-slip", "append"), ("gigpo", "sokoban-6x6", "window"),
+            ("reinforce", "frozenlake-4x4-slip", "fresh"), ("turn_ppo", "sokoban-6x6", "append"))
 
 
 class Notes:
@@ -96,9 +99,11 @@ def _number(rule: str) -> int:
 
 def scenes() -> Iterator[tuple[str, Callable[[Notes], None]]]:
     """(name, what to do). Each is independent of the others, so that a guard that ends one leaves the rest."""
-    from tests.linting.clean_rollouts import recipes
+    from tests.linting.clean_rollouts import Recipe, recipes
 
-    for recipe in recipes(RECIPES):
+    turns = [Recipe("tiny", preset, history, algorithm, tasks=3, max_turn_tokens=24, seed=100 + number)
+             for number, (algorithm, preset, history) in enumerate(BY_TURNS)]
+    for recipe in [*recipes(RECIPES), *turns]:
         yield f"rollouts: {recipe.about}", lambda notes, recipe=recipe: _rollouts(notes, recipe)
     for name, (preset, settings) in TRAININGS.items():
         yield f"training: {name}", lambda notes, preset=preset, settings=settings: _training(notes, preset, settings)
