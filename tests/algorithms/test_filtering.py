@@ -131,3 +131,14 @@ def test_filtering_on_normalised_rewards_would_choose_others():
     assert rule.kept(raw_N, group_N, every).tolist() == [False] * 4 + [True] * 4
     normalised_N = change.scale_N * raw_N + change.shift_N
     assert torch.allclose(normalised_N[:4], normalised_N[4:], atol=1e-4)  # nothing tells them apart any more
+
+
+@given(st.lists(st.sampled_from([0.0, 0.0, 0.1, 0.4, 1.0]), min_size=1, max_size=8), st.floats(0.05, 0.99))
+def test_a_flat_group_is_never_kept_for_its_share_of_the_spread(stds, p):
+    """So leaving flat groups out first is a setting that does nothing, and loading a config says so."""
+    rewards = torch.tensor([value for std in stds for value in (0.5 - std, 0.5 + std)], dtype=torch.float64)
+    group_N, scored_N = torch.arange(len(stds)).repeat_interleave(2), torch.ones(2 * len(stds), dtype=torch.bool)
+    keep, drop = (Filter("top_p", p=p, zero_variance=word) for word in ("keep", "drop"))
+    assert torch.equal(keep.kept(rewards, group_N, scored_N), drop.kept(rewards, group_N, scored_N))
+    assert "zero_variance" in {name for name, dead, _ in drop.inert(8, 2) if dead}
+    assert "zero_variance" not in {name for name, dead, _ in keep.inert(8, 2) if dead}

@@ -160,5 +160,8 @@ class Filter:
         found += [("keep", self.keep != "all" and not self.acts, "as its numbers stand, it leaves nothing out"),
                   ("groups", self.groups >= tasks, f"a step has only {tasks} groups, so all that differ are kept"),
                   ("attempts", self.attempts >= group_size, f"a group has only {group_size} attempts, so all are kept"),
-                  ("equal_updates", not self.acts, "nothing is filtered")]
+                  ("equal_updates", not self.acts, "nothing is filtered"),
+                  # Flat groups come last, and the share is reached before them.
+                  ("zero_variance", (self.keep, self.mass, self.zero_variance) == ("top_p", "linear", "drop") and self.p < 1,
+                   "algorithm.filter.keep = 'top_p' never keeps a flat group: it holds no share of the spread")]
         return found
