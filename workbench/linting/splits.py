@@ -1,6 +1,7 @@
 """Is training kept apart from what it will be judged by? (R24)
 
-Success on tasks that were trained on says how well they are remembered. Nothing in a curve shows it: it only looks better.
+Success on tasks that were trained on says how well they are remembered. Nothing in a curve shows it: it only looks
+better.
 """
 from __future__ import annotations
 
@@ -30,9 +31,10 @@ def _check(evidence: Evidence) -> Iterator[Said]:
 RULES: tuple[Rule, ...] = (
     Rule(
         "R24", "no held-out task is trained on",
-        means="Evaluations tell how well their tasks are remembered, not what was learned: they rise for the wrong reason.",
-        mend="Draw the tasks of a step with workbench.envs.tasks(family, 'train', ...), as session.train_tasks does, and "
-             "start the run anew: its policy knows the answers.",
+        means="Evaluations tell how well their tasks are remembered, not what was learned: they rise for the wrong "
+              "reason.",
+        mend="Draw the tasks of a step with workbench.envs.tasks(family, 'train', ...), as session.train_tasks does, "
+             "and start the run anew: its policy knows the answers.",
         needs=("groups", "family"), check=_check, threads=(),
     ),
 )
