@@ -397,7 +397,7 @@ RULES: tuple[Rule, ...] = (
         mend="Look at how the learner gets from tokens to this term: the shift by one, what it is masked with and "
              "divided by, whether it is computed with gradients, which sequences can see each other.",
         needs=("probe", "batch", "algorithm"), check=_check, when="start",
-        threads=("NovaSky-AI/SkyRL#1353", "unslothai/unsloth#5673", "NovaSky-AI/SkyRL#462", "huggingface/trl#4974",
-                 "volcengine/verl#7278"),
+        threads=("SkyRL#1353", "unsloth#5673", "SkyRL#462", "trl#4974",
+                 "verl#7278"),
     ),
 )

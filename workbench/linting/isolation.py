@@ -500,7 +500,7 @@ RULES: tuple[Rule, ...] = (
               "attempts that were not the same task any more.",
         mend="Make everything that changes in the environment's __init__ or reset, never in its class, its module or "
              "its family; let the runner call family.make() for every attempt.",
-        needs=("family",), check=_isolated, when="start", threads=("meta-pytorch/OpenEnv#841",),
+        needs=("family",), check=_isolated, when="start", threads=("OpenEnv#841",),
     ),
     Rule(
         "R20", "replayed actions give the recorded replies and rewards",
@@ -509,6 +509,6 @@ RULES: tuple[Rule, ...] = (
         mend="Compare collecting with the environment from the turn that is named on. An environment that is not the "
              "same twice says deterministic = False in its family.",
         needs=("groups", "family"), check=_replayed, when="step",
-        threads=("meta-pytorch/OpenEnv#841", "NovaSky-AI/SkyRL#201", "inclusionAI/AReaL#1681"),
+        threads=("OpenEnv#841", "SkyRL#201", "AReaL#1681"),
     ),
 )

@@ -340,6 +340,6 @@ RULES: tuple[Rule, ...] = (
         mend="Find out where the setting gets lost between configuration, credit, loss and learner. If it cannot act "
              "here, remove it.",
         needs=("algorithm",), check=_check, when="start",
-        threads=("NVIDIA-NeMo/RL#3792", "rllm-org/rllm#916"),
+        threads=("NeMo-RL#3792", "rllm#916"),
     ),
 )

@@ -309,23 +309,23 @@ def _alarm(evidence: Evidence, sampled: _Sampled) -> tuple[float, float]:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("R12", "logprob settings",
+    Rule("R12", "logprobs are of the declared distribution",
          "the ratio between trainer and sampler then compares two different distributions: at top-p 0.8 alone its mean is "
          "0.9 instead of 1, and half of all tokens look off-policy.",
          "store both logprobs where temperature or top-p bend the distribution, compare the plain one with the trainer's, "
          "and let the trainer compute old_logp itself.",
          ("groups",), logprob_settings, "step",
-         ("huggingface/trl#4159", "huggingface/trl#6789", "huggingface/trl#7269", "huggingface/trl#5231")),
-    Rule("R17", "stale weights",
+         ("trl#4159", "trl#6789", "trl#7269", "trl#5231")),
+    Rule("R17", "the current weights sampled",
          "the policy that is updated is not the one that acted, so every ratio and every advantage is of somebody else.",
          "sync the engine after the updates and before the next rollout; a step that is older on purpose says so by its "
          "version.",
          ("groups",), stale_weights, "step",
-         ("huggingface/trl#5312", "NovaSky-AI/SkyRL#1680", "huggingface/trl#5293")),
+         ("trl#5312", "SkyRL#1680", "trl#5293")),
     Rule("R23", "engine against trainer",
          "the engine samples from another policy than the one that is trained: rewards fall slowly and plausibly.",
          "run `workbench audit`: it tries stale weights, output head, dtype, positions, temperature and more, and names "
          "what closes the gap.",
          ("groups", "updates"), engine_gap, "update",
-         ("NovaSky-AI/SkyRL#2201", "huggingface/trl#4772", "NVIDIA-NeMo/RL#1767")),
+         ("SkyRL#2201", "trl#4772", "NeMo-RL#1767")),
 )

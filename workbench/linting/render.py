@@ -240,7 +240,7 @@ def _stretches(evidence: Evidence, flat: Flat, reference: Reference, trajectory:
 
 
 R2 = Rule(
-    "R2", "reference-render difference",
+    "R2", "prompts are what the tokenizer's own template writes",
     "The policy is trained on prompts that its chat template never writes: a lost newline or header between turns, a "
     "second BOS, a missing generation prompt, tools or system text that are not there. At inference it sees others.",
     "Take what stands between two turns from the template itself, token by token, and prove it at load time; what the "
@@ -377,7 +377,7 @@ def _schema_shown(evidence: Evidence, flat: Flat, reference: Reference, tool: Ma
 
 
 R15 = Rule(
-    "R15", "untrusted text became a control token",
+    "R15", "no untrusted text becomes a control token",
     "Whoever writes an observation can end the policy's turn, open one of its own or call its tools; and what is lost "
     "of an observation, the policy is blamed for not knowing.",
     "Encode what comes from outside with a tokenizer that knows no control tokens, and mark instructions of the "

@@ -236,7 +236,7 @@ RULES: tuple[Rule, ...] = (
               "that are trained have parted, or steps are claimed that taught nothing.",
         mend="Compare with the run's events where it was resumed; go on from the checkpoint before the step named.",
         needs=("steps",), check=_check, when="run",
-        threads=("thinking-machines-lab/tinker-cookbook#935", "volcengine/verl#7401", "huggingface/trl#5293",
-                 "huggingface/trl#5312", "volcengine/verl#5725"),
+        threads=("tinker-cookbook#935", "verl#7401", "trl#5293",
+                 "trl#5312", "verl#5725"),
     ),
 )
