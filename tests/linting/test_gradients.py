@@ -307,3 +307,12 @@ def test_plain_and_learner_share_no_weights():
             parameter.mul_(2)
     again = probe.plain(PPO(), known, credit)
     assert all(torch.equal(first.by_name[name], again.by_name[name]) for name in first.by_name)
+
+
+def test_the_reference_is_not_the_policy(monkeypatch):
+    """At the start both are the same weights: who computes the one with the other is right by chance, if nothing moves."""
+    real = Learner.logprobs
+    pulled = GRPO(kl_coef=0.1)
+    assert not asked(pulled).errors
+    monkeypatch.setattr(Learner, "logprobs", lambda self, batch, tokens_T, model=None: real(self, batch, tokens_T))
+    assert any("ref_logp" in finding.what for finding in asked(pulled).errors)

@@ -162,3 +162,12 @@ def test_facts_and_claims_are_read_off_a_run_folder(tmp_path):
     assert [s.lr for s in steps] == [0.1, 0.2] and claims == RunClaims(5, (2,), ())
     assert asked(steps, claims).status == "passed"
     assert asked(steps[:1], claims).errors
+
+
+def test_the_same_fates_in_two_steps():
+    """Under weights that have moved the same draws give other tokens: no attempt comes again, but its task and chance."""
+    steps = list(run())
+    assert not asked(tuple(steps)).errors
+    steps[2] = steps[2]._replace(fates=steps[1].fates)
+    (found,) = asked(tuple(steps)).errors
+    assert found.place.step == 3 and "of step 2" in found.what and found.count == len(steps[1].fates)
