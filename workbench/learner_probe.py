@@ -42,12 +42,14 @@ SEED = 20260731              # of that head, and of that reference
 
 class Moved(NamedTuple):
     """Weights by parameter name, after one update: the learner's, and by the formulas of AdamW from its gradient. And the
-    gradient that its optimizers were handed, beside its own scaled down to `max_grad_norm`."""
+    gradient that its optimizers were handed, beside its own scaled down to `max_grad_norm`. `later`: of the updates
+    after that one, the learner's weights and those by the formulas from everything that was handed so far."""
 
     learner: dict[str, Tensor]
     plain: dict[str, Tensor]
     handed: dict[str, Tensor]
     due: dict[str, Tensor]
+    later: tuple[tuple[dict[str, Tensor], dict[str, Tensor]], ...] = ()
 
 
 class _Listening:
@@ -187,7 +189,7 @@ class LearnerProbe:
         return tuple(still.used)
 
     def moved(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> Moved:
-        """One real update, on yet another copy of the weights, and what the definition of AdamW makes of its gradient
+        """Real updates, on yet another copy of the weights, and what the definition of AdamW makes of the first's gradient
         (Loshchilov and Hutter 2019, arXiv 1711.05101: at the first update both moments are the gradient's own)."""
         gradient = self.learner(algorithm, batch, credit)
         moving = self._make(Learner, _one_pass(algorithm), self.config)
@@ -210,7 +212,39 @@ class LearnerProbe:
                 step = g / (g.abs() + self.config.eps) if norm > 0 else torch.zeros_like(g)
                 decay = lr * self.config.weight_decay if norm > 0 else 0.0
                 expected[name] = (w * (1 - decay) - lr * step).float()
-        return Moved(after, expected, handed, due)
+        first = dict(handed)
+        return Moved(after, expected, first, due, self._moved_on(moving, handed, batch, credit))
+
+    def _moved_on(self, moving: Learner, handed: dict[str, Tensor], batch: Batch,
+                  credit: Credit) -> tuple[tuple[dict[str, Tensor], dict[str, Tensor]], ...]:
+        """Two more updates, by other gradients, after one that was `handed`. Only then do the two averages of the
+        gradient, what they forget and how they are corrected for their beginning show (Kingma and Ba 2015, algorithm 1,
+        with the decay of Loshchilov and Hutter)."""
+        beta, beta_of_squares = self.config.betas
+        mean = {name: (1 - beta) * g.double() for name, g in handed.items()}
+        square = {name: (1 - beta_of_squares) * g.double()**2 for name, g in handed.items()}
+        count = dict.fromkeys(handed, 1)
+        generator, pairs = torch.Generator().manual_seed(SEED), []
+        for _ in range(2):
+            handed.clear()
+            before = {name: p.detach().clone() for name, p in named_weights(moving)}
+            sign_T = 1.0 - 2.0 * (torch.rand(batch.num_tokens, generator=generator) < 0.5).to(credit.advantage_T.dtype)
+            warm = min(1.0, (moving.version + 1) / self.config.warmup_updates) if self.config.warmup_updates else 1.0
+            moving.update(batch, replace(credit, advantage_T=credit.advantage_T * sign_T, minibatches=1), step=1)
+            expected = {}
+            for name, weight in before.items():
+                w = weight.double()
+                if name in handed:
+                    g = handed[name].double()
+                    count[name] = n = count.get(name, 0) + 1
+                    mean[name] = beta * mean.get(name, 0.0) + (1 - beta) * g
+                    square[name] = beta_of_squares * square.get(name, 0.0) + (1 - beta_of_squares) * g**2
+                    lr = self.critic.lr if name.startswith("critic.") else self.config.lr * warm
+                    down = (square[name] / (1 - beta_of_squares**n)).sqrt() + self.config.eps
+                    w = w * (1 - lr * self.config.weight_decay) - lr * mean[name] / (1 - beta**n) / down
+                expected[name] = w.float()
+            pairs.append(({name: p.detach().clone() for name, p in named_weights(moving)}, expected))
+        return tuple(pairs)
 
     # -------------------------------------------------------------------------------------------- the plain side
 

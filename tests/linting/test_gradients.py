@@ -210,6 +210,16 @@ def decay_without_being_asked(monkeypatch):
     monkeypatch.setattr(Learner, "_adamw", adamw)
 
 
+def betas_are_the_librarys(monkeypatch):
+    monkeypatch.setattr(Learner, "_adamw", lambda self, parameters, lr: torch.optim.AdamW(
+        parameters, lr=lr, eps=self.config.eps, weight_decay=self.config.weight_decay))
+
+
+def the_optimizer_remembers_nothing(monkeypatch):
+    real = Learner._step
+    monkeypatch.setattr(Learner, "_step", lambda self, norm: (self._optimizer.state.clear(), real(self, norm)) and None)
+
+
 def the_warm_up_is_forgotten(monkeypatch):
     monkeypatch.setattr(Learner, "_learning_rate", lambda self: self.config.lr)
 
@@ -257,6 +267,7 @@ BUGS = [
     (old_logprobs_are_the_samplers, FULL, "policy term"), (values_stand_one_token_late, PPO(), "value"),
     (the_gradient_is_not_scaled_down, FULL, "max_grad_norm"),
     (gradients_are_never_cleared, FULL, "gradient"), (decay_without_being_asked, FULL, "AdamW"),
+    (betas_are_the_librarys, FULL, "learner.betas"), (the_optimizer_remembers_nothing, FULL, "update 2 leaves"),
     (the_warm_up_is_forgotten, FULL, "AdamW"), (a_pass_leaves_some_out, GRPO(minibatches=3), "pass 0"),
     (an_epoch_is_lost, GRPO(epochs=3), "3 x 1"), (the_value_loss_is_not_halved, PPO(), "critic term"),
     (the_last_value_is_that_before_the_last_token, PPO(bootstrap="truncated"), "final_value"),

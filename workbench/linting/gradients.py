@@ -339,7 +339,7 @@ def _one_step(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[Sa
                             for name in TERMS})
     # So much credit that no bound on the gradient's norm is above it.
     two = replace(two, credit=replace(two.credit, advantage_T=LOUD * two.credit.advantage_T))
-    moved, expected, handed, due = probe.moved(two.algorithm, two.batch, two.credit)
+    moved, expected, handed, due, *rest = probe.moved(two.algorithm, two.batch, two.credit)
     yield Looked(len(expected))
     where = Place(step=place.evidence.step)
     for critic in (False, True):
@@ -365,6 +365,14 @@ def _one_step(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[Sa
             yield Finding(f"one update leaves {name} {gap:.2g} away from where AdamW takes it with this gradient, this "
                           f"learning rate ({probe.learning_rate(name):.2g}) and these settings", where)
             return
+    for number, (moved, expected) in enumerate(rest[0] if rest else (), start=2):
+        for name, weight in expected.items():
+            gap = float((weight - moved[name]).abs().max())
+            if not gap <= max(1e-2 * probe.learning_rate(name), 4e-7 * float(weight.abs().max())):
+                yield Finding(f"update {number} leaves {name} {gap:.2g} away from where AdamW takes it with the gradients "
+                              "so far: learner.betas, or what the optimizer remembers of earlier updates, is not what "
+                              "the settings say", where)
+                return
 
 
 def _passes(probe: LearnerProbe, algorithm: Algorithm, trial: _Trial) -> Iterator[Said]:
