@@ -24,9 +24,10 @@ from workbench.cells.credit import facts_of, with_facts
 from workbench.cells.show import token_texts as texts_of_run
 from workbench.engines.journal import Journal
 from workbench.errors import ConfigError, DataError, LintError, WorkbenchError
-from workbench.findings import LintReport, together
+from workbench.findings import Finding, LintReport, together
 from workbench.linting import Evidence, Update, lint_evidence
 from workbench.linting.evidence import RunClaims
+from workbench.linting.rule import WORDS
 from workbench.linting.runs import facts_of_step, run_claims, step_facts
 from workbench.store import Run, open_run
 from workbench.types import CreditTable, Group, Trajectory, View
@@ -106,12 +107,12 @@ def lint(what: Any, *, session: Session | None = None, step: int | None = None, 
 def assert_clean(what: Any, *, session: Session | None = None, **evidence: Any) -> Linted:
     """`lint`, and LintError naming the first findings where there is an error. Returns what was found otherwise."""
     found = lint(what, session=session, **evidence)
-    raise_errors(found.report)
+    raise_errors(found.report, "so this should not be learned from")
     return found
 
 
-def raise_errors(report: LintReport, mend: str = "") -> None:
-    """Raise LintError where the report has an error."""
+def raise_errors(report: LintReport, consequence: str = "so nothing is learned from this") -> None:
+    """Raise LintError where the report has an error; `consequence` says what that means for whoever asked."""
     if report.ok:
         return
     lines = []
@@ -122,7 +123,7 @@ def raise_errors(report: LintReport, mend: str = "") -> None:
             lines.append(f"{answer.rule} ({answer.title}): {first.place}: {first.what}"
                          + (f"; and {more} more" if more else "")
                          + f". It means: {answer.means} To mend it: {answer.mend}")
-    error = LintError("the lint found errors, so nothing was trained on this:\n" + "\n".join(lines) + mend)
+    error = LintError(f"the lint found errors, {consequence}:\n" + "\n".join(lines))
     error.report = report
     raise error
 
@@ -139,19 +140,32 @@ def before_updates(session: Session, step: int, groups: Sequence[Group], batch: 
     rank, world = session.place
     evidence = _step_evidence(session, step, groups, batch=batch, credit=credit,
                               policy_version=session.learner.version)
+    exchanges = None if journal is None else journal.exchanges
+    starts = start and session.config.lint.start
     if world == 1:
-        evidence = replace(evidence, journal=None if journal is None else journal.exchanges)
-        if start and session.config.lint.start:
-            probed = replace(evidence, probe=_probe(session), samples=None)
-            return lint_evidence(probed, ("step", "start"))
+        evidence = replace(evidence, journal=exchanges)
+        if starts:
+            return lint_evidence(replace(evidence, probe=_probe(session), samples=None), ("step", "start"))
         return lint_evidence(evidence, BEFORE)
-    # The journal of each process knows the attempts of that process.
-    own = tuple(groups[rank::world])
-    reports: list[Any] = [None] * world
-    local = replace(_step_evidence(session, step, own), journal=None if journal is None else journal.exchanges)
-    dist.all_gather_object(reports, lint_evidence(local, BEFORE).as_dict() if own else None)
-    shared = [LintReport.from_dict(report) for report in reports if report is not None]
-    return together([lint_evidence(evidence, BEFORE), *shared])
+    # What needs no journal is the same for all; the journal of each process knows the attempts of that process.
+    report = lint_evidence(evidence, ("step", "start") if starts else BEFORE)
+    wanting = [RULES[answer.rule] for answer in report.answers if WORDS["journal"] in answer.missing]
+    local = replace(_step_evidence(session, step, groups[rank::world]), journal=exchanges)
+    parts: list[Any] = [None] * world
+    dist.all_gather_object(parts, check(local, wanting).as_dict() if local.groups else None)
+    names = {f"{t.task.id}/{t.attempt}": n for n, t in enumerate(evidence.trajectories)}
+    shared = together([_renumbered(LintReport.from_dict(part), names) for part in parts if part is not None])
+    known = {answer.rule: answer for answer in shared.answers}
+    return LintReport(tuple(known.get(answer.rule, answer) for answer in report.answers), report.about)
+
+
+def _renumbered(report: LintReport, names: Mapping[str, int]) -> LintReport:
+    """With the numbers that trajectories have in the whole batch; each process counted its own."""
+    def moved(finding: Finding) -> Finding:
+        return replace(finding, place=replace(finding.place, index=names.get(finding.place.trajectory or "")))
+
+    return LintReport(tuple(replace(answer, findings=tuple(map(moved, answer.findings))) for answer in report.answers),
+                      report.about)
 
 
 def after_updates(session: Session, step: int, groups: Sequence[Group], batch: Batch, credit: Credit,
@@ -170,11 +184,10 @@ def after_the_step(session: Session, step: int, groups: Sequence[Group], metrics
     if not history and version:  # a session that was trained before, by somebody who keeps no history
         return facts, LintReport(())
     claims = RunClaims(session.config.train.steps)
-    report = lint_evidence(Evidence(steps=(*history[-REMEMBERED:], facts), claims=claims, step=step), ("run",))
+    report = lint_evidence(Evidence(steps=(*history, facts), claims=claims, step=step), ("run",))
     # What is wrong between earlier steps was said when they were made.
-    kept = [replace(answer, findings=tuple(f for f in answer.findings if f.place.step == step),
-                    further=0, further_errors=0, looked=1)
-            for answer in report.answers]
+    kept = [replace(answer, findings=tuple(f for f in answer.findings if f.place.step in (step, None)), further=0,
+                    further_errors=0) for answer in report.answers]
     return facts, LintReport(tuple(kept), report.about)
 
 

@@ -10,6 +10,7 @@ uninterrupted run would have made it, from the same weights and therefore with t
 from __future__ import annotations
 
 import shlex
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,7 +57,7 @@ class _Loop:
     schedule: Schedule
     watchers: Watchers
     drift: str
-    history: list[StepFacts]  # what the lint knows of the steps so far; the one thing here that grows
+    history: deque[StepFacts]  # what the lint knows of the last steps
 
 
 def go_on(session: Session, run: RunWriter | None, path: str | Path, schedule: Schedule, watchers: Watchers,
@@ -69,7 +70,7 @@ def go_on(session: Session, run: RunWriter | None, path: str | Path, schedule: S
     """
     stored = open_run(path)
     lints = session.config.lint.mode != "off" and schedule.committed < session.config.train.steps
-    history = list(step_facts(stored, last=REMEMBERED)) if lints else []
+    history = deque(step_facts(stored, last=REMEMBERED) if lints else (), maxlen=REMEMBERED)
     loop = _Loop(session, run, stored, schedule, watchers if run is not None else Watchers(), drift, history)
     train = session.config.train
     if run is not None:

@@ -82,7 +82,7 @@ def train_step(session: Session, step: int, run: RunWriter | None = None,
         if run is not None:
             run.write_lint(step, outcome.lint)
         if session.config.lint.mode == "assert":
-            raise_errors(outcome.lint)
+            raise_errors(outcome.lint, "after the updates that they are about were made, so the step is not committed")
     synchronise(session)
     clock.lap("sync")
     return outcome
@@ -113,7 +113,7 @@ class _Check:
         self.batch, self.credit, self.version = batch, credit, self.session.learner.version
         self.found = before_updates(self.session, self.step, self.groups, batch, credit, self.journal, start=self.start)
         if self.session.config.lint.mode == "assert":
-            raise_errors(self.found)
+            raise_errors(self.found, "so nothing was learned from this step")
 
     def after(self, outcome: StepOutcome) -> StepOutcome:
         updates = after_updates(self.session, self.step, self.groups, self.batch, self.credit, outcome.reports)

@@ -13,7 +13,7 @@ class LintConfig:
 
     mode: str = "assert"
     start: bool = True           # knobs, gradient, isolated environments: once, before the first step
-    samples: int = 4             # attempts of a step that the slower rules look at (reference rendering, journal)
+    samples: int = 4             # attempts of a step that the slower rules look at (rendering, environments anew)
 
     def __post_init__(self) -> None:
         if self.mode not in ("assert", "warn", "off"):
