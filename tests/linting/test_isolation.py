@@ -1,6 +1,7 @@
 """R14: environments that share something are found, from inside or from outside. R20: what is recorded is what happened."""
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -107,7 +108,8 @@ class Counting:
         if self.kind == "the same one":
             self.everybody.append(CountingEnv(self)) if not self.everybody else None
             return self.everybody[0]
-        return {"in its class": InClass, "in its module": InModule, "alive": Alive, "snapshot": Aliasing,
+        return {"in its class": InClass, "in its module": InModule, "alive": Alive, "a client": Client, "logs": Logs,
+                "snapshot": Aliasing,
                 "unchanged": Unchanged}.get(self.kind, CountingEnv)(self)
 
     def random_action(self, env, rng):
@@ -154,7 +156,40 @@ class InModule(CountingEnv):
 class Alive(CountingEnv):
     def __init__(self, family):
         super().__init__(family)
-        self.client = family.lock
+        self.client = ALIVE
+
+
+ALIVE = (number for number in range(3))  # nobody can take down its state
+
+
+class Logs(CountingEnv):
+    """A logger and a lock, as every other library has them."""
+
+    def __init__(self, family):
+        super().__init__(family)
+        self.log, self.lock = logging.getLogger("test.isolation"), family.lock
+
+    def step(self, text):
+        with self.lock:
+            self.log.debug("%s", text)
+        return super().step(text)
+
+
+class Connection:
+    def __init__(self):
+        self.stream, self.calls = ALIVE, 0
+
+
+class Client(CountingEnv):
+    connection: ClassVar[Connection] = Connection()
+
+    def __init__(self, family):
+        super().__init__(family)
+        self.client = self.connection
+
+    def step(self, text):
+        self.client.calls += 1
+        return super().step(text)
 
 
 class Unchanged(CountingEnv):
@@ -173,9 +208,19 @@ def test_attempts_of_their_own_pass():
     assert isolated(Counting()).status == "passed" and isolated(Counting("unchanged")).status == "passed"
 
 
+def test_loggers_and_locks_are_made_to_be_shared():
+    logging.getLogger("test.isolation").debug("made")
+    assert isolated(Counting("logs")).status == "passed"
+
+
+def test_something_alive_that_is_shared_is_a_note():
+    answer = isolated(Counting("alive"))
+    assert not answer.errors and "something alive" in answer.notes[0].what
+
+
 @pytest.mark.parametrize(("kind", "words"), [
     ("in its class", "in common"), ("in its family", "in common"), ("the same one", "same environment twice"),
-    ("in its module", "among 3 others"), ("alive", "something alive"), ("a generator", "in common"),
+    ("in its module", "among 3 others"), ("a client", "changes as one is stepped"), ("a generator", "in common"),
     ("a generator", "twice in fresh environments"),
     ("snapshot", "snapshot"),
 ])

@@ -9,9 +9,11 @@ An environment that is not the same twice, or that talks to something outside, s
 """
 from __future__ import annotations
 
+import logging
 import math
 import pickle
 import random
+import threading
 import types
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -243,14 +245,14 @@ def _shared(family: EnvFamily, scripts: Sequence[_Script]) -> Iterator[Said]:
     except Exception:  # compared above, with its name; here only what changed is of interest
         pass
     for key, (path, value) in both.items():
-        changed = before[key] is None or _state(value) != before[key]
-        if changed:
-            how = "something alive (a connection, a lock)" if before[key] is None else "it changes as one is stepped"
-            yield Finding(f"two fresh environments have {path} in common ({type(value).__name__}), and "
-                          f"{how}: one attempt acts on the other")
+        had = f"two fresh environments have {path} in common ({type(value).__name__})"
+        if _state(value) != before[key]:
+            yield Finding(f"{had}, and it changes as one is stepped: one attempt acts on the other")
+        elif before[key].alive:  # whether one acts on the other, the attempts among each other have to show
+            yield Finding(f"{had}: something alive (a connection, a generator), whose state cannot be compared",
+                          severity=NOTE)
         elif key not in of_family and not path.startswith(type(one).__name__):
-            yield Finding(f"two fresh environments have {path} in common ({type(value).__name__}); it did not change "
-                          "as one was stepped", severity=NOTE)
+            yield Finding(f"{had}; it did not change as one was stepped", severity=NOTE)
 
 
 def _live(evidence: Evidence) -> Iterator[Said]:
@@ -281,7 +283,11 @@ def _common(one: Any, other: Any) -> dict[int, tuple[str, Any]]:
 CONTAINERS = (list, dict, set, bytearray, deque)
 FIXED = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.FunctionType,
          types.MethodType, types.BuiltinFunctionType, Enum, np.generic, np.dtype, range, property, staticmethod,
-         classmethod)
+         classmethod,
+         # Made to be shared: what is logged and who waits for whom is nobody's state.
+         logging.Filterer, logging.Formatter, logging.LoggerAdapter, type(threading.Lock()), type(threading.RLock()),
+         threading.Condition, threading.Semaphore)
+PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 def parts(root: Any, *, classes: bool = True) -> dict[int, tuple[str, Any]]:
@@ -334,12 +340,20 @@ def _of_classes(value: Any) -> list[tuple[str, Any]]:
                                                                random.Random))]
 
 
-def _state(value: Any) -> bytes | None:
-    """Of an object, to be compared with itself later; None: it cannot be taken down, as nothing alive can."""
+class _Taken(NamedTuple):
+    """What an object was, to be compared with what it is later. `alive`: of something alive, the numbers and texts in
+    it are all that could be taken down."""
+
+    alive: bool
+    state: bytes
+
+
+def _state(value: Any) -> _Taken:
     try:
-        return pickle.dumps(value)
+        return _Taken(False, pickle.dumps(value))
     except Exception:  # what cannot be pickled says so in many ways
-        return None
+        inner = list(value.items()) if isinstance(value, dict) else _attributes(value)
+        return _Taken(True, repr([(name, item) for name, item in inner if isinstance(item, PLAIN)]).encode())
 
 
 def _snapshots(family: EnvFamily, script: _Script) -> Iterator[Said]:
