@@ -24,8 +24,8 @@ from workbench.cells.credit import facts_of, with_facts
 from workbench.cells.show import token_texts as texts_of_run
 from workbench.engines.journal import Journal
 from workbench.errors import ConfigError, DataError, LintError, WorkbenchError
-from workbench.findings import Finding, LintReport, together
-from workbench.linting import Evidence, Update, lint_evidence
+from workbench.findings import Answer, Finding, LintReport, together
+from workbench.linting import RULES, Evidence, StepFacts, Update, check, lint_evidence
 from workbench.linting.evidence import RunClaims
 from workbench.linting.rule import WORDS
 from workbench.linting.runs import facts_of_step, run_claims, step_facts
@@ -156,7 +156,16 @@ def before_updates(session: Session, step: int, groups: Sequence[Group], batch: 
     names = {f"{t.task.id}/{t.attempt}": n for n, t in enumerate(evidence.trajectories)}
     shared = together([_renumbered(LintReport.from_dict(part), names) for part in parts if part is not None])
     known = {answer.rule: answer for answer in shared.answers}
-    return LintReport(tuple(known.get(answer.rule, answer) for answer in report.answers), report.about)
+    return LintReport(tuple(_both(answer, known[answer.rule]) if answer.rule in known else answer
+                            for answer in report.answers), report.about)
+
+
+def _both(whole: Answer, parts: Answer) -> Answer:
+    """A rule's answers to two kinds of evidence: what was found by either, what was missing to both."""
+    found = tuple(dict.fromkeys((*whole.findings, *parts.findings)))
+    return replace(whole, findings=found, further=whole.further + parts.further,
+                   further_errors=whole.further_errors + parts.further_errors, looked=whole.looked + parts.looked,
+                   missing=tuple(words for words in whole.missing if words in parts.missing))
 
 
 def _renumbered(report: LintReport, names: Mapping[str, int]) -> LintReport:
@@ -194,6 +203,11 @@ def after_the_step(session: Session, step: int, groups: Sequence[Group], metrics
 def _step_evidence(session: Session, step: int, groups: Sequence[Group], **more: Any) -> Evidence:
     return Evidence(tuple(tuple(group) for group in groups), step=step, samples=session.config.lint.samples,
                     **_given(session) | more)
+
+
+def _heard(journal: Journal | None) -> dict[str, Any]:
+    """What a journal has to say."""
+    return {} if journal is None else {"journal": journal.exchanges, "context_length": journal.context_length}
 
 
 def _given(session: Session | None) -> dict[str, Any]:
@@ -325,7 +339,7 @@ def _of_session(session: Session, start: bool) -> Linted:
     evidence = replace(
         _step_evidence(session, 0, groups, batch=batch, credit=session.config.algorithm.credit(batch),
                        policy_version=session.learner.version, probe=_probe(session) if start else None),
-        journal=journal.exchanges, samples=None, step=None,
+        **_heard(journal), samples=None, step=None,
         about=f"{session.policy.name}, {LOOK_TASKS} tasks of {session.config.env.name}, freshly sampled")
     report = lint_evidence(evidence, ("step", *(("start",) if start else ())))
     return Linted(report, evidence.trajectories, session.chat.token_texts)
