@@ -189,7 +189,7 @@ class LearnerProbe:
         return tuple(still.used)
 
     def moved(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> Moved:
-        """Real updates, on yet another copy of the weights, and what the definition of AdamW makes of the first's gradient
+        """Real updates, on yet another copy of the weights, and what the definition of AdamW makes of their gradients
         (Loshchilov and Hutter 2019, arXiv 1711.05101: at the first update both moments are the gradient's own)."""
         gradient = self.learner(algorithm, batch, credit)
         moving = self._make(Learner, _one_pass(algorithm), self.config)

@@ -284,6 +284,34 @@ def test_r3_limits_that_were_not_kept():
     says("R3", full, "200 in a sequence")
 
 
+@pytest.mark.parametrize("request_, words", [({"max_new_tokens": 24}, "up to 24 tokens"), ({"temperature": 0.5},
+                                             "temperature 0.5"), ({"top_p": 0.9}, "top_p 0.9")], ids=str)
+def test_r3_an_engine_that_is_asked_for_something_else_than_was_declared(request_, words):
+    evidence = replace(appended(), context_length=4096)
+    assert not found("R3", evidence)
+    says("R3", with_exchange(evidence, 0, request=request_), words, index=0)
+
+
+@pytest.mark.parametrize("where, old, new", [
+    ("ask", "room = self.context - len(prompt_ids)", "room = self.context - 2 * len(prompt_ids)"),
+    ("on_step", "if length >= self.context:", "if length >= self.context - 150:")])
+def test_r3_context_full_with_room_left(monkeypatch, where, old, new):
+    """Negative control: the two lines of collecting that say when the room is used up, changed."""
+    import inspect
+    import textwrap
+
+    from workbench import collect as module
+
+    recipe = Recipe(room=260, **LAKE | {"group_size": 6})
+    assert not found("R3", collected(recipe))
+    source = textwrap.dedent(inspect.getsource(getattr(module._Collector, where)))
+    assert old in source
+    space: dict = {}
+    exec(compile(source.replace(old, new), "changed", "exec"), vars(module), space)
+    monkeypatch.setattr(module._Collector, where, space[where])
+    says("R3", collected(recipe), "ended by context_full")
+
+
 def test_r3_a_stop_token_that_nobody_knows_of():
     evidence = clean(template="llama3.1", **LAKE)
     chat = copy(evidence.chat)

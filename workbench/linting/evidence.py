@@ -115,6 +115,7 @@ class Evidence:
     collect: CollectConfig | None = None            # history, sampling settings, limits
     chat: ChatFormat | None = None                  # tokenizer and template
     journal: tuple[Exchange, ...] | None = None     # what the engine was asked and what it answered
+    context_length: int | None = None               # tokens of one sequence that the engine can hold
     family: EnvFamily | None = None                 # makes environments anew
     environments: Mapping[str, Any] | None = None   # live ones, by "task id#attempt", while attempts run in parallel
     policy_version: int | None = None               # of the weights that were to sample this step

@@ -7,18 +7,20 @@ Axis letters: P spans · T tokens · E answered exchanges.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from workbench.engines.base import Completion
-from workbench.findings import Finding, Looked, Missing, Place
+from workbench.findings import ERROR, NOTE, Finding, Looked, Missing, Place
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import POLICY, SCAFFOLD, Flat
 from workbench.linting.prefixes import JOURNAL, Asked, asked, token
 from workbench.linting.rule import Rule, Said
+from workbench.types import Message, StopReason
 
 SOURCES = ("PROMPT", "SCAFFOLD", "POLICY", "ENV")
+AROUND = 16  # tokens that a template writes around a message, and once more: up to 6.5 over the families of the tests
 
 
 def check_provenance(evidence: Evidence) -> Iterator[Said]:
@@ -27,6 +29,7 @@ def check_provenance(evidence: Evidence) -> Iterator[Said]:
         return
     if evidence.groups:
         yield from _spans(evidence, evidence.flat)
+        yield from _full(evidence, evidence.flat)
         if evidence.journal is not None:
             yield from _answers(evidence, evidence.flat)
         else:
@@ -152,20 +155,74 @@ def _stops(evidence: Evidence, flat: Flat, pairs: list[tuple[Asked, int]]) -> It
 
 
 def _limits(evidence: Evidence, flat: Flat, pairs: list[tuple[Asked, int]]) -> Iterator[Finding]:
-    """No turn is longer than was asked for, none was asked to be longer than was declared."""
-    declared = evidence.collect
+    """A turn may be as long as was declared and as there is room for, no longer and no shorter; it is cut at that
+    length only; and it is sampled as was declared."""
+    declared, context = evidence.collect, _context(evidence)
     for a, p in pairs:
         (request, completion), size = a.exchange, len(a.exchange.completion.token_ids)
         if size > request.max_new_tokens:
             yield Finding(f"{_many(size)} sampled where at most {request.max_new_tokens} were asked for",
                           flat.place_of_span(evidence, p))
+        elif completion.finish == "length" and size < request.max_new_tokens:
+            # Of a script that ran out, too: an error only where a model was asked.
+            yield Finding(f"the turn was cut for its length after {_many(size)} of {request.max_new_tokens} that were "
+                          "asked for", flat.place_of_span(evidence, p), NOTE)
         if declared is None:
             continue
-        whole = len(request.prompt_ids) + request.max_new_tokens
-        if request.max_new_tokens > declared.max_turn_tokens or whole > (declared.max_context or whole):
+        room = declared.max_turn_tokens
+        room = room if context is None else min(room, context - len(request.prompt_ids))
+        if request.max_new_tokens > room or (context is not None and request.max_new_tokens < room):
             yield Finding(f"up to {request.max_new_tokens} tokens were asked for after {len(request.prompt_ids)}; "
-                          f"declared are {declared.max_turn_tokens} in a turn and {declared.max_context} in a sequence",
-                          flat.place_of_span(evidence, p))
+                          f"declared are {declared.max_turn_tokens} in a turn and {context or 'any number'} in a "
+                          f"sequence, which leaves {room}", flat.place_of_span(evidence, p))
+        for name in ("temperature", "top_p"):
+            if getattr(request, name) != getattr(declared, name):
+                yield Finding(f"the engine was asked for {name} {getattr(request, name)}; collect.{name} is "
+                              f"{getattr(declared, name)}", flat.place_of_span(evidence, p))
+
+
+def _context(evidence: Evidence) -> int | None:
+    """Tokens of one sequence, None: not known here."""
+    declared = evidence.collect
+    return evidence.context_length if declared is None else declared.max_context or evidence.context_length
+
+
+def _full(evidence: Evidence, flat: Flat) -> Iterator[Said]:
+    """An attempt that ended for want of room had none. The observation that did not fit is nowhere in tokens; its text
+    is, and how much the template adds to a text was seen before."""
+    context = _context(evidence)
+    full = [n for n, t in enumerate(evidence.trajectories) if t.stop_reason is StopReason.CONTEXT_FULL and t.segments]
+    if context is None or not full:
+        return
+    yield Looked(len(full))
+    append = evidence.collect is not None and evidence.collect.history == "append"
+    for n in full:
+        trajectory, spans = evidence.trajectories[n], evidence.trajectories[n].segments[-1].spans
+        length = sum(len(span) for span in spans)
+        if spans and spans[-1].logprobs is None:  # the very prompt that had no room behind it
+            if length < context:
+                yield Finding(f"ended by context_full with a prompt of {length} tokens, which leaves room for "
+                              f"{context - length} more in {context}", evidence.place(n))
+            continue
+        if evidence.chat is None or not trajectory.turns:
+            continue
+        longest = length + _at_most(evidence, trajectory.turns[-1].reply)
+        if longest < context:
+            yield Finding(f"ended by context_full after {length} tokens; with the reply of the environment they would "
+                          f"have been {longest} at most, of {context}", evidence.place(n), severity=ERROR if append else
+                          NOTE)
+
+
+def _at_most(evidence: Evidence, reply: Sequence[Message]) -> int:
+    """Tokens that a reply may take. Control tokens that somebody typed are written in pieces, and what a tool says may
+    be quoted: of both, each byte may be a token."""
+    encode, control = evidence.chat.template.tokenizer.backend_tokenizer.encode, evidence.chat.encoder.control_ids
+    total = AROUND * (1 + len(reply))
+    for message in reply:
+        ids = encode(message.text, add_special_tokens=False).ids
+        plain = message.role == "user" and not control.intersection(ids)
+        total += len(ids) if plain else 2 * len(message.text.encode())
+    return total
 
 
 def _stop(evidence: Evidence, flat: Flat, p: int, completion: Completion, stops: frozenset[int]) -> Iterator[Finding]:
