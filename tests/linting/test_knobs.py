@@ -21,6 +21,7 @@ from workbench.learner import Learner, LearnerConfig
 from workbench.learner_probe import probe_of
 from workbench.linting import Evidence, check
 from workbench.linting.knobs import RULES, changed_settings, made_up
+from workbench.types import Group, Sampling, Segment, Source, Span
 
 SET = {
     "clip_low": 0.1, "clip_high": 0.4, "dual_clip": 2.0, "sampler_cap": 1.5, "reduction": "seq-mean-token-sum",
@@ -126,16 +127,61 @@ class WithNested(GRPO):
     inner: Inner = field(default_factory=Inner)
 
 
-def test_a_dead_setting_of_ones_own_algorithm_is_an_error():
+@dataclass(frozen=True)
+class Overlong(GRPO):
+    """Settings of one's own that act, each in its way."""
+
+    overlong_from: int = 10_000
+    label: str = ""
+
+    def credit(self, batch):
+        credit = super().credit(batch)
+        long_S = batch.segment_offsets.diff() >= max(self.overlong_from, 33)
+        long_T = long_S.repeat_interleave(batch.segment_offsets.diff())
+        return replace(credit, advantage_T=credit.advantage_T - 0.5 * long_T * (credit.weight_T != 0))
+
+
+@dataclass(frozen=True)
+class Forgetting(GRPO):
+    def loss(self, inputs):
+        return replace(super().loss(inputs), entropy_loss_M=None)
+
+
+def test_a_dead_setting_of_ones_own_algorithm_is_a_note():
+    """It may act on attempts unlike any that are at hand."""
     assert not asked(WithDead()).findings
-    finding, = asked(WithDead(positive_example_nll_weight=0.1)).errors
-    assert "positive_example_nll_weight = 0.1 has no effect" in finding.what
+    finding, = asked(WithDead(positive_example_nll_weight=0.1)).findings
+    assert finding.severity == "note" and "positive_example_nll_weight = 0.1 had no effect here" in finding.what
 
 
-def test_a_dead_nested_setting_is_an_error():
+def test_a_dead_setting_of_ours_is_an_error_in_ones_own_class_too():
+    """Its loss forgets the coefficient that it inherits."""
+    finding, = asked(Forgetting(entropy_coef=0.1)).errors
+    assert "entropy_coef = 0.1 has no effect" in finding.what
+
+
+def test_a_dead_nested_setting_is_named():
     assert changed_settings(WithNested(inner=Inner(depth=2))) == [("inner", "depth")]
-    finding, = asked(WithNested(inner=Inner(depth=2))).errors
-    assert "inner.depth = 2" in finding.what
+    finding, = asked(WithNested(inner=Inner(depth=2))).findings
+    assert finding.severity == "note" and "inner.depth = 2" in finding.what
+
+
+def test_settings_of_ones_own_that_need_other_attempts_or_none_are_no_errors():
+    """A length that no made-up attempt has, a name for a plot, and one that the step's own attempts do reach."""
+    finding, = asked(Overlong(label="run A")).findings
+    assert finding.severity == "note"
+    finding, = asked(Overlong(overlong_from=400)).findings
+    assert finding.severity == "note"
+    assert made_up(np.arange(40)).segment_offsets.diff().max() < 33
+    span = Span(Source.POLICY, 0, np.arange(33), np.full(33, -0.5), policy_version=0, sampling=Sampling())
+    groups = [Group(tuple(replace(t, segments=(*t.segments[:-1], Segment((*t.segments[-1].spans[:1], span))))
+                          if t.attempt == 0 else t for t in group)) for group in make_groups()]
+    found = check(Evidence(algorithm=Overlong(overlong_from=400), batch=Batch.from_groups(groups)), RULES)["R13"]
+    assert not found.findings
+
+
+def test_a_bound_far_away_is_still_reached():
+    assert not asked(GRPO(dual_clip=20.0, epochs=2)).findings and not asked(GRPO(dual_clip=500.0, epochs=2)).findings
 
 
 def ignore(monkeypatch, module: str, name: str, **instead):

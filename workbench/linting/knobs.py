@@ -6,7 +6,8 @@ between the actions, a policy, a reference and a sampler that disagree. What has
 the loss by token; and, where there is a learner to ask, the gradient of its weights or the updates that it makes: a
 setting that the algorithm heeds and the learner does not hand on is as dead as any other.
 
-A setting at its default is not looked at: nobody asked for it.
+A setting at its default is not looked at: nobody asked for it. One that only your own class declares may be a name for
+a plot, or act on attempts unlike any that were made up or made: that it did nothing here is a note.
 """
 from __future__ import annotations
 
@@ -39,6 +40,7 @@ GROUPS = ("masks.advantage_mask", "masks.loss_mask")  # of switches, each of whi
 TASKS, ATTEMPTS, TURNS = 8, 5, 3
 SPREADS = (0.0, 0.02, 0.3, 1.0, 3.0)  # of the rewards in a group, one after the other
 DIFFERENT, FLAT = "different", "flat"  # two steps that are made up: some groups are flat, all but one are
+REAL = "real"  # ... and the attempts of the step itself, the models' numbers made up as well
 SAME = 1e-7  # of the largest number: what moves less has not moved; the same computation gives the same bits
 TYPICAL = (16, 8)  # tasks and attempts of a step, where nothing says how many there are
 
@@ -73,6 +75,8 @@ def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting, explained
             deaf = bool(heeded) and not any(trial.trained_differs(algorithm, other, which) for other in heeded)
             if heeded and not deaf:
                 return
+        if not heeded and any(trial.said_differs(algorithm, other, REAL) for other in others):
+            return
     except WorkbenchError as error:
         yield Missing(f"made-up attempts that {type(algorithm).__name__} can give credit for ({error})")
         return
@@ -82,9 +86,21 @@ def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting, explained
     elif heeded:
         yield Finding(f"algorithm.{name} = {value!r} changes what credit and loss say, but not what the learner does: "
                       f"its gradient and its updates are the same with {tried}")
-    else:
+    elif _shipped(algorithm, setting):
         yield Finding(f"algorithm.{name} = {value!r} has no effect: with {tried} instead, credit, loss and gradients "
                       "are the same to the last digit, on attempts made up so that it should matter")
+    else:
+        yield Finding(f"algorithm.{name} = {value!r} had no effect here: with {tried} instead, credit, loss and "
+                      "gradients are the same to the last digit. It is a setting of your own: if it acts on attempts "
+                      "unlike these, or only names something, all is well", severity=NOTE)
+
+
+def _shipped(algorithm: Any, setting: Setting) -> bool:
+    """Whether a class of this package declares the setting, so that it is known what it acts on."""
+    *above, name = setting
+    owner = _get(algorithm, tuple(above))
+    return any(name in vars(kind).get("__annotations__", {}) for kind in type(owner).__mro__
+               if kind.__module__.partition(".")[0] == "workbench")
 
 
 def changed_settings(algorithm: Any, path: Setting = ()) -> list[Setting]:
@@ -184,13 +200,17 @@ class _Trial:
     """Made-up attempts, and what algorithms say of them; each is asked once."""
 
     def __init__(self, evidence: Evidence, probe: LearnerProbe | None) -> None:
-        self._probe, self._known = probe, {}
+        self._probe, self._known, self._evidence = probe, {}, evidence
         self._ids = np.arange(40)
         if evidence.batch is not None and evidence.batch.num_tokens:
             self._ids = evidence.batch.token_ids_T.unique().numpy()
 
     def _batch(self, which: str) -> Batch:
-        return self._once(("batch", which), lambda: made_up(self._ids, self._probe, flat=which == FLAT))
+        batch, algorithm = self._evidence.batch, self._evidence.algorithm
+        if which == REAL and batch is not None and batch.num_tokens:
+            return self._once(("batch", which), lambda: with_facts(batch, None, algorithm))
+        return self._once(("batch", which), lambda: made_up(self._ids, self._probe, flat=which == FLAT,
+                                                            algorithm=algorithm))
 
     def said_differs(self, one: Algorithm, other: Algorithm, which: str) -> bool:
         """Whether credit, or the loss and its gradient by token, are another."""
@@ -285,13 +305,19 @@ def _differ(one: list[Tensor], other: list[Tensor]) -> bool:
 # ------------------------------------------------------------------------------------------------ made-up attempts
 
 
-def made_up(ids: np.ndarray, probe: LearnerProbe | None = None, *, flat: bool = False) -> Batch:
+def made_up(ids: np.ndarray, probe: LearnerProbe | None = None, *, flat: bool = False,
+            algorithm: Algorithm | None = None) -> Batch:
     """Attempts on which every setting has something to act. `ids`: token ids that the policy knows. `flat`: in all
-    groups but one, all earn the same. The numbers of models are drawn around those of the probe's policy, which
-    `plain_logp_T` holds; without one, around numbers drawn."""
+    groups but one, all earn the same. `algorithm`: whose bounds are to be in reach."""
     groups = [Group(tuple(_attempt(task, number, ids, SPREADS[0 if flat and task else task % len(SPREADS) - 1])
                           for number in range(ATTEMPTS))) for task in range(TASKS)]
-    batch, rng = Batch.from_groups(groups), rng_at("lint.knobs.facts")
+    return with_facts(Batch.from_groups(groups), probe, algorithm)
+
+
+def with_facts(batch: Batch, probe: LearnerProbe | None, algorithm: Algorithm | None) -> Batch:
+    """The batch with numbers of models that are drawn around those of the probe's policy, which `plain_logp_T` holds;
+    without one, around numbers drawn."""
+    rng = rng_at("lint.knobs.facts")
 
     def drawn(*choices: float) -> Tensor:
         return torch.from_numpy(rng.choice(choices, batch.num_tokens)).float()
@@ -301,8 +327,10 @@ def made_up(ids: np.ndarray, probe: LearnerProbe | None = None, *, flat: bool = 
     if probe is not None:
         logp_T = probe.logprobs(batch, somewhere_T).nan_to_num(-1.0)
     final_N = torch.from_numpy(rng.normal(size=batch.num_trajectories)).float()
-    # Ratios on both sides of any bound that is in use: from 3e-4 (GSPO) to 3 (the dual clip).
-    old_T = logp_T + drawn(-2.3, -1.3, -0.5, -0.25, -0.11, -1e-3, 1e-3, 0.11, 0.25, 0.5, 1.3)
+    # Ratios on both sides of any bound that is in use: from 3e-4 (GSPO) to 3 (the dual clip), or what was set.
+    dual = getattr(algorithm, "dual_clip", 0.0)
+    furthest = max(2.3, 1.3 * float(np.log(dual)) if dual > 1 else 0.0)
+    old_T = logp_T + drawn(-furthest, -1.3, -0.5, -0.25, -0.11, -1e-3, 1e-3, 0.11, 0.25, 0.5, 1.3)
     nan = torch.nan
     return replace(
         batch, plain_logp_T=logp_T, old_logp_T=torch.where(somewhere_T, old_T, nan),
