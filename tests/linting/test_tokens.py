@@ -464,6 +464,28 @@ def test_r5_a_part_of_a_row_or_more_than_it():
     says("R5", with_weights(evidence, torch.ones_like(evidence.credit.weight_T)), "were sampled", index=0)
 
 
+class LeavesOut(GRPO):
+    """An algorithm of somebody's own: attempts that were cut short are not trained, nor are first turns."""
+
+    def credit(self, batch):
+        credit = super().credit(batch)
+        out_T = (batch.trajectory_of_token_T == 1) | (batch.turn_T == 0)
+        return replace(credit, weight_T=torch.where(out_T, 0.0, credit.weight_T),
+                       advantage_T=torch.where(out_T, 0.0, credit.advantage_T))
+
+
+def test_an_algorithm_of_ones_own_may_leave_tokens_out():
+    """R5, R6 and R11 say so, and do not end the run."""
+    evidence = appended()
+    algorithm = LeavesOut()
+    mine = replace(evidence, algorithm=algorithm, credit=algorithm.credit(evidence.batch))
+    report = check(mine, [RULES[name] for name in ("R5", "R6", "R11")])
+    assert report.ok, report.text
+    assert {"R5", "R6", "R11"} <= {rule for rule, _ in report.notes}, report.text
+    ours = check(replace(mine, algorithm=GRPO()), [RULES[name] for name in ("R5", "R6", "R11")])
+    assert ours.named == ("R5", "R6", "R11")
+
+
 def test_r5_an_unscored_row_that_is_trained():
     evidence = mixed()
     n = next(int(n) for n in (~evidence.batch.scored_N).nonzero()[:, 0]

@@ -15,7 +15,8 @@ import numpy as np
 
 from workbench.findings import ERROR, NOTE, Finding, Looked, Missing
 from workbench.linting.attempts import Attempts
-from workbench.linting.credit_oracle import PER_ATTEMPT, PER_TURN, Expected, Facts, expected_credit, kind_of, over
+from workbench.linting.credit_oracle import (PER_ATTEMPT, PER_TURN, Expected, Facts, expected_credit, gives_its_own,
+                                             kind_of, over)
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, Said
 
@@ -209,7 +210,8 @@ def _one_weight(evidence: Evidence, attempts: Attempts, weight_T: np.ndarray) ->
         own = short[attempts.row_T[short] == row]
         yield Finding(f"weight {weight_T[own[0]]:.6g}, but other sampled tokens of the same attempt weigh "
                       f"{highest_N[row]:.6g} ({len(own)} tokens)",
-                      attempts.place(int(own[0]), evidence.step, _run(own)), count=len(own))
+                      attempts.place(int(own[0]), evidence.step, _run(own)),
+                      NOTE if gives_its_own(evidence.algorithm) else ERROR, len(own))
 
 
 def _shape(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Said]:

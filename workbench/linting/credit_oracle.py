@@ -89,6 +89,11 @@ def kind_of(algorithm: Any) -> str | None:
     return None
 
 
+def gives_its_own(algorithm: Any) -> bool:
+    """Whether it is an algorithm of somebody's own, whose credit may leave tokens or attempts out on purpose."""
+    return algorithm is not None and kind_of(algorithm) is None
+
+
 OWN = {"advantages", "credit", "_inputs", "_returns", "_updates", "bootstraps_N", "has_timeline"}
 
 

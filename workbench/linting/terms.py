@@ -14,7 +14,7 @@ import numpy as np
 from workbench.findings import ERROR, NOTE, Finding, Looked, Missing
 from workbench.linting.attempts import FAULTS, Attempts
 from workbench.linting.credit import columns_of
-from workbench.linting.credit_oracle import CRITICS, kind_of, over
+from workbench.linting.credit_oracle import CRITICS, gives_its_own, kind_of, over
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, Said
 from workbench.types import Source, StopReason
@@ -178,7 +178,7 @@ def _same_terms(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np
             cut = " (a limit ended this attempt)" if attempts.truncated_N[n] else ""
             counts = "does not count" if counted_N[n] else "counts"
             yield Finding(f"{counts} in the {term} term, unlike in the policy's{cut}: {count} sampled tokens", place,
-                          count=count)
+                          NOTE if gives_its_own(algorithm) else ERROR, count)
 
 
 def _any_by_row(attempts: Attempts, weight_T: np.ndarray) -> np.ndarray:
@@ -198,7 +198,8 @@ def _whole_turns(evidence: Evidence, attempts: Attempts, columns: Mapping[str, n
         if evidence.groups and 0 <= turn < len(evidence.trajectories[row].turns):
             cut = " (it was cut)" if evidence.trajectories[row].turns[turn].finish == "length" else ""
         yield Finding(f"{int((own & on_E).sum())} of the {int(own.sum())} sampled tokens of turn {turn}{cut} are "
-                      "trained, the others are not", attempts.place(int(token_E[i + 1]), evidence.step))
+                      "trained, the others are not", attempts.place(int(token_E[i + 1]), evidence.step),
+                      NOTE if gives_its_own(evidence.algorithm) else ERROR)
 
 
 def _nobody_left_out(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:

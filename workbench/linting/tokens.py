@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workbench.findings import NOTE, Finding, Looked, Missing, Place
+from workbench.findings import ERROR, NOTE, Finding, Looked, Missing, Place
 from workbench.linting.alignment import R4
+from workbench.linting.credit_oracle import gives_its_own
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import ENV, POLICY, PROMPT, Flat
 from workbench.linting.prefixes import JOURNAL, R1, asked
@@ -63,15 +64,16 @@ def _weights(evidence: Evidence, row_T: np.ndarray, eligible_N: np.ndarray) -> I
     trained_N = np.bincount(row_T[credit.weight_T.numpy() != 0], minlength=len(eligible_N))
     scored_N = batch.scored_N.numpy()
     everywhere = Place(step=evidence.step)
+    chosen = NOTE if gives_its_own(evidence.algorithm) else ERROR
     if not trained_N.sum():
         if may_N[scored_N].sum() and not _leaves_out(evidence):
             yield Finding(f"not one of {len(row_T)} tokens has a weight, though {int(may_N[scored_N].sum())} sampled "
-                          "ones are scored", everywhere, count=len(row_T))
+                          "ones are scored", everywhere, chosen, len(row_T))
         return
     partly = np.flatnonzero((trained_N > 0) & (trained_N < may_N))
     for n in partly.tolist():
         yield Finding(f"{trained_N[n]} of {may_N[n]} tokens of this trajectory are trained: a row weighs as a whole",
-                      _place_of_row(evidence, n), count=int(may_N[n] - trained_N[n]))
+                      _place_of_row(evidence, n), chosen, int(may_N[n] - trained_N[n]))
     for n in np.flatnonzero(trained_N > may_N).tolist():
         yield Finding(f"{trained_N[n]} tokens of this trajectory are trained, and only {may_N[n]} "
                       f"{'stand in its response' if wide else 'were sampled'}", _place_of_row(evidence, n),
@@ -82,7 +84,7 @@ def _weights(evidence: Evidence, row_T: np.ndarray, eligible_N: np.ndarray) -> I
     silent = np.flatnonzero((trained_N == 0) & (may_N > 0) & scored_N)
     if len(silent) and not _leaves_out(evidence):
         yield Finding(f"{len(silent)} scored trajectories have sampled tokens and not one trained; this is the first",
-                      _place_of_row(evidence, int(silent[0])), count=len(silent))
+                      _place_of_row(evidence, int(silent[0])), chosen, len(silent))
     share = trained_N.sum() / len(row_T)
     if share < FEW and not _leaves_out(evidence):
         yield Finding(f"{trained_N.sum()} of {len(row_T)} tokens are trained ({share:.2%})", everywhere, NOTE)
