@@ -205,17 +205,13 @@ def _step_evidence(session: Session, step: int, groups: Sequence[Group], **more:
                     **_given(session) | more)
 
 
-def _heard(journal: Journal | None) -> dict[str, Any]:
-    """What a journal has to say."""
-    return {} if journal is None else {"journal": journal.exchanges, "context_length": journal.context_length}
-
-
 def _given(session: Session | None) -> dict[str, Any]:
     if session is None:
         return {}
     config = session.config
     return {"chat": session.chat, "collect": config.collect, "algorithm": config.algorithm, "family": config.env,
-            "precision": config.learner.precision}
+            "precision": config.learner.precision,
+            "context_length": getattr(session.engine, "context_length", None)}
 
 
 def _probe(session: Session) -> Any:
@@ -339,7 +335,7 @@ def _of_session(session: Session, start: bool) -> Linted:
     evidence = replace(
         _step_evidence(session, 0, groups, batch=batch, credit=session.config.algorithm.credit(batch),
                        policy_version=session.learner.version, probe=_probe(session) if start else None),
-        **_heard(journal), samples=None, step=None,
+        journal=journal.exchanges, samples=None, step=None,
         about=f"{session.policy.name}, {LOOK_TASKS} tasks of {session.config.env.name}, freshly sampled")
     report = lint_evidence(evidence, ("step", *(("start",) if start else ())))
     return Linted(report, evidence.trajectories, session.chat.token_texts)

@@ -370,8 +370,8 @@ def _one_step(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[Sa
             gap = float((weight - moved[name]).abs().max())
             if not gap <= max(1e-2 * probe.learning_rate(name), 4e-7 * float(weight.abs().max())):
                 yield Finding(f"update {number} leaves {name} {gap:.2g} away from where AdamW takes it with the "
-                              "gradients so far: learner.betas, or what the optimizer remembers of earlier updates, is not what "
-                              "the settings say", where)
+                              "gradients so far: learner.betas, or what the optimizer remembers of earlier updates, is "
+                              "not what the settings say", where)
                 return
 
 
