@@ -112,6 +112,21 @@ def test_one_logprob_passed_off_as_the_other(settings, words):
     assert [words in f.what for e in (as_plain, as_bent) for f in ask(e, "R12").errors].count(True) == 2
 
 
+def test_a_policy_torn_between_two_tokens_is_never_cut():
+    """Half and half under top-p 0.8: nothing was left out, so both logprobs are the same and right."""
+    def torn(span):
+        half = np.full(len(span), np.log(0.5), np.float32)
+        return replace(span, logprobs=half, plain_logprobs=half)
+
+    evidence = changed(made({"collect.top_p": 0.8}), torn, lambda n, s: True)
+    evidence = replace(evidence, journal=None)
+    answer = ask(evidence, "R12")
+    assert not answer.errors and any("nothing to cut" in f.what for f in answer.notes)
+    rare = changed(evidence, lambda span: replace(span, logprobs=np.full(len(span), -6.0, np.float32),
+                                                  plain_logprobs=np.full(len(span), -6.0, np.float32)))
+    assert any("must have been cut" in f.what for f in ask(rare, "R12").errors)
+
+
 def test_top_p_gains_no_more_than_was_cut():
     settings = {"collect.top_p": 0.8}
     wrong = changed(made(settings), lambda span: replace(span, logprobs=np.minimum(span.plain_logprobs + 0.5, 0)))

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from workbench.engines.gap import TRAINING_LIMITS
-from workbench.findings import NOTE, Finding, Looked, Missing
-from workbench.linting.bending import against_the_model
-from workbench.linting.evidence import Evidence
+from workbench.findings import NOTE, Finding, Looked, Missing, Place
+from workbench.linting.bending import WHOLE, against_the_model, drawn_as_said
+from workbench.linting.evidence import Evidence, Update
 from workbench.linting.rule import Rule, Said
 from workbench.types import Sampling
 
@@ -164,13 +164,21 @@ def _nucleus(evidence: Evidence, sampled: _Sampled, sampling: Sampling, chosen_T
         yield Finding(f"top-p {sampling.top_p:g} can raise a logprob by 0 to {most:.4f} nats, here it is "
                       f"{gained_T[first]:+.4f} ({sampled.plain_T[first]:.4f} to {sampled.logp_T[first]:.4f})",
                       sampled.at(evidence, first), count=int(off_T.sum()))
-    # A nucleus that leaves out next to nothing is possible at one token, but not at all of them.
     unsure_T = chosen_T & (sampled.plain_T < SURE)
-    if unsure_T.sum() >= ENOUGH and not (gained_T[unsure_T] > 1e-5).any():
-        first = int(np.flatnonzero(unsure_T)[0])
-        yield Finding(f"top-p {sampling.top_p:g} left every one of {int(unsure_T.sum())} unlikely tokens as it was: it was "
-                      "not applied, or the stored logprobs are not those sampled from", sampled.at(evidence, first),
-                      count=int(unsure_T.sum()))
+    if unsure_T.sum() < ENOUGH or (gained_T[unsure_T] > 1e-5).any():
+        return
+    # Where nothing was cut, the others by themselves did not reach top-p: what was drawn had more than 1 - top-p. A
+    # policy torn between two tokens is never cut.
+    tail_T = unsure_T & (sampled.plain_T < np.log1p(-sampling.top_p) - rounding)
+    first = int(np.flatnonzero(tail_T if tail_T.any() else unsure_T)[0])
+    said = f"top-p {sampling.top_p:g} left every one of {int(unsure_T.sum())} unlikely tokens as it was"
+    if tail_T.any():
+        yield Finding(f"{said}, this one with a probability of {np.exp(sampled.plain_T[first]):.2g} too, at which "
+                      "something must have been cut: it was not applied, or the stored logprobs are not those sampled "
+                      "from", sampled.at(evidence, first), count=int(unsure_T.sum()))
+    else:
+        yield Finding(f"{said}: it was not applied, or there was nothing to cut (none was less likely than "
+                      f"{1 - sampling.top_p:.2g})", sampled.at(evidence, first), NOTE, int(unsure_T.sum()))
 
 
 def _batch_columns(evidence: Evidence, sampled: _Sampled) -> Iterator[Said]:
@@ -295,8 +303,24 @@ def engine_gap(evidence: Evidence) -> Iterator[Said]:
                       f"({sampled.plain_T[worst]:.4f} and {new_T[worst]:.4f}); rounding explains a mean of {mean:g} and "
                       f"{largest:g} at most. `workbench audit` tries out why", sampled.at(evidence, worst),
                       count=int(here.sum()))
+    elif evidence.precision == "fp32":
+        yield from _drawn(evidence, sampled, first, here)
     old_T = np.asarray(first.table["old_logp"])[np.asarray(first.table["eligible"], bool)]
     yield from _copied(evidence, sampled, np.where(used[np.asarray(first.table["eligible"], bool)], old_T, np.nan))
+
+
+def _drawn(evidence: Evidence, sampled: _Sampled, first: Update, here: np.ndarray) -> Iterator[Said]:
+    """Where sampler and trainer agree, and neither temperature nor top-p bends: are the tokens draws from what they say?
+    """
+    eligible_T = np.asarray(first.table["eligible"], bool)
+    plain_P = [s is not None and s.dtype == "float32" and not s.bends for s in sampled.sampling_P]
+    here = here & np.repeat(plain_P, np.diff(sampled.bounds))
+    # Later updates of a step have the rest of the attempts; which one has which is drawn, by another generator.
+    counted_T = np.asarray(first.table["weight"])[eligible_T] != 0
+    if counted_T.mean() < WHOLE:
+        return
+    columns = [np.asarray(first.table[name])[eligible_T][here] for name in ("new_logp", "entropy", "trajectory")]
+    yield from drawn_as_said(*columns, Place(step=evidence.step, update=first.table.update))
 
 
 def _alarm(evidence: Evidence, sampled: _Sampled) -> tuple[float, float]:
