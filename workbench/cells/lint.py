@@ -314,11 +314,12 @@ class _OfRun:
         skipped, batch = run.skipped(step), Batch.from_groups(groups)
         if tables:
             batch = with_facts(batch, facts_of(groups, tables[0]))
-        metrics = run.metrics_line(step) if len(tables) == 1 else {}  # of several updates the means are kept, no more
+        means = run.metrics_line(step)
+        metrics = means if len(tables) == 1 else {}  # of several updates the means are kept, no more
         return Evidence(
             tuple(tuple(group) for group in groups), batch=batch, algorithm=config.algorithm, collect=config.collect,
             chat=self.chat, family=config.env, step=step, precision=config.learner.precision,
-            updates=tuple(Update(table, metrics, skipped.get(table.update)) for table in tables))
+            updates=tuple(Update(table, metrics, skipped.get(table.update)) for table in tables), means=means)
 
 
 # ------------------------------------------------------------------------------------------------ a session

@@ -112,6 +112,7 @@ class Evidence:
     credit: Credit | None = None
     algorithm: Algorithm | None = None              # its settings, declared mask switches among them
     updates: tuple[Update, ...] = ()                # of this step, where they were made already
+    means: Mapping[str, Any] | None = None          # of the metrics of these updates, where each one's own are not kept
     collect: CollectConfig | None = None            # history, sampling settings, limits
     chat: ChatFormat | None = None                  # tokenizer and template
     journal: tuple[Exchange, ...] | None = None     # what the engine was asked and what it answered

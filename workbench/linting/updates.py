@@ -27,6 +27,10 @@ NEAR = 1e-5
 # On a CPU it was exactly 0, with 8 bits too; a kernel that goes by the shape of a batch leaves 1e-5, of 8 bits 1e-2.
 FIRST, FIRST_BF16 = 2e-4, 5e-2
 
+# AdamW moves a weight by about the learning rate. Weights are below 1 or not much above it, where float32 has a spacing
+# of 6e-8, and gradients far below its epsilon (1e-8 each, 3e-4 all together in a model of 1e9 weights) move nothing.
+VISIBLE, SLOPE = 1e-7, 1e-3
+
 
 def _check(evidence: Evidence) -> Iterator[Said]:
     algorithm, updates = evidence.algorithm, evidence.updates
@@ -172,8 +176,23 @@ def _old_is_old(evidence: Evidence) -> Iterator[Said]:
         if len(at) >= 32 and (old == rollout).all() and not (new == old).all():
             yield Finding("old_logp is the sampler's own logprob at every token: its rounding, temperature and top-p "
                           "look like a change of the policy", _place(evidence, update, int(at[0])), NOTE, len(at))
+    yield from _old_is_not_new(evidence)
+
+
+def _old_is_not_new(evidence: Evidence) -> Iterator[Said]:
+    """Once the weights have moved, old and current logprobs differ somewhere."""
+    updates = evidence.updates
     later = [update for update in updates[1:] if update.skipped is None]
-    if later and updates[0].skipped is None and updates[0].metrics.get("lr", 1.0):
+    if later and updates[0].skipped is None:
+        said = dict(evidence.means or {}) | dict(updates[0].metrics)
+        if said.get("lr") is None or said.get("grad_norm") is None:
+            yield Missing("the learning rate and the gradient's norm (whether the first update moved the weights)")
+            return
+        columns = updates[0].table.columns
+        taught = (columns["used"] & (columns["weight"] != 0) & (columns["advantage"] != 0)).any()
+        if said["lr"] < VISIBLE or said["grad_norm"] < SLOPE or not taught:
+            yield Missing("a first update that visibly moves the weights")
+            return
         columns = later[-1].table.columns
         at = np.flatnonzero(columns["used"] & (columns["weight"] != 0))
         if len(at) and (columns["old_logp"][at] == columns["new_logp"][at]).all():
