@@ -27,10 +27,11 @@ from workbench import sealed
 from workbench.columns import differing_bits, first_difference
 from workbench.errors import StoreError
 from workbench.sealed import Seal
-from workbench.store import TRAJECTORIES, Run, step_folders, step_name
+from workbench.store import LINT, TRAJECTORIES, Run, step_folders, step_name
 from workbench.views.records import flattened
 
-PARTS = ("trajectories", "credit", "metrics", "evaluation", "checkpoint")  # in the order in which a step makes them
+PARTS = ("trajectories", "credit", "lint", "metrics", "evaluation", "checkpoint")  # in the order in which a step makes them
+_MADE = ("trajectories", "credit", "metrics", "evaluation")  # what a run must have where the other has it
 SAME, DIFFERENT, ONLY_A, ONLY_B = "=", "≠", "a", "b"
 EVERY = "every column"  # where two tables are not of one length
 LONGEST = 300  # characters of a difference in words
@@ -165,7 +166,8 @@ def _fact(facts: _Facts, part: str, step: int) -> Any:
         return _MISSING
     if part == "metrics":
         return line["metrics"]
-    files = {name: seal for name, seal in line["files"].items() if (name == TRAJECTORIES) == (part == "trajectories")}
+    part_of = {TRAJECTORIES: "trajectories", LINT: "lint"}
+    files = {name: seal for name, seal in line["files"].items() if part_of.get(name, "credit") == part}
     return files or _MISSING
 
 
@@ -189,17 +191,17 @@ def _first_of_each(a: Run, b: Run, facts: list[_Facts], settings, steps, table) 
     if settings:
         name, left, right = settings[0]
         yield Difference("settings", None, "config.json", _short(f"{name}: {left!r} is not {right!r}"))
-    for part in ("trajectories", "credit", "metrics", "evaluation", "checkpoint"):
+    for part in PARTS:
         at = next((step for step, mark in zip(steps, table[part]) if mark == DIFFERENT), None)
         if at is not None:
             yield _difference(a, b, part, at, *(_fact(fact, part, at) for fact in facts))
-    missing = [(step, part, mark) for step, *marks in zip(steps, *(table[part] for part in PARTS[:4]))
-               for part, mark in zip(PARTS, marks) if mark in (ONLY_A, ONLY_B)]
+    missing = [(step, part, mark) for step, *marks in zip(steps, *(table[part] for part in _MADE))
+               for part, mark in zip(_MADE, marks) if mark in (ONLY_A, ONLY_B)]
     missing += [(step, "checkpoint", mark) for step, mark in zip(steps, table["checkpoint"])
                 if mark in (ONLY_A, ONLY_B) and step == max(steps, default=0)]
     if missing:
         step, part, mark = missing[0]
-        where = "metrics.jsonl" if part in PARTS[:3] else f"{part}s"
+        where = "metrics.jsonl" if part in _MADE[:3] else f"{part}s"
         last = [max(fact.lines, default=0) for fact in facts]
         yield Difference("steps", step, where,
                          f"its {part} is only in {mark}; a has steps up to {last[0]}, b up to {last[1]}")
@@ -246,6 +248,8 @@ def _inside(a: Run, b: Run, part: str, step: int, name: str) -> str:
     """Where two files of one name first differ. Raises StoreError for a file that is damaged."""
     if part == "trajectories":
         found = first_difference(a.groups(step), b.groups(step))
+    elif part == "lint":
+        found = first_difference(*(run.lint(step).as_dict() for run in (a, b)), "lint")
     elif part == "credit":
         columns = _credit_columns(a, b, step, name)
         found = None

@@ -28,6 +28,7 @@ import platform
 import re
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from hashlib import sha256
 from pathlib import Path
@@ -202,8 +203,9 @@ class RunWriter:
         return path
 
     def write_lint(self, step: int, report: LintReport) -> Path:
-        """What the lint said of a step, sealed with it."""
-        content = sealed.sealed_json(report.as_dict(), kind="lint", version=FORMAT)
+        """What the lint said of a step, sealed with it; not how much it looked at, which may depend on the clock."""
+        stable = LintReport(tuple(replace(a, looked=min(a.looked, 1)) for a in report.answers), report.about)
+        content = sealed.sealed_json(stable.as_dict(), kind="lint", version=FORMAT)
         return self._write(step, LINT, memoryview(content))
 
     def commit_step(self, step: int, metrics: Mapping[str, Any], clock: Mapping[str, Any] | None = None) -> None:

@@ -35,7 +35,7 @@ BROKEN = 9  # exit status of a child that `break_at` ended
 TOLD = mmap.mmap(-1, 4)  # shared with the children: the last step that the living child was told is committed
 CALLS = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "ftruncate", "link", "symlink")
 SMALL = {"train.steps": 6, "train.tasks_per_step": 2, "train.group_size": 4, "train.evaluate_every": 2,
-         "train.checkpoint_every": 2, "evaluation.num_tasks": 4}
+         "train.checkpoint_every": 2, "evaluation.num_tasks": 4, "lint.start": False}
 CASES: dict[str, tuple[str, dict]] = {
     "grpo": ("bandit", {}),
     "grpo-minibatches": ("bandit", {"algorithm.epochs": 2, "algorithm.minibatches": 2, "learner.warmup_updates": 9}),

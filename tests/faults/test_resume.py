@@ -30,7 +30,7 @@ from workbench.store import create_run, groups_equal, open_run, reopen_run
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"train.steps": 4, "train.tasks_per_step": 2, "train.group_size": 4, "train.evaluate_every": 2,
-            "train.checkpoint_every": 2, "evaluation.num_tasks": 4}
+            "train.checkpoint_every": 2, "evaluation.num_tasks": 4, "lint.start": False}
 
 
 def small(**settings):
@@ -202,7 +202,7 @@ def test_bad_updates_in_a_row_are_counted_across_a_kill(tmp_path, monkeypatch):
         return replace(whole, advantage_T=advantage_T)
 
     monkeypatch.setattr(GRPO, "credit", poisoned)
-    config = small(learner__max_bad_updates=2, train__checkpoint_every=1)
+    config = small(learner__max_bad_updates=2, train__checkpoint_every=1, lint__mode="off")
     with pytest.raises(LearnerError, match="2 updates in a row were not finite"):
         train_here(config, tmp_path / "run")
     assert open_run(tmp_path / "run").steps() == [1]

@@ -111,9 +111,16 @@ class _Check:
     def before(self, batch: Batch, credit: Credit) -> None:
         """Raises LintError where it finds an error, and that is to end the step."""
         self.batch, self.credit, self.version = batch, credit, self.session.learner.version
-        self.found = before_updates(self.session, self.step, self.groups, batch, credit, self.journal, start=self.start)
-        if self.session.config.lint.mode == "assert":
-            raise_errors(self.found, "so nothing was learned from this step")
+        # What is stored with a step does not depend on where a run was interrupted, so only step 1 holds what is asked
+        # once; a process that goes on with a run asks it again, and only says what it finds.
+        again = self.start and self.step != 1
+        self.found = self._asked(start=self.start and not again)
+        for found in (self.found, self._asked(start=True)) if again else (self.found,):
+            if self.session.config.lint.mode == "assert":
+                raise_errors(found, "so nothing was learned from this step")
+
+    def _asked(self, *, start: bool) -> LintReport:
+        return before_updates(self.session, self.step, self.groups, self.batch, self.credit, self.journal, start=start)
 
     def after(self, outcome: StepOutcome) -> StepOutcome:
         updates = after_updates(self.session, self.step, self.groups, self.batch, self.credit, outcome.reports)
