@@ -232,6 +232,17 @@ def test_r15_text_that_is_lost_or_changed(history):
 # ------------------------------------------------------------------------------------------------ samples, guards
 
 
+@pytest.mark.parametrize("template", FAMILIES)
+def test_r15_a_text_with_the_mark_of_a_space_comes_out_as_the_tokenizer_makes_it(template):
+    """Qwen's normalizer leaves U+2581 alone, Gemma's takes it for a space."""
+    reference = Reference(chat_of(template))
+    backend, said = reference.backend, "bars: ▁▂▁ and ▁ by itself"
+    text = reference.normalized(said)
+    assert ("▁" in text) is (template != "gemma")
+    if template != "gemma":
+        assert text == reference.decode(backend.encode(said, add_special_tokens=False).ids)
+
+
 def test_samples_are_spread_and_others_in_every_step():
     evidence = clean(template="tiny", preset="frozenlake-4x4", tasks=4, group_size=6, seed=2)
     assert chosen(evidence) == list(range(24))

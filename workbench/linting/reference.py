@@ -98,7 +98,14 @@ class Reference:
         """A text as it comes out of the tokenizer again."""
         text = re.sub("[\ud800-\udfff]", "\ufffd", text)
         normalizer = self.backend.normalizer
-        return normalizer.normalize_str(text).replace("▁", " ") if normalizer is not None else text
+        text = normalizer.normalize_str(text) if normalizer is not None else text
+        return text.replace("▁", " ") if self._spaces_are_marked else text
+
+    @cached_property
+    def _spaces_are_marked(self) -> bool:
+        """Whether U+2581 stands for a space, as it does in vocabularies made by SentencePiece: then a text that has one
+        comes out with a space. Elsewhere it is a sign like any other."""
+        return self.decode(self.backend.encode("a▁b", add_special_tokens=False).ids).strip() == "a b"
 
     def cut(self, ids: Sequence[int], start: int = 0) -> list[Piece]:
         """Ids as pieces, cut at control tokens and marks; guards taken out."""
