@@ -9,10 +9,14 @@ import pytest
 
 from tests.linting.clean_rollouts import Recipe, bigram_model, collected
 from workbench.algorithms import GRPO
+from workbench.cells.rollout import rollout
+from workbench.config import load_config
+from workbench.findings import ERROR, Finding, Place
 from workbench.learner import LearnerConfig
 from workbench.learner_probe import probe_of
 from workbench.linting import RULES, Evidence, check
-from workbench.linting.bending import bent_logprobs
+from workbench.linting.bending import bent_logprobs, drawn_as_said, drawn_from_the_model
+from workbench.session import open_session
 from workbench.types import Sampling, Segment, Span
 
 BENDS = ((0.7, 1.0), (1.0, 0.8), (0.7, 0.9))
@@ -70,3 +74,46 @@ def test_bending_by_hand():
     assert np.allclose(np.exp(bent_logprobs(logp_LV, 1.0, 0.7)), [[0.625, 0.375, 0, 0]])
     assert np.allclose(np.exp(bent_logprobs(logp_LV, 0.5, 1.0)), np.square([[0.5, 0.3, 0.15, 0.05]]) / 0.365)
     assert np.allclose(np.exp(bent_logprobs(logp_LV, 1.0, 0.5)), [[1, 0, 0, 0]]), "0.5 is reached by the first"
+
+
+# ------------------------------------------------------------------------------------------------ are they drawn?
+
+
+def freshly_sampled() -> Evidence:
+    session = open_session(load_config("frozenlake"), quiet=True)
+    config, groups = session.config, rollout(session, 4, group_size=12, step=1)
+    probe = probe_of(session.policy.model, config.algorithm, config.learner, config.critic)
+    return Evidence(tuple(map(tuple, groups)), policy_version=0, probe=probe)
+
+
+@pytest.mark.parametrize("bug, words", [(None, ""), ("squared", "are not even"), ("the first again", "are alike")], ids=str)
+def test_random_numbers_that_are_not_uniform_or_used_again_are_told(bug, words, monkeypatch):
+    import workbench.engines.transformers_engine as module
+
+    real = module.sample_rows
+    real_sample = module.TransformersEngine._sample
+
+    def bent(logits_RV, temperature, top_p, uniform):
+        return real(logits_RV, temperature, top_p, uniform**2)
+
+    def again(self, rows, logits_RV):
+        for row in rows:
+            row.uniforms[:] = row.uniforms[0]
+        return real_sample(self, rows, logits_RV)
+
+    if bug == "squared":
+        monkeypatch.setattr(module, "sample_rows", bent)
+    elif bug:
+        monkeypatch.setattr(module.TransformersEngine, "_sample", again)
+    said = [each.what for each in drawn_from_the_model(freshly_sampled()) if isinstance(each, Finding)]
+    assert any(words in what for what in said) if bug else not said, said
+
+
+def test_logprobs_of_tokens_that_are_likelier_than_draws_are_told():
+    rng = np.random.default_rng(5)
+    p_V = np.array([0.6, 0.3, 0.08, 0.02])
+    entropy_M = np.full(2000, -(p_V * np.log(p_V)).sum())
+    fair, bent = np.log(p_V[rng.choice(4, 2000, p=p_V)]), np.log(p_V[rng.choice(4, 2000, p=p_V**2 / (p_V**2).sum())])
+    assert not [s for s in drawn_as_said(fair, entropy_M, Place()) if isinstance(s, Finding)]
+    found = [s for s in drawn_as_said(bent, entropy_M, Place()) if isinstance(s, Finding)]
+    assert found[0].severity == ERROR and "more likely than draws" in found[0].what

@@ -1,4 +1,5 @@
 """Are the logprobs of a bent sampler those that temperature and top-p make of the model's own? (part of R12)
+And does one that is not bent draw by the logprobs that it says? (part of R23, at the end)
 
 The two numbers that are stored with a token cannot tell: how far temperature moves one token depends on all the others.
 So the whole distribution is computed anew, by the plain model of a probe, and bent here by the definitions, which share
@@ -14,14 +15,23 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from workbench.findings import Finding, Looked
+from workbench.findings import ERROR, NOTE, Finding, Looked, Place
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Said
+from workbench.seeds import rng_at
 from workbench.types import Segment, Span
 
 CLEAR = 0.01   # nats: far above the rounding of two float32 passes (logprobs differ by 1e-4), far below a wrong setting
 SHARE = 0.05   # of the tokens: rounding may put one at the edge of the nucleus on its other side, seldom
 ENOUGH = 16
+OPEN = 0.3     # nats of entropy: below it almost all tokens are a little likelier than on average, few much less likely
+DRAWS = 800    # so many open ones before their mean says anything: then a few dozen of the unlikely ones are expected
+STRANGE, IMPOSSIBLE = 6.0, 8.0      # standard errors
+BINS, UNEVEN, BENT = 10, 45.0, 60.0  # chi-square of so many bins: by chance above in 1e-6, and in 1e-9 of all cases
+PLACED = 100   # tokens, before their places in the distribution say anything
+CERTAIN = 0.9  # a likeliest token above this is drawn wherever random numbers lie
+LOOKS = 4      # times the tokens of a probe: without gradients they cost a fraction
+WHOLE = 0.9    # of what was sampled: where credit chose among attempts, it chose among draws
 
 
 def bent_logprobs(logp_LV: np.ndarray, temperature: float, top_p: float) -> np.ndarray:
@@ -82,3 +92,74 @@ def _is_bent(span: Span) -> bool:
     sampling = span.sampling
     return (span.logprobs is not None and len(span) > 0 and span.policy_version in (None, 0) and sampling is not None
             and sampling.bends and sampling.temperature != 0 and sampling.dtype == "float32")
+
+
+# ------------------------------------------------------------------------------------------------ are they drawn?
+
+
+def drawn_as_said(logp_M: np.ndarray, entropy_M: np.ndarray, place: Place) -> Iterator[Said]:
+    """logp + entropy of a token that was drawn from this very distribution is 0 on average, whatever was drawn before
+    it: sums of it are a martingale, also where a turn ends by what was drawn, and its steps are uncorrelated. [M]"""
+    open_M = np.isfinite(logp_M) & (entropy_M > OPEN)
+    surprise = logp_M[open_M].astype(np.float64) + entropy_M[open_M]
+    yield Looked(len(surprise))
+    if len(surprise) < DRAWS:
+        return
+    error = float(np.sqrt((surprise**2).sum()))
+    away = float(surprise.sum()) / max(error, 1e-12)
+    if abs(away) > STRANGE:
+        yield Finding(f"the tokens drawn are {'more' if away > 0 else 'less'} likely than draws from the distribution "
+                      f"of their logprobs: logp + entropy is {surprise.mean():+.4f} nats on average over "
+                      f"{len(surprise)} tokens, {abs(away):.1f} standard errors away from 0. The sampler's random "
+                      "numbers are not uniform, or it draws from another distribution than it says", place,
+                      ERROR if abs(away) > IMPOSSIBLE else NOTE, len(surprise))
+
+
+def drawn_from_the_model(evidence: Evidence) -> Iterator[Said]:
+    """Where in its distribution does each token lie? Its place, in the order of token ids, with a random number between
+    where it begins and where it ends, is uniform and independent of those before it (Rosenblatt 1952), whatever the sampler's method. Random numbers
+    that are not uniform, or the same one at every position of a turn, show in it."""
+    probe = evidence.probe
+    if probe is None or probe.unable is not None or evidence.policy_version not in (None, 0):
+        return
+    left, rng, spans, told = LOOKS * probe.tokens, rng_at("lint.drawn"), [], []
+    for trajectory in evidence.trajectories:
+        for segment in trajectory.segments:
+            if left <= 0 or not any(map(_is_plain, segment.spans)):
+                continue
+            ids_L = np.concatenate([span.token_ids for span in segment.spans]).astype(np.int64)
+            left -= len(ids_L)
+            p_LV = np.exp(probe.predictions(torch.from_numpy(ids_L)).numpy().astype(np.float64))
+            own_L = p_LV[np.arange(len(p_LV)), ids_L[1:]]
+            place_L = np.cumsum(p_LV, axis=1)[np.arange(len(p_LV)), ids_L[1:]] - rng.random(len(p_LV)) * own_L
+            open_L = p_LV.max(1) < CERTAIN
+            for start, span in zip(accumulate((len(span) for span in segment.spans), initial=0), segment.spans):
+                if _is_plain(span) and start:
+                    here = slice(start - 1, start - 1 + len(span))
+                    spans.append(place_L[here])
+                    told.append(place_L[here][open_L[here]])
+    places = np.concatenate([np.zeros(0), *told])
+    yield Looked(len(places))
+    if len(places) < PLACED:
+        return
+    counts = np.bincount(np.clip((places * BINS).astype(int), 0, BINS - 1), minlength=BINS)
+    uneven = float(((counts - len(places) / BINS)**2).sum() / (len(places) / BINS))
+    if uneven > UNEVEN:
+        yield Finding(f"the places of {len(places)} sampled tokens in the model's own distribution are not even: tenth "
+                      f"by tenth {', '.join(map(str, counts))} (chi-square {uneven:.0f}, by chance below {UNEVEN:g}). The "
+                      "sampler's random numbers are not uniform, or it draws from another distribution", Place(
+                          step=evidence.step), ERROR if uneven > BENT else NOTE, len(places))
+    pairs = np.concatenate([np.zeros(0), *((span[1:] - 0.5) * (span[:-1] - 0.5) for span in spans)])
+    away = 12 * float(pairs.sum()) / max(len(pairs), 1)**0.5
+    if len(pairs) >= PLACED and abs(away) > STRANGE:
+        yield Finding(f"the places of tokens that follow on each other in a turn are alike: correlation "
+                      f"{12 * pairs.mean():+.2f} over {len(pairs)} pairs, {abs(away):.0f} standard errors away from 0. "
+                      "The sampler uses a random number again", Place(step=evidence.step),
+                      ERROR if abs(away) > IMPOSSIBLE else NOTE, len(pairs))
+
+
+def _is_plain(span: Span) -> bool:
+    """Sampled by an engine that has a distribution, which nothing bends."""
+    said = span.sampling
+    return (span.logprobs is not None and said is not None and not said.bends and said.dtype == "float32"
+            and said.engine not in ("scripted", "human", ""))

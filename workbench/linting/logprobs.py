@@ -17,7 +17,7 @@ import torch
 
 from workbench.engines.gap import TRAINING_LIMITS
 from workbench.findings import NOTE, Finding, Looked, Missing, Place
-from workbench.linting.bending import WHOLE, against_the_model, drawn_as_said
+from workbench.linting.bending import WHOLE, against_the_model, drawn_as_said, drawn_from_the_model
 from workbench.linting.evidence import Evidence, Update
 from workbench.linting.rule import Rule, Said
 from workbench.types import Sampling
@@ -92,6 +92,7 @@ def logprob_settings(evidence: Evidence) -> Iterator[Said]:
     yield from _batch_columns(evidence, sampled)
     yield from _as_answered(evidence, sampled)
     yield from against_the_model(evidence)
+    yield from drawn_from_the_model(evidence)
 
 
 def _as_declared(evidence: Evidence, sampled: _Sampled) -> Iterator[Said]:
@@ -319,7 +320,7 @@ def _drawn(evidence: Evidence, sampled: _Sampled, first: Update, here: np.ndarra
     counted_T = np.asarray(first.table["weight"])[eligible_T] != 0
     if counted_T.mean() < WHOLE:
         return
-    columns = [np.asarray(first.table[name])[eligible_T][here] for name in ("new_logp", "entropy", "trajectory")]
+    columns = [np.asarray(first.table[name])[eligible_T][here] for name in ("new_logp", "entropy")]
     yield from drawn_as_said(*columns, Place(step=evidence.step, update=first.table.update))
 
 
