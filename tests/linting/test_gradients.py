@@ -293,6 +293,24 @@ def test_an_algorithm_with_a_loss_of_its_own_is_held_to_its_own(monkeypatch):
     assert asked(Loudest()).errors
 
 
+@dataclass(frozen=True)
+class Exponential(GRPO):
+    """Weights of exp(A / beta), which soon have no float any more."""
+
+    beta: float = 0.05
+
+    def loss(self, inputs):
+        weight_M = torch.exp((inputs.advantage_M / self.beta).float())
+        return replace(super().loss(inputs), loss_M=-(weight_M * inputs.logp_M))
+
+
+@pytest.mark.parametrize("beta", [0.05, 0.001])
+def test_a_loss_that_cannot_take_much_credit_is_given_less(beta):
+    answer = asked(Exponential(beta=beta))
+    assert not answer.errors, answer
+    assert any("finite" in f.what for f in answer.notes) is (beta == 0.001)
+
+
 def test_the_finding_points_at_the_trajectory(monkeypatch):
     """One attempt's tokens are left out of the loss: that one is named."""
     real = Learner._forward_backward

@@ -25,7 +25,7 @@ from torch import Tensor
 from workbench.algorithms.base import TERMS, Credit, needs_critic
 from workbench.batch import Batch
 from workbench.errors import ConfigError, DataError
-from workbench.findings import Finding, Looked, Missing, Place
+from workbench.findings import NOTE, Finding, Looked, Missing, Place
 from workbench.linting.evidence import Evidence, Gradient, LearnerProbe
 from workbench.linting.rule import Rule, Said
 from workbench.seeds import rng_at
@@ -42,6 +42,8 @@ RAISED = 0.3              # coefficients that are set are raised to this
 BOUNDS = {"clip_low": 0.15, "clip_high": 0.3}  # different ones, so that one cannot stand in for the other
 PARTS = 4                 # micro-batches, about
 LOUD = 1e4                # times the credit: then any bound on the gradient's norm binds
+NOT_FINITE = ("a finite gradient: by the definition of this loss it is not finite at the ratios and advantages that "
+              "are tried here, and a learner leaves such an update out")
 TRIED = 6                 # trajectories that are asked about one by one where the gradient is off
 
 
@@ -238,6 +240,9 @@ def _moves(algorithm: Algorithm, batch: Batch, rng: np.random.Generator) -> Tens
 def _compare(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[Said]:
     learner = probe.learner(trial.algorithm, trial.batch, trial.credit, trial.micro_batch_tokens)
     plain = probe.plain(trial.algorithm, trial.batch, trial.credit)
+    if not _is_finite(plain):
+        yield Finding(f"{trial.what}: {NOT_FINITE}", Place(step=place.evidence.step), NOTE)
+        return
     yield Looked(len(plain.by_name))
     bound = BOUND_BF16 if probe.bf16 else BOUND
     off = difference(learner, plain, bound)
@@ -283,6 +288,10 @@ def difference(learner: Gradient, plain: Gradient, bound: float) -> str | None:
     return (f"the gradient of {worst[1]} is off by {worst[0]:.2g} of its norm, rounding by less than {bound:g}; all "
             f"together: norm {norms[0]:.4g} instead of {norms[1]:.4g}, cosine {cosine:.4f}, loss {learner.loss:.6g} "
             f"instead of {plain.loss:.6g}{guess}.")
+
+
+def _is_finite(gradient: Gradient) -> bool:
+    return math.isfinite(gradient.loss) and all(bool(g.isfinite().all()) for g in gradient.by_name.values())
 
 
 def _off(probe: LearnerProbe, trial: _Trial, bound: float) -> str | None:
@@ -337,9 +346,16 @@ def _one_step(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[Sa
     optimizer's definition says."""
     two = _weighted(trial, {name: trial.credit.weights_of(name) * (trial.batch.trajectory_of_token_T < 2)
                             for name in TERMS})
-    # So much credit that no bound on the gradient's norm is above it.
-    two = replace(two, credit=replace(two.credit, advantage_T=LOUD * two.credit.advantage_T))
-    moved, expected, handed, due, *rest = probe.moved(two.algorithm, two.batch, two.credit)
+    # So much credit that no bound on the gradient's norm is above it; less where a loss of yours cannot take as much.
+    for loud in (LOUD, 1.0, 1 / LOUD):
+        tried, turned = (replace(two, credit=replace(two.credit, advantage_T=by * two.credit.advantage_T))
+                         for by in (loud, -loud))
+        if all(_is_finite(probe.learner(each.algorithm, each.batch, each.credit)) for each in (tried, turned)):
+            break
+    else:
+        yield Missing(NOT_FINITE)
+        return
+    moved, expected, handed, due, *rest = probe.moved(tried.algorithm, tried.batch, tried.credit)
     yield Looked(len(expected))
     where = Place(step=place.evidence.step)
     for critic in (False, True):
