@@ -172,3 +172,21 @@ def test_a_loss_of_yours_is_not_ours_to_judge():
     without = answer(replace(made("two passes"), updates=tuple(u._replace(metrics={}) for u in made("two passes").updates)),
                      "R18")
     assert any("metrics" in what for what in without.missing) and not without.errors
+
+
+def test_an_update_is_left_out_for_what_its_numbers_say():
+    evidence = made("plain")
+    first = evidence.updates[0]
+
+    def said(skipped, **metrics) -> list[str]:
+        other = first._replace(skipped=skipped, metrics=dict(first.metrics) | metrics)
+        return errors(replace(evidence, updates=(other,)), "R18")
+
+    assert not said(None)
+    broken = f"not finite (loss {first.metrics['loss']}, gradient norm {first.metrics['grad_norm']}): overflow"
+    assert any("a sound update was thrown away" in what for what in said(broken))
+    assert any("exactly zero; its norm is" in what for what in said("nothing to learn: the gradient is exactly zero"))
+    assert any("moved all the same" in what for what in said(None, grad_norm=0.0))
+    finite = {name: value for name, value in first.metrics.items() if name != "grad_norm"}
+    other = first._replace(skipped=broken, metrics=finite)
+    assert not any("thrown away" in what for what in errors(replace(evidence, updates=(other,)), "R18"))

@@ -117,8 +117,8 @@ def drawn_as_said(logp_M: np.ndarray, entropy_M: np.ndarray, place: Place) -> It
 
 def drawn_from_the_model(evidence: Evidence) -> Iterator[Said]:
     """Where in its distribution does each token lie? Its place, in the order of token ids, with a random number between
-    where it begins and where it ends, is uniform and independent of those before it (Rosenblatt 1952), whatever the sampler's method. Random numbers
-    that are not uniform, or the same one at every position of a turn, show in it."""
+    where it begins and where it ends, is uniform and independent of those before it (Rosenblatt 1952), whatever the
+    sampler's method. Random numbers that are not uniform, or the same one at every position of a turn, show in it."""
     probe = evidence.probe
     if probe is None or probe.unable is not None or evidence.policy_version not in (None, 0):
         return

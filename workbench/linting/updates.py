@@ -50,6 +50,7 @@ def _check(evidence: Evidence) -> Iterator[Said]:
         own = recomputed(update.table.columns, algorithm)
         yield Looked(len(own.at))
         yield from _tokens(evidence, update, own)
+        yield from _left_out(evidence, update)
         if update.skipped is None or "not finite" not in update.skipped:
             yield from _figures(evidence, update, own)
         if number == 0:
@@ -144,6 +145,33 @@ def _passes(evidence: Evidence) -> Iterator[Said]:
             if len(missing):
                 yield Finding("not used, though other tokens of its trajectory are: a trajectory is trained whole",
                               _place(evidence, update, int(missing[0])), count=len(missing))
+
+
+def _left_out(evidence: Evidence, update: Update) -> Iterator[Said]:
+    """An update is left out for what its numbers say, and made otherwise."""
+    said, metrics, columns = update.skipped, update.metrics, update.table.columns
+    norm = metrics.get("grad_norm")
+    yield Looked(1)
+    if said is None:
+        if norm == 0:
+            yield Finding("the gradient is exactly zero, and the weights were moved all the same: by what the optimizer "
+                          "remembers of other batches", _place(evidence, update))
+        return
+    if "exactly zero" in said and norm is not None and norm != 0:
+        yield Finding(f"it was left out, as if the gradient were exactly zero; its norm is {norm:.6g}",
+                      _place(evidence, update))
+    if "not finite" not in said or "loss" not in metrics or norm is None:
+        return  # numbers that are not finite are not among the metrics
+    used_T = columns["used"]
+    names = [name for name in ("new_logp", "old_logp", "entropy", "ratio", "advantage", "weight", "ref_logp", "value",
+                               "new_value") if name in columns]
+    broken = [name for name in names if not np.isfinite(columns[name][used_T]).all()]
+    figures = [name for name in ("grad_norm", "critic_grad_norm", "loss", "value_loss")
+               if not math.isfinite(metrics.get(name, 0.0))]
+    lost = bool({"critic_weight", "value", "return"} & columns.keys()) and not {"critic_grad_norm", "value_loss"} <= metrics.keys()
+    if not broken and not figures and not lost:
+        yield Finding(f"it was left out as not finite, but loss {metrics['loss']:.6g}, gradient norm {norm:.6g} and "
+                      "every number per token are finite: a sound update was thrown away", _place(evidence, update))
 
 
 def _nothing_used(evidence: Evidence, update: Update) -> Iterator[Said]:
