@@ -190,3 +190,11 @@ def test_an_update_is_left_out_for_what_its_numbers_say():
     finite = {name: value for name, value in first.metrics.items() if name != "grad_norm"}
     other = first._replace(skipped=broken, metrics=finite)
     assert not any("thrown away" in what for what in errors(replace(evidence, updates=(other,)), "R18"))
+
+
+@pytest.mark.parametrize("name", ["logp_gap_mean", "logp_gap_max", "raw_ratio_mean", "raw_ratio_outside", "mismatch_kl"])
+def test_the_gap_of_sampler_and_trainer_is_recomputed(name):
+    evidence = made("plain")
+    assert name in evidence.updates[0].metrics and not errors(evidence, "R18")
+    wrong = with_metric(evidence, 0, **{name: evidence.updates[0].metrics[name] * 1.01 + 1e-3})
+    assert any(what.startswith(name) for what in errors(wrong, "R18"))

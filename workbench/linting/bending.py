@@ -146,8 +146,8 @@ def drawn_from_the_model(evidence: Evidence) -> Iterator[Said]:
     uneven = float(((counts - len(places) / BINS)**2).sum() / (len(places) / BINS))
     if uneven > UNEVEN:
         yield Finding(f"the places of {len(places)} sampled tokens in the model's own distribution are not even: tenth "
-                      f"by tenth {', '.join(map(str, counts))} (chi-square {uneven:.0f}, by chance below {UNEVEN:g}). The "
-                      "sampler's random numbers are not uniform, or it draws from another distribution", Place(
+                      f"by tenth {', '.join(map(str, counts))} (chi-square {uneven:.0f}, by chance below {UNEVEN:g}). "
+                      "The sampler's random numbers are not uniform, or it draws from another distribution", Place(
                           step=evidence.step), ERROR if uneven > BENT else NOTE, len(places))
     pairs = np.concatenate([np.zeros(0), *((span[1:] - 0.5) * (span[:-1] - 0.5) for span in spans)])
     away = 12 * float(pairs.sum()) / max(len(pairs), 1)**0.5

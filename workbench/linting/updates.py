@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.findings import NOTE, Finding, Looked, Missing, Place
+from workbench.findings import ERROR, NOTE, Finding, Looked, Missing, Place
 from workbench.linting.credit import columns_of
 from workbench.linting.evidence import Evidence, Update
 from workbench.linting.rule import Rule, Said
@@ -55,6 +55,7 @@ def _check(evidence: Evidence) -> Iterator[Said]:
             yield from _figures(evidence, update, own)
         if number == 0:
             yield from _on_policy(evidence, update, own)
+            yield from _gap(evidence, update)
 
 
 def _place(evidence: Evidence, update: Update, token: int | None = None) -> Place:
@@ -145,6 +146,35 @@ def _passes(evidence: Evidence) -> Iterator[Said]:
             if len(missing):
                 yield Finding("not used, though other tokens of its trajectory are: a trajectory is trained whole",
                               _place(evidence, update, int(missing[0])), count=len(missing))
+
+
+def _gap(evidence: Evidence, update: Update) -> Iterator[Said]:
+    """What the step's first update says of sampler and trainer, from the spans' own logprobs and the column."""
+    columns, metrics = update.table.columns, update.metrics
+    spans = [span for t in evidence.trajectories for segment in t.segments for span in segment.spans
+             if span.logprobs is not None]
+    at = np.flatnonzero(columns["eligible"])
+    if not metrics or update.skipped is not None or sum(len(span.token_ids) for span in spans) != len(at):
+        return
+    plain = [span.plain_logprobs if span.plain_logprobs is not None else
+             span.logprobs if span.sampling is None or not span.sampling.bends else
+             np.full(len(span.token_ids), np.nan) for span in spans]
+    change = columns["new_logp"][at].astype(np.float64) - np.concatenate([np.zeros(0), *plain])
+    change = change[columns["used"][at] & ~np.isnan(change)]
+    if not len(change) or np.abs(change).max() > 20:
+        return
+    yield Looked(len(change))
+    ratio = np.exp(change)
+    near = np.minimum(np.abs(ratio - 0.9), np.abs(ratio - 1.1)).min() < 1e-5
+    due = {"logp_gap_mean": np.abs(change).mean(), "logp_gap_max": np.abs(change).max(),
+           "raw_ratio_mean": ratio.mean(), "mismatch_kl": (ratio - 1 - change).mean()}
+    due |= {} if near else {"raw_ratio_outside": ((ratio < 0.9) | (ratio > 1.1)).mean()}
+    for name, value in due.items():
+        said = metrics.get(name)
+        # Both logprobs are float32: their difference is known to a few of their last bits.
+        if said is None or not abs(float(said) - value) <= 1e-4 * abs(value) + 2e-6:
+            yield Finding(f"{name} is reported as {said if said is None else f'{float(said):.7g}'}, sampler and trainer "
+                          f"make it {value:.7g}", _place(evidence, update), NOTE if said is None else ERROR)
 
 
 def _left_out(evidence: Evidence, update: Update) -> Iterator[Said]:
