@@ -374,6 +374,22 @@ def test_faults_are_no_findings():
     assert not replayed([[nothing]]).findings
 
 
+def test_an_environment_that_is_not_the_same_twice_is_a_note():
+    """A judge, a clock: it should have said so, and nobody's record is wrong."""
+    ticks = iter(range(10_000))
+
+    @dataclass(frozen=True)
+    class Judged(FrozenLake):
+        def make(self):
+            env = super().make()
+            step = env.step
+            env.step = lambda text: replace(step(text), reward=float(next(ticks)))
+            return env
+
+    answer = replayed(recorded(), Judged(slip=0.4, max_moves=12))
+    assert not answer.errors and "declare deterministic = False" in answer.notes[0].what
+
+
 def test_what_collect_makes_replays():
     """Through the engine, the chat format and the runner, slips and unreadable answers included."""
     tokenizer = build_tokenizer([LAKE.instructions] * 3 + ["Moves left: 10 P _ O G"] * 3)

@@ -14,6 +14,7 @@ import math
 import pickle
 import random
 import threading
+import time
 import types
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from workbench.types import Observation, StepResult, StopReason, Task, Trajector
 
 PLAYED = 4            # attempts that are played alone and among each other
 MOST_PARTS = 20_000   # objects of an environment that are looked at
+ENOUGH_S = 0.02       # of replaying in a step, after which no further attempt is begun: environments may be slow
 WAIT_S = 0.2          # for a runner's answers, at a time; a runner has its own deadlines
 
 
@@ -397,14 +399,21 @@ def _replayed(evidence: Evidence) -> Iterator[Said]:
     strangers = [evidence.trajectories[n].task.env for n in chosen if evidence.trajectories[n].task.env != family.name]
     if strangers:
         yield Missing(f"the environment {strangers[0]}")
+    began = time.monotonic()
     for n in chosen:
         trajectory = evidence.trajectories[n]
         if trajectory.task.env != family.name:
             continue
+        if evidence.samples is not None and time.monotonic() - began > ENOUGH_S:
+            return
         yield Looked(len(trajectory.turns))
         found = _differs(family, trajectory)
         if found is not None:
             turn, what, severity = found
+            script = _Script(trajectory.task, trajectory.dynamics_seed, tuple(turn.text for turn in trajectory.turns))
+            if severity != NOTE and _alone(family, script) != _alone(family, script):
+                what, severity = (f"replayed twice, this attempt does not go the same way twice, so what is recorded "
+                                  f"cannot be compared ({what}): declare deterministic = False in its family"), NOTE
             place = evidence.place(n) if turn is None else evidence.place(n, turn=turn)
             yield Finding(what, place, severity)
 
