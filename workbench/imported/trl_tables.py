@@ -26,6 +26,8 @@ EXTRAS = {
 NO_IDS = ("token ids: TRL's table holds texts, so R1, R3, R4, R5, R12 and R22 cannot be checked; a reward function "
           "that calls log_extra('completion_ids', completion_ids) adds them, and what a rollout_func returns besides "
           "its three keys (prompt ids, a mask, logprobs under names of your own) can be added likewise")
+NO_MASK = ("a mask beside the token ids: which of them are trained is not known, so R3 and R5 cannot be checked; a "
+           "reward function can add it by log_extra('completion_mask', mask)")
 GROUPS = "group ids: TRL writes none; equal prompts of a step are taken as a group, so R7 cannot be checked"
 WEIGHTS = "the weights of several reward functions: their sum is not known, so R6, R8 and R16 cannot be checked"
 
@@ -63,15 +65,12 @@ def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
     given = {field: next((row[column] for column in columns if row.get(column) is not None), None)
              for field, columns in EXTRAS.items()}
     completion = ids(given["completion_ids"], "completion_ids")
-    mask = flags(given["mask"], "the mask")
-    if mask is None and completion is not None:
-        mask = flags([1] * len(completion), "the mask")  # TRL trains all of a completion that no tool had a part in
     prompt_text, step = text_of(row.get("prompt")), name(row.get("step"), 12)
     rewards = reward_columns(row)
     reward = number(row[rewards[0]], rewards[0]) if len(rewards) == 1 else None
     return [RawSequence(
         attempt=f"step {step}, {where}", group=f"step {step}: {prompt_name(prompt_text)}", number=0, grouped=False,
-        prompt_ids=ids(given["prompt_ids"], "prompt_ids"), completion_ids=completion, mask=mask,
+        prompt_ids=ids(given["prompt_ids"], "prompt_ids"), completion_ids=completion, mask=flags(given["mask"], "the mask"),
         logprobs=numbers(given["logprobs"], "logprobs"), advantage=number(row.get("advantage"), "advantage"),
         reward=None if reward is None or math.isnan(reward) else reward,  # NaN: every reward function said None
         truncated=None if given["truncated"] is None else bool(given["truncated"]),
@@ -90,6 +89,8 @@ def reward_columns(row: Mapping[str, Any]) -> list[str]:
 def missing(sequences: list[RawSequence], rows: list[dict[str, Any]]) -> list[str]:
     """What these tables do not tell. `rows` are the first ones."""
     said = [] if any(sequence.completion_ids is not None for sequence in sequences) else [NO_IDS]
+    if any(sequence.completion_ids is not None and sequence.mask is None for sequence in sequences):
+        said.append(NO_MASK)
     if rows and len(reward_columns(rows[0])) > 1:
         said.append(WEIGHTS)
     return [*said, GROUPS]
