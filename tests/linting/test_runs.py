@@ -171,3 +171,14 @@ def test_the_same_fates_in_two_steps():
     steps[2] = steps[2]._replace(fates=steps[1].fates)
     (found,) = asked(tuple(steps)).errors
     assert found.place.step == 3 and "of step 2" in found.what and found.count == len(steps[1].fates)
+
+
+def test_a_step_with_exactly_the_tasks_of_the_one_before_is_noted():
+    def fates(step: int, first: int) -> tuple[str, ...]:
+        return tuple(f"task-{first + k}|{100 * step + k}" for k in range(4))
+
+    steps = run()
+    same = tuple(row._replace(fates=fates(row.step, 0)) for row in steps)
+    other = tuple(row._replace(fates=fates(row.step, 4 * row.step)) for row in steps)
+    assert sum("the tasks of the step before" in finding.what for finding in asked(same).findings) == 3
+    assert not asked(same).errors and not asked(other).findings

@@ -111,6 +111,8 @@ def _check(evidence: Evidence) -> Iterator[Said]:
             yield from _versions(known, now)
             yield from _updates(known, now)
             yield from _learning_rate(known, now)
+        if known is not None:
+            yield from _other_tasks(known, now)
         yield from _metrics(now)
         before = now
     made = [row.metrics["updates"] for row in steps if "updates" in row.metrics]
@@ -189,6 +191,14 @@ def _left_out(before: StepFacts | None, now: StepFacts) -> float:
     if not any(name in now.metrics for name in names):
         return 0.0
     return sum(now.metrics.get(name, 0) - (before.metrics.get(name, 0) if before is not None else 0) for name in names)
+
+
+def _other_tasks(before: StepFacts, now: StepFacts) -> Iterator[Said]:
+    """Tasks are drawn anew in every step; where there are few, all of them may come again."""
+    tasks = [sorted({fate.rpartition("|")[0] for fate in row.fates}) for row in (before, now)]
+    if len(tasks[0]) >= 4 and tasks[0] == tasks[1]:
+        yield Finding(f"it has exactly the tasks of the step before ({len(tasks[0])} of them): where the environment has "
+                      "more, the draw does not go by the step", Place(step=now.step), severity=NOTE)
 
 
 def _learning_rate(before: StepFacts | None, now: StepFacts) -> Iterator[Said]:
