@@ -197,7 +197,9 @@ def test_one_token_far_off():
     new = table["new_logp"].copy()
     new[at] -= 0.3
     wrong = Update(replace(table, columns=dict(table.columns) | {"new_logp": new}), {}, None)
-    (found,) = ask(replace(evidence, updates=(wrong,)), "R23").errors
+    answer = ask(replace(evidence, updates=(wrong,)), "R23")
+    (found,) = answer.notes
+    assert not answer.errors, "one by itself"
     assert found.place.position == int(table["position"][at]) and found.place.turn == int(table["turn"][at])
 
 
