@@ -246,3 +246,14 @@ def test_reading_needs_neither_torch_nor_transformers():
 def test_a_json_list_as_text_is_a_list_of_ids():
     row = rows_of("verl_generations_v0_with_ids.jsonl")[0]
     assert isinstance(row["response_ids"], str) and isinstance(json.loads(row["response_ids"]), list)
+
+
+def test_a_table_without_a_mask_gets_none():
+    """What a tool wrote may stand in these ids, so nobody can say that all of them are trained."""
+    from workbench.imported import trl_tables
+
+    row = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.5, "completion_ids": [7, 8]}
+    sequences = trl_tables.sequences_of(row, "row 0")
+    assert sequences[0].mask is None and trl_tables.NO_MASK in trl_tables.missing(sequences, [row])
+    told = trl_tables.sequences_of(row | {"completion_mask": [1, 0]}, "row 0")
+    assert told[0].mask.tolist() == [1, 0] and trl_tables.NO_MASK not in trl_tables.missing(told, [row])
