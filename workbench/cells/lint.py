@@ -64,7 +64,7 @@ class Linted:
     def text(self) -> str:
         return self.report.text
 
-    def view(self, max_findings: int = 8) -> View:
+    def view(self, max_findings: int = 4) -> View:
         """The answers of all rules, and the tokens that the first findings point at, marked."""
         from workbench.views import show_lint
 

@@ -18,7 +18,7 @@ FOUND = ("#b2182b", "#ffffff")  # background and ink of the tokens that a findin
 
 
 def show_lint(report: LintReport, trajectories: Sequence[Trajectory] = (), token_texts: TokenTexts | None = None, *,
-              max_findings: int = 8) -> View:
+              max_findings: int = 4) -> View:
     """One row a rule: passed, not checked (and which evidence was missing), or what it found, where, what that means
     for training and how to mend it. Under it, for the first findings that point at tokens, these tokens in their place.
 
@@ -78,15 +78,19 @@ def _tokens(finding: Finding, trajectory: Trajectory, token_texts: TokenTexts) -
     low, high = max(0, begin - AROUND), min(len(segment), end + AROUND)
     texts = token_texts(segment.token_ids[low:high].tolist())
     kind_T = kinds_of(segment)[low:high]
-    spans, words = [], []
-    for i, text in enumerate(texts):
-        at, found = low + i, begin <= low + i < end
-        background, ink = FOUND if found else (KINDS[kind_T[i]].background, KINDS[kind_T[i]].foreground)
-        opened, closed = "▶" * (at == begin), "◀" * (at == end - 1)
-        shown = f"{opened}{text}{closed}"
-        spans.append(tag("span", shown.replace("\n", "⏎\n"), title=f"token {at}: {KINDS[kind_T[i]].meaning}", style=(
+    found_T = [begin <= low + i < end for i in range(len(texts))]
+    words = [f"{'▶' * (low + i == begin)}{text}{'◀' * (low + i == end - 1)}" for i, text in enumerate(texts)]
+    spans, i = [], 0
+    while i < len(texts):  # neighbours of one author are one element; each token of the finding stands by itself
+        stop = i + 1
+        while stop < len(texts) and not found_T[i] and not found_T[stop] and kind_T[stop] == kind_T[i]:
+            stop += 1
+        look = KINDS[kind_T[i]]
+        background, ink = FOUND if found_T[i] else (look.background, look.foreground)
+        shown = "".join(words[i:stop]).replace("\n", "⏎\n")
+        spans.append(tag("span", shown, title=f"token {low + i}: {look.meaning}", style=(
             f"background-color:{background};color:{ink};border-right:1px solid {m.CARD};padding:1px 0")))
-        words.append(shown)
+        i = stop
     before, after = "… " if low else "", " …" if high < len(segment) else ""
     style = f"font-family:{m.MONO};font-size:12px;line-height:1.75;white-space:pre-wrap;overflow-wrap:break-word"
     html = tag("div", before, *spans, after, style=f"background-color:{m.CARD};color:{m.INK};{style}")
