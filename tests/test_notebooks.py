@@ -21,6 +21,7 @@ SMALL = {
     "02_masks": {"group_size": 4, "num_tasks": 2, "critic_steps": 1},
     "03_advantages": {"steps": 1, "bias_tasks": "stop_continue", "bias_error": 0.2},
     "04_train": {"steps": 2, "stop_after": 1, "tasks_per_step": 1, "num_tasks": 4},
+    "05_silent_bugs": {"steps": 1, "num_tasks": 4, "audit_steps": 1},
 }
 
 by_name = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -36,6 +37,9 @@ def test_it_runs_under_papermill_with_other_parameters(path, tmp_path):
     if path.stem == "04_train":
         assert any(text.startswith("equal: to the last bit") for text in texts), "stopped and resumed, or never interrupted"
         assert any(text.startswith("different: config.json: learner.lr") for text in texts)
+    if path.stem == "05_silent_bugs":
+        assert sum("R6   FINDING" in text for text in texts) == 1 and sum("R2   FINDING" in text for text in texts) == 1
+        assert "nothing was learned from this step" in str(ran.notebook) and "stale weights" in texts[-1]
     if path.stem == "00_tour":
         assert (tmp_path / "runs/tour/metrics.jsonl").read_text().count("\n") == SMALL["00_tour"]["steps"]
         assert any("1/1 · 100 %" in text for text in texts), "the progress line is saved in its final state"

@@ -15,7 +15,7 @@ from workbench.replay import replay_step
 from workbench.run_diff import compare_runs
 from workbench.store import open_run
 
-SETTINGS = {"train.steps": 2, "train.tasks_per_step": 4, "train.group_size": 4, "train.evaluate_every": 0,
+SETTINGS = {"train.steps": 2, "train.tasks_per_step": 4, "train.group_size": 4, "train.evaluate_every": 0, "lint.start": False,
             "train.checkpoint_every": 1, "evaluation.num_tasks": 2, "algorithm.kind": "starpo_s",
             "algorithm.minibatch_size": 4}
 

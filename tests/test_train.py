@@ -19,7 +19,7 @@ from workbench.session import open_session, reopen
 from workbench.store import create_run, open_run
 from workbench.types import Source
 
-TINY = {"train.steps": 2, "train.tasks_per_step": 3, "train.group_size": 4, "train.evaluate_every": 0,
+TINY = {"train.steps": 2, "train.tasks_per_step": 3, "train.group_size": 4, "train.evaluate_every": 0, "lint.start": False,
         "evaluation.num_tasks": 8}
 
 
