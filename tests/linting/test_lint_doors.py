@@ -21,8 +21,10 @@ TINY = {"train.steps": 2, "train.tasks_per_step": 2, "train.group_size": 4, "tra
 
 
 @pytest.fixture
-def only(monkeypatch):
+def only():
     """Puts one rule of the test's own in the place of all rules; returns what it was asked with."""
+    every = dict(RULES)
+
     def put(*said, when="step", needs=()):
         asked = []
 
@@ -30,12 +32,13 @@ def only(monkeypatch):
             asked.append(evidence)
             return [s(evidence) if callable(s) else s for s in said]
 
-        for rule in list(RULES):
-            monkeypatch.delitem(RULES, rule)
-        monkeypatch.setitem(RULES, "R99", Rule("R99", "a rule", "it means this.", "do that.", needs, answer, when))
+        RULES.clear()
+        RULES["R99"] = Rule("R99", "a rule", "it means this.", "do that.", needs, answer, when)
         return asked
 
-    return put
+    yield put
+    RULES.clear()
+    RULES.update(every)  # in their order
 
 
 @pytest.fixture
@@ -121,13 +124,13 @@ def test_two_equal_runs_have_equal_summaries(tmp_path):
     assert trained(tmp_path, "a").digest() == trained(tmp_path, "b").digest()
 
 
-def test_what_the_lint_stopped_can_be_looked_at_and_gone_on_with(only, tmp_path, monkeypatch):
+def test_what_the_lint_stopped_can_be_looked_at_and_gone_on_with(only, tmp_path):
     only(Finding("x"))
     with pytest.raises(LintError):
         trained(tmp_path)
     folder = tmp_path / "run/steps/step-00000001"
     assert {path.name for path in folder.iterdir()} == {"trajectories.parquet", "lint.json"}
-    monkeypatch.delitem(RULES, "R99")
+    del RULES["R99"]
     assert wb.resume_here(tmp_path / "run").steps() == [1, 2]
 
 
