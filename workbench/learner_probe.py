@@ -368,8 +368,14 @@ class _Facts(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch, credit: Credit, here: slice, logp_L: Tensor, entropy_L: Tensor) -> _Facts:
-        old_L = logp_L.detach() if batch.old_logp_T is None else batch.old_logp_T[here].float()
-        reference_L = None if batch.ref_logp_T is None else batch.ref_logp_T[here].float()
+        # Where nothing is trained a fact need not be there, and even at weight zero a NaN would reach the gradient.
+        idle_L = ~credit.trained_T[here]
+
+        def known(values_T: Tensor) -> Tensor:
+            return torch.where(idle_L, logp_L.detach(), values_T[here].float())
+
+        old_L = logp_L.detach() if batch.old_logp_T is None else known(batch.old_logp_T)
+        reference_L = None if batch.ref_logp_T is None else known(batch.ref_logp_T)
         return cls(logp_L, entropy_L, old_L, batch.rollout_logp_T[here].float(), reference_L,
                    credit.advantage_T[here].float(), credit.weight_T[here] != 0)
 
