@@ -16,7 +16,8 @@ from workbench.errors import LearnerError
 from workbench.store import create_run, open_run
 from workbench.types import CreditTable
 
-TINY = ["train.steps=2", "train.tasks_per_step=3", "train.group_size=4", "train.evaluate_every=0", "evaluation.num_tasks=8"]
+TINY = ["train.steps=2", "train.tasks_per_step=3", "train.group_size=4", "train.evaluate_every=0", "evaluation.num_tasks=8",
+        "lint.start=false"]
 SETTINGS = [word for setting in TINY for word in ("--set", setting)]
 
 

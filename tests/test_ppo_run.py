@@ -16,7 +16,7 @@ from workbench.run_diff import compare_runs
 from workbench.session import open_session, reopen
 from workbench.store import open_run
 
-SETTINGS = {"train.steps": 3, "train.tasks_per_step": 2, "train.group_size": 3, "train.evaluate_every": 0,
+SETTINGS = {"train.steps": 3, "train.tasks_per_step": 2, "train.group_size": 3, "train.evaluate_every": 0, "lint.start": False,
             "train.checkpoint_every": 1, "evaluation.num_tasks": 4, "algorithm.kind": "ppo", "algorithm.minibatches": 2,
             "algorithm.kl_coef": 0.01}
 

@@ -124,6 +124,7 @@ def test_summary_counts_recall_precision_and_false_alarms():
 # ------------------------------------------------------------------------------------------------ all the way
 
 
+@pytest.mark.full
 def test_bugs_are_named_and_twins_are_clean_end_to_end(tmp_path, capsys):
     """Three scenes of the battery only; `make silent-bugs` asks all."""
     answer = tmp_path / "answer.json"

@@ -97,6 +97,7 @@ def test_stale_by_one_step():
     assert "one update ago" in report.verdict and report.left.mean < 1e-5
 
 
+@pytest.mark.full
 def test_stale_by_one_step_under_the_rounding_of_bfloat16():
     session = session_after(1, **{"engine.dtype": "bfloat16", "learner.lr": 3e-5})
     sync_one_behind(session)
@@ -108,6 +109,7 @@ def test_stale_by_one_step_under_the_rounding_of_bfloat16():
     assert report.named == ("stale weights",) and report.steps[-1].kind == "stale weights", report.verdict
 
 
+@pytest.mark.full
 def test_tied_head_one_update_old_under_the_rounding_of_bfloat16():
     """Less than rounding at every token: only the whole distributions, all together, tell."""
     session = session_after(1, **{"engine.dtype": "bfloat16", "learner.lr": 3e-5})
