@@ -27,8 +27,10 @@ SMALL = {
 by_name = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
-# Three runs and two audits: it has its place among the fuller counts.
-@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem, marks=[pytest.mark.full] * (path.stem == "05_silent_bugs"))
+LONG = ("02_masks", "03_advantages", "05_silent_bugs")  # run among the fuller counts
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem, marks=[pytest.mark.full] * (path.stem in LONG))
                                   for path in NOTEBOOKS])
 def test_it_runs_under_papermill_with_other_parameters(path, tmp_path):
     ran = run(path, tmp_path, SMALL.get(path.stem, {}))
