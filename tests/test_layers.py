@@ -24,7 +24,7 @@ LAYERS: dict[str, float] = {
     # 1: pure tensor functions; one tokenizer; flat storage
     "ops": 1.0, "chat": 1.0, "tiny_tokenizer": 1.0, "batch": 1.1,
     # 2: problems, samplers, how credit is given
-    "envs": 2.0, "tools": 2.1, "engines": 2.0, "algorithms": 2.0, "metrics": 2.0, "rounding": 2.0,
+    "retrieval": 1.9, "qa": 1.92, "tools": 1.95, "envs": 2.0, "engines": 2.0, "algorithms": 2.0, "metrics": 2.0, "rounding": 2.0,
     "demonstrations": 2.1,
     # 3: attempts, weights, files, pictures
     "sealed": 3.0, "workers": 3.05, "writer": 3.1, "columns": 3.2, "store": 3.3, "run_diff": 3.4, "follow": 3.4, "collect": 3.1, "policy": 3.0,
@@ -83,6 +83,9 @@ INSTEAD: dict[str, str] = {
     "mismatch": "the finished report",
     "imported": "the sequences that were read",
     "dumps": "the arrays",
+    "retrieval": "an opened searcher (the protocol in retrieval/base.py)",
+    "qa": "the question, as a Task",
+    "tools": "the tools that are already made",
 }
 
 # Rooms that open on any laptop: neither these nor anything they import may need a tensor library.
@@ -93,6 +96,8 @@ TENSOR_FREE = (
     "seeds",
     "stats",
     "envs",
+    "retrieval",
+    "qa",
     "tools",
     "views",
     "sealed",

@@ -25,7 +25,7 @@ from workbench.envs.runners import EnvAnswer, EnvRunner, InlineRunner, ThreadRun
 from workbench.errors import ConfigError, EngineError, EnvError, WorkbenchError
 from workbench.sealed import plain
 from workbench.seeds import seed_of
-from workbench.types import Group, Observation, Sampling, StepResult, StopReason, Task, Trajectory, Turn
+from workbench.types import Group, Observation, Sampling, StepResult, StopReason, Task, ToolCall, Trajectory, Turn
 from workbench.workers import ProcessRunner
 
 
@@ -253,11 +253,19 @@ def _answered(action: Turn, result: StepResult) -> Turn:
     if not isinstance(info.get("success", False), bool):
         raise EnvError(f"info['success'] of a StepResult is true or false, got {info['success']!r}")
     return Turn(
-        action.index, action.text, action.finish, moves=tuple(moves), reply=result.observation.messages,
+        action.index, action.text, action.finish, moves=tuple(moves), tool_calls=_calls(result.tool_calls),
+        reply=result.observation.messages,
         reward=None if result.reward is None else _number(result.reward, "reward"),
         reward_parts={name: _number(value, f"reward part {name!r}") for name, value in result.reward_parts.items()},
         state_key=action.state_key, info=info,
     )
+
+
+def _calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+    if not all(isinstance(call, ToolCall) and isinstance(call.name, str) for call in calls):
+        raise EnvError(f"tool_calls of a StepResult are ToolCalls, got {calls!r}")
+    return tuple(ToolCall(call.name, plain(call.arguments, f"arguments of the call of {call.name!r}"), call.call_id)
+                 for call in calls)
 
 
 def _number(value: Any, what: str) -> float:

@@ -26,6 +26,11 @@ class EnvError(WorkbenchError, RuntimeError):
     """An environment or a task is wrong in a way that its author must mend."""
 
 
+class ToolError(WorkbenchError, ValueError):
+    """A tool cannot be offered: its schema, its signature or where it comes from is wrong. (A *call* that goes wrong is
+    no error of ours: it is text that the agent can act on.)"""
+
+
 class EngineError(WorkbenchError, RuntimeError):
     """A sampler could not answer, or answered something that cannot be true."""
 

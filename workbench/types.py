@@ -110,7 +110,8 @@ class StepResult:
 
     `reward` is what this turn earned (None: could not be scored); `reward_parts` names what it is made of and sums to
     it. `terminated`: the task is over. `truncated`: a limit of the environment ran out. `info` is for people: JSON
-    values such as `success` (bool), `moves` (list), `valid_format` (bool), `state` (text drawn in views).
+    values such as `success` (bool), `moves` (list), `valid_format` (bool), `state` (text drawn in views). `tool_calls`
+    are the calls that the action was read as, in its order.
     """
 
     observation: Observation
@@ -119,6 +120,10 @@ class StepResult:
     terminated: bool = False
     truncated: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
+    tool_calls: tuple[ToolCall, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tool_calls", tuple(self.tool_calls))
 
 
 # ------------------------------------------------------------------------------------------------ tasks

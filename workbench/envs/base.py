@@ -23,7 +23,8 @@ class Env(Protocol):
     def step(self, action_text: str) -> StepResult:
         """Take the whole text the policy wrote in its turn. Bad text is answered, not raised (law 10)."""
 
-    # Optional, found by hasattr:  snapshot() -> JSON value;  restore(snapshot) -> None;  state_key() -> str
+    # Optional, found by hasattr:  snapshot() -> JSON value;  restore(snapshot) -> None;  state_key() -> str;
+    # close() -> None: the attempt is over, give back processes and connections (not called where a worker was killed)
 
 
 class EnvFamily(Protocol):

@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -99,6 +100,13 @@ def answer_call(key: str, call: Callable[[], Observation | StepResult], envs: di
     return EnvAnswer(key, result=value, state_key=state_key, seconds=seconds)
 
 
+def close_env(env: Env | None) -> None:
+    """Let an environment give back what it holds; one that cannot even end in peace is left behind."""
+    with suppress(Exception):
+        if hasattr(env, "close"):
+            env.close()
+
+
 class InlineRunner:
     """Steps at once, in the caller's thread. Bit-exact (law 8); cannot cut off an environment that hangs."""
 
@@ -122,11 +130,13 @@ class InlineRunner:
         return ready
 
     def close(self, key: str) -> None:
-        self._envs.pop(key, None)
+        close_env(self._envs.pop(key, None))
         self._ready = [answer for answer in self._ready if answer.key != key]
 
     def shutdown(self) -> None:
-        self._envs, self._ready = {}, []
+        for key in list(self._envs):
+            self.close(key)
+        self._ready = []
 
 
 class ThreadRunner:
@@ -156,7 +166,7 @@ class ThreadRunner:
                     answers.put((calls, answer))
                 action_text = calls.get()
                 if action_text is None:
-                    return
+                    return runner.close(key)
                 runner.step(key, action_text)
 
         self._calls[key] = calls

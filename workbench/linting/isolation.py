@@ -479,6 +479,7 @@ def _turn_differs(turn: Any, result: StepResult) -> str | None:
         "reward": (turn.reward, None if result.reward is None else float(result.reward)),
         "reward parts": (dict(turn.reward_parts), {name: float(v) for name, v in result.reward_parts.items()}),
         "moves": (tuple(turn.moves), tuple(result.info.get("moves", ()))),
+        "tool calls": (turn.tool_calls, result.tool_calls),
         "success": (turn.info.get("success"), result.info.get("success")),
     }
     if tuple(turn.reply) != result.observation.messages:

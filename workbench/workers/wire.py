@@ -18,7 +18,7 @@ from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvAnswer, check_messages
 from workbench.errors import EnvError, WorkbenchError
 from workbench.sealed import json_bytes, plain
-from workbench.types import Message, Observation, StepResult, Task, Text
+from workbench.types import Message, Observation, StepResult, Task, Text, ToolCall
 
 LENGTH = struct.Struct(">I")   # of a frame's content
 TIMES = struct.Struct(">dd")   # begins an answer: seconds it took, and when it was ready (monotonic clock)
@@ -136,7 +136,8 @@ def _result(result: StepResult | None) -> dict | None:
         return None
     held = {name: plain(getattr(result, name), f"{name} of a StepResult")
             for name in ("reward", "reward_parts", "terminated", "truncated", "info")}
-    return {"observation": _observation(result.observation), **held}
+    calls = [[call.name, plain(call.arguments, "arguments of a ToolCall"), call.call_id] for call in result.tool_calls]
+    return {"observation": _observation(result.observation), **held, "tool_calls": calls}
 
 
 def decode_answer(key: str, content: bytes, seconds: float) -> EnvAnswer:
@@ -164,7 +165,8 @@ def _to_observation(held: dict) -> Observation:
 
 
 def _to_result(held: dict) -> StepResult:
-    return StepResult(**held | {"observation": _to_observation(held["observation"])})
+    return StepResult(**held | {"observation": _to_observation(held["observation"]),
+                                "tool_calls": tuple(ToolCall(*call) for call in held["tool_calls"])})
 
 
 def first_difference(before: bytes, after: bytes) -> str | None:

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from workbench.envs.base import Env, EnvFamily
-from workbench.envs.runners import EnvAnswer, answer_call
+from workbench.envs.runners import EnvAnswer, answer_call, close_env
 from workbench.errors import WorkbenchError
 from workbench.types import Observation, StepResult, Task
 from workbench.workers.wire import LENGTH, TIMES, encode_answer, frame, rebuild
@@ -26,7 +26,7 @@ def serve(connection: socket.socket, answer_bytes: int) -> None:
     while (call := _read(connection)) is not None:
         verb, slot, *rest = call
         if verb == "drop":
-            envs.pop(slot, None)
+            close_env(envs.pop(slot, None))
             continue
 
         def run(verb=verb, slot=slot, rest=rest) -> Observation | StepResult:
