@@ -115,6 +115,12 @@ def test_functions_and_long_lines_are_noticed(source, fault):
     assert any(fault in found for found in faults_of_form(notebook))
 
 
+def test_a_function_may_be_written_to_a_file():
+    notebook = sound()
+    notebook.cells[2].source = "%%writefile my_tool.py\ndef f():\n    return 1"
+    assert not faults_of_form(notebook)
+
+
 @pytest.mark.parametrize(("output", "fault"), [
     (new_output("error", ename="ValueError", evalue="no", traceback=[]), "raised ValueError"),
     (new_output("stream", name="stderr", text="Warning"), "stderr"),
