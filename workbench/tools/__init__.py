@@ -1,0 +1,10 @@
+"""Tools: typed functions with a JSON schema that a policy may call.
+
+    base        what a tool is; a tool from a function or a class; what came of a call
+    schema      a JSON schema from a signature and a docstring; what is wrong with arguments
+    formats     how calls and answers stand in the policy's text, read strictly
+    calculator  arithmetic without `eval`, bounded before it is computed
+"""
+from workbench.tools.base import Tool, ToolResult, schema_of, tool, tools_named
+
+__all__ = ["Tool", "ToolResult", "schema_of", "tool", "tools_named"]
