@@ -20,14 +20,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS: dict[str, float] = {
     # 0: the vocabulary
-    "errors": 0.0, "types": 0.1, "seeds": 0.1, "stats": 0.1, "progress": 0.1, "stopping": 0.1, "findings": 0.15, "dumps": 0.15,
+    "errors": 0.0, "sealed": 0.12, "types": 0.1, "seeds": 0.1, "stats": 0.1, "progress": 0.1, "stopping": 0.1, "findings": 0.15, "dumps": 0.15,
     # 1: pure tensor functions; one tokenizer; flat storage
     "ops": 1.0, "chat": 1.0, "tiny_tokenizer": 1.0, "batch": 1.1,
     # 2: problems, samplers, how credit is given
     "retrieval": 1.9, "qa": 1.92, "tools": 1.95, "envs": 2.0, "engines": 2.0, "algorithms": 2.0, "metrics": 2.0, "rounding": 2.0,
     "demonstrations": 2.1,
     # 3: attempts, weights, files, pictures
-    "sealed": 3.0, "workers": 3.05, "writer": 3.1, "columns": 3.2, "store": 3.3, "run_diff": 3.4, "follow": 3.4, "collect": 3.1, "policy": 3.0,
+    "workers": 3.05, "writer": 3.1, "columns": 3.2, "store": 3.3, "run_diff": 3.4, "follow": 3.4, "collect": 3.1, "policy": 3.0,
     "linting": 3.5, "imported": 3.6, "views": 3.0,
     # 4: learning, and what may be said of it
     "fine_tuning": 4.0, "packing": 3.0, "microbatch": 4.0, "update_report": 4.0, "training_state": 4.0, "ranks": 4.03, "critic": 4.05,
