@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from experiments.algorithms import __main__ as door
-from experiments.algorithms import judge, plan, pool, work
+from experiments.algorithms import judge, plan, work
 from experiments.algorithms.plan import ENVIRONMENTS, Job, Terms, cluster_of, config_of, jobs, key_of, read_settings
 from experiments.algorithms.words import in_words, markdown
+from workbench.ablation import pool
 from workbench.algorithms import ALGORITHMS
 from workbench.config import to_dict
 from workbench.envs import tasks as env_tasks
@@ -132,7 +133,7 @@ def test_a_run_that_was_cut_off_goes_on_and_ends_as_if_it_had_not_been(terms, tm
 
 PARENT = """
 import os, pathlib, sys, time
-from experiments.algorithms import pool
+from workbench.ablation import pool
 
 def stay(file):
     pathlib.Path(file).write_text(str(os.getpid()))

@@ -20,7 +20,7 @@ from typing import Any
 
 from experiments.algorithms import judge, words
 from experiments.algorithms.plan import ENVIRONMENTS, SETTINGS, Job, Terms, config_of, jobs
-from experiments.algorithms.pool import each
+from workbench.ablation.pool import each
 from workbench.algorithms import ALGORITHMS
 from workbench.errors import WorkbenchError
 from workbench.views.words import count
