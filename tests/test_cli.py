@@ -11,6 +11,8 @@ import pytest
 from workbench import checkpoint, cli
 from workbench.cells import demo as demo_cell
 from workbench.cells import show as show_cell
+from workbench.cli import commands
+from workbench.cli.opening import overrides
 from workbench.config import load_config, to_dict
 from workbench.errors import LearnerError
 from workbench.store import create_run, open_run
@@ -96,7 +98,7 @@ def test_a_damaged_stored_config_is_refused(workbench, trained):
 
 
 def test_flags_of_the_template_keep_their_type():
-    assert cli._overrides(["policy.template_flags.enable_thinking=false", "policy.template_flags.word=low", "seed=3"]) == {
+    assert overrides(["policy.template_flags.enable_thinking=false", "policy.template_flags.word=low", "seed=3"]) == {
         "policy.template_flags.enable_thinking": False, "policy.template_flags.word": "low", "seed": "3"}
 
 
@@ -249,7 +251,7 @@ def test_one_seed_that_did_not_learn_makes_it_1(workbench, trained, monkeypatch,
     judged = demo_cell.verdict(open_run(trained).evaluations()["step-00000002"])
     verdicts = iter(answers.values())
     monkeypatch.setattr(demo_cell, "verdict", lambda report: judged | {"learned": next(verdicts)})
-    monkeypatch.setattr(cli, "_train_with_progress", pretend(dict.fromkeys(answers, open_run(trained))))
+    monkeypatch.setattr(commands, "_train_with_progress", pretend(dict.fromkeys(answers, open_run(trained))))
     found, out, _ = workbench("demo", "--seeds", *answers, "--out", "runs/demo")
     assert found == status and ("NOT learned: seed 1" in out) == (status == 1)
 
@@ -257,7 +259,7 @@ def test_one_seed_that_did_not_learn_makes_it_1(workbench, trained, monkeypatch,
 def test_a_seed_in_which_nothing_could_be_learned_has_failed_and_the_others_count(workbench, trained, monkeypatch):
     run = open_run(trained)
     monkeypatch.setattr(demo_cell, "open_run", lambda path: run)
-    monkeypatch.setattr(cli, "_train_with_progress", pretend({0: LearnerError("5 steps in a row taught nothing"), 1: run}))
+    monkeypatch.setattr(commands, "_train_with_progress", pretend({0: LearnerError("5 steps in a row taught nothing"), 1: run}))
     status, out, _ = workbench("demo", "--seeds", 0, 1, "--out", "runs/demo")
     assert status == 1 and "5 steps in a row taught nothing" in out
     seeds = json.loads(Path("runs/demo/table.json").read_text())["seeds"]

@@ -1,0 +1,48 @@
+"""`workbench ...`: the terminal door. Every command is one call into the cells that notebooks use.
+
+Exit status: 0 done, 1 the answer is no (a replay differs, a demo did not learn, a check failed), 2 a usage or input
+error, 130 stopped by Ctrl-C, 143 stopped by SIGTERM (a run then keeps its committed steps, and `resume` goes on).
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+
+from workbench.cli.parser import make_parser
+
+# Tiny models lose most of their speed to thread barriers; more threads are a choice, not an accident.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def main(argv: list[str] | None = None) -> int:
+    from workbench.errors import WorkbenchError
+    from workbench.stopping import heeding
+
+    args = make_parser().parse_args(argv)
+    rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    try:
+        with contextlib.ExitStack() as stack:
+            if rank != "0":  # under torchrun the first process speaks; the others only of what went wrong
+                os.environ["WORKBENCH_PROGRESS"] = "quiet"
+                stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
+            stack.enter_context(heeding(signal.SIGTERM, signal.SIGINT))
+            return args.run(args)
+    except WorkbenchError as error:
+        where = f" (process {rank} of {world})" if world != "1" else ""
+        print(f"workbench{where}: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:  # torch's way of saying that another process is gone: that one has said why
+        if world == "1" or "peer" not in str(error):
+            raise
+        print(f"workbench (process {rank} of {world}): another process ended, so this one does too", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as asked:
+        if rank == "0":
+            print(f"workbench: {str(asked) or 'interrupted; committed steps are kept'}", file=sys.stderr)
+        return 128 + getattr(asked, "signal", signal.SIGINT)
+    except BrokenPipeError:  # `workbench show ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

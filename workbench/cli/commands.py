@@ -1,0 +1,271 @@
+"""What each command does: one function a command, named after it; what it returns is the exit status.
+
+Whatever takes long to import is imported in the function that needs it: `workbench --help` opens no torch.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from workbench.cli.opening import config_of, is_config, is_run, overrides, put, session_of
+
+
+def train_command(args: argparse.Namespace) -> int:
+    config = config_of(args.config, args.settings)
+    out = args.out or Path("runs") / f"{Path(args.config).stem}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    run = _train_with_progress(config, out)
+    _tell_the_end(run)
+    return 0
+
+
+def _tell_the_end(run) -> None:
+    from workbench.cells.show import show_evaluations
+    from workbench.metrics import filter_words
+    from workbench.views.words import count
+
+    filtered = filter_words(run.metrics().to_dict("records"))
+    print("\n".join(["", show_evaluations(run).text, "", *([filtered, ""] if filtered else []),
+                     f"{run.path}: {count(len(run.steps()), 'step')} committed. "
+                     f"Look at it: workbench show {shlex.quote(str(run.path))}"]))
+
+
+def _train_with_progress(config, out: Path):
+    from workbench.cells.train import train_here
+    from workbench.cells.watch import watch
+
+    if out.exists():  # `create_run` would say so too, but only after everything has been opened
+        from workbench.errors import StoreError
+
+        raise StoreError(f"{out} is there already, and a run is never overwritten; choose another name")
+    with watch(config.train.steps, label=out.name) as eyes:
+        return train_here(config, out, on_step=eyes.on_step, on_score=eyes.on_score)
+
+
+def resume_command(args: argparse.Namespace) -> int:
+    from workbench.cells.resume import is_complete, resume_here, resumed_config
+    from workbench.cells.watch import watch
+    from workbench.store import open_run
+
+    run, settings = open_run(args.run_path), overrides(args.settings)
+    config, _ = resumed_config(run, settings)
+    if is_complete(run, config):
+        print(f"{run.path} is already complete: {len(run.steps())} steps; nothing was changed")
+        return 0
+    with watch(config.train.steps, label=run.name, done=len(run.steps())) as eyes:
+        run = resume_here(run.path, settings, on_step=eyes.on_step, on_score=eyes.on_score, on_note=eyes.bar.say)
+    _tell_the_end(run)
+    return 0
+
+
+def evaluate_command(args: argparse.Namespace) -> int:
+    from workbench.cells.evaluate import evaluate, evaluation_report
+    from workbench.config import from_dict
+    from workbench.session import open_session
+    from workbench.store import open_run
+    from workbench.views import show_evaluation
+
+    session, scores = session_of(args.source, args.settings, args.step), []
+    size = {"num_tasks": args.tasks, "attempts": args.attempts}
+    if is_run(args.source):  # the policy it started from, on the same tasks, beside it (law 12)
+        untrained = open_session(from_dict(open_run(args.source).config))
+        scores += evaluate(untrained, name="untrained", **size)
+    scores += evaluate(session, name="trained" if scores else "untrained", **size)
+    report = evaluation_report(session, scores, **size)
+    print(json.dumps(report, indent=1) if args.json else show_evaluation(report["rows"], report["paired"]).text)
+    return 0
+
+
+def rollout_command(args: argparse.Namespace) -> int:
+    from workbench.cells.rollout import rollout
+    from workbench.views import show_group, show_tokens, show_trajectory
+
+    session = session_of(args.source, args.settings)
+    for group in rollout(session, args.tasks, group_size=args.group):
+        print(show_group(group).text)
+        for trajectory in group:
+            print((show_tokens(trajectory, session.chat.token_texts) if args.tokens
+                   else show_trajectory(trajectory)).text)
+    return 0
+
+
+def replay_command(args: argparse.Namespace) -> int:
+    from workbench.config import from_dict
+    from workbench.replay import replay_step
+    from workbench.store import open_run
+
+    run = open_run(args.run_path)
+    report = replay_step(run, args.step, from_dict(run.config).algorithm)
+    print(report.text)
+    return 0 if report.equal else 1
+
+
+def show_command(args: argparse.Namespace) -> int:
+    from workbench.cells.show import show_run, show_step
+    from workbench.errors import ConfigError
+    from workbench.imported import looks_like_rollouts
+    from workbench.store import open_run
+
+    if not (args.run_path / "run.json").exists() and looks_like_rollouts(args.run_path):
+        return _show_rollouts(args)
+    if args.tokenizer is not None:
+        raise ConfigError("--tokenizer is for rollouts of another framework; a run names its own policy")
+    run = open_run(args.run_path)
+    if args.step is None and (args.task is not None or args.attempt is not None or args.tokens):
+        raise ConfigError("--task, --attempt and --tokens look at one step; name it: workbench show RUN STEP")
+    view = show_run(run) if args.step is None else show_step(
+        run, args.step, task=args.task or 0, attempt=args.attempt, tokens=args.tokens)
+    put(view, args.html)
+    return 0
+
+
+def _show_rollouts(args: argparse.Namespace) -> int:
+    from workbench.cells.show import show_rollouts
+    from workbench.errors import ConfigError
+
+    if args.step is not None or args.task is not None:
+        raise ConfigError(f"{args.run_path} holds rollouts of another framework, which have no steps or tasks to "
+                          "choose from; name an attempt: workbench show PATH --attempt 0")
+    put(show_rollouts(args.run_path, attempt=args.attempt, tokenizer=args.tokenizer), args.html)
+    return 0
+
+
+def lint_command(args: argparse.Namespace) -> int:
+    from workbench.cells.lint import lint
+    from workbench.errors import ConfigError
+    from workbench.session import open_session
+
+    if is_config(args.source):
+        if args.step is not None or args.start:
+            raise ConfigError("--step and --start are for run folders; a preset is sampled from, and tried in full")
+        found = lint(open_session(config_of(args.source, args.settings)))
+    elif args.settings:
+        raise ConfigError("--set changes a preset or a .toml file; what is stored is looked at as it is")
+    else:
+        found = lint(Path(args.source), step=args.step, start=args.start)
+    if args.json:
+        print(json.dumps(found.report.as_dict(), indent=1))
+    else:
+        put(found.view(), args.html)
+    return 0 if found.ok else 1
+
+
+def diff_command(args: argparse.Namespace) -> int:
+    from workbench.cells.show import diff_runs
+    from workbench.run_diff import compare_runs
+    from workbench.store import open_run
+    from workbench.views import show_diff
+
+    a, b = open_run(args.run_path), open_run(args.other_path)
+    diff = compare_runs(a, b, exact=args.exact)
+    put(show_diff(diff) if args.html is None else diff_runs(a, b, exact=args.exact), args.html)
+    return 0 if diff.equal else 1
+
+
+def export_command(args: argparse.Namespace) -> int:
+    from workbench.cells.export import export_run
+
+    print(export_run(args.run_path, args.to, args.out).text)
+    return 0
+
+
+def play_command(args: argparse.Namespace) -> int:
+    from workbench.cells.play import play
+    from workbench.config import nearest
+    from workbench.envs import PRESETS
+    from workbench.errors import ConfigError
+    from workbench.policy import load_tokenizer
+    from workbench.views import show_trajectory
+
+    if args.env not in PRESETS:
+        raise ConfigError(f"no environment {args.env!r}; {nearest(args.env, PRESETS)}")
+    def echoing(question: str) -> str:  # what is piped in is not seen otherwise
+        typed = input(question)
+        print(typed)
+        return typed
+
+    print("You are the policy and see what it sees. Type the answer (Right || Down), or the whole text with its tags; "
+          "Ctrl-D ends.\n")
+    trajectory = play(PRESETS[args.env], load_tokenizer(args.tokenizer), task_seed=args.seed,
+                      ask=input if sys.stdin.isatty() else echoing)
+    print(f"\n{show_trajectory(trajectory).text}")
+    return 0
+
+
+def pretrain_command(args: argparse.Namespace) -> int:
+    from workbench import pretrain
+
+    if args.check:
+        report = pretrain.check(args.name, quick=args.quick)
+        print(report.text)
+        return 0 if report.passed else 1
+    out = args.out or Path("runs/policies") / args.name
+    pretrain.pretrain(args.name, out, seed=args.seed)
+    print(out)
+    return 0
+
+
+def doctor_command(args: argparse.Namespace) -> int:
+    from workbench.doctor import doctor
+    from workbench.errors import ConfigError
+
+    if args.plan is not None:
+        from workbench.doctor.plan import plan
+
+        if args.policy is not None:
+            raise ConfigError("--plan takes the policy from its config: --set policy.name=...; --policy is for the "
+                              "trials")
+        report = plan(config_of(args.plan, args.settings))
+    elif args.settings:
+        raise ConfigError("--set changes the config of --plan CONFIG; without it doctor looks at the machine alone")
+    else:
+        report = doctor(args.policy)
+    print(json.dumps(report.as_dict(), indent=1) if args.json else report.text)
+    return 0 if report.ok else 1
+
+
+def bias_command(args: argparse.Namespace) -> int:
+    from workbench.cells.bias import bias_bench
+
+    report = bias_bench(args.algorithm or None)
+    if args.json is not None:
+        from workbench.writer import make_folder, write_file
+
+        make_folder(args.json.absolute().parent)
+        write_file(args.json, replace=True, content=json.dumps(report.as_dict(), indent=1).encode())
+    put(report.view, args.html)
+    return 0 if report.passed else 1
+
+
+def audit_command(args: argparse.Namespace) -> int:
+    from workbench.cells.audit import audit_opened
+    from workbench.store import open_run
+
+    session = session_of(args.source, args.settings, args.step)
+    run = open_run(args.source) if is_run(args.source) else None
+    report = audit_opened(session, run, tasks=args.tasks, attempts=args.attempts)
+    if args.json:
+        print(json.dumps(report.as_dict(), indent=1))
+    else:
+        put(report.view, args.html)
+    return 0 if report.clean else 1
+
+
+def demo_command(args: argparse.Namespace) -> int:
+    from workbench.cells.demo import demo
+    from workbench.errors import ConfigError
+    from workbench.views import show_demo
+
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise ConfigError("the demo runs in one process; for several, torchrun ... -m workbench.cli train")
+    config = config_of(args.task, args.settings)
+    out = args.out or Path("runs") / f"demo-{args.task}-{time.strftime('%Y%m%d-%H%M%S')}"
+    table: dict[str, Any] = demo(config, args.seeds, out, _train_with_progress)
+    print(show_demo(table).text)
+    print(f"\ntable: {out / 'table.json'}\nlook at a run: workbench show {shlex.quote(f'{out}/seed-{args.seeds[0]}')}")
+    return 0 if table["learned"] else 1

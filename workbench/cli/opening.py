@@ -1,0 +1,87 @@
+"""What the commands share: a word of the command line becomes a config, an opened session, a written page."""
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def overrides(settings: list[str]) -> dict[str, Any]:
+    from workbench.errors import ConfigError
+
+    pairs = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes KEY=VALUE, got {setting!r}; for example --set train.steps=10")
+        key, value = key.strip(), value.strip()
+        if key.startswith("policy.template_flags."):  # these have no type to be read as: "false" would be true
+            with contextlib.suppress(ValueError):
+                value = json.loads(value)
+        pairs[key] = value
+    return pairs
+
+
+def config_of(source: str, settings: list[str]):
+    from workbench.config import from_dict, load_config_with_warnings
+    from workbench.errors import ConfigError
+    from workbench.session import first_process
+
+    if source.endswith(".json"):
+        if settings:
+            raise ConfigError("a stored config is taken as it is; --set goes with a preset or a .toml file")
+        try:
+            tree = json.loads(Path(source).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot read {source}: {error}") from error
+        if isinstance(tree, dict) and tree.get("kind") == "config":  # of a run folder: inside its seal
+            from workbench.store import open_run
+
+            tree = open_run(Path(source).resolve().parent).config
+        return from_dict(tree)
+    config, warnings = load_config_with_warnings(source, overrides(settings))
+    for warning in warnings if first_process() else ():
+        print(f"note: {warning}", file=sys.stderr)
+    return config
+
+
+def session_of(source: str, settings: list[str], step: int | None = None):
+    """A run folder's policy, or a preset's untrained one."""
+    from workbench.errors import ConfigError
+    from workbench.session import open_session, reopen
+    from workbench.store import open_run
+
+    if is_run(source):
+        if settings:
+            raise ConfigError("a run's config is fixed; --set goes with a preset or a .toml file")
+        return reopen(open_run(source), step=step)
+    if step is not None:
+        raise ConfigError(f"--step names a checkpoint of a run, but {source!r} is no run folder")
+    return open_session(config_of(source, settings))
+
+
+def is_run(source: str) -> bool:
+    """A preset's name is a preset, whatever folders there are; `./frozenlake` is a folder."""
+    from workbench.config import PRESETS
+
+    return source not in PRESETS and Path(source).is_dir()
+
+
+def is_config(source: str) -> bool:
+    from workbench.config import PRESETS
+
+    return source in PRESETS or source.endswith(".toml")
+
+
+def put(view, html: Path | None) -> None:
+    """Print a view, or write it as a page of its own."""
+    if html is None:
+        return print(view.text)
+    from workbench.writer import make_folder, write_file
+
+    make_folder(html.absolute().parent)
+    page = f'<!doctype html><meta charset="utf-8">{view.html}\n'
+    write_file(html, replace=True, content=page.encode("utf-8", "replace"))
+    print(html)

@@ -1,0 +1,177 @@
+"""The words of the command line: what each command takes. What it does is its function in `commands.py`.
+
+A new command: one function there, one paragraph here.
+"""
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from workbench.cli import commands
+
+AddCommand = Callable[[str, Callable[[argparse.Namespace], int], str], argparse.ArgumentParser]
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="workbench",
+        description="Train LLM agents with reinforcement learning, and see what the training does.")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], words: str) -> argparse.ArgumentParser:
+        sub = subparsers.add_parser(name, help=words, description=words)
+        sub.set_defaults(run=run)
+        return sub
+
+    _add_training(command)
+    _add_questions_about_runs(command)
+    _add_looking(command)
+    _add_tools_of_the_house(command)
+    return parser
+
+
+def _add_training(command: AddCommand) -> None:
+    sub = command("train", commands.train_command,
+                  "train in this process; under torchrun, one rank per process")
+    sub.add_argument("config", help="a preset (frozenlake, bandit), a .toml file, or the config.json of a run")
+    sub.add_argument("--out", type=Path, help="run folder to make (default: runs/<config>-<seed>-<time>)")
+    _add_set(sub)
+
+    sub = command("resume", commands.resume_command,
+                  "go on with a run that was killed or stopped; a complete one is left as it is")
+    sub.add_argument("run_path", type=Path, metavar="RUN")
+    _add_set(sub)
+
+    sub = command("evaluate", commands.evaluate_command,
+                  "success of a run's or preset's policy on the held-out tasks, beside its neighbours")
+    sub.add_argument("source", help="a run folder, or a preset (its untrained policy)")
+    sub.add_argument("--tasks", type=_count, help="number of held-out tasks (default: the config's)")
+    sub.add_argument("--attempts", type=_count, help="sampled attempts at each task; several give pass@k (default: the "
+                     "config's)")
+    sub.add_argument("--step", type=_count, help="checkpoint of the run to load (default: the newest)")
+    sub.add_argument("--json", action="store_true", help="print the table as JSON")
+    _add_set(sub)
+
+    sub = command("rollout", commands.rollout_command,
+                  "sample attempts at a few tasks and show them turn by turn")
+    sub.add_argument("source", help="a run folder, or a preset")
+    sub.add_argument("--tasks", type=_count, default=1)
+    sub.add_argument("--group", type=_count, default=2, help="attempts at each task")
+    sub.add_argument("--tokens", action="store_true", help="show tokens by author instead of turns")
+    _add_set(sub)
+
+
+def _add_questions_about_runs(command: AddCommand) -> None:
+    sub = command("replay", commands.replay_command,
+                  "recompute a step's credit from its stored ids and rewards; exit 1 if a number differs")
+    sub.add_argument("run_path", type=Path, metavar="RUN")
+    sub.add_argument("step", type=int, metavar="STEP")
+
+    sub = command("lint", commands.lint_command,
+                  "is what is trained what it is taken for? Rules over a run's steps, over rollouts that "
+                  "another framework wrote, or over a few freshly sampled ones of a preset; exit 1 on errors")
+    sub.add_argument("source", metavar="PATH",
+                     help="a run folder, a file or folder of rollouts, a preset or .toml file")
+    sub.add_argument("--step", type=int, help="only this step of the run")
+    sub.add_argument("--start", action="store_true", help="of a run: also try environments anew, as at its start")
+    sub.add_argument("--json", action="store_true", help="print the report as JSON")
+    _add_html(sub)
+    _add_set(sub)
+
+    sub = command("diff", commands.diff_command,
+                  "where two runs part: the first setting, step, file, column, token; exit 1 if they do")
+    sub.add_argument("run_path", type=Path, metavar="RUN")
+    sub.add_argument("other_path", type=Path, metavar="RUN")
+    sub.add_argument("--exact", action="store_true",
+                     help="read every byte, checkpoints too: equal is then to the last bit (default: by checksums)")
+    _add_html(sub)
+
+    sub = command("export", commands.export_command,
+                  "copy a run to TensorBoard, trackio or Weights & Biases; nothing is sent anywhere")
+    sub.add_argument("run_path", type=Path, metavar="RUN")
+    sub.add_argument("--to", required=True, choices=("tensorboard", "trackio", "wandb"))
+    sub.add_argument("--out", type=Path, help="folder the tracker writes in (default: named after it, beside the run)")
+
+
+def _add_looking(command: AddCommand) -> None:
+    sub = command("show", commands.show_command,
+                  "a run, or one step of it: curves, trajectories, tokens, credit; or rollouts that another "
+                  "framework wrote")
+    sub.add_argument("run_path", type=Path, metavar="RUN")
+    sub.add_argument("step", type=int, nargs="?", metavar="STEP")
+    sub.add_argument("--task", type=int, help="which group of the step (default: the first)")
+    sub.add_argument("--attempt", type=int, help="which attempt of the group (default: the whole group)")
+    sub.add_argument("--tokens", action="store_true", help="tokens coloured by author and credit")
+    sub.add_argument("--tokenizer",
+                     help="of rollouts of another framework: the policy whose tokens they are (else ids)")
+    _add_html(sub)
+
+    sub = command("play", commands.play_command,
+                  "play an environment yourself: you are the policy")
+    sub.add_argument("env", help="an environment preset, such as frozenlake-4x4 or bandit-code")
+    sub.add_argument("--seed", type=int, default=0, help="task seed")
+    sub.add_argument("--tokenizer", default="frozenlake-tiny", help="policy whose tokens you type in")
+
+
+def _add_tools_of_the_house(command: AddCommand) -> None:
+    sub = command("pretrain", commands.pretrain_command,
+                  "make a shipped tiny policy again, or check that the shipped one does what it says")
+    sub.add_argument("name")
+    sub.add_argument("--out", type=Path, help="folder to write (default: runs/policies/NAME)")
+    sub.add_argument("--seed", type=int, default=None)
+    sub.add_argument("--check", action="store_true",
+                     help="reproduce the shipped policy's success within its interval; exit 1 if not")
+    sub.add_argument("--quick", action="store_true",
+                     help="with --check: evaluate the shipped weights only, do not train anew")
+
+    sub = command("doctor", commands.doctor_command,
+                  "what is installed, what works here, and what to do about the rest")
+    sub.add_argument("--policy", help="also try the embedded engine on this model (shipped name, folder, hub name)")
+    sub.add_argument("--plan", metavar="CONFIG", help="instead, estimate the memory that a preset or .toml file needs; "
+                     "exit 1 if this machine has less")
+    sub.add_argument("--json", action="store_true")
+    _add_set(sub)
+
+    sub = command("bias", commands.bias_command,
+                  "every estimator against the true gradient, on exactly solvable tasks; exit 1 if one "
+                  "that claims no bias has some, or a known trap is not shown")
+    sub.add_argument("--algorithm", action="append", default=[], metavar="NAME",
+                     help="only this algorithm; may be repeated")
+    sub.add_argument("--json", type=Path, metavar="FILE", help="also write every number to this file")
+    _add_html(sub)
+
+    sub = command("audit", commands.audit_command,
+                  "engine against trainer on the same ids, why they differ, and whether syncs arrive; "
+                  "exit 1 if a fault is named")
+    sub.add_argument("source", help="a run folder (its newest checkpoint), a preset or a .toml file")
+    sub.add_argument("--step", type=_count, help="checkpoint of the run to load (default: the newest)")
+    sub.add_argument("--tasks", type=_count, default=4)
+    sub.add_argument("--attempts", type=_count, default=4, help="sampled at each task")
+    sub.add_argument("--json", action="store_true", help="print every number as JSON")
+    _add_html(sub)
+    _add_set(sub)
+
+    sub = command("demo", commands.demo_command,
+                  "train the embedded agent and say whether it learned; exit 1 if a seed did not")
+    sub.add_argument("--task", default="frozenlake", help="a preset")
+    sub.add_argument("--seeds", type=int, nargs="+", default=[0])
+    sub.add_argument("--out", type=Path)
+    _add_set(sub)
+
+
+def _count(text: str) -> int:
+    """A number of things."""
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"a whole number, at least 1, is expected; got {text!r}")
+    return number
+
+
+def _add_set(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE",
+                     help="change one setting, such as algorithm.normalize_std=false; may be repeated")
+
+
+def _add_html(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--html", type=Path, help="write the picture to this HTML file instead")
