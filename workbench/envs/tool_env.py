@@ -1,0 +1,329 @@
+"""The environment between a policy and its tools: a question, calls and their results, an answer.
+
+    turn   <tool_call>...</tool_call> ...   the calls run on the desk, side by side; one tool message answers each
+           <answer>...</answer>             the attempt is over (terminated)
+           neither                          what was wrong, in words; the turn is spent
+
+Every part of the reward lands on the turn that earned it: the answer on the turn that answers or, where the turns ran
+out, on the last one, so it is there whatever stands last in the sequence; a format penalty on the turn that earned it;
+a process reward on the turn whose call brought a supporting document for the first time (a document pays once, however
+often it is found again). The answer is scored once, when the attempt ends.
+
+One environment is one attempt: no state is shared, and tools with state are made anew by `for_attempt`. Families say
+which tools, which words and which settings; nothing here knows where questions come from. A task's payload holds
+`question` (text), `answers` (the gold answer and its aliases; [] where nobody knows it: then there is no `success` and
+the answer is unscored, law 5) and `support` (ids of the documents that the answer rests on).
+
+Everything a tool, a schema, a task or the policy brought is untrusted text (law 9).
+"""
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+from workbench.envs.format import refusal
+from workbench.errors import ConfigError, EnvError
+from workbench.qa.answers import exact_match, f1
+from workbench.tools.base import Tool, ToolResult, schema_of
+from workbench.tools.desk import ToolDesk, ToolLimits
+from workbench.tools.formats import FORMATS, BadCall, CallFormat, ParsedTurn, format_for
+from workbench.types import Message, Observation, StepResult, Task, Text, ToolCall
+
+RULES = ("sum", "agent-r1")
+PAID_BY = ("em", "f1")
+
+
+@dataclass(frozen=True)
+class CallSettings:
+    """How tools are called, and what a call may take.
+
+    format       "hermes" (<tool_call>{json}</tool_call>) or "tags" (<search>...</search>)
+    think        every turn begins with <think>...</think>
+    most_calls   calls that are run in one turn
+    deadline_s   seconds of the wall clock for each call
+    most_bytes   bytes of text that one call brings; the rest is cut, with a mark
+    workers      worker processes for tools that are not trusted
+    show_schemas False: the prompt holds no schemas (hermes) or lines (tags) of the tools, for policies that know them
+    """
+
+    format: str = "hermes"
+    think: bool = False
+    most_calls: int = 4
+    deadline_s: float = 5.0
+    most_bytes: int = 2000
+    workers: int = 2
+    show_schemas: bool = True
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ConfigError(f"calls.format is {' or '.join(FORMATS)}, got {self.format!r}")
+        for name in ("most_calls", "most_bytes", "workers"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"calls.{name} is at least 1, got {getattr(self, name)!r}")
+        if not 0 < self.deadline_s < math.inf:
+            raise ConfigError(f"calls.deadline_s is a positive number of seconds, got {self.deadline_s!r}")
+
+    @property
+    def limits(self) -> ToolLimits:
+        return ToolLimits(self.deadline_s, self.most_bytes, self.most_calls, self.workers)
+
+
+@dataclass(frozen=True)
+class AnswerRewards:
+    """What is paid for, and how much.
+
+    answer          "em": 1 for an exact match, else 0; "f1": the F1 over words
+    format_penalty  for a turn that is not wholly in order
+    process         for each supporting document that a turn's calls bring for the first time
+    no_answer       where the turns run out without an answer
+    rule            "sum": the parts as above. "agent-r1": Eq. 6 of arXiv 2511.14460, all of it at the end: the exact
+                    match where every turn was in order and the last one an answer; else, whatever was answered,
+                    (answer in order + calls in order) / 2 - 1, each 0 or 1; so the values are -1, -0.5, 0 and 1
+    """
+
+    answer: str = "em"
+    format_penalty: float = -0.1
+    process: float = 0.0
+    no_answer: float = 0.0
+    rule: str = "sum"
+
+    def __post_init__(self) -> None:
+        if self.answer not in PAID_BY or self.rule not in RULES:
+            raise ConfigError(f"rewards.answer is {' or '.join(PAID_BY)} and rewards.rule {' or '.join(RULES)}; got "
+                              f"{self.answer!r} and {self.rule!r}")
+        if not -math.inf < self.format_penalty <= 0:
+            raise ConfigError(f"rewards.format_penalty is 0 or negative, got {self.format_penalty!r}; more would pay "
+                              "for garbage")
+        if not -math.inf < self.no_answer <= 0:
+            raise ConfigError(f"rewards.no_answer is 0 or negative, got {self.no_answer!r}; more would pay for silence")
+        if not 0 <= self.process < math.inf:
+            raise ConfigError(f"rewards.process is 0 or positive, got {self.process!r}")
+        if self.rule == "agent-r1":
+            plain = AnswerRewards()
+            idle = [name for name in ("answer", "format_penalty", "no_answer")
+                    if getattr(self, name) != getattr(plain, name)]
+            if idle:
+                raise ConfigError(f"rewards.{idle[0]} has no effect under rewards.rule = 'agent-r1', which pays exact "
+                                  "match and format by its own formula; leave it out")
+
+
+@dataclass
+class _Attempt:
+    """What changes while an attempt goes on; JSON values."""
+
+    task: Task
+    turn: int = 0
+    in_order: bool = True          # every turn so far
+    finished: bool = False
+    paid: tuple[str, ...] = ()     # supporting documents that were found
+    history: str = ""              # digest of what was called and replied
+
+
+class ToolEnv:
+    """One attempt at a question with tools.
+
+    tools         what may be called; () for an attempt that answers from what it is shown or knows
+    max_turns     turns, the answering one included
+    instructions  the author's words before the question; "" for none, None for ours
+    opening       text for the first prompt, by the task: documents that were fetched beforehand (untrusted)
+    """
+
+    def __init__(self, tools: Sequence[Tool], *, max_turns: int, calls: CallSettings = CallSettings(),
+                 rewards: AnswerRewards = AnswerRewards(), instructions: str | None = None,
+                 opening: Callable[[Task], str] | None = None) -> None:
+        if max_turns < 1:
+            raise ConfigError(f"max_turns is at least 1, got {max_turns!r}")
+        self.tools, self.max_turns, self.calls, self.rewards = tuple(tools), max_turns, calls, rewards
+        self.format: CallFormat = format_for(calls.format, self.tools, think=calls.think)
+        self.instructions = self.own_instructions if instructions is None else instructions
+        self.opening = opening
+        self.desk: ToolDesk | None = None
+        self._attempt: _Attempt | None = None
+
+    # -------------------------------------------------------------------------------------------- the contract
+
+    def reset(self, task: Task, dynamics_seed: int) -> Observation:
+        _check(task)
+        self._begin(_Attempt(task))
+        before = self.opening(task) if self.opening else ""
+        shown = [Text(self.instructions, trusted=True), *self._tool_lines(), *([Text(f"{before}\n\n")] if before else []),
+                 Text("Question: ", trusted=True), Text(task.payload["question"])]
+        schemas = tuple(map(schema_of, self.tools)) if self._shows("hermes") else ()
+        return Observation((Message("user", tuple(part for part in shown if part.text)),), schemas)
+
+    def step(self, action_text: str) -> StepResult:
+        if self._attempt is None or self._attempt.finished:
+            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
+        attempt, parsed = self._attempt, self.format.parse(action_text)
+        calls = tuple(replace(call, call_id=f"t{attempt.turn}c{index}") for index, call in _placed(parsed))
+        results = self.desk.run(calls) if calls else []
+        found = [each for result in results for each in _documents(result)]
+        new = tuple(dict.fromkeys(each for each in found if each in attempt.task.payload.get("support", ())
+                                  and each not in attempt.paid))
+        answered, attempt.turn = parsed.answer is not None, attempt.turn + 1
+        was_in_order, attempt.in_order = attempt.in_order, attempt.in_order and parsed.valid
+        attempt.paid += new
+        attempt.finished = answered or attempt.turn >= self.max_turns
+        messages = self._answers(parsed, calls, results) if not answered else ()
+        attempt.history = _digest(attempt.history, [action_text if answered else "", *(m.text for m in messages)])
+        parts = self._parts(parsed, results, len(new), was_in_order)
+        reward = None if parts is None else sum(parts.values())
+        return StepResult(Observation(messages), reward, parts or {}, terminated=answered,
+                          truncated=attempt.finished and not answered, tool_calls=calls,
+                          info=self._info(parsed, calls, results, found, new))
+
+    def close(self) -> None:
+        """Give back what tools hold: worker processes and connections."""
+        if self.desk is not None:
+            self.desk.close()
+            self.desk = None
+
+    def state_key(self) -> str:
+        """The question, and all that tools replied so far: what is called next depends on nothing else out there."""
+        return f"{self._attempt.task.id} {self._attempt.history}"
+
+    def _begin(self, attempt: _Attempt) -> None:
+        self.close()
+        self.desk = ToolDesk([tool.for_attempt(attempt.task) for tool in self.tools], self.calls.limits)
+        self._attempt = attempt
+
+    # -------------------------------------------------------------------------------------------- what is paid
+
+    def _parts(self, parsed: ParsedTurn, results: Sequence[ToolResult], new: int, was_in_order: bool
+               ) -> dict[str, float] | None:
+        """The parts of this turn's reward; None where nobody knows the answer that was given, or not given."""
+        golds, attempt = self.golds, self._attempt
+        if attempt.finished and not golds:
+            return None
+        rewards = self.rewards
+        parts = {"answer": 0.0, "format": 0.0}
+        if rewards.rule == "sum":
+            parts["format"] = 0.0 if parsed.valid else float(rewards.format_penalty)
+            if attempt.finished:
+                parts["answer"] = self._answer_value(parsed)
+        elif attempt.finished:
+            answer_in_order = parsed.answer is not None and parsed.valid
+            calls_in_order = was_in_order and (parsed.answer is not None or parsed.valid)
+            if answer_in_order and calls_in_order:
+                parts["answer"] = float(exact_match(parsed.answer, golds))
+            else:
+                parts["format"] = (answer_in_order + calls_in_order) / 2 - 1.0
+        if rewards.process:
+            parts["process"] = rewards.process * new
+        paid_by_tools = [result.reward for result in results if result.reward is not None]
+        if paid_by_tools:
+            parts["tool"] = float(sum(paid_by_tools))
+        return parts
+
+    def _answer_value(self, parsed: ParsedTurn) -> float:
+        if parsed.answer is None:
+            return float(self.rewards.no_answer)
+        measure = exact_match if self.rewards.answer == "em" else f1
+        return float(measure(parsed.answer, self.golds))
+
+    @property
+    def golds(self) -> tuple[str, ...]:
+        return tuple(self._attempt.task.payload.get("answers", ()))
+
+    # -------------------------------------------------------------------------------------------- what is said
+
+    def _answers(self, parsed: ParsedTurn, calls: Sequence[ToolCall], results: Sequence[ToolResult]
+                 ) -> tuple[Message, ...]:
+        """One tool message for each call, in the order of the text; a user message for what else was wrong."""
+        replies: dict[int, Message] = {}
+        for (index, _), call, result in zip(_placed(parsed), calls, results, strict=True):
+            replies[index] = Message("tool", (Text(result.text),), call.name, call.call_id)
+        for bad in parsed.bad_calls:
+            replies[bad.index] = self._bad_call(bad)
+        messages = [replies[index] for index in sorted(replies)]
+        if not messages:
+            return (Message("user", tuple(refusal(parsed.complaint, parsed.quote, self.example))),)
+        if parsed.complaint and parsed.complaint not in {bad.complaint for bad in parsed.bad_calls}:
+            said = [Text(" It says: ", trusted=True), Text(parsed.quote)] if parsed.quote else []
+            messages.append(Message("user", (Text(parsed.complaint, trusted=True), *said)))
+        return tuple(messages)
+
+    def _bad_call(self, bad: BadCall) -> Message:
+        said = [Text(" It says: ", trusted=True), Text(bad.quote)] if bad.quote else []
+        return Message("tool", (Text(f"Error: {bad.complaint}", trusted=True), *said), None,
+                       f"t{self._attempt.turn - 1}c{bad.index}")
+
+    def _info(self, parsed: ParsedTurn, calls: Sequence[ToolCall], results: Sequence[ToolResult], found: list[str],
+              new: Sequence[str]) -> dict[str, Any]:
+        golds, answer, finished = self.golds, parsed.answer, self._attempt.finished
+        info: dict[str, Any] = {"valid_format": parsed.valid, "complaint": parsed.complaint}
+        info["calls"] = [{"name": call.name, "error": result.error} for call, result in zip(calls, results)] + [
+            {"name": "", "error": "bad_call"} for _ in parsed.bad_calls]
+        if found:
+            info |= {"documents": found, "support_found": list(new)}
+        if golds:
+            info["success"] = answer is not None and exact_match(answer, golds)
+        if answer is not None:
+            info |= {"answer": answer} | ({"f1": f1(answer, golds)} if golds else {})
+        if finished:
+            info |= {"ended": "turns" if answer is None else "answered"} | ({"gold": list(golds)} if golds else {})
+        return info
+
+    @property
+    def example(self) -> str:
+        """How a turn looks."""
+        return self.format.write_answer("the answer", "why" if self.calls.think else "")
+
+    @property
+    def own_instructions(self) -> str:
+        """Our own words before a question."""
+        if not self.tools:
+            return f"Answer the question. Answer like this: {self.example}\n\n"
+        return ("Answer the question. You may call tools first; several calls in one turn are run side by side. When "
+                f"you know the answer, write it like this: {self.example}\n\n")
+
+    def _shows(self, format_name: str) -> bool:
+        return bool(self.tools) and self.calls.show_schemas and self.format.name == format_name
+
+    def _tool_lines(self) -> list[Text]:
+        """The tools as lines, where calls are tags: schemas would have the template ask for calls in JSON."""
+        if not self._shows("tags"):
+            return []
+        lines = [Text("The tools, and how each is called:\n", trusted=True)]
+        for tool, (name, argument) in zip(self.tools, self.format.arguments, strict=True):
+            inside = argument or "the arguments as a JSON object"
+            schema = "" if argument else f" {json.dumps(dict(tool.parameters), ensure_ascii=False)}"
+            lines.append(Text(f"<{name}>{inside}</{name}> {tool.description}{schema}\n"))
+        return [*lines, Text("\n", trusted=True)]
+
+
+# ------------------------------------------------------------------------------------------------ small parts
+
+
+def _check(task: Task) -> None:
+    payload = task.payload
+    texts = {name: payload.get(name, []) for name in ("answers", "support")}
+    if not isinstance(payload.get("question"), str) or not all(
+            isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value) for value in texts.values()):
+        raise EnvError(f"the payload of a task with tools holds a question (text), answers and support (lists of text); "
+                       f"task {task.id!r} has {dict(payload)}")
+
+
+def _placed(parsed: ParsedTurn) -> list[tuple[int, ToolCall]]:
+    """The calls with their places among all calls of the turn, the bad ones counted."""
+    bad = {each.index for each in parsed.bad_calls}
+    places = [index for index in range(len(parsed.calls) + len(bad)) if index not in bad]
+    return list(zip(places, parsed.calls, strict=True))
+
+
+def _documents(result: ToolResult) -> list[str]:
+    """The documents that a call brought, as its value says."""
+    named = result.value.get("documents") if isinstance(result.value, Mapping) and not result.error else None
+    return [each for each in named if isinstance(each, str)] if isinstance(named, (list, tuple)) else []
+
+
+def _digest(before: str, texts: Sequence[str]) -> str:
+    digest = blake2b(before.encode(), digest_size=8)
+    for text in texts:
+        encoded = text.encode("utf-8", "replace")
+        digest.update(len(encoded).to_bytes(8, "big") + encoded)
+    return digest.hexdigest()
