@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS: dict[str, float] = {
     # 0: the vocabulary
     "errors": 0.0, "sealed": 0.12, "types": 0.1, "seeds": 0.1, "stats": 0.1, "progress": 0.1, "stopping": 0.1, "findings": 0.15, "dumps": 0.15,
+    "processes": 0.2,
     # 1: pure tensor functions; one tokenizer; flat storage
     "ops": 1.0, "chat": 1.0, "tiny_tokenizer": 1.0, "batch": 1.1,
     # 2: problems, samplers, how credit is given
@@ -73,6 +74,7 @@ INSTEAD: dict[str, str] = {
     "pretrain": "the policy that was made",
     "demonstrations": "the demonstrations, as text",
     "metrics": "the metrics, a plain mapping",
+    "processes": "a function, named by where it can be imported",
     "workers": "the runner, behind the EnvRunner protocol of envs/runners.py",
     "run_diff": "the finished comparison",
     "follow": "the rows and evaluations that were read",
@@ -101,6 +103,7 @@ TENSOR_FREE = (
     "tools",
     "views",
     "sealed",
+    "processes",
     "writer",
     "columns",
     "store",

@@ -20,6 +20,7 @@ from workbench.envs import tasks as env_tasks
 from workbench.envs.runners import EnvAnswer, InlineRunner
 from workbench.errors import EnvError
 from workbench.evaluation import evaluate_baselines
+from workbench.processes.values import describe, rebuild
 from workbench.types import Message, Observation, StepResult, Task, Text
 from workbench.workers import ProcessRunner, wire
 
@@ -278,7 +279,7 @@ def test_a_run_goes_on_when_the_supervisor_is_killed(runner):
 
 
 def test_where_no_worker_can_be_started_the_run_ends_with_the_reason(runner, monkeypatch):
-    monkeypatch.setattr("workbench.workers.supervisor._START", "import sys; sys.exit(3)")
+    monkeypatch.setattr("workbench.processes.supervisor._START", "import sys; sys.exit(3)")
     with pytest.raises(EnvError, match="ended by itself before it could start one"):
         begin(runner, "a")
 
@@ -465,8 +466,8 @@ class Settings:
 
 def test_a_family_is_rebuilt_from_class_and_fields():
     family = Settings(table={"x": [1, None, True]}, number=float("inf"))
-    described = json.loads(json.dumps(wire.describe(family)))
-    assert wire.rebuild(described) == family
+    described = json.loads(json.dumps(describe(family, "the family", wire.OTHERWISE)))
+    assert rebuild(described) == family
 
 
 def test_a_family_that_no_worker_can_have_is_refused_with_what_to_do(runner, monkeypatch):
@@ -477,12 +478,12 @@ def test_a_family_that_no_worker_can_have_is_refused_with_what_to_do(runner, mon
     with pytest.raises(EnvError, match="defined inside a function of .*Move it to a file of its own"):
         begin(runner, "a", Local())
     monkeypatch.setattr(Fickle, "__module__", "__main__")
-    with pytest.raises(EnvError, match="notebook or script.*%%writefile my_env.py.*'threads' or 'inline'"):
+    with pytest.raises(EnvError, match="notebook or script.*%%writefile my_code.py.*'threads' or 'inline'"):
         begin(runner, "a", Fickle())
     with pytest.raises(EnvError, match="has the key 1"):
-        wire.describe(Settings(table={1: "x"}))
-    with pytest.raises(EnvError, match=r"the family.table.x to worker processes, but .*type generator"):
-        wire.describe(Settings(table={"x": (i for i in [])}))
+        describe(Settings(table={1: "x"}), "the family", wire.OTHERWISE)
+    with pytest.raises(EnvError, match=r"handed the family.table.x as settings, but .*type generator"):
+        describe(Settings(table={"x": (i for i in [])}), "the family", wire.OTHERWISE)
 
 
 def test_a_module_that_only_the_trainer_has_is_an_answer(runner, monkeypatch):
@@ -516,17 +517,6 @@ def test_every_answer_arrives_as_it_was_given(value, state_key):
 def test_what_is_no_answer_is_refused_and_nothing_else_happens(content):
     with pytest.raises(ValueError, match="no answer of this program"):
         wire.decode_answer("k", content, 0.0)
-
-
-@given(st.lists(st.binary(max_size=40), max_size=5), st.integers(1, 7))
-def test_frames_come_out_as_they_went_in_however_they_are_cut(contents, piece):
-    stream, buffer, got = b"".join(map(wire.frame, contents)), bytearray(), []
-    for start in range(0, len(stream), piece):
-        buffer += stream[start : start + piece]
-        got += wire.take_frames(buffer, 40)
-    assert got == contents and not buffer
-    with pytest.raises(ValueError, match="41 bytes"):
-        wire.take_frames(bytearray(wire.frame(b"x" * 41)), 40)
 
 
 def test_differences_are_named_by_the_value_that_differs():

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import socket
 import subprocess
 import time
@@ -27,13 +26,15 @@ from dataclasses import dataclass, field
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvAnswer
 from workbench.errors import EnvError
+from workbench.processes.frames import frame, take_frames
+from workbench.processes.supervisor import ORDER, REPORT, cause_of, let_go, start_supervisor
 from workbench.types import Task
 from workbench.workers import wire
-from workbench.workers.supervisor import ORDER, REPORT, start_supervisor
 
 MOST_PER_WORKER = 16       # processes there may be for each worker that answers: the rest are stuck in a call
 PATIENCE_S = (0.05, 1.0)   # a call counts as stuck after three times the slowest recent one, within these
 RECENT = 100
+SERVE = "workbench.workers.worker:serve"  # what every worker does
 START_S = 60.0             # within which a worker must have started, on a machine however busy
 READ = 1 << 16             # bytes; more than that may have been more than a connection holds
 MOST_SUPERVISORS = 5       # supervisors that may be killed before the run gives up
@@ -329,7 +330,7 @@ class ProcessRunner:
                 self._homeless[episode] = None
 
     def _write(self, worker: _Worker, call: list) -> None:
-        worker.outgoing += wire.frame(wire.json_bytes(call, "a call"))
+        worker.outgoing += frame(wire.json_bytes(call, "a call"))
         self._flush(worker)
 
     def _flush(self, worker: _Worker) -> None:
@@ -371,7 +372,7 @@ class ProcessRunner:
         worker.incoming += data
         worker.read += len(data)
         try:
-            frames = wire.take_frames(worker.incoming, self.answer_bytes + wire.SPARE)
+            frames = take_frames(worker.incoming, self.answer_bytes + wire.SPARE)
             for content in frames:
                 self._take(worker, content)
         except ValueError as error:
@@ -400,17 +401,16 @@ class ProcessRunner:
             if kind == b"x" and (worker := self._workers.get(number)) is not None:
                 self._hear(worker)  # answers that it gave before it died count
                 if number in self._workers:
-                    self._lose(worker, cause=_cause(status))
+                    self._lose(worker, cause=cause_of(status))
 
     def _start(self) -> None:
         if self._control is not None:
             return
         self._supervisors += 1
-        self._process, self._control = start_supervisor(self.answer_bytes)
+        self._process, self._control = start_supervisor(SERVE, self.answer_bytes)
         self._selector, self._heard, self._reports = selectors.DefaultSelector(), False, bytearray()
         self._selector.register(self._control, selectors.EVENT_READ, None)
-        self._let_go = weakref.finalize(self, _let_go, os.getpid(), self._process, self._control,
-                                        self._selector)
+        self._let_go = weakref.finalize(self, let_go, os.getpid(), self._process, self._control, self._selector)
 
     def _supervisor_is_gone(self) -> None:
         """All workers have died with it. They are run again under a new one, unless it never got as far as working."""
@@ -434,26 +434,3 @@ class ProcessRunner:
         for worker in self._workers.values():
             worker.connection.close()
         self._workers = {}
-
-
-def _cause(status: int) -> str:
-    if status >= 0:
-        return f"ending itself with exit code {status}"
-    with suppress(ValueError):
-        return f"signal {-status} ({signal.Signals(-status).name})"
-    return f"signal {-status}"
-
-
-def _let_go(owner: int, process: subprocess.Popen, control: socket.socket, selector: selectors.BaseSelector) -> None:
-    """The supervisor takes its workers along when its connection ends. A forked child of the trainer owns nothing."""
-    if os.getpid() != owner:
-        return
-    selector.close()
-    with suppress(OSError):
-        control.shutdown(socket.SHUT_RDWR)
-    control.close()
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

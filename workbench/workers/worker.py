@@ -6,11 +6,14 @@ import socket
 import time
 from typing import Any
 
+import workbench.envs  # noqa: F401  (so that every fork has it already)
 from workbench.envs.base import Env, EnvFamily
 from workbench.envs.runners import EnvAnswer, answer_call, close_env
 from workbench.errors import WorkbenchError
+from workbench.processes.frames import frame, read_call
+from workbench.processes.values import rebuild
 from workbench.types import Observation, StepResult, Task
-from workbench.workers.wire import LENGTH, TIMES, encode_answer, frame, rebuild
+from workbench.workers.wire import TIMES, encode_answer
 
 
 def serve(connection: socket.socket, answer_bytes: int) -> None:
@@ -23,7 +26,7 @@ def serve(connection: socket.socket, answer_bytes: int) -> None:
     envs: dict[str, Env] = {}
     families: dict[str, EnvFamily] = {}
     connection.sendall(frame(TIMES.pack(0.0, time.monotonic())))  # deadlines count from here on
-    while (call := _read(connection)) is not None:
+    while (call := read_call(connection)) is not None:
         verb, slot, *rest = call
         if verb == "drop":
             close_env(envs.pop(slot, None))
@@ -57,20 +60,3 @@ def _encoded(answer: EnvAnswer, answer_bytes: int) -> bytes:
                  "(collect.env_answer_bytes)")
         content = encode_answer(EnvAnswer(answer.key, error=words))
     return content
-
-
-def _read(connection: socket.socket) -> list[Any] | None:
-    header = _exactly(connection, LENGTH.size)
-    content = header and _exactly(connection, LENGTH.unpack(header)[0])
-    return json.loads(content) if content else None
-
-
-def _exactly(connection: socket.socket, count: int) -> bytes | None:
-    """`count` bytes; None where the trainer is gone or has let go of this worker."""
-    data = bytearray()
-    while len(data) < count:
-        piece = connection.recv(min(count - len(data), 1 << 20))
-        if not piece:
-            return None
-        data += piece
-    return bytes(data)

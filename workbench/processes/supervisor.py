@@ -1,4 +1,4 @@
-"""The small process between the trainer and its workers: forks them, kills them, and never runs an environment.
+"""The small process between the trainer and its workers: forks them, kills them, and never runs anybody's code.
 
 Why it is there. It has no threads and little memory, so a worker is forked in milliseconds and inherits neither a
 tensor library nor a lock that some thread holds. It is the workers' parent, so it reaps them (no zombies) and knows what
@@ -21,28 +21,32 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-import workbench.envs  # noqa: F401  (so that every fork has it already)
-from workbench.workers.worker import serve
+from workbench.processes.values import import_named
 
 ORDER = struct.Struct(">cI")
 REPORT = struct.Struct(">cIi")
 LOOK_S = 0.25  # how often to see whether the trainer is still there, should its end of the socket be held by others
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
-_START = ("import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-          "from workbench.workers.supervisor import supervise; supervise(*map(int, sys.argv[2:]))")
+_START = ("import json, sys; sys.path[:] = json.loads(sys.argv[1]); from workbench.processes.supervisor import supervise; "
+          "supervise(sys.argv[2], *map(int, sys.argv[3:]))")
 
 
-def start_supervisor(answer_bytes: int) -> tuple[subprocess.Popen, socket.socket]:
+def start_supervisor(serve: str, *settings: int) -> tuple[subprocess.Popen, socket.socket]:
     """Start one; returns its process and the trainer's end of the control socket.
 
-    A session of its own keeps Ctrl-C away. The hash seed is fixed so that workers agree on the order of sets. What an
-    environment prints goes to stderr: the trainer's stdout may be read by a program.
+    `serve`: "module:function", what every worker does with its connection and these settings, until that ends. The
+    supervisor imports it before it forks, so that every worker has it already.
+
+    A session of its own keeps Ctrl-C away. The hash seed is fixed so that workers agree on the order of sets. What a
+    worker prints goes to stderr: the trainer's stdout may be read by a program.
     """
     ours, theirs = socket.socketpair()
     one_thread = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
@@ -50,15 +54,16 @@ def start_supervisor(answer_bytes: int) -> tuple[subprocess.Popen, socket.socket
     path = [entry or os.getcwd() for entry in sys.path]
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(path), str(theirs.fileno()), str(os.getpid()),
-             str(answer_bytes)],
+            [sys.executable, "-c", _START, json.dumps(path), serve,
+             *map(str, (theirs.fileno(), os.getpid(), *settings))],
             pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True,
             env={**os.environ, **one_thread, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")})
     return process, ours
 
 
-def supervise(control_fd: int, trainer: int, answer_bytes: int) -> None:
+def supervise(serve: str, control_fd: int, trainer: int, *settings: int) -> None:
     """Follow orders until the trainer is gone; then kill what is left and go too."""
+    work = import_named(serve)
     control = socket.socket(fileno=control_fd)
     os.set_inheritable(control_fd, False)
     woken, wake = os.pipe()
@@ -91,7 +96,7 @@ def supervise(control_fd: int, trainer: int, answer_bytes: int) -> None:
                 if order == b"+":
                     fd = connections.pop(0)
                     unneeded = [control.fileno(), woken, wake, *connections]
-                    pids[number] = _fork_worker(fd, answer_bytes, unneeded)
+                    pids[number] = _fork_worker(fd, lambda connection: work(connection, *settings), unneeded)
                     os.close(fd)
                 elif number in pids:
                     _kill(pids[number])
@@ -101,7 +106,7 @@ def supervise(control_fd: int, trainer: int, answer_bytes: int) -> None:
         _take_along(pids)
 
 
-def _fork_worker(fd: int, answer_bytes: int, unneeded: list[int]) -> int:
+def _fork_worker(fd: int, work: Callable[[socket.socket], None], unneeded: list[int]) -> int:
     supervisor = os.getpid()
     pid = os.fork()
     if pid:
@@ -110,6 +115,7 @@ def _fork_worker(fd: int, answer_bytes: int, unneeded: list[int]) -> int:
     try:
         os.setsid()  # a group of its own: what it starts is killed with it
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)  # what it lets loose stays its own, and falls to the supervisor at its end
         if os.getppid() != supervisor:
             os._exit(status)
         signal.set_wakeup_fd(-1)
@@ -122,16 +128,36 @@ def _fork_worker(fd: int, answer_bytes: int, unneeded: list[int]) -> int:
         random.seed()  # else all workers would draw alike, and an environment that uses them would look deterministic
         np.random.seed()
         with suppress(OSError, ValueError):  # the trainer is gone, or something else has used the connection
-            serve(socket.socket(fileno=fd), answer_bytes)
+            work(socket.socket(fileno=fd))
         status = 0
     finally:
         os._exit(status)
 
 
 def _kill(pid: int) -> None:
+    """A worker, and all that it has started, in whatever session that is by now."""
+    started = _descendants(pid)
     for kill in (os.kill, os.killpg):  # the group is there only once the worker has made it
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
+    for descendant in started:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(descendant, signal.SIGKILL)
+
+
+def _children(pid: int) -> list[int]:
+    """Linux only; none elsewhere."""
+    try:
+        return [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+    except OSError:  # it has ended meanwhile
+        return []
+
+
+def _descendants(pid: int) -> list[int]:
+    found = _children(pid)
+    for child in found:
+        found += _children(child)
+    return found
 
 
 def _reap(pids: dict[int, int], control: socket.socket) -> None:
@@ -145,6 +171,13 @@ def _reap(pids: dict[int, int], control: socket.socket) -> None:
             if found.si_pid in numbers:
                 del pids[numbers[found.si_pid]]
                 control.sendall(REPORT.pack(b"x", numbers[found.si_pid], os.waitstatus_to_exitcode(status)))
+                _kill_orphans(pids)
+
+
+def _kill_orphans(pids: dict[int, int]) -> None:
+    """What a worker had started and is this process's child since that worker ended: such ones are nobody else's."""
+    for child in set(_children(os.getpid())) - set(pids.values()):
+        _kill(child)
 
 
 def _take_along(pids: dict[int, int]) -> None:
@@ -153,10 +186,39 @@ def _take_along(pids: dict[int, int]) -> None:
         _kill(pid)
     with suppress(ChildProcessError):
         while True:
-            children = Path(f"/proc/self/task/{os.getpid()}/children")
-            for pid in children.read_text().split() if children.exists() else ():
-                _kill(int(pid))
+            for pid in _children(os.getpid()):
+                _kill(pid)
             os.waitpid(-1, 0)
+
+
+def cause_of(status: int) -> str:
+    """What a worker ended by, in words, from the status in its report."""
+    if status >= 0:
+        return f"ending itself with exit code {status}"
+    with suppress(ValueError):
+        return f"signal {-status} ({signal.Signals(-status).name})"
+    return f"signal {-status}"
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+def let_go(owner: int, process: subprocess.Popen, control: socket.socket, *before: Closable) -> None:
+    """End a supervisor: it takes its workers along when its connection ends. `before` is closed first. A forked child of
+    the trainer (whose process is not `owner`) owns nothing."""
+    if os.getpid() != owner:
+        return
+    for thing in before:
+        thing.close()
+    with suppress(OSError):
+        control.shutdown(socket.SHUT_RDWR)
+    control.close()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _prctl(option: int, value: int) -> None:
