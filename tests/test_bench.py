@@ -247,6 +247,7 @@ def test_an_error_of_a_lane_is_the_callers():
         match.at_once([lambda: None, broken])
 
 
+@pytest.mark.full
 def test_a_side_that_ends_early_says_why(tmp_path):
     with pytest.raises(BenchError, match="nowhere"):
         Worker.start("ours", OurSide("ours"), Work(), tmp_path / "nowhere", 1)

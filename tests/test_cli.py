@@ -333,6 +333,7 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.full
 def test_a_fault_of_one_process_ends_both_with_its_message(tmp_path):
     (tmp_path / "faulty.py").write_text(FAULTY)
     done = torchrun(tmp_path, "train", "frozenlake", *SETTINGS, "--set", "learner.num_processes=2", script=("faulty.py",))

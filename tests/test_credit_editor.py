@@ -126,7 +126,8 @@ def test_a_stored_step_is_opened_with_the_credit_that_was_used(tmp_path):
     from workbench.cells.train import train_here
 
     config = load_config("frozenlake-ppo", {"train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 3,
-                                            "evaluation.num_tasks": 2, "algorithm.kl_coef": 0.05})
+                                            "evaluation.num_tasks": 2, "algorithm.kl_coef": 0.05,
+                                            "train.evaluate_every": 0, "lint.start": False})
     run = train_here(config, tmp_path / "run")
     shown, stored = edit_step(run, 1, widgets=False).outcome().credited, run.credit(1, 0)
     for column, values in (("advantage", shown.advantage_T), ("weight", shown.weight_T), ("return", shown.return_T)):

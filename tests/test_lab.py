@@ -234,6 +234,7 @@ def live_notebook(lab):
         attach(lab.folder / "live").stop(kill_after_s=10)
 
 
+@pytest.mark.full
 def test_a_run_is_watched_live_stopped_by_its_button_and_found_again_after_a_restart(lab, page, live_notebook, tmp_path):
     """One output that follows the run while the kernel is free; the run outlives the kernel; the button ends it."""
     open_notebook(lab, page, live_notebook)

@@ -216,6 +216,7 @@ def compare(settings, baseline, preset="frozenlake"):
     return need, measured
 
 
+@pytest.mark.full
 def test_the_plan_is_within_a_fifth_of_a_small_run(baseline):
     need, measured = compare(SMALL, baseline)
     assert abs(need / measured - 1) <= 0.2
@@ -248,6 +249,7 @@ def test_errors_of_the_trial_are_handed_on(monkeypatch):
         measured_baseline()
 
 
+@pytest.mark.full
 def test_the_memory_of_an_idle_process_is_not_that_of_who_asks(baseline):
     """A kernel that holds a lot asks: what is forked from it begins with its peak, by one of the system's counts."""
     held = bytearray(b"x") * 800_000_000

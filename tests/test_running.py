@@ -241,6 +241,7 @@ def test_a_run_outlives_who_started_it_and_is_never_overwritten(tmp_path):
     assert fresh_path(path).name == "own-2"
 
 
+@pytest.mark.full
 def test_a_run_that_fails_in_its_process_shows_the_end_of_its_log(tmp_path):
     failed = train(tiny(policy__name="./no-such-policy"), tmp_path / "bad")
     assert failed.status.state == "running" and failed.status.steps == tiny().train.steps
