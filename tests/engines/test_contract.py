@@ -187,3 +187,29 @@ def test_the_span_can_say_how_it_was_sampled(engine, temperature, top_p):
         assert completion.plain_logprobs is None
     if temperature == 0.0 and engine.name != "scripted":
         np.testing.assert_array_equal(completion.logprobs, completion.plain_logprobs)
+
+
+def test_what_is_sampled_so_far_can_be_watched(engine):
+    """`partial` is optional; where it is there, it grows token by token to what the completion holds, and then forgets."""
+    if not hasattr(engine, "partial"):
+        pytest.skip("this engine hands over whole turns")
+    engine.submit(ask(0, "s", PROMPT))
+    seen = []
+    while not (done := engine.poll()):
+        seen.append(engine.partial(0))
+    whole = tuple(done[0].token_ids.tolist())
+    assert all(ids == whole[: len(ids)] for ids in seen) and [len(ids) for ids in seen] == sorted(len(ids) for ids in seen)
+    assert engine.partial(0) == engine.partial(7) == ()
+    engine.submit(ask(1, "s", PROMPT))
+    engine.poll()
+    engine.release("s")
+    assert engine.partial(1) == ()
+
+
+def test_a_script_trickles_if_it_is_asked_to():
+    engine = ScriptedEngine(lambda request: [3, 4, 5], context_length=CONTEXT, trickle=True)
+    engine.submit(ask(0, "s", PROMPT, stop_ids=frozenset([5])))
+    seen = []
+    while not (done := engine.poll()):
+        seen.append(engine.partial(0))
+    assert seen == [(3,), (3, 4)] and done[0].token_ids.tolist() == [3, 4, 5] and done[0].finish == "stop"

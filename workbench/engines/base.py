@@ -88,3 +88,6 @@ class Engine(Protocol):
 
     def sync(self, weights: Mapping[str, "torch.Tensor"], version: int) -> None:
         """Copy new weights in (by state-dict name), drop every cache. Refused while requests are running."""
+
+    # Optional, found by hasattr: partial(request_id: int) -> tuple[int, ...], the ids sampled so far for a request in
+    # flight, for whoever watches; () where there are none yet, or no such request.

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class _Pending:
     request: Request
     ticks_left: int
+    answer: Completion | None = None  # made, and handed over token by token
+    shown: int = 0
 
 
 class ScriptedEngine:
@@ -35,7 +37,8 @@ class ScriptedEngine:
     returns fewer ids without a stop id also ends in "length": the policy did not end its turn. A script that raises
     EngineError, or returns nothing, makes an error completion; any other exception is a bug of the script, and raised.
     `logprob` is given to every token. `delay_ticks` (a number, or a function of the request) is how many polls a
-    request waits before the one that hands it over.
+    request waits before the one that hands it over. `trickle`: a turn then takes a poll per token, as in an engine with
+    a model, and `partial` tells those so far.
     """
 
     name = "scripted"
@@ -48,10 +51,12 @@ class ScriptedEngine:
         logprob: float = -1.0,
         vocab_size: int | None = None,
         delay_ticks: int | Callable[[Request], int] = 0,
+        trickle: bool = False,
     ):
         self._script = script
         self._logprob = logprob
         self._delay_ticks = delay_ticks
+        self._trickle = trickle
         self._intake = Intake(context_length, vocab_size)
         self._pending: dict[int, _Pending] = {}
         self._policy_version = 0
@@ -83,14 +88,22 @@ class ScriptedEngine:
         if not self._pending:
             return []
         self._ticks += 1
-        due = [pending.request for pending in self._pending.values() if pending.ticks_left <= 0]
+        due = sorted((each for each in self._pending.values() if each.ticks_left <= 0), key=lambda each: each.request.id)
         for pending in self._pending.values():
             pending.ticks_left -= 1
-        completions = [self._answer(request) for request in sorted(due, key=lambda request: request.id)]
-        for request in due:
-            del self._pending[request.id]
-            self._intake.finish(request.id)
-        return completions
+        for pending in due:
+            pending.answer = pending.answer or self._answer(pending.request)
+            pending.shown += 1
+        done = [each.answer for each in due if not self._trickle or each.shown >= len(each.answer.token_ids)]
+        for completion in done:
+            del self._pending[completion.request_id]
+            self._intake.finish(completion.request_id)
+        return done
+
+    def partial(self, request_id: int) -> tuple[int, ...]:
+        """The ids handed over so far for a request in flight; () where there are none yet."""
+        pending = self._pending.get(request_id)
+        return () if pending is None or pending.answer is None else tuple(pending.answer.token_ids[: pending.shown].tolist())
 
     def release(self, session: str) -> None:
         """Free the session; a request that it still has in flight is dropped and never answered."""

@@ -61,6 +61,7 @@ class TransformersEngine:
         self._intake = Intake(model_context(self._model, config.max_context), vocab_size,
                               config.cache_tokens if self.keeps_cache else None)
         self._runner = self._make_runner()
+        self._rows: dict[int, Row] = {}  # in flight, by request id
 
     # ------------------------------------------------------------------------------------------ the contract
 
@@ -85,7 +86,8 @@ class TransformersEngine:
         """Queue a turn. Raises EngineError for a request that can never be served."""
         prompt = self._intake.accept(request)
         limit = new_token_limit(len(prompt), request, self.context_length)
-        self._runner.add(Row(request, prompt, limit, uniforms(request.seed, limit)))
+        self._rows[request.id] = Row(request, prompt, limit, uniforms(request.seed, limit))
+        self._runner.add(self._rows[request.id])
 
     def poll(self) -> list[Completion]:
         """One tick: admit, one forward pass, sample, hand over what is done, in the order of request ids."""
@@ -101,8 +103,13 @@ class TransformersEngine:
 
     def release(self, session: str) -> None:
         """Free the session; a request that it still has in flight is dropped and never answered."""
-        self._intake.cancel(session)
+        self._rows.pop(self._intake.cancel(session), None)
         self._runner.release(session)
+
+    def partial(self, request_id: int) -> tuple[int, ...]:
+        """The ids sampled so far for a request in flight; () where there are none yet."""
+        row = self._rows.get(request_id)
+        return () if row is None else tuple(row.tokens)
 
     def sync(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         """Copy new weights in, all or nothing, and drop every cache: it was made by the old ones."""
@@ -161,6 +168,7 @@ class TransformersEngine:
 
     def _complete(self, row: Row, finish: str, error: str | None = None) -> Completion:
         request = row.request
+        del self._rows[request.id]
         self._runner.finish(row, keep=error is None)
         self._intake.finish(request.id)
         sampling = Sampling(request.temperature, request.top_p, engine=self.name, dtype=self.config.dtype)
