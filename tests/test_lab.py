@@ -292,7 +292,8 @@ def credits(page) -> list[str]:
 
 
 def test_an_edited_reward_changes_the_credit_of_tokens_before_ones_eyes(lab, page, tmp_path):
-    """Type a reward, choose an estimator that has no critic here, undo: the tokens follow, and errors are shown."""
+    """Type a reward, choose an estimator that has no critic here, undo: the tokens follow, and errors are shown. Then the
+    same editor, saved, without its kernel."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in EDITOR_CELLS], metadata={
         "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
     nbformat.write(notebook, lab.folder / "editor.ipynb")
@@ -321,20 +322,12 @@ def test_an_edited_reward_changes_the_credit_of_tokens_before_ones_eyes(lab, pag
     page.locator("button.wb-reset").click()
     page.wait_for_function("() => !document.querySelector('.wb-credit').innerText.includes('earns')")
     assert credits(page) == before
+    it_is_a_picture_when_its_kernel_is_gone(lab, page, lab.folder / "editor.ipynb", tmp_path)
     assert not page.outside, f"asked another machine: {page.outside[:3]}"
 
 
-def test_a_saved_editor_is_a_picture_when_its_kernel_is_gone(lab, page, tmp_path):
+def it_is_a_picture_when_its_kernel_is_gone(lab, page, path, tmp_path):
     """While the widgets are alive they alone are seen; saved, and opened again without a kernel, the picture is."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in EDITOR_CELLS], metadata={
-        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
-    path = lab.folder / "reopened.ipynb"
-    nbformat.write(notebook, path)
-    open_notebook(lab, page, path)
-    run_cell(page, 0)
-    run_cell(page, 1)
-    finished(page, 1)
-    page.locator(".wb-credit span[title*=advantage]").first.wait_for(state="visible")
     strips = output_of(page, 1).locator("img[alt^='credit of every sampled token']")
     assert [strip.is_visible() for strip in strips.all()] == [True, False], "not the same picture twice"
     page.screenshot(path=tmp_path / "live.png")

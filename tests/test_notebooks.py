@@ -16,13 +16,16 @@ from tests.notebook_kit import (MACHINE_PATH, NOTEBOOKS, code_cells, faults_of_f
 
 # As small as they go. A notebook that is not named here runs with its own parameters.
 SMALL = {
-    "00_tour": {"steps": 1, "num_tasks": 8, "seed": 3},
+    "00_tour": {"preset": "small.toml", "steps": 1, "num_tasks": 8, "seed": 3},
     "01_rollout": {"group_size": 3, "num_tasks": 2, "num_held_out": 8},
     "02_masks": {"group_size": 4, "num_tasks": 2, "critic_steps": 1},
     "03_advantages": {"steps": 1, "bias_tasks": "stop_continue", "bias_error": 0.2},
     "04_train": {"steps": 2, "stop_after": 1, "tasks_per_step": 1, "num_tasks": 4},
     "05_silent_bugs": {"steps": 1, "num_tasks": 4, "audit_steps": 1},
 }
+
+# For a notebook that has no parameter for its number of attempts. What is asked at a run's start is asked elsewhere.
+FEW_ATTEMPTS = 'base = "frozenlake"\n[train]\ntasks_per_step = 2\ngroup_size = 4\n[lint]\nstart = false\n'
 
 by_name = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -34,6 +37,7 @@ LONG = ("01_rollout", "02_masks", "03_advantages", "04_train", "05_silent_bugs")
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem, marks=[pytest.mark.full] * (path.stem in LONG))
                                   for path in NOTEBOOKS])
 def test_it_runs_under_papermill_with_other_parameters(path, tmp_path):
+    (tmp_path / "small.toml").write_text(FEW_ATTEMPTS)
     ran = run(path, tmp_path, SMALL.get(path.stem, {}))
     assert not ran.faults(), "\n".join(ran.faults())
     injected = [cell for cell in code_cells(ran.notebook) if "injected-parameters" in cell.metadata.get("tags", ())]

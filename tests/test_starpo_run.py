@@ -67,7 +67,7 @@ def test_equal_updates_makes_as_many_as_there_would_be(tmp_path):
     assert float(run.metrics()["ratio_max"].iloc[0]) != 1.0  # later updates stand elsewhere: now a clip can bind
 
 
-EMPTY = {"collect__max_turn_tokens": 2, "algorithm__filter__zero_variance": "drop", "train__max_empty_steps": 2,
+EMPTY = {"collect__max_turn_tokens": 2, "env__max_turns": 2, "algorithm__filter__zero_variance": "drop", "train__max_empty_steps": 2,
          "train__steps": 4}
 
 
@@ -90,7 +90,7 @@ def test_a_filter_that_keeps_nothing_skips_steps_and_ends_the_run_by_name(tmp_pa
 
 def test_a_run_that_ends_without_a_filter_does_not_blame_one(tmp_path):
     plain = {key: value for key, value in SETTINGS.items() if "algorithm" not in key}
-    config = load_config("frozenlake", plain | {"collect.max_turn_tokens": 2, "train.max_empty_steps": 1})
+    config = load_config("frozenlake", plain | {"collect.max_turn_tokens": 2, "env.max_turns": 2, "train.max_empty_steps": 1})
     with pytest.raises(LearnerError) as ended:
         train_here(config, tmp_path / "flat")
     assert "taught nothing" in str(ended.value) and "filter" not in str(ended.value)

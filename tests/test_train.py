@@ -125,7 +125,7 @@ def test_trajectories_are_durable_before_the_first_update(tmp_path, monkeypatch)
 
 def test_a_run_that_cannot_learn_ends_with_the_reason(tmp_path):
     """Two tokens a turn: no answer is ever readable, all rewards of a group are equal, nothing can be compared."""
-    config = tiny(collect__max_turn_tokens=2, train__max_empty_steps=2, train__steps=5)
+    config = tiny(collect__max_turn_tokens=2, train__max_empty_steps=2, train__steps=5, env__max_turns=2)
     with pytest.raises(LearnerError, match="2 steps in a row taught nothing.*100% of the groups are flat"):
         train_here(config, tmp_path / "stuck")
     stored = open_run(tmp_path / "stuck")
@@ -134,7 +134,7 @@ def test_a_run_that_cannot_learn_ends_with_the_reason(tmp_path):
 
 def test_a_run_that_learned_nothing_can_still_be_opened(tmp_path):
     """Its checkpoint holds the weights of version 0, which the engine has already."""
-    run = train_here(tiny(collect__max_turn_tokens=2, train__steps=1), tmp_path / "flat")
+    run = train_here(tiny(collect__max_turn_tokens=2, train__steps=1, env__max_turns=2), tmp_path / "flat")
     session = reopen(run, quiet=True)
     assert session.learner.version == session.engine.policy_version == 0
     assert all(torch.equal(tensor, session.policy.model.state_dict()[name])
