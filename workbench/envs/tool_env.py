@@ -188,7 +188,7 @@ class ToolEnv:
 
     def _begin(self, attempt: _Attempt) -> None:
         self.close()
-        self.desk = ToolDesk([tool.for_attempt(attempt.task) for tool in self.tools], self.calls.limits)
+        self.desk = ToolDesk(self.tools, self.calls.limits, attempt.task)
         self._attempt = attempt
 
     # -------------------------------------------------------------------------------------------- what is paid

@@ -8,13 +8,15 @@ import json
 import math
 import traceback
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from workbench.errors import StoreError
-from workbench.sealed import plain
-from workbench.tools.base import ToolResult
+from workbench.sealed import json_bytes, plain
+from workbench.tools.base import ERRORS, ToolResult
 
+MARK_BYTES = 80            # that the mark of a cut text has room for
+SPARE = 4096               # bytes of a result's names
 MOST_VALUE_BYTES = 100_000  # of `ToolResult.value`, as JSON: it is stored with every turn
 
 
@@ -67,6 +69,8 @@ def _checked(result: ToolResult, most_bytes: int) -> ToolResult:
     if not isinstance(result.text, str) or not isinstance(result.error, str):
         raise TypeError(f"text and error of a ToolResult are strings, got {type(result.text).__name__} and "
                         f"{type(result.error).__name__}")
+    if result.error and result.error not in ERRORS:
+        raise TypeError(f"the error of a ToolResult is one of {', '.join(ERRORS)}, or empty")
     reward = result.reward
     if reward is not None and (isinstance(reward, bool) or not isinstance(reward, (int, float))
                                or not math.isfinite(reward)):
@@ -76,7 +80,7 @@ def _checked(result: ToolResult, most_bytes: int) -> ToolResult:
         raise TypeError(f"the value of a ToolResult takes {size:,} bytes; at most {MOST_VALUE_BYTES:,} are kept")
     text, cut = cut_text(result.text, most_bytes)
     return replace(result, text=text, value=value, reward=None if reward is None else float(reward),
-                   cut_bytes=cut or int(result.cut_bytes))
+                   cut_bytes=cut + int(result.cut_bytes))
 
 
 def _json_value(value: Any) -> Any:
@@ -87,12 +91,37 @@ def _json_value(value: Any) -> Any:
 
 
 def raised(name: str, error: BaseException, most_bytes: int) -> ToolResult:
-    """A tool's own exception as text for the agent; nothing of it can raise again."""
+    """A tool's own exception as text for the agent, and in `value`, for people, where it was raised. Nothing of the
+    exception can raise again."""
     try:
-        words = str(error)
+        words = f"{type(error).__name__}: {error}"
     except BaseException:  # the exception is the tool's, and so is what its __str__ raises
-        words = "(its text cannot be read)"
+        words = f"{type(error).__name__}, whose text cannot be read"
     steps = traceback.extract_tb(error.__traceback__)[-1:]
-    where = f" ({steps[0].filename.rsplit('/', 1)[-1]}:{steps[0].lineno})" if steps else ""
-    text, cut = cut_text(f"{name} failed: {type(error).__name__}: {words}{where}", most_bytes)
-    return ToolResult(text, error="raised", cut_bytes=cut)
+    value = {"raised_at": f"{steps[0].filename.rsplit('/', 1)[-1]}:{steps[0].lineno}"} if steps else None
+    text, cut = cut_text(f"Error: {name} raised {words}" if name else words, most_bytes)
+    return ToolResult(text, value, error="raised", cut_bytes=cut)
+
+
+# ------------------------------------------------------------------------------------------------ from a worker
+
+
+def to_json(result: ToolResult) -> bytes:
+    return json_bytes(asdict(result), "what the tool gave back")
+
+
+def most_content(most_bytes: int) -> int:
+    """How long `to_json` of a bounded result can be: a byte of text takes six at most where JSON escapes it."""
+    return 6 * (most_bytes + MARK_BYTES) + MOST_VALUE_BYTES + SPARE
+
+
+def from_json(content: bytes, most_bytes: int) -> ToolResult:
+    """What `to_json` wrote. Raises ValueError for anything else (a tool may write where it should not)."""
+    try:
+        held = json.loads(content)
+        result = as_result(ToolResult(**held), most_bytes + MARK_BYTES)
+        if type(held["cut_bytes"]) is not int:
+            raise TypeError("cut_bytes is no whole number")
+        return result
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"no answer of this program: {type(error).__name__}: {error}") from error
