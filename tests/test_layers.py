@@ -26,7 +26,7 @@ LAYERS: dict[str, float] = {
     "ops": 1.0, "chat": 1.0, "tiny_tokenizer": 1.0, "batch": 1.1,
     # 2: problems, samplers, how credit is given
     "retrieval": 1.9, "qa": 1.92, "tools": 1.95, "envs": 2.0, "engines": 2.0, "algorithms": 2.0, "metrics": 2.0, "rounding": 2.0,
-    "demonstrations": 2.1,
+    "demonstrations": 2.1, "search_demonstrator": 2.1,
     # 3: attempts, weights, files, pictures
     "workers": 3.05, "writer": 3.1, "columns": 3.2, "store": 3.3, "run_diff": 3.4, "follow": 3.4, "collect": 3.1, "policy": 3.0,
     "linting": 3.5, "imported": 3.6, "views": 3.0,
@@ -73,6 +73,7 @@ INSTEAD: dict[str, str] = {
     "ops": "the tensor function's result",
     "pretrain": "the policy that was made",
     "demonstrations": "the demonstrations, as text",
+    "search_demonstrator": "the demonstrations, as text",
     "metrics": "the metrics, a plain mapping",
     "processes": "a function, named by where it can be imported",
     "workers": "the runner, behind the EnvRunner protocol of envs/runners.py",
@@ -111,6 +112,7 @@ TENSOR_FREE = (
     "follow",
     "metrics",
     "demonstrations",
+    "search_demonstrator",
     "progress",
     "findings",
     "dumps",

@@ -14,10 +14,11 @@ from workbench.envs.frozen_lake import FrozenLake
 from workbench.envs.sokoban import Sokoban
 from workbench.envs.sokoban_levels import ALTERNATIVE
 from workbench.envs.splits import split_of, tasks
+from workbench.envs.world_qa import WorldQA
 
 # Kinds of environment by the name that a config gives them; a new one is one more line here.
 ENVS: Mapping[str, type] = MappingProxyType({
-    FrozenLake.name: FrozenLake, Bandit.name: Bandit, Sokoban.name: Sokoban})
+    FrozenLake.name: FrozenLake, Bandit.name: Bandit, Sokoban.name: Sokoban, WorldQA.name: WorldQA})
 
 PRESETS: Mapping[str, EnvFamily] = MappingProxyType({
     "frozenlake-4x4": FrozenLake(),  # the demo's: slip 0, holes 0.2, 10 moves
@@ -33,6 +34,8 @@ PRESETS: Mapping[str, EnvFamily] = MappingProxyType({
     "bandit-code": Bandit(safe_payout=0.1, names=CODE_NAMES, heldout_names=()),
     "bandit-rev": Bandit(safe_payout=0.15, names=PAPER_NAMES, heldout_names=PAPER_HELDOUT_NAMES, reversed_names=True),
     "bandit-test": Bandit(names=HELDOUT_NAMES, heldout_names=()),
+    "world-qa": WorldQA(),
+    "world-qa-hard": WorldQA(world="hard", documents=3, long_share=0.5, turns=6),
 })
 
-__all__ = ["ENVS", "PRESETS", "Bandit", "Env", "EnvFamily", "FrozenLake", "Sokoban", "split_of", "tasks"]
+__all__ = ["ENVS", "PRESETS", "Bandit", "Env", "EnvFamily", "FrozenLake", "Sokoban", "WorldQA", "split_of", "tasks"]

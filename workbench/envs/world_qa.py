@@ -1,0 +1,216 @@
+"""Questions about invented worlds, to be answered by searching: the demo's environment.
+
+    user       In which country does Zumi live?
+    assistant  <tool_call>{"name": "search", "arguments": {"query": "Zumi"}}</tool_call>
+    tool       Zumi: Zumi lives in Rapoke.
+    assistant  <tool_call>{"name": "search", "arguments": {"query": "Rapoke"}}</tool_call>
+    tool       Rapoke: Rapoke lies in Bedu.
+    assistant  <answer>Bedu</answer>
+
+The same question can be put in four ways (`context`): with the tool; without any; beside what one search for the
+question's own words brings, as naive retrieval does; and beside all documents that it takes, which shows what reading
+alone is worth. The last three have one turn.
+
+Held-out tasks are about held-out worlds, of which no name occurs in training (`workbench.qa.worlds`).
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from workbench.envs.tool_env import AnswerRewards, CallSettings, ToolEnv
+from workbench.errors import ConfigError, EnvError
+from workbench.qa.worlds import HELD_OUT_WORLDS, SHAPES, World, split_of_world, world
+from workbench.retrieval import Bm25
+from workbench.seeds import rng_at
+from workbench.tools.search import SearchTool, lines_of
+from workbench.types import Task
+
+CONTEXTS = ("search", "closed", "rag", "gold")
+TRAINING_WORLDS = 64   # that the tasks of training are about; held-out worlds come on top
+MOST_CHARACTERS = 400  # of one search
+
+_WORDS = {
+    "search": "Search step by step, one name at a time.",
+    "closed": "Answer at once.",
+    "rag": "Answer from what was found.",
+    "gold": "Answer from what was found.",
+}
+
+
+@dataclass(frozen=True)
+class WorldQA:
+    """A family of questions about invented worlds. The fields are its only configuration.
+
+    world       "plain" (one fact a subject) or "hard" (several: see `workbench.qa.worlds`)
+    context     "search", "closed" (no tool), "rag" (one search for the question's own words, in the prompt) or "gold"
+                (all documents that it takes, in the prompt)
+    documents   that one search brings
+    turns       with the tool, the answering one included; without it there is one
+    long_share  share of the questions that take three documents instead of two
+    calls, rewards: as in ToolEnv
+    """
+
+    world: str = "plain"
+    context: str = "search"
+    documents: int = 1
+    turns: int = 5
+    long_share: float = 0.2
+    calls: CallSettings = field(default_factory=CallSettings)
+    rewards: AnswerRewards = field(default_factory=AnswerRewards)
+
+    name: ClassVar[str] = "world_qa"
+    solver_name: ClassVar[str] = "knows the way"
+
+    def __post_init__(self) -> None:
+        if self.world not in SHAPES or self.context not in CONTEXTS:
+            raise ConfigError(f"WorldQA.world is {' or '.join(SHAPES)} and context one of {', '.join(CONTEXTS)}; got "
+                              f"{self.world!r} and {self.context!r}")
+        if self.documents < 1 or self.turns < 1:
+            raise ConfigError(f"WorldQA.documents and turns are at least 1, got {self.documents} and {self.turns}")
+        if not 0 <= self.long_share <= 1:
+            raise ConfigError(f"WorldQA.long_share is a share, from 0 to 1, got {self.long_share!r}")
+
+    # -------------------------------------------------------------------------------------------- tasks
+
+    @property
+    def max_turns(self) -> int:
+        return self.turns if self.context == "search" else 1
+
+    def task(self, task_seed: int) -> Task:
+        """A question about one of the worlds: in half of the draws a held-out one."""
+        rng = rng_at("world_qa.world", task_seed)
+        held_out = rng.random() < 0.5
+        seed = rng.integers(HELD_OUT_WORLDS) if held_out else HELD_OUT_WORLDS + rng.integers(TRAINING_WORLDS)
+        return self.task_in(int(seed), task_seed)
+
+    def task_in(self, world_seed: int, task_seed: int) -> Task:
+        """A question about this world. The same in every process, for ever."""
+        here, rng = world(self.world, world_seed), rng_at("world_qa.task", task_seed)
+        hops = 3 if rng.random() < self.long_share else 2
+        kinds = [kind for kind, chain in here.shape.chains.items() if chain.hops == hops]
+        question = here.question(kinds[rng.integers(len(kinds))], int(rng.integers(10_000)))
+        return Task(f"world_qa/{self.world}/{world_seed}/{task_seed}", self.name, int(task_seed), {
+            "question": question.text, "answers": [question.answer], "support": list(question.support),
+            "hops": question.hops, "kind": question.kind, "world": world_seed})
+
+    def question_task(self, text: str, task_seed: int = 0) -> Task:
+        """A person's question, without a gold answer. `task_seed` chooses the (held-out) world that is searched."""
+        number = task_seed % HELD_OUT_WORLDS
+        return Task(f"world_qa/{self.world}/{number}/asked", self.name, int(task_seed), {
+            "question": text, "answers": [], "support": [], "hops": 0, "kind": "asked", "world": number})
+
+    def split_of(self, task: Task) -> str:
+        """By the world, whose names are all of one split."""
+        return split_of_world(task.payload["world"])
+
+    def world_of(self, task: Task) -> World:
+        return world(self.world, task.payload["world"])
+
+    def search_tool(self, task: Task) -> SearchTool:
+        """The search over the corpus of this task's world."""
+        return SearchTool(_searcher(self.world, task.payload["world"]), k=self.documents, most_chars=MOST_CHARACTERS)
+
+    def make(self) -> WorldEnv:
+        return WorldEnv(self)
+
+    # -------------------------------------------------------------------------------------------- yardsticks
+
+    def random_action(self, env: WorldEnv, rng: np.random.Generator) -> str:
+        """A search for any name of the world, or any country as the answer."""
+        names = self.world_of(env.task).names
+        if self.context == "search" and rng.random() < 0.5:
+            everything = [name for kind in names.values() for name in kind]
+            return env.call(everything[rng.integers(len(everything))])
+        return env.format.write_answer(names["country"][rng.integers(len(names["country"]))])
+
+    def solver_action(self, env: WorldEnv, rng: np.random.Generator) -> str:
+        """Searches for name after name on the way to the answer, which it knows, and which no prompt tells."""
+        if self.context == "search" and env.steps_known < len(env.path) - 1:
+            return env.call(env.path[env.steps_known])
+        return env.format.write_answer(env.path[-1])
+
+    # -------------------------------------------------------------------------------------------- words
+
+    @property
+    def label(self) -> str:
+        way = {"search": f"search ({self.documents} document{'s' * (self.documents > 1)} each, {self.turns} turns)",
+               "closed": "no tool", "rag": f"one search for the question's words ({self.documents} found)",
+               "gold": "handed the documents it takes"}[self.context]
+        return f"World QA, {self.world}, {way}, {self.long_share:.0%} of three hops"
+
+    @property
+    def instructions(self) -> str:
+        return f"{_WORDS[self.context]} Answer like this: <answer>name</answer>\n"
+
+
+@lru_cache(maxsize=TRAINING_WORLDS + 2 * HELD_OUT_WORLDS)
+def _searcher(kind: str, seed: int) -> Bm25:
+    """The index of a world: a few hundredths of a second to make, so it is kept in this process."""
+    return Bm25(world(kind, seed).corpus())
+
+
+@dataclass(frozen=True)
+class WorldSearch:
+    """Search over the corpus of whichever world the task is about."""
+
+    family: WorldQA
+    name: str = "search"
+    description: str = "Find documents."
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {
+        "type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]})
+    trusted: bool = True
+    stateful: bool = False
+
+    def call(self, arguments: Mapping[str, Any]) -> Any:
+        raise EnvError("which world is searched is known when an attempt begins: call for_attempt(task) first")
+
+    def for_attempt(self, task: Task) -> SearchTool:
+        return self.family.search_tool(task)
+
+
+class WorldEnv(ToolEnv):
+    """One attempt, which also says how far along the way it is, for solvers and demonstrators."""
+
+    def __init__(self, family: WorldQA) -> None:
+        tools = (WorldSearch(family),) if family.context == "search" else ()
+        super().__init__(tools, max_turns=family.max_turns, calls=family.calls, rewards=family.rewards,
+                         instructions=family.instructions, opening=self._found_before)
+        self.family = family
+
+    def _found_before(self, task: Task) -> str:
+        """What stands before the question: nothing, one search for its own words, or all documents that it takes."""
+        if self.family.context == "rag":
+            return self.family.search_tool(task).call({"query": task.payload["question"]}).text
+        if self.family.context == "gold":
+            corpus = _searcher(self.family.world, task.payload["world"]).corpus
+            return lines_of([corpus[each] for each in task.payload["support"]], MOST_CHARACTERS)[0]
+        return ""
+
+    @property
+    def task(self) -> Task:
+        """Of the attempt that goes on; EnvError before the first one."""
+        if self._attempt is None:
+            raise EnvError("this attempt was never begun; call reset(task, dynamics_seed) first")
+        return self._attempt.task
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The names from the one asked about to the answer."""
+        payload = self.task.payload
+        return (*(each.split("/")[1] for each in payload["support"]), *payload["answers"])
+
+    @property
+    def steps_known(self) -> int:
+        """Documents of the way, from its beginning without a gap, that were found so far."""
+        support = self.task.payload["support"]
+        found = set(support) if self.family.context == "gold" else self._attempt.paid
+        return next((step for step, each in enumerate(support) if each not in found), len(support))
+
+    def call(self, query: str) -> str:
+        """The text of a turn that searches."""
+        return self.format.write_call("search", {"query": query})
