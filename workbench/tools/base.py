@@ -19,7 +19,9 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from workbench.errors import ToolError
-from workbench.tools.schema import checked_parameters, hints_of, mismatches, parameters_of, shown, summary_of, validator_of
+from workbench.tools.schema import (
+    checked_parameters, from_json, hints_of, mismatches, parameters_of, shown, summary_of, validator_of,
+)
 from workbench.types import Task, ToolCall
 
 ERRORS = ("unknown_tool", "bad_arguments", "bad_call", "raised", "timeout", "died", "too_many")
@@ -74,7 +76,9 @@ class FunctionTool:
     def call(self, arguments: Mapping[str, Any]) -> Any:
         if inspect.isclass(self.function):
             raise ToolError(f"tool {self.name!r} has state: ask for_attempt(task) for one of its own, and call that")
-        return self.function(**arguments, **self._handed_in(self.function))
+        hints = hints_of(self.function)
+        given = {name: from_json(hints.get(name), value) for name, value in arguments.items()}
+        return self.function(**given, **self._handed_in(self.function))
 
     def for_attempt(self, task: Task) -> FunctionTool:
         given = replace(self, task=task)
@@ -99,15 +103,14 @@ def tool(function: Callable | None = None, *, name: str | None = None, descripti
     if function is None:
         return lambda function: tool(function, name=name, description=description, parameters=parameters, trusted=trusted)
     stateful = inspect.isclass(function)
-    name = name or getattr(function, "__name__", "")
+    name = getattr(function, "__name__", "") if name is None else name
     check_name(name)
     if stateful and not callable(getattr(function, "call", None)):
         raise ToolError(f"tool {name!r}: a class that is a tool has a method call(self, ...), typed like a function")
-    if not callable(function):
-        raise ToolError(f"tool {name!r}: expected a function or a class, got {function!r}")
+    if not callable(function) or inspect.iscoroutinefunction(function.call if stateful else function):
+        raise ToolError(f"tool {name!r}: expected a function or a class, not async, got {function!r}")
     if parameters is None:
-        # An attempt's own instance is only made when it starts; the signature is the class's.
-        parameters = parameters_of(_without_self(function.call) if stateful else function)
+        parameters = parameters_of(function.call, is_method=True) if stateful else parameters_of(function)
     if description is None:
         description = summary_of(inspect.getdoc(function) or "")
     return FunctionTool(name, description, checked_parameters(parameters, f"tool {name!r}"), function, trusted, stateful)
@@ -116,17 +119,6 @@ def tool(function: Callable | None = None, *, name: str | None = None, descripti
 def task_arguments(function: Callable) -> tuple[str, ...]:
     """The arguments annotated `Task`: no agent gives them; the attempt's task is handed in."""
     return tuple(name for name, hint in hints_of(function).items() if hint is Task and name != "return")
-
-
-def _without_self(method: Callable) -> Callable:
-    signature = inspect.signature(method)
-
-    def bare(*arguments: Any, **named: Any) -> None: ...
-
-    bare.__name__, bare.__doc__, bare.__module__ = method.__name__, method.__doc__, method.__module__
-    bare.__annotations__ = dict(inspect.get_annotations(method, eval_str=True))
-    bare.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
-    return bare
 
 
 def check_name(name: Any) -> None:
