@@ -31,6 +31,10 @@ class ToolError(WorkbenchError, ValueError):
     no error of ours: it is text that the agent can act on.)"""
 
 
+class SearchError(WorkbenchError, RuntimeError):
+    """A searcher outside this process gave no usable answer in time."""
+
+
 class EngineError(WorkbenchError, RuntimeError):
     """A sampler could not answer, or answered something that cannot be true."""
 
