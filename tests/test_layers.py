@@ -25,7 +25,7 @@ LAYERS: dict[str, float] = {
     # 1: pure tensor functions; one tokenizer; flat storage
     "ops": 1.0, "chat": 1.0, "tiny_tokenizer": 1.0, "batch": 1.1,
     # 2: problems, samplers, how credit is given
-    "retrieval": 1.9, "qa": 1.92, "tools": 1.95, "envs": 2.0, "engines": 2.0, "algorithms": 2.0, "metrics": 2.0, "rounding": 2.0,
+    "retrieval": 1.9, "qa": 1.92, "tools": 1.95, "envs": 2.0, "engines": 2.0, "endpoint": 2.0, "algorithms": 2.0, "metrics": 2.0, "rounding": 2.0,
     "demonstrations": 2.1, "search_demonstrator": 2.1,
     # 3: attempts, weights, files, pictures
     "workers": 3.05, "writer": 3.1, "columns": 3.2, "store": 3.3, "run_diff": 3.4, "follow": 3.4, "collect": 3.1, "policy": 3.0,
@@ -89,6 +89,7 @@ INSTEAD: dict[str, str] = {
     "retrieval": "an opened searcher (the protocol in retrieval/base.py)",
     "qa": "the question, as a Task",
     "tools": "the tools that are already made",
+    "endpoint": "an Endpoint that is already made",
 }
 
 # Rooms that open on any laptop: neither these nor anything they import may need a tensor library.
@@ -117,6 +118,7 @@ TENSOR_FREE = (
     "findings",
     "dumps",
     "imported",
+    "endpoint",
 )
 LAZY_DOOR = (
     "workbench.*"  # `import workbench`, then `workbench.train`: for users; inside it would hide what is imported

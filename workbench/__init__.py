@@ -43,6 +43,8 @@ PUBLIC: dict[str, str] = {
     "bias_bench": "workbench.cells.bias:bias_bench",
     "audit": "workbench.cells.audit:audit",
     "play": "workbench.cells.play:play",
+    "talk": "workbench.cells.talk:talk",
+    "Endpoint": "workbench.endpoint:Endpoint",
     "fresh_path": "workbench.cells.running:fresh_path",
     "CollectConfig": "workbench.collect:CollectConfig",
     "groups_equal": "workbench.columns:groups_equal",

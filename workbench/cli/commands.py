@@ -174,6 +174,12 @@ def export_command(args: argparse.Namespace) -> int:
     return 0
 
 
+def chat_command(args: argparse.Namespace) -> int:
+    from workbench.cli.talking import chat
+
+    return chat(args)
+
+
 def play_command(args: argparse.Namespace) -> int:
     from workbench.cells.play import play
     from workbench.config import nearest
@@ -257,15 +263,19 @@ def audit_command(args: argparse.Namespace) -> int:
 
 
 def demo_command(args: argparse.Namespace) -> int:
-    from workbench.cells.demo import demo
+    from workbench.cells.demo import an_attempt, demo
     from workbench.errors import ConfigError
-    from workbench.views import show_demo
+    from workbench.store import open_run
+    from workbench.views import show_demo, show_trajectory
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise ConfigError("the demo runs in one process; for several, torchrun ... -m workbench.cli train")
     config = config_of(args.task, args.settings)
     out = args.out or Path("runs") / f"demo-{args.task}-{time.strftime('%Y%m%d-%H%M%S')}"
     table: dict[str, Any] = demo(config, args.seeds, out, _train_with_progress)
+    first = f"{out}/seed-{args.seeds[0]}"
+    if one := an_attempt(open_run(first)):
+        print(show_trajectory(one).text + "\n")
     print(show_demo(table).text)
-    print(f"\ntable: {out / 'table.json'}\nlook at a run: workbench show {shlex.quote(f'{out}/seed-{args.seeds[0]}')}")
+    print(f"\ntable: {out / 'table.json'}\nlook at a run: workbench show {shlex.quote(first)}")
     return 0 if table["learned"] else 1

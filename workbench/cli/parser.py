@@ -107,6 +107,23 @@ def _add_looking(command: AddCommand) -> None:
                      help="of rollouts of another framework: the policy whose tokens they are (else ids)")
     _add_html(sub)
 
+    sub = command("chat", commands.chat_command,
+                  "ask a policy and watch it call its tools and answer; with --ask, exit 1 if it gives no answer")
+    sub.add_argument("source", metavar="RUN", help="a run folder, or a preset (its untrained policy)")
+    sub.add_argument("--ask", metavar="QUESTION", help="one question, then end")
+    sub.add_argument("--step", type=_count, help="checkpoint of the run to load (default: the newest)")
+    sub.add_argument("--temperature", type=float, help="0 is greedy (default: training's)")
+    sub.add_argument("--max-turns", type=_count, help="for each question (default: the environment's)")
+    sub.add_argument("--keep", action="store_true", help="go on in the same conversation (default: a new one each, as "
+                     "in training)")
+    sub.add_argument("--endpoint", metavar="URL", help="ask an OpenAI-compatible server instead, such as "
+                     "http://127.0.0.1:8000/v1; environment, tools and limits are still RUN's")
+    sub.add_argument("--model", metavar="NAME", help="the model as that server knows it")
+    sub.add_argument("--key-env", metavar="VARIABLE", help="environment variable that holds the server's key")
+    sub.add_argument("--calls", choices=("native", "text"), help="who reads tool calls: the server (default), or the "
+                     "environment, from the text")
+    _add_set(sub)
+
     sub = command("play", commands.play_command,
                   "play an environment yourself: you are the policy")
     sub.add_argument("env", help="an environment preset, such as frozenlake-4x4 or bandit-code")
@@ -154,7 +171,7 @@ def _add_tools_of_the_house(command: AddCommand) -> None:
 
     sub = command("demo", commands.demo_command,
                   "train the embedded agent and say whether it learned; exit 1 if a seed did not")
-    sub.add_argument("--task", default="frozenlake", help="a preset")
+    sub.add_argument("--task", default="search", help="a preset")
     sub.add_argument("--seeds", type=int, nargs="+", default=[0])
     sub.add_argument("--out", type=Path)
     _add_set(sub)
