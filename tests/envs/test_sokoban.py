@@ -315,7 +315,7 @@ def test_every_level_is_solved_by_the_solver_in_as_many_moves_as_it_says(preset)
         assert env.turns == -(-level.moves // family.max_moves_per_action)
 
 
-@pytest.mark.parametrize("preset", ["sokoban-6x6", "sokoban-8x8-2"])
+@pytest.mark.parametrize("preset", ["sokoban-6x6", pytest.param("sokoban-8x8-2", marks=pytest.mark.full)])
 def test_solutions_are_as_long_as_stated_and_two_thirds_need_three_moves_or_more(preset):
     """Every length from min to max equally likely: within four standard deviations, on training and held-out levels."""
     family = PRESETS[preset]

@@ -50,6 +50,12 @@ def trained(tmp_path, name="run", **settings):
     return wb.train_here(load_config("frozenlake", TINY | settings), tmp_path / name)
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """One that every rule has looked at."""
+    return trained(tmp_path_factory.mktemp("runs"))
+
+
 def weights(session):
     return {name: tensor.clone() for name, tensor in session.learner.weights().items()}
 
@@ -100,8 +106,8 @@ def test_the_evidence_of_a_step_is_all_there(only, session):
     assert sum(len(x.completion.token_ids) for x in evidence.journal) == sampled == int(evidence.batch.eligible_T.sum())
 
 
-def test_linting_changes_nothing_of_what_is_trained(tmp_path):
-    linted = trained(tmp_path, "linted")
+def test_linting_changes_nothing_of_what_is_trained(run, tmp_path):
+    linted = run
     plain = trained(tmp_path, "plain", **{"lint.mode": "off"})
     for step in linted.steps():
         assert wb.groups_equal(linted.groups(step), plain.groups(step))
@@ -120,8 +126,8 @@ def test_the_summary_is_sealed_with_the_step(only, tmp_path):
         open_run(run.path).lint(2)
 
 
-def test_two_equal_runs_have_equal_summaries(tmp_path):
-    assert trained(tmp_path, "a").digest() == trained(tmp_path, "b").digest()
+def test_two_equal_runs_have_equal_summaries(run, tmp_path):
+    assert trained(tmp_path, "again").digest() == run.digest()
 
 
 def test_what_the_lint_stopped_can_be_looked_at_and_gone_on_with(only, tmp_path):
@@ -134,8 +140,7 @@ def test_what_the_lint_stopped_can_be_looked_at_and_gone_on_with(only, tmp_path)
     assert wb.resume_here(tmp_path / "run").steps() == [1, 2]
 
 
-def test_a_run_is_looked_at_step_by_step(only, tmp_path):
-    run = trained(tmp_path)
+def test_a_run_is_looked_at_step_by_step(only, run):
     asked = only(lambda e: Finding("x", e.place(2, position=1)), needs=("updates",))
     found = wb.lint(run.path)
     assert [evidence.step for evidence in asked] == [1, 2] and found.report.counts()["errors"] == 2
@@ -162,8 +167,7 @@ def test_groups_a_batch_and_a_session_are_looked_at(only, session):
         wb.lint(3)
 
 
-def test_the_terminal_says_so_and_exits_1(only, tmp_path, capsys):
-    run = trained(tmp_path)
+def test_the_terminal_says_so_and_exits_1(only, run, tmp_path, capsys):
     only(Finding("one thing"))
     assert cli.main(["lint", str(run.path)]) == 1
     assert "one thing" in capsys.readouterr().out
