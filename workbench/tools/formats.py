@@ -204,9 +204,13 @@ class Tags:
         return _parse(text, self.think, readers)
 
     def write_call(self, name: str, arguments: Mapping[str, Any], thought: str = "") -> str:
-        argument = dict(self.arguments)[name]
+        argument = dict(self.arguments).get(name, "")
         inside = str(arguments[argument]) if argument else json.dumps(dict(arguments), ensure_ascii=False)
-        return f"{_thought(self.think, thought)}<{name}>{inside}</{name}>"
+        text = f"{_thought(self.think, thought)}<{name}>{inside}</{name}>"
+        if self.parse(text).calls != (ToolCall(name, dict(arguments)),):
+            raise ToolError(f"the call {name}({shown(inside)}) cannot be written as tags: its own tags, outer spaces or "
+                            "nothing at all stand between them")
+        return text
 
     def write_answer(self, text: str, thought: str = "") -> str:
         return f"{_thought(self.think, thought)}{ANSWER}{text}{END_ANSWER}"
@@ -379,7 +383,7 @@ def _json_at(text: str, start: int) -> tuple[Any, int]:
         if len(window) == MOST_CALL and ("Unterminated" in error.msg or error.pos > MOST_CALL - 10):
             raise _Refused(f"The call is longer than {MOST_CALL} characters.") from None
         raise _Refused(f"The call is no JSON: {error.msg}, at character {error.pos + 1}.",
-                       window[error.pos:error.pos + QUOTE + 1]) from None
+                       window[error.pos:error.pos + QUOTE + len(END_CALL)].split(END_CALL)[0]) from None
     if "\\u" in window:
         _check_characters(json.dumps(value, ensure_ascii=False))
     return value, start + end
