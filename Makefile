@@ -8,7 +8,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV   := .venv
 VLLM_VENV := .venv-vllm
 SEEDS  ?= 0
-TASK   ?= frozenlake
+TASK   ?= search
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 ALGORITHMS_ARGS ?=
@@ -39,11 +39,13 @@ help:  ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*##  *\(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
 		| while IFS='|' read -r target text; do printf '  make %-11s %s\n' "$$target" "$$text"; done
 
-demo: setup-demo  ## train the tiny policy on FrozenLake and show what it learned; SEEDS="0 1 2" for three
+demo: setup-demo  ## train the tiny policy to search and show what it learned; SEEDS="0 1 2" for three, TASK=frozenlake for a game
 	@$(NO_HUB) $(VENV)/bin/workbench demo --task $(TASK) --seeds $(SEEDS)
 
+# A worker takes a file at a time, so that what the tests of a file share is made once; long files come first (conftest).
 test: setup-test  ## the test suite, two workers, one thread each; PYTEST_ARGS="-k chat" to choose
-	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=15 $(PYTEST_ARGS)
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15 \
+		$(PYTEST_ARGS)
 
 lab: setup-lab  ## JupyterLab on the notebooks
 	@$(VENV)/bin/jupyter lab --notebook-dir notebooks $(LAB_ARGS)

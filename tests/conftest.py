@@ -70,6 +70,19 @@ def need_debian(*packages: str) -> None:
     pytest.skip(reason)
 
 
+# Half a minute and more each. A worker of `make test` takes a whole file at a time, in this order and then the others':
+# a long one that came last would be waited for.
+LONG_FILES = ("test_lab.py", "test_notebooks.py", "test_readme.py", "test_cli.py", "test_distributed.py", "test_resume.py",
+              "test_kills.py", "test_process_runner.py", "test_audit_names.py", "test_views_escape.py", "test_running.py",
+              "test_learner_terms.py", "test_credit_editor.py", "test_lint_doors.py", "test_bias_bench.py", "test_critic.py",
+              "test_train.py", "test_plan.py", "test_logprobs.py", "test_algorithm_table.py", "test_pretrain.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: number for number, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))  # stable: files stay together
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("debian"):
         need_debian(*mark.args)

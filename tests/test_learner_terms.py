@@ -100,8 +100,9 @@ CASES = {
 
 
 # Left to the fuller count: an objective or a reduction that another case here goes through as well.
-MORE = ("clip-seq-mean-token-sum", "clip-fixed-length", "gspo-token-mean", "gspo-seq-mean-token-sum", "gspo-seq-mean-token-mean",
-        "cispo-token-mean", "cispo-seq-mean-token-mean", "cispo-fixed-length", "all-terms", "only-the-policy-gradient-is-wide")
+MORE = ("clip-seq-mean-token-sum", "clip-fixed-length", "gspo-token-mean", "gspo-seq-mean-token-sum",
+        "gspo-seq-mean-token-mean", "cispo-token-mean", "cispo-seq-mean-token-mean", "cispo-fixed-length", "all-terms",
+        "only-the-policy-gradient-is-wide")
 
 
 # Every case with one history or the other: the two differ in nothing but which segments a sequence has.
