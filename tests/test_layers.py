@@ -28,7 +28,7 @@ LAYERS: dict[str, float] = {
     "retrieval": 1.9, "qa": 1.92, "tools": 1.95, "envs": 2.0, "engines": 2.0, "endpoint": 2.0, "algorithms": 2.0, "metrics": 2.0, "rounding": 2.0,
     "demonstrations": 2.1, "search_demonstrator": 2.1,
     # 3: attempts, weights, files, pictures
-    "workers": 3.05, "writer": 3.1, "columns": 3.2, "store": 3.3, "run_diff": 3.4, "follow": 3.4, "collect": 3.1, "policy": 3.0,
+    "workers": 3.05, "writer": 3.1, "columns": 3.2, "store": 3.3, "run_diff": 3.4, "follow": 3.4, "collect": 3.1, "policy": 3.0, "encoder": 3.0,
     "linting": 3.5, "imported": 3.6, "views": 3.0,
     # 4: learning, and what may be said of it
     "fine_tuning": 4.0, "packing": 3.0, "microbatch": 4.0, "update_report": 4.0, "training_state": 4.0, "ranks": 4.03, "critic": 4.05,

@@ -23,7 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 NINE = ("jupyterlab", "ipywidgets", "torch", "transformers", "vllm", "accelerate", "plotly", "pandas", "papermill")
 # import name -> name of the distribution, where they differ
-DISTRIBUTIONS = {"PIL": "pillow", "yaml": "pyyaml", "IPython": "ipython"}
+DISTRIBUTIONS = {"PIL": "pillow", "faiss": "faiss-cpu", "yaml": "pyyaml", "IPython": "ipython"}
 # Come with a declared package by its own contract: Jupyter is there when ipykernel is.
 IMPLIED = {"IPython": "ipykernel", "packaging": "transformers", "huggingface_hub": "transformers"}
 
@@ -115,7 +115,7 @@ def third_party_imports(folder: Path) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize(("folder", "extras"), [("workbench", ("lab", "vllm", "endpoint")), ("tests", ("test",))])
+@pytest.mark.parametrize(("folder", "extras"), [("workbench", ("lab", "vllm", "dense", "endpoint")), ("tests", ("test",))])
 def test_whatever_is_imported_is_declared(folder, extras):
     declared = requirements(*extras).keys()
     undeclared = {
