@@ -111,9 +111,11 @@ def tool(function: Callable | None = None, *, name: str | None = None, descripti
         raise ToolError(f"tool {name!r}: expected a function or a class, not async, got {function!r}")
     if parameters is None:
         parameters = parameters_of(function.call, is_method=True) if stateful else parameters_of(function)
+    else:
+        parameters = checked_parameters(parameters, f"tool {name!r}")
     if description is None:
         description = summary_of(inspect.getdoc(function) or "")
-    return FunctionTool(name, description, checked_parameters(parameters, f"tool {name!r}"), function, trusted, stateful)
+    return FunctionTool(name, description, parameters, function, trusted, stateful)
 
 
 def task_arguments(function: Callable) -> tuple[str, ...]:

@@ -21,13 +21,14 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any
-
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from workbench.errors import ToolError
 from workbench.types import Task
+
+if TYPE_CHECKING:  # imported where something is checked: with Jupyter's packages around it takes a second
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
 
 MOST_COMPLAINTS = 5     # of one call
 LONGEST_SHOWN = 80      # characters of a value in a complaint
@@ -193,6 +194,9 @@ def argument_texts(docstring: str, names: Sequence[str]) -> dict[str, str]:
 
 def checked_parameters(parameters: Any, where: str) -> dict[str, Any]:
     """A schema by hand, as a plain dict; ToolError where it is no JSON schema of an object."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
     try:
         schema = json.loads(json.dumps(parameters, allow_nan=False, default=_as_plain))
     except (TypeError, ValueError, RecursionError) as error:
@@ -246,6 +250,8 @@ def _check_reference(reference: Any, schema: dict[str, Any], where: str) -> None
 
 def validator_of(parameters: Mapping[str, Any]) -> Draft202012Validator:
     """What checks arguments: the schema without what could run away on them."""
+    from jsonschema import Draft202012Validator
+
     return Draft202012Validator(_bounded(dict(parameters)))
 
 
