@@ -14,6 +14,7 @@ BENCH_ARGS ?=
 ALGORITHMS_ARGS ?=
 BIAS_ARGS ?=
 SILENT_BUGS_ARGS ?=
+SHARE ?=
 # Jupyter asks for this where one is root, as in most containers; it listens on 127.0.0.1 and wants its token anyway.
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -53,9 +54,9 @@ lab: setup-lab  ## JupyterLab on the notebooks
 bias: setup-demo  ## every estimator's bias and spread, on tasks whose true gradient is a formula; BIAS_ARGS="--json FILE"
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/workbench bias $(BIAS_ARGS)
 
-mutants: setup-test  ## break the code on purpose, one patch at a time: a test must notice each
-	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.mutants.run
-	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.silent_bugs.run --quick
+mutants: setup-test  ## break the code on purpose, one patch at a time: a test must notice each; SHARE=1/3 for some (.ci/run)
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.mutants.run $(if $(SHARE),--share $(SHARE))
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.silent_bugs.run --quick $(if $(SHARE),--share $(SHARE))
 
 silent-bugs: setup-test  ## silent bugs of other frameworks, planted here: the lint must name each; SILENT_BUGS_ARGS="--patches DIR"
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.silent_bugs.run $(SILENT_BUGS_ARGS)

@@ -101,6 +101,19 @@ def test_exit_status_and_a_law_without_a_mutant(small_repository, monkeypatch, c
     assert "do not pass untouched: tests/test_double.py::test_number" in said and "no mutant breaks law 2" in said
 
 
+def test_a_share_has_every_mutant_of_a_numbered_law_and_shares_are_everything():
+    mutants = [runner.read_mutant(path) for path in runner.choose([])]
+    shares = [runner.share_of(mutants, part, 3) for part in (1, 2, 3)]
+    numbered = [mutant for mutant in mutants if mutant.law in runner.LAWS]
+    assert all([mutant for mutant in share if mutant.law in runner.LAWS] == numbered for share in shares)
+    others = [mutant.name for share in shares for mutant in share if mutant.law not in runner.LAWS]
+    assert sorted(others) == [m.name for m in mutants if m.law not in runner.LAWS]
+    assert runner.read_share("2/3") == (2, 3)
+    for text in ("0/3", "4/3", "x"):
+        with pytest.raises(runner.argparse.ArgumentTypeError, match="expected K/N"):
+            runner.read_share(text)
+
+
 def test_the_copy_holds_new_files_and_no_ignored_ones_and_is_what_python_imports(small_repository, tmp_path):
     runner.copy_tree(small_repository, tmp_path / "copy")
     assert {str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*") if path.is_file()} == {

@@ -257,7 +257,7 @@ def test_ci_is_a_sound_script_and_installs_every_debian_package_that_tests_name(
     assert "set -euo pipefail" in text and "export WORKBENCH_CI=1" in text
     assert all(f"missing+=({package})" in text for package in DEBIAN)
     parts = {command: int(minutes) for minutes, command in re.findall(r'^ *part (\d+) "[^"]+" (.+)$', text, re.MULTILINE)}
-    assert {"make setup-test", "make test", "make test-vllm", "make mutants"} <= parts.keys()
+    assert {"make setup-test", "make test", "make test-vllm", 'make mutants SHARE="$share"'} <= parts.keys()
     assert parts["make test"] <= 10 and re.search(r"^WHOLE=40$", text, flags=re.MULTILINE)
 
 

@@ -2,6 +2,7 @@
 
     python -m tests.mutants.run                    all patches beside this file (`make mutants`)
     python -m tests.mutants.run law-03 other.patch some of them, by name or path
+    python -m tests.mutants.run --share 2/3        those of the numbered laws, and the second third of the others
 
 A mutant is a unified diff against real code, applied with `git apply -p1`, under a header of its own:
 
@@ -231,6 +232,20 @@ def choose(names: list[str]) -> list[Path]:
     return chosen or everything
 
 
+def read_share(text: str) -> tuple[int, int]:
+    """"2/3" -> (2, 3), for argparse: part 2 of 3."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"expected K/N with K from 1 to N, such as 2/3, got {text!r}")
+    return int(match[1]), int(match[2])
+
+
+def share_of(mutants: list[Mutant], part: int, parts: int) -> list[Mutant]:
+    """All that break a numbered law, and every `parts`-th of the others, beginning with the `part`-th."""
+    return sorted([mutant for mutant in mutants if mutant.law in LAWS]
+                  + [mutant for mutant in mutants if mutant.law not in LAWS][part - 1::parts], key=lambda m: m.path)
+
+
 def missing_laws(mutants: list[Mutant]) -> list[str]:
     return [law for law in LAWS if law not in {mutant.law for mutant in mutants}]
 
@@ -238,6 +253,8 @@ def missing_laws(mutants: list[Mutant]) -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.run", description=__doc__.splitlines()[0])
     parser.add_argument("patch", nargs="*", help="a patch file, or the beginning of its name (default: all)")
+    parser.add_argument("--share", type=read_share, metavar="K/N",
+                        help="of the laws that have no number only part K of N; the numbered ones all the same")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
     options = parser.parse_args(arguments)
     try:
@@ -245,6 +262,8 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
+    if options.share:
+        mutants = share_of(mutants, *options.share)
     if not mutants:
         print(f"no *.patch in {HERE}", file=sys.stderr)
         return 1

@@ -3,6 +3,7 @@
     python -m tests.silent_bugs.run                      every bug in bugs/, its twin, and the untouched code
     python -m tests.silent_bugs.run hist-skyrl rule-06   some of them, by name, beginning of a name, or path
     python -m tests.silent_bugs.run --patches FOLDER     somebody else's patches, with or without headers
+    python -m tests.silent_bugs.run --share 2/3          the second third of them: every third, from the second on
     python -m tests.silent_bugs.run --json FILE --jobs 2
 
 A bug is a unified diff against real code (`git apply -p1`) under a header:
@@ -304,11 +305,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="only scenes of the battery whose name holds this")
     parser.add_argument("--quick", action="store_true", help="be done with a bug once an expected rule has named it")
     parser.add_argument("--no-twins", action="store_true", help="leave the twins out")
+    parser.add_argument("--share", type=mutants.read_share, metavar="K/N", help="only part K of N of them: every N-th")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
     options = parser.parse_args(arguments)
     scenes = ["--only", options.only]
     try:
         bugs = choose(options.bug, options.patches)
+        if options.share:
+            bugs = bugs[options.share[0] - 1::options.share[1]]
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
