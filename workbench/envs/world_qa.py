@@ -27,6 +27,7 @@ from workbench.errors import ConfigError, EnvError
 from workbench.qa.worlds import HELD_OUT_WORLDS, SHAPES, World, split_of_world, world
 from workbench.retrieval import Bm25
 from workbench.seeds import rng_at
+from workbench.tools.base import tools_named
 from workbench.tools.search import SearchTool, lines_of
 from workbench.types import Task
 
@@ -52,6 +53,8 @@ class WorldQA:
     documents   that one search brings
     turns       with the tool, the answering one included; without it there is one
     long_share  share of the questions that take three documents instead of two
+    tools       with the tool: "search", or "module:name" for what is offered beside it or in its place. A function of
+                yours may take the attempt's Task, whose world it may then search
     calls, rewards: as in ToolEnv
     """
 
@@ -60,6 +63,7 @@ class WorldQA:
     documents: int = 1
     turns: int = 5
     long_share: float = 0.2
+    tools: tuple[str, ...] = ("search",)
     calls: CallSettings = field(default_factory=CallSettings)
     rewards: AnswerRewards = field(default_factory=AnswerRewards)
 
@@ -74,6 +78,9 @@ class WorldQA:
             raise ConfigError(f"WorldQA.documents and turns are at least 1, got {self.documents} and {self.turns}")
         if not 0 <= self.long_share <= 1:
             raise ConfigError(f"WorldQA.long_share is a share, from 0 to 1, got {self.long_share!r}")
+        if not self.tools and self.context == "search":
+            raise ConfigError("WorldQA.tools is empty; an attempt without tools is context='closed'")
+        object.__setattr__(self, "tools", tuple(self.tools))
 
     # -------------------------------------------------------------------------------------------- tasks
 
@@ -177,7 +184,8 @@ class WorldEnv(ToolEnv):
     """One attempt, which also says how far along the way it is, for solvers and demonstrators."""
 
     def __init__(self, family: WorldQA) -> None:
-        tools = (WorldSearch(family),) if family.context == "search" else ()
+        named = family.tools if family.context == "search" else ()
+        tools = [WorldSearch(family) if name == "search" else tools_named([name])[0] for name in named]
         super().__init__(tools, max_turns=family.max_turns, calls=family.calls, rewards=family.rewards,
                          instructions=family.instructions, opening=self._found_before)
         self.family = family

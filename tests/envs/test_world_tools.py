@@ -1,0 +1,43 @@
+"""A tool of one's own in the place of the search that comes with a world of questions."""
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from workbench.envs import PRESETS, tasks
+from workbench.envs.world_qa import WorldQA
+from workbench.errors import ConfigError, ToolError
+from workbench.qa.worlds import world
+from workbench.tools.base import tool
+from workbench.types import Task
+
+
+@tool(trusted=True)
+def search(query: str, task: Task) -> str:
+    """Find the one document about a name."""
+    here = world("plain", task.payload["world"])
+    told = [document.text for document in here.corpus().documents if document.title == query]
+    return told[0] if told else "Nothing found."
+
+
+def test_a_tool_of_ones_own_takes_the_place_of_the_search_and_knows_the_world_of_its_task():
+    family = replace(PRESETS["world-qa"], tools=("tests.envs.test_world_tools:search",))
+    task, = tasks(family, "held-out", 1)
+    env = family.make()
+    try:
+        schema, = env.reset(task, 0).tools
+        assert schema["function"]["description"] == "Find the one document about a name."
+        assert set(schema["function"]["parameters"]["properties"]) == {"query"}, "the task is handed in, not asked for"
+        name = task.payload["support"][0].partition("/")[2]
+        reply, = env.step(env.format.write_call("search", {"query": name})).observation.messages
+        assert name in reply.text
+    finally:
+        env.close()
+
+
+def test_no_tool_at_all_and_a_tool_that_is_not_there():
+    with pytest.raises(ConfigError, match="context='closed'"):
+        WorldQA(tools=())
+    with pytest.raises(ToolError, match="cannot be imported"):
+        WorldQA(tools=("tests.envs.test_world_tools:serch",)).make()
