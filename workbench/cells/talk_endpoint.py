@@ -132,8 +132,12 @@ class EndpointAttempt:
     # -------------------------------------------------------------------------------------------- words
 
     def _action(self, reply: Reply) -> str:
-        """The turn as the policy would have written it: its words, and the calls that the server has read."""
-        return "\n".join(filter(None, (reply.text, *map(self._written, reply.calls))))
+        """The turn as the policy would have written it: its words, and the calls that the server has read. Words beside
+        calls are a thought: that is what stands before calls in our formats."""
+        words = reply.text
+        if reply.calls and words.strip() and "<" not in words:
+            words = f"<think>{words}</think>"
+        return "\n".join(filter(None, (words, *map(self._written, reply.calls))))
 
     def _written(self, call: NativeCall) -> str:
         style = getattr(self.family.make(), "format", None)
