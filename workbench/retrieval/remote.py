@@ -72,7 +72,7 @@ class RemoteSearcher:
             try:
                 status, data = self._once(method, path, body, until)
             except (OSError, http.client.HTTPException) as error:
-                last = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+                last = str(error) or type(error).__name__
             else:
                 if status not in _RETRIED:
                     return self._value(status, data)
@@ -102,7 +102,7 @@ class RemoteSearcher:
                     data += piece
                 announced = response.headers.get("Content-Length")
                 if time.monotonic() >= until or announced is not None and len(data) < min(int(announced), self.most_bytes):
-                    raise http.client.IncompleteRead(bytes(data[:0]))
+                    raise http.client.HTTPException("the connection ended in the middle of the answer")
                 return response.status, bytes(data)
         except ValueError as error:  # a Content-Length that is no number
             raise http.client.HTTPException(str(error)) from error

@@ -1,0 +1,237 @@
+"""A client against real servers: the one that `workbench retriever` starts, and ones that answer wrongly on purpose."""
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import pickle
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from workbench.errors import ConfigError, SearchError
+from workbench.qa.files import read_corpus
+from workbench.retrieval import Bm25, Corpus
+from workbench.retrieval.remote import KEY_VARIABLE, RemoteSearcher
+from workbench.retrieval.server import RetrievalServer
+from workbench.tools.search import SearchTool
+
+ROOT = Path(__file__).resolve().parents[2]
+CORPUS_FILE = ROOT / "tests/qa/files/beir/corpus.jsonl"
+KEY = "a-key-of-16-char"
+
+
+@contextmanager
+def command(*arguments: str):
+    """(`workbench retriever ...` as a process, its url)."""
+    process = subprocess.Popen([sys.executable, "-m", "workbench.cli", "retriever", "--corpus", str(CORPUS_FILE), *arguments],
+                               cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        line = process.stdout.readline()
+        url = re.search(r"http://\S+", line)
+        yield process, url[0] if url else line + process.stderr.read()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def served():
+    with command("--port", "0", "--k", "4") as (process, url):
+        yield process, url
+
+
+@contextmanager
+def here(**settings):
+    """A server in a thread of this process."""
+    server = RetrievalServer(Bm25(Corpus(tuple(read_corpus(CORPUS_FILE)))), **settings)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def answering(*answers: bytes, pause_s: float = 0.0):
+    """The url of a server that sends these bytes to one connection after the other (None of HTTP is made sure), piece by
+    piece where there is a pause; and how many connections there were."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    connections: list[int] = []
+
+    def run() -> None:
+        for answer in answers:
+            try:
+                sock, _ = listening.accept()
+            except OSError:
+                return
+            connections.append(1)
+            with sock:
+                sock.recv(65536)
+                try:
+                    for start in range(0, len(answer), 1 if pause_s else len(answer) or 1):
+                        sock.sendall(answer[start:start + 1] if pause_s else answer)
+                        time.sleep(pause_s)
+                except OSError:
+                    pass
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", connections
+    finally:
+        listening.close()
+
+
+def http_answer(value: object, status: str = "200 OK") -> bytes:
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def post(url: str, body: bytes | None, path: str = "/search", **headers: str) -> tuple[int, dict]:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)
+    connection.request("POST", path, body, {"Content-Type": "application/json"} | headers)
+    response = connection.getresponse()
+    value = response.status, json.loads(response.read())
+    connection.close()
+    return value
+
+
+# ------------------------------------------------------------------------------------------------ the real process
+
+
+def test_a_remote_search_is_the_search_in_this_process(served):
+    local, remote = Bm25(Corpus(tuple(read_corpus(CORPUS_FILE)))), RemoteSearcher(served[1])
+    for query in ("Ysolde Marr", "who built the mill?", "Tarn — \"Osk\"", "nobody knows", ""):
+        assert remote.search(query, 3) == local.search(query, 3)
+    assert remote.health()["documents"] == 7 and remote.health()["status"] == "ok"
+
+
+def test_a_tool_over_it_is_not_trusted_and_travels(served):
+    tool = pickle.loads(pickle.dumps(SearchTool(RemoteSearcher(served[1]), k=1)))
+    assert not tool.trusted and tool.call({"query": "wooden cutter"}).value == {"documents": ["39"]}
+
+
+def test_requests_that_are_not_as_agreed_are_answered_with_what_was_expected(served):
+    url = served[1]
+    question = json.dumps({"query": "mill"}).encode()
+    assert [r["id"] for r in post(url, question)[1]["results"]] == ["309"]
+    for wrong in (b"", b"{", b"[]", b'{"query": 3}', json.dumps({"query": "x" * 1001}).encode(), b"[" * 20000):
+        assert post(url, wrong)[0] == 400 and "expected" in post(url, wrong)[1]["error"]
+    for k in (0, 101, "3", True, None):
+        assert post(url, json.dumps({"query": "x", "k": k}).encode())[0] == 400
+    assert post(url, question, "/other")[0] == 404
+    assert post(url, b"x" * 40_000)[0] == 413
+    assert post(url, question, **{"Content-Type": "text/plain"})[0] == 415
+    assert post(url, question)[0] == 200  # and it still serves
+
+
+def test_sigterm_ends_it_in_peace(tmp_path):
+    with command() as (process, url):
+        assert RemoteSearcher(url).search("mill", 1)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=20)
+        assert (process.returncode, err) == (0, "") and "1 search" in out
+    with pytest.raises(SearchError, match="cannot be asked .*is it running"):
+        RemoteSearcher(url, deadline_s=2).search("mill", 1)
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("--host", "0.0.0.0"), "can be reached from other machines"),
+    (("--host", "0.0.0.0", "--key", "short"), "at least 12 printable"),
+    (("--k", "0"), "1 to 100 documents"),
+    (("--searcher", "dense"), "--encoder"),
+    (("--index", "x"), "--searcher dense"),
+])
+def test_what_the_command_refuses(arguments, said, monkeypatch, capsys):
+    from workbench.cli import main
+
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    assert main(["retriever", "--corpus", str(CORPUS_FILE), *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------ keys
+
+
+def test_a_key_is_demanded_where_there_is_one(monkeypatch):
+    with here(host="127.0.0.1", key=KEY) as server:
+        for said in ({}, {"Authorization": KEY}, {"Authorization": f"Bearer {KEY}x"}, {"Authorization": "Bearer \xff"}):
+            assert post(server.url, b'{"query": "mill"}', **said)[0] == 401
+        monkeypatch.delenv(KEY_VARIABLE, raising=False)
+        for ask in (lambda: RemoteSearcher(server.url).search("mill", 1), lambda: RemoteSearcher(server.url).health()):
+            with pytest.raises(SearchError, match=f"wants another key .*{KEY_VARIABLE}"):
+                ask()
+        monkeypatch.setenv(KEY_VARIABLE, KEY)
+        assert RemoteSearcher(server.url).search("mill", 1)[0].document.id == "309"
+        assert KEY not in repr(RemoteSearcher(server.url))
+
+
+def test_only_the_loopback_device_needs_no_key():
+    for host in ("0.0.0.0", "::", "192.168.0.7", "example.org", ""):
+        with pytest.raises(ConfigError, match="reached from other machines"):
+            RetrievalServer(None, host)
+    with here() as server, pytest.raises(ConfigError, match="cannot listen on 127.0.0.1 port"):
+        RetrievalServer(None, port=server.server_port)
+
+
+# ------------------------------------------------------------------------------------------------ servers that fail
+
+
+@pytest.mark.parametrize(("answer", "said"), [
+    (http_answer({"results": [{"title": "T"}]}), "result 0: expected id, title and text"),
+    (http_answer({"results": "none"}), "without a list of 'results'"),
+    (http_answer([1]), "expected a JSON object"),
+    (http_answer(b"<html>"), "expected a JSON object; is it a retriever"),
+    (http_answer({"error": "expected k"}, "400 Bad Request"), "status 400: expected k"),
+    (http_answer(b"moved", "302 Found"), "status 302; is it a retriever"),
+    (http_answer({"results": [], "filler": "x" * 5000}), "more than 4,000 bytes"),
+    (b"SSH-2.0-OpenSSH_9.9\r\n", "cannot be asked"),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", "cannot be asked"),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}", "ended in the middle of the answer"),
+    (b"", "cannot be asked"),
+])
+def test_a_wrong_answer_is_an_error_with_cause_and_cure(answer, said):
+    with answering(answer, answer, answer) as (url, _), pytest.raises(SearchError, match=said) as error:
+        RemoteSearcher(url, deadline_s=5, most_bytes=4000).search("x", 2)
+    assert url in str(error.value)
+
+
+def test_what_may_pass_by_itself_is_asked_again_and_nothing_else():
+    good = http_answer({"results": [{"id": 7, "title": "T", "content": "text"}, {"title": "U", "text": "", "score": 2}]})
+    busy = http_answer({}, "503 Service Unavailable")
+    with answering(busy, b"", good) as (url, connections):
+        found = RemoteSearcher(url).search("x", 5)
+    assert [(h.document.id, h.document.text, h.score) for h in found] == [("7", "text", 0.0), ("U", "", 2.0)]
+    assert len(connections) == 3
+    for answers, retries, asked in (((busy, busy, busy), 1, 2), ((http_answer({}, "404 Not Found"), good), 2, 1)):
+        with answering(*answers) as (url, connections), pytest.raises(SearchError):
+            RemoteSearcher(url, retries=retries).search("x", 1)
+        assert len(connections) == asked
+
+
+@pytest.mark.parametrize("answer", [http_answer({"results": []}) * 50, b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 5000])
+def test_an_answer_that_trickles_in_is_cut_at_the_deadline(answer):
+    """A byte every 20 ms: no single wait is long, together they would take more than a minute."""
+    with answering(answer, answer, pause_s=0.02) as (url, _):
+        started = time.monotonic()
+        with pytest.raises(SearchError, match="no whole answer within 0.4 s"):
+            RemoteSearcher(url, deadline_s=0.4).search("x", 1)
+        assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://a", "http://", "http://a:port", "http://a/?q=1", "http://u:p@a", 3])
+def test_an_address_that_is_none_is_refused(url):
+    with pytest.raises(ConfigError, match="http://HOST:PORT"):
+        RemoteSearcher(url)
