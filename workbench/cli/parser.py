@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from workbench.cli import commands
+from workbench.cli.retriever import retriever_command
 
 AddCommand = Callable[[str, Callable[[argparse.Namespace], int], str], argparse.ArgumentParser]
 
@@ -168,6 +169,19 @@ def _add_tools_of_the_house(command: AddCommand) -> None:
     sub.add_argument("--json", action="store_true", help="print every number as JSON")
     _add_html(sub)
     _add_set(sub)
+
+    sub = command("retriever", retriever_command,
+                  "serve search over a corpus on this machine (POST /search, GET /health), until it is ended")
+    sub.add_argument("--corpus", type=Path, required=True, metavar="FILE",
+                     help="lines of JSON with _id, title and text, as BEIR's corpus.jsonl; .gz too")
+    sub.add_argument("--host", default="127.0.0.1", help="any other than this machine's own needs --key")
+    sub.add_argument("--port", type=int, default=0, help="0, the default: any free one; the first line printed names it")
+    sub.add_argument("--k", type=int, default=5, help="documents to answer with where a request does not say")
+    sub.add_argument("--key", help="every request must carry it (Authorization: Bearer KEY); better put it into the "
+                     "environment, WORKBENCH_RETRIEVER_KEY, where other users do not see it")
+    sub.add_argument("--searcher", choices=("bm25", "dense"), default="bm25")
+    sub.add_argument("--encoder", metavar="MODEL", help="of --searcher dense: a Hugging Face encoder, by name or folder")
+    sub.add_argument("--index", type=Path, metavar="FILE", help="of --searcher dense: read from here, or made and written")
 
     sub = command("demo", commands.demo_command,
                   "train the embedded agent and say whether it learned; exit 1 if a seed did not")
