@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from workbench.stats import Difference, clustered_difference
+from workbench.views.words import points
 
 RISING_AT_LEAST = 5   # algorithms, on FrozenLake
 ABOVE_AT_LEAST = 3    # algorithms other than plain GRPO above random play, on the Bandit
@@ -138,8 +139,3 @@ def fell(rise: Mapping[str, Any]) -> bool:
     """Whether a difference is below zero by more than the half-width of its interval. One that knows no spread has no
     half-width, so nothing can be said."""
     return Difference(**rise).mean < -(rise["high"] - rise["low"]) / 2
-
-
-def points(difference: Mapping[str, Any]) -> str:
-    mean, low, high = (100 * difference[key] for key in ("mean", "low", "high"))
-    return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.algorithms.judge import by_policy, points
+from experiments.algorithms.judge import by_policy
 from workbench.views import words
+from workbench.views.words import markdown, points
 
 MARKS = {True: "ok  ", False: "FAIL", None: "not judged"}
 # What of an environment's `entry` stands in the table; the rest is in the JSON.
@@ -69,13 +70,6 @@ def _cell(entry: Mapping[str, Any] | None, column: str) -> str:
 def _updates(entry: Mapping[str, Any] | None) -> str:
     made = sorted({*entry["updates"].values()}) if entry else []
     return "-" if not made else str(made[0]) if len(made) == 1 else f"{made[0]} to {made[-1]}"
-
-
-def markdown(lines: Sequence[Sequence[str]]) -> list[str]:
-    """A pipe table; the first line is its head."""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    rows = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths)) + " |" for line in lines]
-    return [rows[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *rows[1:]]
 
 
 def progress(number: int, count: int, job: Any, result: Mapping[str, Any], *, reused: bool = False) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -118,6 +118,22 @@ def aligned(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent:
             padded.append(gap + text if i in right else text + gap)
         lines.append((indent + "  ".join(padded)).rstrip())
     return "\n".join(lines)
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> list[str]:
+    """A pipe table, its columns aligned for a terminal; the first line is its head."""
+    widths = [max(display_width(line[i]) for line in lines) for i in range(len(lines[0]))]
+    rows = ["| " + " | ".join(cell + " " * (width - display_width(cell)) for cell, width in zip(line, widths)) + " |"
+            for line in lines]
+    return [rows[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *rows[1:]]
+
+
+def points(difference: Mapping[str, float | None]) -> str:
+    """A difference of shares with its interval, in points: `+20.5 [+16.0, +24.9]`. An interval that is not known (one
+    run alone has no spread) is a dash."""
+    mean, low, high = (difference[key] for key in ("mean", "low", "high"))
+    interval = "—" if missing(low) or missing(high) else f"{100 * low:+.1f}, {100 * high:+.1f}"
+    return f"{100 * mean:+.1f} [{interval}]"
 
 
 def quoted(text: str, first: str, rest: str | None = None) -> str:

@@ -1,0 +1,74 @@
+"""What the notebooks of an ablation call: train one arm wherever it was left, and read the table of all."""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.ablation import table as tables
+from workbench.ablation.plan import read_plan, read_settings  # noqa: F401  (part of this surface)
+from workbench.cells.resume import resume_here
+from workbench.cells.train import train_here
+from workbench.config import Config, to_dict
+from workbench.errors import ConfigError, StoreError
+from workbench.store import Run, open_run
+from workbench.types import View
+from workbench.views import show_arm_curves, show_arms
+from workbench.views.arms import arms_markdown
+from workbench.views.records import show_text
+from workbench.writer import make_folder, write_file
+
+
+def train_or_go_on(config: Config, path: str | Path) -> Run:
+    """Train in this process and return the finished run; a run that was begun with this configuration goes on, a
+    finished one is returned as it is. StoreError for a run of another configuration."""
+    path = Path(path)
+    if not path.is_dir():
+        return train_here(config, path)
+    if open_run(path).config != json.loads(json.dumps(to_dict(config))):
+        raise StoreError(f"{path} is a run with another configuration; name another folder")
+    return resume_here(path)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A finished table (see `ablation.table`), and what can be made of it. Shows itself."""
+
+    values: Mapping[str, Any]
+
+    def show(self) -> View:
+        return show_arms(self.values)
+
+    def curves(self) -> View:
+        return show_arm_curves(self.values)
+
+    def write(self, out: str | Path) -> View:
+        """NAME.json, NAME.md, NAME.html and NAME.png in `out`; returns what was written, in words."""
+        name, folder = self.values["name"], Path(out)
+        shown, curves = self.show(), self.curves()
+        page = f"<!doctype html><meta charset=\"utf-8\"><title>{name}</title>{shown.html}{curves.html}"
+        files = {"json": (json.dumps(self.values, indent=1) + "\n").encode(),
+                 "md": arms_markdown(self.values).encode(), "html": page.encode(), "png": curves.png or b""}
+        make_folder(folder)
+        for ending, content in files.items():
+            write_file(folder / f"{name}.{ending}", content, replace=True)
+        return show_text("\n".join(f"{name}.{ending}: {len(content):,} bytes" for ending, content in files.items()))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        return self.show()._repr_mimebundle_()
+
+    def __repr__(self) -> str:
+        return self.show().text
+
+
+def read_table(plan: str | Path, out: str | Path, *, seeds: str = "0 1 2", arms: str = "", settings: str = "") -> Table:
+    """The table of the runs in `out`, as the plan (a TOML file) wants it. Parameters as a notebook hands them over:
+    numbers, names and KEY=VALUE separated by blanks."""
+    wanted = read_plan(Path(plan)).with_settings(read_settings(settings))
+    if arms.split():
+        wanted = wanted.with_arms(arms.split())
+    if not seeds.split() or not all(seed.isdecimal() for seed in seeds.split()):
+        raise ConfigError(f"seeds are whole numbers separated by blanks, got {seeds!r}")
+    return Table(tables.tabled(wanted, [int(seed) for seed in seeds.split()], Path(out)))

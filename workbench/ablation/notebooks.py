@@ -1,0 +1,106 @@
+"""One notebook under papermill: a whole notebook or none is on the disk, and its success is not asked of the notebook.
+
+Two things differ here from plain papermill. It writes a notebook in place, so that a kill leaves half a file that no
+program reads; here every write goes through the one writer (law 14). And after a dead kernel or a missed deadline its
+notebook says of every cell that it was completed; here such a notebook is marked, and the caller is told in words.
+"""
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from workbench.config import nearest
+from workbench.errors import ConfigError, WorkbenchError
+from workbench.writer import make_folder, write_file
+
+
+def run_notebook(notebook: Path, output: Path, parameters: Mapping[str, Any], *, cwd: Path | None = None,
+                 cell_limit_s: float | None = None) -> str | None:
+    """Run `notebook` with `parameters`, its state in `output` after every cell. None: every cell came to its end; else
+    in words why not.
+
+    `cwd`: the kernel's working directory; `cell_limit_s`: wall seconds that one cell may take. Raises ConfigError for a
+    parameter that the notebook does not have (papermill only warns), WorkbenchError where papermill is missing.
+    """
+    papermill = _papermill()
+    notebook, output = Path(os.path.abspath(notebook)), Path(os.path.abspath(output))
+    _check_parameters(papermill, notebook, parameters)
+    make_folder(output.parent)
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+    from papermill.exceptions import PapermillException, PapermillExecutionError
+
+    try:
+        with _transport() as config:
+            papermill.execute_notebook(str(notebook), str(output), dict(parameters), progress_bar=False, cwd=cwd,
+                                       execution_timeout=cell_limit_s, config=config)
+        return None
+    except PapermillExecutionError as error:
+        return f"{error.ename}: {error.evalue}"  # papermill marks the cell itself
+    except DeadKernelError:
+        words = "its kernel died; perhaps something killed it for want of memory"
+    except CellTimeoutError:
+        words = f"a cell took longer than {cell_limit_s:g} s"
+    except (PapermillException, RuntimeError, OSError) as error:
+        words = f"{type(error).__name__}: {error}"
+    _mark(output, words)
+    return words
+
+
+def _papermill() -> Any:
+    """papermill, whose files go through the one writer from now on."""
+    try:
+        import papermill
+        from papermill.iorw import LocalHandler, papermill_io
+    except ImportError as error:
+        raise WorkbenchError("ablations run notebooks with papermill: pip install 'agent-rl-workbench[lab]'") from error
+    logging.getLogger("papermill").setLevel(logging.ERROR)
+
+    class Whole(LocalHandler):
+        """Absolute paths: the whole file by one rename, or what was there before."""
+
+        def write(self, buf: str | bytes, path: str) -> None:
+            write_file(Path(path), buf.encode() if isinstance(buf, str) else buf, replace=True)
+
+    if not any(scheme == "/" for scheme, _ in papermill_io._handlers):
+        papermill_io.register("/", Whole())  # not "local": the stock handler of that name wins over any other
+    return papermill
+
+
+@contextmanager
+def _transport() -> Iterator[Any]:
+    """How to talk to the kernel: through files of its own, where there are such. Free TCP ports are looked for and then
+    taken, so that two kernels that start at once may be given the same one; and anybody on the machine could listen."""
+    from traitlets.config import Config
+
+    if os.name != "posix":
+        yield Config()
+        return
+    with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
+        yield Config(KernelManager={"transport": "ipc", "ip": f"{folder}/socket"})
+
+
+def _check_parameters(papermill: Any, notebook: Path, parameters: Mapping[str, Any]) -> None:
+    if not notebook.is_file():
+        raise ConfigError(f"there is no notebook {notebook}")
+    known = papermill.inspect_notebook(str(notebook))
+    for name in parameters:
+        if name not in known:
+            raise ConfigError(f"{notebook.name} has no parameter {name!r}; {nearest(name, known)}")
+
+
+def _mark(output: Path, words: str) -> None:
+    """Say in the notebook that it did not come to its end: its own metadata may claim otherwise."""
+    import nbformat
+
+    if not output.is_file():
+        return
+    notebook = nbformat.read(output, as_version=4)
+    notebook.metadata.setdefault("papermill", {})["exception"] = True
+    cell = nbformat.v4.new_markdown_cell(f"**This notebook did not come to its end**: {words}")
+    notebook.cells.insert(0, cell)
+    write_file(output, nbformat.writes(notebook).encode(), replace=True)

@@ -1,0 +1,225 @@
+"""From the run folders of an ablation to its table: means, paired differences, verdicts. JSON values (version 1).
+
+Every arm met the same held-out tasks with the same noise, so differences are taken seed by seed and task by task, and
+their 95 % interval is `stats.crossed_difference`: it speaks for other tasks and for other seeds. Where it covers zero
+the verdict is "within noise", whatever the sign of the mean. A seed that failed or was not run is named and left out of
+means; what would need it is not judged: the seeds that came to their end are not passed off as all of them.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.ablation import work
+from workbench.ablation.plan import Arm, Expectation, Job, Plan, config_of, jobs, why_inert
+from workbench.config import from_dict, to_dict
+from workbench.errors import DataError, StoreError
+from workbench.stats import (Difference, clustered_difference, crossed_difference, crossed_mean, paired_difference,
+                             share)
+from workbench.store import Run, open_run
+
+MODES = ("sampled", "greedy")
+CURVES = ("success", "turns", "entropy", "grad_norm")  # of the metrics of a run
+NOISE, UNJUDGED = "within noise", "not judged"
+Facts = Mapping[str, Any]
+
+
+def tabled(plan: Plan, seeds: Sequence[int], out: Path) -> dict[str, Any]:
+    """The table of what lies in `out`. DataError where runs that should have begun alike did not."""
+    ends = {job: work.ended(plan, job, out) for job in jobs(plan, seeds)}
+    return table_of(plan, seeds, {job: end if "failed" in end else facts_of(plan, job, out, end)
+                                  for job, end in ends.items() if end is not None})
+
+
+def table_of(plan: Plan, seeds: Sequence[int], found: Mapping[Job, Facts]) -> dict[str, Any]:
+    """The same of facts at hand: of each job that ended, `facts_of` its run or {"failed": words}."""
+    arms = {arm.name: _arm(plan, arm, seeds, found) for arm in plan.arms}
+    starts = _starts(plan, arms)
+    for name, arm in arms.items():
+        start = starts.get(plan.arm(name).start)
+        arm["over_start"] = {mode: _over_start(arm, start, mode) for mode in MODES} if start else None
+    compared = [_compared(arms, first, second, seeds) for first, second in plan.compare]
+    checks = [_judged(expectation, arms, seeds) for expectation in plan.expect]
+    ran = [facts for arm in arms.values() for facts in arm["seeds"].values()]
+    return {
+        "version": 1, "name": plan.name, "title": plan.title, "remarks": list(plan.remarks), "seeds": list(seeds),
+        "all": dict(plan.all), "tasks": _one({facts["tasks"] for facts in ran}, "numbers of held-out tasks"),
+        "steps": _one({facts["steps"] for facts in ran}, "numbers of steps"),
+        "starts": starts, "arms": arms, "compared": compared, "checks": [*_came_to_their_end(arms, seeds), *checks],
+        "code": sorted({facts["code"] for facts in ran}), "cpu_seconds": sum(facts["cpu_seconds"] for facts in ran)}
+
+
+def held(table: Facts) -> bool:
+    """Whether no check says no; one that could not be judged is no yes, either."""
+    return all(check["held"] for check in table["checks"])
+
+
+def _one(found: set, what: str) -> Any:
+    if len(found) > 1:
+        raise DataError(f"the arms have different {what}: {', '.join(map(str, sorted(found)))}; they must be the same "
+                        "for all. Give it in [all]")
+    return next(iter(found), None)
+
+
+# ------------------------------------------------------------------------------------------------ arms
+
+
+def _arm(plan: Plan, arm: Arm, seeds: Sequence[int], found: Mapping[Job, Facts]) -> dict[str, Any]:
+    """What there is of one arm: its runs' facts by seed, and what became of the others."""
+    inert = why_inert(plan, arm) if arm.inert else None
+    ends = {} if arm.inert else {seed: found.get(Job(arm.name, seed)) for seed in seeds}
+    absent = [seed for seed, end in ends.items() if end is None]
+    failed = {str(seed): end["failed"] for seed, end in ends.items() if end is not None and "failed" in end}
+    runs = {str(seed): end for seed, end in ends.items() if end is not None and "failed" not in end}
+    return {"label": arm.label, "base": arm.base, "set": dict(arm.set), "start": arm.start, "inert": inert,
+            "failed": failed, "absent": absent, "seeds": runs,
+            **{mode: _mean([facts[mode] for facts in runs.values()]) for mode in MODES}}
+
+
+def facts_of(plan: Plan, job: Job, out: Path, end: Facts) -> dict[str, Any]:
+    """What one run folder says. StoreError where it is gone, or is of another configuration than the plan's."""
+    path = out / "runs" / end["run"]
+    run = open_run(path)
+    if to_dict(from_dict(run.config)) != to_dict(config_of(plan, job)):
+        raise StoreError(f"{path} was made with another configuration than {plan.name} has for {job}; run it again")
+    first, last = (report for step, report in sorted((r["step"], r) for r in run.evaluations().values())
+                   if step in (0, len(run.steps())))
+    rows = {(row["policy"], row["mode"]): row for row in last["rows"]}
+    metrics = run.metrics()
+    return {
+        **{mode: rows["trained", mode]["by_task"] for mode in MODES}, "rows": first["rows"],
+        "curves": {name: [None if np.isnan(x) else float(x) for x in metrics[name].astype(float)]
+                   for name in CURVES if name in metrics},
+        "evaluated": {str(report["step"]): {row["mode"]: row["success"] for row in report["rows"]
+                                            if row["policy"] == ("trained" if report["step"] else "untrained")}
+                      for report in run.evaluations().values()},
+        "tasks": rows["trained", "sampled"]["n"], "steps": len(run.steps()), "lint": _lint(run), "run": end["run"],
+        "code": end["code"], "cpu_seconds": end["cpu_seconds"], "training_cpu_seconds": _training(run)}
+
+
+def _lint(run: Run) -> dict[str, Any]:
+    """Steps that the lint looked at, and what it said of them, by rule."""
+    reports = [report for step in run.steps() if (report := run.lint(step)) is not None]
+    said = {kind: sorted({answer.rule for report in reports for answer in report.answers if getattr(answer, kind)})
+            for kind in ("errors", "notes")}
+    return {"steps": len(reports), **said}
+
+
+def _training(run: Run) -> float:
+    clock = run.clock()
+    return float(clock[[name for name in clock if name.endswith("_cpu_s")]].to_numpy().sum())
+
+
+def _told(estimate: Difference) -> dict[str, Any]:
+    """As JSON values; None for an end of an interval that is not known (one seed alone)."""
+    return {name: None if isinstance(value, float) and not np.isfinite(value) else value
+            for name, value in asdict(estimate).items()}
+
+
+def _mean(by_task_RN: Sequence[Sequence[float]]) -> dict[str, Any] | None:
+    """Mean over the seeds with its interval, and the seeds' own; None where no seed came to its end."""
+    if not by_task_RN:
+        return None
+    found, each = crossed_mean(by_task_RN), [float(np.mean(one)) for one in by_task_RN]
+    low, high = found.low, found.high
+    if low == high or len(each) == 1:  # all alike, or one seed alone: what is known of the tasks
+        alone = share(np.mean(by_task_RN, axis=0), len(each))
+        low, high = alone.low, alone.high
+    return {"mean": found.mean, "low": max(low, 0.0), "high": min(high, 1.0), "lowest": min(each), "highest": max(each)}
+
+
+# ------------------------------------------------------------------------------------------------ neighbours
+
+
+def _starts(plan: Plan, arms: Facts) -> dict[str, Any]:
+    """Of each start the rows that were measured before training: untrained, random play, solver (law 12). Every run
+    of a start measured them anew, with the same noise, so that they must agree."""
+    starts: dict[str, Any] = {}
+    for name, arm in arms.items():
+        for seed, facts in arm["seeds"].items():
+            known = starts.setdefault(plan.arm(name).start, {"rows": facts["rows"], "from": f"{name}, seed {seed}"})
+            if known["rows"] != facts["rows"]:
+                raise DataError(f"{name}, seed {seed}, and {known['from']} are both said to begin as "
+                                f"{plan.arm(name).start!r}, but differ before any training: another policy, other tasks "
+                                "or other code. Run them again, or give them different starts")
+    return starts
+
+
+def _over_start(arm: Facts, start: Facts, mode: str) -> dict[str, Any] | None:
+    before = next(row["by_task"] for row in start["rows"] if (row["policy"], row["mode"]) == ("untrained", mode))
+    after = [facts[mode] for facts in arm["seeds"].values()]
+    return _told(crossed_difference([before] * len(after), after)) if after else None
+
+
+# ------------------------------------------------------------------------------------------------ verdicts
+
+
+def _compared(arms: Facts, first: str, second: str, seeds: Sequence[int]) -> dict[str, Any]:
+    """`first` minus `second`, seed by seed on the same tasks."""
+    both = [str(seed) for seed in seeds if all(str(seed) in arms[name]["seeds"] for name in (first, second))]
+    missing = [seed for seed in seeds if str(seed) not in both]
+    found: dict[str, Any] = {"first": first, "second": second, "seeds": both, "missing": missing}
+    for mode in MODES:
+        a, b = ([arms[name]["seeds"][seed][mode] for seed in both] for name in (second, first))
+        found[mode] = None if not both else _told(crossed_difference(a, b)) | {
+            "each": {seed: asdict(_paired(a[i], b[i])) for i, seed in enumerate(both)}}
+        if both:
+            found[mode]["verdict"] = verdict(found[mode], complete=not missing)
+    return found
+
+
+def _paired(a_N: Sequence[float], b_N: Sequence[float]) -> Difference:
+    """Of one seed: over its tasks."""
+    several = not np.isin([*a_N, *b_N], (0, 1)).all()  # attempts at each task
+    return clustered_difference(a_N, b_N, range(len(a_N))) if several else paired_difference(a_N, b_N)
+
+
+def verdict(difference: Facts, *, complete: bool) -> str:
+    """What may be said of a difference: "higher", "lower", "within noise", or that it is not judged, with the reason.
+    """
+    if not complete:
+        return f"{UNJUDGED}: not every seed came to its end"
+    if difference["low"] is None:
+        return f"{UNJUDGED}: one seed alone has no known spread"
+    if difference["low"] <= 0 <= difference["high"]:
+        return NOISE
+    return "higher" if difference["mean"] > 0 else "lower"
+
+
+def _came_to_their_end(arms: Facts, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """That every run came to its end, and that the lint looked at each of its steps and found no error."""
+    broken = [f"{name}, seed {seed}: {words}" for name, arm in arms.items() for seed, words in arm["failed"].items()]
+    absent = [f"{name}, seed {seed}" for name, arm in arms.items() for seed in arm["absent"]]
+    unclean = [f"{name}, seed {seed}: {', '.join(facts['lint']['errors']) or 'it was off'}"
+               for name, arm in arms.items() for seed, facts in arm["seeds"].items()
+               if facts["lint"]["errors"] or facts["lint"]["steps"] < facts["steps"]]
+    runs = sum(len(arm["seeds"]) for arm in arms.values())
+    why = "; ".join([*broken, *([f"not run: {', '.join(absent)}"] if absent else [])])
+    return [_check("every run came to its end", False if broken else None if absent or not runs else True, why),
+            _check("the lint found no error in any step of any run", None if not runs else not unclean,
+                   "; ".join(unclean) or f"{runs} runs")]
+
+
+def _judged(wanted: Expectation, arms: Facts, seeds: Sequence[int]) -> dict[str, Any]:
+    absent = [name for name in (wanted.arm, wanted.below) if name not in arms]
+    if absent:
+        return _check(str(wanted), None, f"{', '.join(absent)} was left out")
+    found = _compared(arms, wanted.arm, wanted.below, seeds)
+    each = {seed: one["mean"] for seed, one in found["sampled"]["each"].items()} if found["sampled"] else {}
+    why = ", ".join(f"seed {seed}: {100 * gap:+.1f} points" for seed, gap in each.items())
+    if any(gap > -wanted.points / 100 for gap in each.values()):
+        return _check(str(wanted), False, why)
+    if found["missing"]:
+        failed = any(str(seed) in arms[name]["failed"] for seed in found["missing"]
+                     for name in (wanted.arm, wanted.below))
+        missing = f"seed {', '.join(map(str, found['missing']))} is missing"
+        return _check(str(wanted), False if failed else None, "; ".join(filter(None, [why, missing])))
+    return _check(str(wanted), True, why)
+
+
+def _check(words: str, held: bool | None, why: str = "") -> dict[str, Any]:
+    return {"words": words, "held": held, "why": why}
