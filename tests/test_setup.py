@@ -115,7 +115,7 @@ def third_party_imports(folder: Path) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize(("folder", "extras"), [("workbench", ("lab", "vllm", "dense", "endpoint")), ("tests", ("test",))])
+@pytest.mark.parametrize(("folder", "extras"), [("workbench", ("lab", "vllm", "dense", "endpoint", "mcp")), ("tests", ("test",))])
 def test_whatever_is_imported_is_declared(folder, extras):
     declared = requirements(*extras).keys()
     undeclared = {

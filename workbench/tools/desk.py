@@ -72,7 +72,7 @@ class ToolDesk:
         self._task = None if task is None else task_content(task)
         self.tools: dict[str, Tool] = {
             tool.name: tool.for_attempt(task) if tool.trusted and task is not None else tool for tool in tools}
-        self._own: dict[str, Worker] = {}   # by tool: the workers in which this attempt's tools with state live
+        self._own: dict[str, Worker] = {}   # by home: the workers in which this attempt's tools with state live
         self._slots: set[str] = set()       # tools made for this attempt, open in workers of the pool
         self._let_go = weakref.finalize(self, _let_go, self._own, self._slots)
 
@@ -181,7 +181,8 @@ class _Shift:
 
     def _begin_what_may(self) -> None:
         for job in list(self.waiting):
-            if job.described.stateful and any(f.job.slot == job.slot for f in self.flights.values()):
+            if job.described.stateful and any(f.job.described.home == job.described.home
+                                                      for f in self.flights.values()):
                 continue  # calls of a tool with state come one after the other, in their order
             worker = self._worker_for(job)
             if worker is None:
@@ -199,11 +200,10 @@ class _Shift:
     def _worker_for(self, job: _Job) -> Worker | None:
         if not job.described.stateful:
             return self.pool.take(job.slot, self.limits.workers)
-        if job.name in self.own:
-            own = self.own[job.name]
+        if own := self.own.get(job.described.home):
             return own if self.pool.begin_own(own, self.limits.workers) else None
         if worker := self.pool.new_own(self.limits.workers):
-            self.own[job.name] = worker
+            self.own[job.described.home] = worker
         return worker
 
     def _next(self, flight: _Flight) -> None:
@@ -242,7 +242,8 @@ class _Shift:
         try:
             for content in flight.worker.hear(most_content(self.limits.most_bytes)):
                 if flight.step == "call":
-                    return self._end(flight, from_json(content, self.limits.most_bytes))
+                    result = from_json(content, self.limits.most_bytes)
+                    return self._end(flight, result, keep=result.error != "died")  # what stands behind a tool may die too
                 if flight.step == "open" and (complaint := _complaint(content)):
                     return self._end(flight, ToolResult(f"Error: {flight.job.name} could not be started: {complaint}",
                                                         error="raised"), keep=False)
@@ -282,7 +283,7 @@ class _Shift:
             if result is None or not keep or flight.worker.incoming or flight.worker.outgoing:
                 self.pool.lose(flight.worker)
             elif flight.job.described.stateful:
-                self.own[flight.job.name] = flight.worker
+                self.own[flight.job.described.home] = flight.worker
                 self.pool.rest_own(flight.worker)
             else:
                 self.pool.give_back(flight.worker, self.limits.workers)
@@ -293,7 +294,7 @@ class _Shift:
         if self.flights.pop(flight.worker, None) is not None:
             self.selector.unregister(flight.worker.connection)
         if flight.job.described.stateful:
-            self.own.pop(flight.job.name, None)
+            self.own.pop(flight.job.described.home, None)
 
 
 def _complaint(content: bytes) -> str:

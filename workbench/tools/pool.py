@@ -41,12 +41,14 @@ OTHERWISE = "mark it trusted=True: then it runs in this process, and cannot be s
 
 @dataclass(frozen=True)
 class Described:
-    """A tool as a worker can make it. `per_attempt`: it is made for one task. `key` says all that makes it what it is."""
+    """A tool as a worker can make it. `per_attempt`: it is made for one task. `home`: stateful tools of one home share
+    their state, so they live in one worker. `key` says all that makes it what it is."""
 
     name: str
     content: Any
     stateful: bool
     per_attempt: bool
+    home: str
 
     @property
     def key(self) -> str:
@@ -61,7 +63,7 @@ def describe_tool(tool: Tool) -> Described:
             content = {"function": name_of(tool.function, where, OTHERWISE), "name": tool.name,
                        "description": tool.description, "parameters": dict(tool.parameters)}
             asks = bool(tool.stateful or task_arguments(tool.function))
-            return Described(tool.name, content, tool.stateful, asks)
+            return Described(tool.name, content, tool.stateful, asks, tool.name)
         described = describe(tool, where, OTHERWISE)
     except (EnvError, AttributeError) as error:
         raise ToolError(str(error)) from error
@@ -69,7 +71,7 @@ def describe_tool(tool: Tool) -> Described:
         raise ToolError(f"{where} is a {type(tool).__name__}, which worker processes cannot be handed: a tool that is "
                         "not trusted is a function, a class with a method call (both by @tool) or a frozen dataclass, "
                         f"or {OTHERWISE}")
-    return Described(tool.name, {"tool": described}, tool.stateful, tool.stateful)
+    return Described(tool.name, {"tool": described}, tool.stateful, tool.stateful, getattr(tool, "home", tool.name))
 
 
 @dataclass(eq=False)
@@ -214,6 +216,13 @@ class ToolPool:
                         self._idle.remove(worker)
                         self.lose(worker)
                         break
+
+    def forget(self, slots: set[str]) -> None:
+        """Kill the idle workers in which one of these tools is open, with what it started."""
+        with self._lock:
+            for worker in [worker for worker in self._idle if worker.slots & slots]:
+                self._idle.remove(worker)
+                self.lose(worker)
 
     # ------------------------------------------------------------------------------------------ inside the lock
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,23 @@ from workbench.tools.base import Tool, refusal_of
 from workbench.tools.base import tool as tool_of
 from workbench.tools.results import as_result, raised, to_json
 from workbench.types import Task, ToolCall
+
+
+def _import_jsonschema() -> None:
+    """In the supervisor, so that every fork has it already. Jupyter's packages bring one that has jsonschema compile a
+    grammar, for a second, to check a format that nobody asks for here: that one is missing for the moment."""
+    absent = "rfc3987_syntax"
+    known = sys.modules.get(absent)
+    sys.modules[absent] = None
+    try:
+        import jsonschema  # noqa: F401
+    finally:
+        del sys.modules[absent]
+        if known is not None:
+            sys.modules[absent] = known
+
+
+_import_jsonschema()
 
 
 def serve(connection: socket.socket) -> None:
@@ -52,7 +70,10 @@ def serve(connection: socket.socket) -> None:
 def _open(tools: dict[str, Tool], slot: str, described: Any, task: dict | None) -> bytes:
     try:
         made = made_of(described)
-        tools[slot] = made if task is None else made.for_attempt(Task(**task))
+        made = made if task is None else made.for_attempt(Task(**task))
+        if hasattr(made, "open"):
+            made.open()
+        tools[slot] = made
         return b"{}"
     except BaseException as error:  # a tool's module and constructor may raise anything
         return json_bytes({"complaint": raised("", error, 500).text}, "a complaint")
