@@ -6,6 +6,9 @@ Conventions for whoever writes README.md:
     workbench ...      throw-away copy of the tree (so that one block may use the run folder that an earlier one made),
     ```                by `bash -euo pipefail`, with `workbench` and `python` meaning this environment and this code
 
+A block of nothing but plain `workbench` lines is run without the shell, each line in a process that has torch imported
+already: importing it would be most of the time.
+
     <!-- budget: 90 s -->              on the line before a block: how long it may take (30 s unless said; 240 s in all)
     <!-- not run here: needs a GPU --> on the line before a block: do not run it, for the reason given
 
@@ -28,12 +31,14 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.mutants.run import copy_tree
+from tests.mutants import warm
+from tests.mutants.run import SERVER, copy_tree
 
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT_BUDGET_SECONDS, ALL_BUDGETS_SECONDS = 30, 240
@@ -279,22 +284,49 @@ def test_every_command_runs(blocks, environment):
     for block in blocks:
         if block.language != "bash" or not (commands := to_run(block)):
             continue
-        try:
-            done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", "\n".join(commands)],
-                cwd=copy,
-                env=variables,
-                text=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=block.budget,
-            )
-        except subprocess.TimeoutExpired as error:
-            pytest.fail(f"README line {block.line}: not done within {block.budget} s:\n{block.text}\n{error.output}")
-        assert done.returncode == 0, (
-            f"README line {block.line} ended with {done.returncode}:\n{block.text}\n{done.stdout[-3000:]}"
+        if all(is_plain(command) for command in commands):
+            status, output = run_warm(commands, copy, variables, block.budget)
+        else:
+            status, output = run_shell(commands, copy, variables, block.budget)
+        assert status is not None, (
+            f"README line {block.line}: not done within {block.budget} s:\n{block.text}\n{output}"
         )
+        assert status == 0, f"README line {block.line} ended with {status}:\n{block.text}\n{output[-3000:]}"
+
+
+def is_plain(command: str) -> bool:
+    """A line that needs no shell: `workbench` and its words."""
+    return command.startswith("workbench ") and not set(command.partition("#")[0]) & set("|&;<>$`*?~(){}!")
+
+
+def run_warm(commands: list[str], copy: Path, variables: dict[str, str], seconds: float) -> tuple[int | None, str]:
+    """(exit status, output) of plain commands, the first that fails being the last; status None: not done in time."""
+    output, end = "", time.monotonic() + seconds
+    for command in commands:
+        words = shlex.split(command, comments=True)[1:]
+        status, said = warm.run_module(SERVER, copy, variables, "workbench.cli", words, end - time.monotonic())
+        output += said
+        if status != 0:
+            return status, output
+    return 0, output
+
+
+def run_shell(commands: list[str], copy: Path, variables: dict[str, str], seconds: float) -> tuple[int | None, str]:
+    """The same for whatever bash understands."""
+    try:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", "\n".join(commands)],
+            cwd=copy,
+            env=variables,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired as error:
+        return None, str(error.output)
+    return done.returncode, done.stdout
 
 
 def test_the_file_tree_is_that_of_the_repository(blocks):
@@ -333,6 +365,13 @@ def test_blocks_are_read_with_their_comments():
     assert first.commands() == ["workbench train tiny --out runs/a   # a comment"]
     assert second.not_run == "needs a GPU" and to_run(second) == [] and second.commands()[1] == "make demo"
     assert third.language == "text" and third.not_run is None
+
+
+def test_negative_control_a_plain_command_that_fails_ends_the_block(environment):
+    commands = ["workbench show --help", "workbench show nowhere", "workbench lint --help"]
+    assert all(map(is_plain, commands)) and not is_plain("workbench show x | head") and not is_plain("cd x")
+    status, output = run_warm(commands, *environment, 60)
+    assert status == 2 and "no run folder" in output and "usage: workbench lint" not in output
 
 
 def test_clone_and_make_are_left_out_of_what_is_run():
