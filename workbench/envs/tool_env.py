@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -48,6 +48,8 @@ class CallSettings:
     most_bytes   bytes of text that one call brings; the rest is cut, with a mark
     workers      worker processes for tools that are not trusted
     show_schemas False: the prompt holds no schemas (hermes) or lines (tags) of the tools, for policies that know them
+    recall       every reply begins with the calls and results before it: for histories that show the newest reply
+                 alone (fresh, window)
     """
 
     format: str = "hermes"
@@ -57,6 +59,7 @@ class CallSettings:
     most_bytes: int = 2000
     workers: int = 2
     show_schemas: bool = True
+    recall: bool = False
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -111,16 +114,17 @@ class AnswerRewards:
                                   "match and format by its own formula; leave it out")
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Attempt:
-    """What changes while an attempt goes on; JSON values."""
+    """Where an attempt stands."""
 
     task: Task
     turn: int = 0
     in_order: bool = True          # every turn so far
     finished: bool = False
     paid: tuple[str, ...] = ()     # supporting documents that were found
-    history: str = ""              # digest of what was called and replied
+    past: tuple[str, ...] = ()     # calls and results, in words, where they are recalled
+    history: str = ""              # digest of all replies
 
 
 class ToolEnv:
@@ -156,25 +160,26 @@ class ToolEnv:
         return Observation((Message("user", tuple(part for part in shown if part.text)),), schemas)
 
     def step(self, action_text: str) -> StepResult:
-        if self._attempt is None or self._attempt.finished:
+        attempt = self._attempt
+        if attempt is None or attempt.finished:
             raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
-        attempt, parsed = self._attempt, self.format.parse(action_text)
+        parsed = self.format.parse(action_text)
         calls = tuple(replace(call, call_id=f"t{attempt.turn}c{index}") for index, call in _placed(parsed))
         results = self.desk.run(calls) if calls else []
         found = [each for result in results for each in _documents(result)]
-        new = tuple(dict.fromkeys(each for each in found if each in attempt.task.payload.get("support", ())
-                                  and each not in attempt.paid))
-        answered, attempt.turn = parsed.answer is not None, attempt.turn + 1
-        was_in_order, attempt.in_order = attempt.in_order, attempt.in_order and parsed.valid
-        attempt.paid += new
-        attempt.finished = answered or attempt.turn >= self.max_turns
-        messages = self._answers(parsed, calls, results) if not answered else ()
-        attempt.history = _digest(attempt.history, [action_text if answered else "", *(m.text for m in messages)])
-        parts = self._parts(parsed, results, len(new), was_in_order)
-        reward = None if parts is None else sum(parts.values())
-        return StepResult(Observation(messages), reward, parts or {}, terminated=answered,
-                          truncated=attempt.finished and not answered, tool_calls=calls,
-                          info=self._info(parsed, calls, results, found, new))
+        support = attempt.task.payload.get("support", ())
+        new = [each for each in dict.fromkeys(found) if each in support and each not in attempt.paid]
+        answered, turn = parsed.answer is not None, attempt.turn + 1
+        finished = answered or turn >= self.max_turns
+        messages = () if answered else self._replies(parsed, calls, results)
+        parts = self._parts(parsed, results, len(new), finished)
+        info = self._info(parsed, calls, results, found, new, finished)
+        self._attempt = replace(
+            attempt, turn=turn, in_order=attempt.in_order and parsed.valid, finished=finished,
+            paid=(*attempt.paid, *new), past=attempt.past + self._remembered(calls, results),
+            history=_digest(attempt.history, [message.text for message in messages] or [action_text]))
+        return StepResult(Observation(messages), None if parts is None else sum(parts.values()), parts or {},
+                          terminated=answered, truncated=finished and not answered, info=info, tool_calls=calls)
 
     def close(self) -> None:
         """Give back what tools hold: worker processes and connections."""
@@ -183,8 +188,21 @@ class ToolEnv:
             self.desk = None
 
     def state_key(self) -> str:
-        """The question, and all that tools replied so far: what is called next depends on nothing else out there."""
+        """The question, and all that was replied so far: nothing else out there decides what a call brings."""
         return f"{self._attempt.task.id} {self._attempt.history}"
+
+    @property
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """As a JSON value; not there where a tool has state of its own, which nobody could copy."""
+        if any(tool.stateful for tool in self.tools):
+            raise AttributeError("an environment whose tools have state has no snapshot")
+        return lambda: {name: list(value) if isinstance(value, tuple) else value
+                        for name, value in vars(self._attempt).items() if name != "task"} | {
+                            "task": {field.name: getattr(self._attempt.task, field.name) for field in fields(Task)}}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in snapshot.items()}
+        self._begin(_Attempt(**values | {"task": Task(**snapshot["task"])}))
 
     def _begin(self, attempt: _Attempt) -> None:
         self.close()
@@ -193,31 +211,29 @@ class ToolEnv:
 
     # -------------------------------------------------------------------------------------------- what is paid
 
-    def _parts(self, parsed: ParsedTurn, results: Sequence[ToolResult], new: int, was_in_order: bool
+    def _parts(self, parsed: ParsedTurn, results: Sequence[ToolResult], new: int, finished: bool
                ) -> dict[str, float] | None:
-        """The parts of this turn's reward; None where nobody knows the answer that was given, or not given."""
-        golds, attempt = self.golds, self._attempt
-        if attempt.finished and not golds:
+        """The parts of this turn's reward; None where it is the last one and nobody knows the answer (law 5)."""
+        if finished and not self.golds:
             return None
-        rewards = self.rewards
-        parts = {"answer": 0.0, "format": 0.0}
-        if rewards.rule == "sum":
-            parts["format"] = 0.0 if parsed.valid else float(rewards.format_penalty)
-            if attempt.finished:
-                parts["answer"] = self._answer_value(parsed)
-        elif attempt.finished:
-            answer_in_order = parsed.answer is not None and parsed.valid
-            calls_in_order = was_in_order and (parsed.answer is not None or parsed.valid)
-            if answer_in_order and calls_in_order:
-                parts["answer"] = float(exact_match(parsed.answer, golds))
-            else:
-                parts["format"] = (answer_in_order + calls_in_order) / 2 - 1.0
-        if rewards.process:
-            parts["process"] = rewards.process * new
+        if self.rewards.rule == "agent-r1":
+            parts = self._equation_6(parsed) if finished else {"answer": 0.0, "format": 0.0}
+        else:
+            parts = {"answer": self._answer_value(parsed) if finished else 0.0,
+                     "format": 0.0 if parsed.valid else float(self.rewards.format_penalty)}
+        if self.rewards.process:
+            parts["process"] = float(self.rewards.process * new)
         paid_by_tools = [result.reward for result in results if result.reward is not None]
         if paid_by_tools:
             parts["tool"] = float(sum(paid_by_tools))
         return parts
+
+    def _equation_6(self, parsed: ParsedTurn) -> dict[str, float]:
+        answers = parsed.answer is not None
+        answer_in_order, calls_in_order = answers and parsed.valid, self._attempt.in_order and (answers or parsed.valid)
+        if answer_in_order and calls_in_order:
+            return {"answer": float(exact_match(parsed.answer, self.golds)), "format": 0.0}
+        return {"answer": 0.0, "format": (answer_in_order + calls_in_order) / 2 - 1.0}
 
     def _answer_value(self, parsed: ParsedTurn) -> float:
         if parsed.answer is None:
@@ -231,7 +247,7 @@ class ToolEnv:
 
     # -------------------------------------------------------------------------------------------- what is said
 
-    def _answers(self, parsed: ParsedTurn, calls: Sequence[ToolCall], results: Sequence[ToolResult]
+    def _replies(self, parsed: ParsedTurn, calls: Sequence[ToolCall], results: Sequence[ToolResult]
                  ) -> tuple[Message, ...]:
         """One tool message for each call, in the order of the text; a user message for what else was wrong."""
         replies: dict[int, Message] = {}
@@ -240,8 +256,11 @@ class ToolEnv:
         for bad in parsed.bad_calls:
             replies[bad.index] = self._bad_call(bad)
         messages = [replies[index] for index in sorted(replies)]
-        if not messages:
-            return (Message("user", tuple(refusal(parsed.complaint, parsed.quote, self.example))),)
+        if self._attempt.past:
+            past = Text("\n".join(self._attempt.past))
+            messages.insert(0, Message("user", (Text("Before this you called:\n", trusted=True), past)))
+        if not replies:
+            return (*messages, Message("user", tuple(refusal(parsed.complaint, parsed.quote, self.example))))
         if parsed.complaint and parsed.complaint not in {bad.complaint for bad in parsed.bad_calls}:
             said = [Text(" It says: ", trusted=True), Text(parsed.quote)] if parsed.quote else []
             messages.append(Message("user", (Text(parsed.complaint, trusted=True), *said)))
@@ -250,16 +269,22 @@ class ToolEnv:
     def _bad_call(self, bad: BadCall) -> Message:
         said = [Text(" It says: ", trusted=True), Text(bad.quote)] if bad.quote else []
         return Message("tool", (Text(f"Error: {bad.complaint}", trusted=True), *said), None,
-                       f"t{self._attempt.turn - 1}c{bad.index}")
+                       f"t{self._attempt.turn}c{bad.index}")
+
+    def _remembered(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[str, ...]:
+        if not self.calls.recall:
+            return ()
+        return tuple(f"{call.name} {json.dumps(call.arguments, ensure_ascii=False)}\n{result.text}"
+                     for call, result in zip(calls, results, strict=True))
 
     def _info(self, parsed: ParsedTurn, calls: Sequence[ToolCall], results: Sequence[ToolResult], found: list[str],
-              new: Sequence[str]) -> dict[str, Any]:
-        golds, answer, finished = self.golds, parsed.answer, self._attempt.finished
+              new: list[str], finished: bool) -> dict[str, Any]:
+        golds, answer = self.golds, parsed.answer
         info: dict[str, Any] = {"valid_format": parsed.valid, "complaint": parsed.complaint}
         info["calls"] = [{"name": call.name, "error": result.error} for call, result in zip(calls, results)] + [
             {"name": "", "error": "bad_call"} for _ in parsed.bad_calls]
         if found:
-            info |= {"documents": found, "support_found": list(new)}
+            info |= {"documents": found, "support_found": new}
         if golds:
             info["success"] = answer is not None and exact_match(answer, golds)
         if answer is not None:
