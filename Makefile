@@ -12,6 +12,7 @@ TASK   ?= search
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 ALGORITHMS_ARGS ?=
+TABLE_ARGS ?=
 BIAS_ARGS ?=
 SILENT_BUGS_ARGS ?=
 SHARE ?=
@@ -32,7 +33,7 @@ VLLM_COST := about 3.8 GB of disk and 3 to 6 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab bias algorithms mutants silent-bugs soak bench test-vllm clean setup-demo setup-test setup-lab setup-vllm
+.PHONY: help demo test lab bias algorithms search-methods search-masks mutants silent-bugs soak bench test-vllm clean setup-demo setup-test setup-lab setup-vllm
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -64,6 +65,13 @@ silent-bugs: setup-test  ## silent bugs of other frameworks, planted here: the l
 # Both cores for half an hour or more; what is done stays done, so it may be cut off and called again.
 algorithms: setup-demo  ## every algorithm on FrozenLake and the Bandit, one table with baselines; ALGORITHMS_ARGS="--seeds 0"
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m experiments.algorithms $(ALGORITHMS_ARGS)
+
+# Both cores, and as easily cut off: every arm at every seed is a notebook under papermill, hence the lab's packages.
+search-methods: setup-lab  ## REINFORCE++, GRPO, PPO with a search tool, beside no tool and one retrieval; TABLE_ARGS="--seeds 0"
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m experiments.agent_tables methods $(TABLE_ARGS)
+
+search-masks: setup-lab  ## the same with PPO's masks switched off, together and one by one; TABLE_ARGS="--arms ppo no_masks"
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m experiments.agent_tables masks $(TABLE_ARGS)
 
 KILLS   ?= 500
 DAMAGED ?= 5000
