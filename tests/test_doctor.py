@@ -21,9 +21,7 @@ def states(findings: list[Finding]) -> dict[str, str]:
 
 @pytest.mark.full
 def test_this_machine_can_train_and_everything_is_tried():
-    """The whole examination, once: every trial answers, and the parts that the test suite itself stands on work. Its exit
-    status is asked in every count: `workbench doctor` is the first command of the README that tests/test_readme.py runs.
-    """
+    """The whole examination, once: every trial answers, and the parts that the test suite itself stands on work."""
     report = doctor()
     found = states(report.findings)
     for name in (
