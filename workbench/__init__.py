@@ -61,6 +61,7 @@ PUBLIC: dict[str, str] = {
     "diff_runs": "workbench.cells.show:diff_runs",
     "compare_runs": "workbench.run_diff:compare_runs",
     "export_run": "workbench.cells.export:export_run",
+    "export_policy": "workbench.cells.export_policy:export_policy",
     "show_replay": "workbench.cells.show:show_replay",
     "show_run": "workbench.cells.show:show_run",
     "show_step": "workbench.cells.show:show_step",

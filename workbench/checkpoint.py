@@ -140,7 +140,7 @@ def _folder(run: RunWriter | str | os.PathLike) -> Path:
     return (run.path if isinstance(run, RunWriter) else Path(run)) / "checkpoints"
 
 
-def safetensors_bytes(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+def safetensors_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] = {}) -> Iterator[bytes | memoryview]:
     """The file that `safetensors` would read, piece by piece, so that a large model is never in memory twice.
 
     Tensors that share memory (tied weights) are written once each. Layout: 8 bytes of header length, JSON header with
@@ -148,7 +148,7 @@ def safetensors_bytes(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryv
     Source: the format's description, github.com/huggingface/safetensors.
     """
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header, end = {}, 0
+    header, end = {"__metadata__": dict(metadata)} if metadata else {}, 0
     for name in names:
         tensor = tensors[name]
         if tensor.dtype not in _TYPES:

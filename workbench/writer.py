@@ -195,7 +195,7 @@ def write_folder(path: Path, files: Mapping[str, Chunks], *, kind: str, version:
     return seals
 
 
-def create_folder(path: Path, files: Mapping[str, bytes], folders: Iterable[str] = ()) -> None:
+def create_folder(path: Path, files: Mapping[str, Chunks], folders: Iterable[str] = ()) -> None:
     """Put a folder that will go on growing there, whole from its first moment, with first files and empty folders."""
     with _new_folder(Path(path)) as temporary:
         for name in folders:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
@@ -134,22 +135,12 @@ class EndpointAttempt:
     def _action(self, reply: Reply) -> str:
         """The turn as the policy would have written it: its words, and the calls that the server has read. Words beside
         calls are a thought: that is what stands before calls in our formats."""
-        words = reply.text
-        if reply.calls and words.strip() and "<" not in words:
+        if not reply.calls:
+            return reply.text
+        words, style = reply.text, getattr(self.family.make(), "format", None)
+        if "<" not in words and (words.strip() or getattr(style, "think", False)):
             words = f"<think>{words}</think>"
-        return "\n".join(filter(None, (words, *map(self._written, reply.calls))))
-
-    def _written(self, call: NativeCall) -> str:
-        style = getattr(self.family.make(), "format", None)
-        arguments: Any = None
-        with suppress(ValueError, RecursionError):
-            arguments = json.loads(call.arguments or "{}")
-        if style is not None and isinstance(arguments, dict):
-            with suppress(KeyError):  # a tool that is none: the environment says so
-                return style.write_call(call.name, arguments)
-        if style is not None and style.name == "tags":
-            return f"<{call.name}>{call.arguments}</{call.name}>"
-        return f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}\n</tool_call>'
+        return "\n".join(filter(None, (words, *(_written(call, style) for call in reply.calls))))
 
     def _say(self, reply: Reply, text: str, replies: tuple[Message, ...]) -> None:
         """The turn and what it was answered, as the server is shown them next."""
@@ -164,6 +155,19 @@ class EndpointAttempt:
         for call, result in zip_longest(reply.calls, results[: len(reply.calls)], fillvalue=None):
             self.messages.append({"role": "tool", "tool_call_id": call.id, "content": NOT_RUN if result is None else result})
         self.messages += [_shown(message) for message in replies if message.role != "tool"]
+
+
+def _written(call: NativeCall, style: Any) -> str:
+    """A call in the environment's format; one that cannot be written so is left for the environment to complain of."""
+    arguments: Any = None
+    with suppress(ValueError, RecursionError):
+        arguments = json.loads(call.arguments or "{}")
+    if style is not None and isinstance(arguments, dict):
+        with suppress(KeyError):  # of a tool that is none
+            return replace(style, think=False).write_call(call.name, arguments)
+    if style is not None and style.name == "tags":
+        return f"<{call.name}>{call.arguments}</{call.name}>"
+    return f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}\n</tool_call>'
 
 
 def _shown(message: Message) -> dict[str, Any]:

@@ -169,8 +169,21 @@ def diff_command(args: argparse.Namespace) -> int:
 
 def export_command(args: argparse.Namespace) -> int:
     from workbench.cells.export import export_run
+    from workbench.errors import ConfigError
 
-    print(export_run(args.run_path, args.to, args.out).text)
+    if (args.to is None) == (args.folder is None):
+        raise ConfigError("export makes one thing: a Hugging Face folder (workbench export RUN DIR) or a tracker's copy "
+                          "(workbench export RUN --to tensorboard)")
+    if args.to is not None:
+        if args.step is not None or args.dtype is not None:
+            raise ConfigError("--step and --dtype are for a Hugging Face folder; a tracker gets the numbers of all steps")
+        print(export_run(args.run_path, args.to, args.out).text)
+        return 0
+    if args.out is not None:
+        raise ConfigError("--out is for a tracker; a Hugging Face folder is named behind the run: workbench export RUN DIR")
+    from workbench.cells.export_policy import export_policy
+
+    print(export_policy(args.run_path, args.folder, step=args.step, dtype=args.dtype).text)
     return 0
 
 
@@ -263,19 +276,15 @@ def audit_command(args: argparse.Namespace) -> int:
 
 
 def demo_command(args: argparse.Namespace) -> int:
-    from workbench.cells.demo import an_attempt, demo
+    from workbench.cells.demo import demo
     from workbench.errors import ConfigError
-    from workbench.store import open_run
-    from workbench.views import show_demo, show_trajectory
+    from workbench.views import show_demo
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise ConfigError("the demo runs in one process; for several, torchrun ... -m workbench.cli train")
     config = config_of(args.task, args.settings)
     out = args.out or Path("runs") / f"demo-{args.task}-{time.strftime('%Y%m%d-%H%M%S')}"
     table: dict[str, Any] = demo(config, args.seeds, out, _train_with_progress)
-    first = f"{out}/seed-{args.seeds[0]}"
-    if one := an_attempt(open_run(first)):
-        print(show_trajectory(one).text + "\n")
     print(show_demo(table).text)
-    print(f"\ntable: {out / 'table.json'}\nlook at a run: workbench show {shlex.quote(first)}")
+    print(f"\ntable: {out / 'table.json'}\nlook at a run: workbench show {shlex.quote(f'{out}/seed-{args.seeds[0]}')}")
     return 0 if table["learned"] else 1
