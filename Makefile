@@ -39,7 +39,7 @@ help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
 	@printf '  make demo: %s\n  make test: %s\n  make lab:  %s\n\n' '$(BASE_COST)' '$(TEST_COST)' '$(LAB_COST)'
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*##  *\(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
-		| while IFS='|' read -r target text; do printf '  make %-11s %s\n' "$$target" "$$text"; done
+		| while IFS='|' read -r target text; do printf '  make %-14s %s\n' "$$target" "$$text"; done
 
 demo: setup-demo  ## train the tiny policy to search and show what it learned; SEEDS="0 1 2" for three, TASK=frozenlake for a game
 	@$(NO_HUB) $(VENV)/bin/workbench demo --task $(TASK) --seeds $(SEEDS)
