@@ -1,0 +1,338 @@
+"""Questions from files, documents from files: HotpotQA, 2WikiMultihopQA, MuSiQue, BEIR, or lines of one's own.
+
+Like `world_qa`, with the same four ways to put a question (`context`), but about whatever the files hold. What is searched
+is a corpus file, or the paragraphs that came with all questions together ("contexts"), or whatever a server has.
+
+Files are read once a process, when the first task is asked for, and not when a config is loaded: a config names them on
+machines that lack them. Tasks are drawn with replacement; a question without a known answer is never drawn.
+
+The split: questions of `heldout` are held out; without such a file, one question in five, by its text.
+"""
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from workbench.envs.splits import content_split
+from workbench.envs.tool_env import AnswerRewards, CallSettings, ToolEnv
+from workbench.errors import ConfigError
+from workbench.qa.files import FORMATS, Question, pooled, read_corpus, read_questions, resolved, title_ids, without_paragraphs
+from workbench.retrieval import MOST_QUERY_CHARACTERS, Bm25, Corpus, Searcher
+from workbench.retrieval.dense import Dense, Encode
+from workbench.retrieval.remote import RemoteSearcher
+from workbench.seeds import rng_at
+from workbench.tools.base import Tool, tools_named
+from workbench.tools.search import SearchTool, lines_of
+from workbench.types import Task
+
+CONTEXTS = ("search", "closed", "rag", "gold")
+OWN = "contexts"
+_OPENING = threading.RLock()  # a large file is read by one thread; the others wait for what it made
+
+
+@dataclass(frozen=True)
+class FileQA:
+    """A family of questions from files. The fields are its only configuration.
+
+    questions   file of the questions to train on; `format` is one of hotpotqa, 2wiki, musique, beir, jsonl
+    beside      second file of a format: id_aliases.json (2wiki) or the judgements, qrels (beir)
+    heldout     file of the questions to evaluate on, of the same format; "": one in five of `questions`
+    corpus      "contexts": the paragraphs of all questions; or a file of documents, as BEIR's corpus.jsonl; "": none,
+                where a server is searched and nothing needs to know which documents support an answer
+    searcher    "bm25", "dense", or the URL of a server (`workbench retriever`)
+    encoder     of dense search: "module:attribute(argument)", called with the argument, gives (texts, query) -> vectors;
+                workbench.encoder:encoder(BAAI/bge-large-en-v1.5), for one
+    index       of dense search: a file with the index; "": it is made when the files are opened
+    tools       in a search: "search", "calculator", or "module:name"
+    context     "search" (tools), "closed" (none), "rag" (one search for the question's own words, in the prompt) or "gold"
+                (the supporting documents, in the prompt)
+    documents   that one search brings, in at most `most_chars` characters
+    turns       with tools, the answering one included; without them there is one
+    calls, rewards: as in ToolEnv
+    """
+
+    questions: str = ""
+    format: str = "hotpotqa"
+    beside: str = ""
+    heldout: str = ""
+    corpus: str = OWN
+    searcher: str = "bm25"
+    encoder: str = ""
+    index: str = ""
+    tools: tuple[str, ...] = ("search",)
+    context: str = "search"
+    documents: int = 3
+    most_chars: int = 2000
+    turns: int = 5
+    calls: CallSettings = field(default_factory=CallSettings)
+    rewards: AnswerRewards = field(default_factory=AnswerRewards)
+
+    name: ClassVar[str] = "file_qa"
+    solver_name: ClassVar[str] = "oracle (is told the answer)"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tools", tuple(self.tools))
+        if self.format not in FORMATS or self.context not in CONTEXTS:
+            raise ConfigError(f"env.format is one of {', '.join(FORMATS)} and env.context one of {', '.join(CONTEXTS)}; got "
+                              f"{self.format!r} and {self.context!r}")
+        for name in ("documents", "most_chars", "turns"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"env.{name} is at least 1, got {getattr(self, name)!r}")
+        if not self.tools and self.context == "search":
+            raise ConfigError("env.tools is empty; an attempt without tools is env.context = 'closed'")
+        if self.is_remote:
+            RemoteSearcher(self.searcher)  # a URL that is none is refused here
+        elif self.searcher not in ("bm25", "dense"):
+            raise ConfigError(f"env.searcher is 'bm25', 'dense' or an URL, got {self.searcher!r}")
+        elif not self.corpus:
+            raise ConfigError("env.corpus is empty; name a file of documents, or 'contexts': the questions' own paragraphs")
+        if (self.searcher == "dense") != bool(self.encoder) or self.index and self.searcher != "dense":
+            raise ConfigError(f"env.encoder, and if need be env.index, go with env.searcher = 'dense'; got encoder "
+                              f"{self.encoder!r}, index {self.index!r} and searcher {self.searcher!r}")
+        if self.beside and self.format not in ("2wiki", "beir"):
+            raise ConfigError(f"env.beside is the second file of format 2wiki or beir; {self.format} has none")
+        if not self.corpus and (self.context == "gold" or self.rewards.process):
+            raise ConfigError("env.context = 'gold' and env.rewards.process need to know which documents support an answer: "
+                              "name env.corpus, the documents that the server searches")
+
+    # -------------------------------------------------------------------------------------------- files
+
+    def check_files(self) -> None:
+        """Raise ConfigError for a file that is not there. Quick: nothing is read."""
+        if not self.questions:
+            raise ConfigError("env.questions names no file; for HotpotQA, say --set env.questions=hotpot_train_v1.1.json")
+        corpus = "" if self.corpus == OWN else self.corpus
+        for name, path in (("questions", self.questions), ("heldout", self.heldout), ("beside", self.beside),
+                           ("corpus", corpus), ("index", self.index)):
+            if path and not Path(path).is_file():
+                raise ConfigError(f"env.{name}: there is no file {path!r} (looked for in {Path.cwd()}); see the README, "
+                                  "\"Questions from files\", for where the data sets are published")
+
+    def open(self) -> Opened:
+        """Questions and corpus, read once a process. Raises ConfigError and DataError."""
+        with _OPENING:
+            return _open(_Files(self.questions, self.format, self.beside, self.heldout, self.corpus),
+                         "gold" if self.context == "gold" else "process" if self.rewards.process else "")
+
+    def open_searcher(self) -> Searcher:
+        """What is searched; an index is made once a process. Raises ConfigError and DataError."""
+        if self.is_remote:  # a little less than the desk's own deadline, so that the agent is told what was wrong
+            return RemoteSearcher(self.searcher, deadline_s=0.9 * self.calls.deadline_s)
+        corpus = self.open().corpus
+        with _OPENING:
+            return _searcher(corpus, self.encoder, self.index)
+
+    # -------------------------------------------------------------------------------------------- tasks
+
+    @property
+    def max_turns(self) -> int:
+        return self.turns if self.context == "search" else 1
+
+    @property
+    def is_remote(self) -> bool:
+        return "://" in self.searcher
+
+    @property
+    def remote(self) -> bool:
+        """A server outside is asked: whoever plays an attempt once more may get other answers."""
+        return self.is_remote and self.context in ("search", "rag")
+
+    def task(self, task_seed: int) -> Task:
+        """A question: from a file of its own for held-out ones in half of the draws. The same in every process that has
+        the same files."""
+        opened, rng = self.open(), rng_at("file_qa.task", task_seed)
+        held_out = bool(opened.heldout) and rng.random() < 0.5
+        pool = opened.heldout if held_out else opened.train
+        question = pool[int(rng.integers(len(pool)))]
+        split = "held-out" if held_out else "train" if opened.heldout else content_split(question.question)
+        return Task(f"file_qa/{question.id}/{task_seed}", self.name, int(task_seed), {
+            "question": question.question, "answers": list(question.answers), "support": list(question.support),
+            "hops": question.hops, "kind": question.kind, "id": question.id}, {"split": split})
+
+    def question_task(self, text: str, task_seed: int = 0) -> Task:
+        """A person's question, without a gold answer."""
+        return Task(f"file_qa/asked/{task_seed}", self.name, int(task_seed), {
+            "question": text, "answers": [], "support": [], "hops": 0, "kind": "asked", "id": "asked"}, {"split": "asked"})
+
+    def split_of(self, task: Task) -> str:
+        return task.metadata["split"]
+
+    def make(self) -> FileEnv:
+        return FileEnv(self)
+
+    # -------------------------------------------------------------------------------------------- yardsticks
+
+    def random_action(self, env: FileEnv, rng: np.random.Generator) -> str:
+        """A search for any document's title (where there are any), or the answer of any question of the files."""
+        opened = self.open()
+        if env.can_search and opened.titles and rng.random() < 0.5:
+            return env.search(opened.titles[int(rng.integers(len(opened.titles)))])
+        pool = opened.train + opened.heldout
+        answers = pool[int(rng.integers(len(pool)))].answers
+        return env.format.write_answer(answers[0])
+
+    def solver_action(self, env: FileEnv, rng: np.random.Generator) -> str:
+        """An oracle, no solver: it searches for the supporting documents by their titles, as long as there are turns, and
+        answers with the gold answer, which it is told. No solver of such questions is known that would be one."""
+        if env.unsearched:
+            document = self.open().corpus[env.unsearched[0]]
+            return env.search((document.title or document.text)[:200])
+        return env.format.write_answer(env.golds[0] if env.golds else "nobody knows")
+
+    # -------------------------------------------------------------------------------------------- words
+
+    @property
+    def label(self) -> str:
+        by = "a server" if self.is_remote else self.searcher
+        way = {"search": f"{', '.join(self.tools)} ({by}, {self.documents} documents each, {self.turns} turns)",
+               "closed": "no tool", "rag": f"one search for the question's words ({by}, {self.documents} found)",
+               "gold": "handed the supporting documents"}[self.context]
+        return f"File QA, {self.format}: {Path(self.questions).name or 'no file yet'}, {way}"
+
+
+# ------------------------------------------------------------------------------------------------ opened files
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Which files; as in `FileQA`."""
+
+    questions: str
+    format: str
+    beside: str
+    heldout: str
+    corpus: str
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """What the files hold: questions with known answers, and documents."""
+
+    train: tuple[Question, ...]
+    heldout: tuple[Question, ...]
+    corpus: Corpus
+
+    @cached_property
+    def titles(self) -> tuple[str, ...]:
+        """Titles of documents, for whoever searches at random."""
+        return tuple(document.title for document in self.corpus.documents if document.title)
+
+
+@lru_cache(maxsize=4)
+def _read(files: _Files) -> Opened:
+    sources = [(path, read_questions(path, files.format, beside=files.beside))
+               for path in (files.questions, files.heldout) if path]
+    origin: list[int] = []  # of every question: the number of its file
+
+    def all_questions() -> Iterator[Question]:
+        for number, (path, questions) in enumerate(sources):
+            for question in questions:
+                origin.append(number)
+                yield question
+            if number not in origin:
+                raise ConfigError(f"{path} holds no questions; expected the format {files.format}")
+
+    if files.corpus == OWN:
+        found, corpus = pooled(all_questions())
+        if not len(corpus):
+            raise ConfigError(f"the questions of {files.questions} come without paragraphs; name the documents to search "
+                              "in env.corpus")
+    else:
+        found = [without_paragraphs(question) for question in all_questions()]
+        corpus = Corpus(tuple(read_corpus(files.corpus)) if files.corpus else ())
+    by_title = title_ids(corpus)
+    splits: list[list[Question]] = [[] for _ in sources]
+    for number, question in zip(origin, found, strict=True):
+        if question.answers:
+            splits[number].append(resolved(question, corpus, by_title))
+    for (path, _), answered in zip(sources, splits):
+        if not answered:
+            raise ConfigError(f"no question of {path} has a known answer, so that nothing could be scored; name another file")
+    return Opened(tuple(splits[0]), tuple(splits[1]) if len(splits) > 1 else (), corpus)
+
+
+@lru_cache(maxsize=8)
+def _open(files: _Files, needs_support: str) -> Opened:
+    """`needs_support`: "gold" (all documents of every question must be known), "process" (those of some), or ""."""
+    opened = _read(files)
+    if needs_support:
+        questions = opened.train + opened.heldout
+        known = sum(bool(question.support) and len(question.support) >= question.hops for question in questions)
+        if known < (len(questions) if needs_support == "gold" else 1):
+            asks = "env.context = 'gold'" if needs_support == "gold" else "env.rewards.process"
+            raise ConfigError(f"{asks} needs the documents that support an answer, but only {known:,} of {len(questions):,} "
+                              f"questions have all of theirs in env.corpus = {files.corpus!r}; take env.corpus = 'contexts', "
+                              "or a corpus with their titles")
+    return opened
+
+
+@lru_cache(maxsize=2)
+def _searcher(corpus: Corpus, encoder: str, index: str) -> Searcher:
+    if not encoder:
+        return Bm25(corpus)
+    encode = _encode_named(encoder)
+    return Dense.load(index, corpus, encode, encoder=encoder) if index else Dense(corpus, encode, encoder=encoder)
+
+
+def _encode_named(name: str) -> Encode:
+    """"module:attribute" or "module:attribute(argument)", imported: an encoder needs a tensor library, which this room
+    does without."""
+    match = re.fullmatch(r"([\w.]+):(\w+)(?:\((.*)\))?", name)
+    if match is None:
+        raise ConfigError(f"env.encoder is 'module:attribute(argument)', such as workbench.encoder:encoder(MODEL); got {name!r}")
+    module, attribute, argument = match.groups()
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"env.encoder {name!r} cannot be imported: {error}") from error
+    return found if argument is None else found(argument)
+
+
+# ------------------------------------------------------------------------------------------------ one attempt
+
+
+class FileEnv(ToolEnv):
+    """One attempt at a question of the files."""
+
+    def __init__(self, family: FileQA) -> None:
+        self.family = family
+        self.search_tool: SearchTool | None = None
+        if family.context == "rag" or family.context == "search" and "search" in family.tools:
+            self.search_tool = SearchTool(family.open_searcher(), k=family.documents, most_chars=family.most_chars)
+        tools: list[Tool] = []
+        if family.context == "search":
+            tools = [self.search_tool if name == "search" else tools_named([name])[0] for name in family.tools]
+        super().__init__(tools, max_turns=family.max_turns, calls=family.calls, rewards=family.rewards,
+                         opening=self._found_before)
+
+    def _found_before(self, task: Task) -> str:
+        """What stands before the question."""
+        if self.family.context == "rag":
+            return self.search_tool.call({"query": task.payload["question"][:MOST_QUERY_CHARACTERS]}).text
+        if self.family.context == "gold":
+            corpus = self.family.open().corpus
+            return lines_of([corpus[each] for each in task.payload["support"]], self.family.most_chars)[0]
+        return ""
+
+    @property
+    def can_search(self) -> bool:
+        return self.search_tool in self.tools
+
+    @property
+    def unsearched(self) -> list[str]:
+        """Supporting documents that are left to search for, one a turn, while a turn remains for the answer."""
+        if not self.can_search or self._attempt.turn + 1 >= self.max_turns:
+            return []
+        return list(self._attempt.task.payload["support"])[self._attempt.turn:]
+
+    def search(self, query: str) -> str:
+        """The text of a turn that searches."""
+        return self.format.write_call("search", {"query": query})
