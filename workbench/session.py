@@ -90,6 +90,8 @@ def open_session(config: Config, *, quiet: bool = False) -> Session:
     Raises ConfigError for a device that is not there, PolicyError, ChatFormatError, EngineError.
     """
     _one_thread_unless_asked()
+    if hasattr(config.env, "check_files"):  # said now, not after minutes of loading a policy
+        config.env.check_files()
     device = _device(config.policy.device)
     policy = load_policy(config.policy.name, dtype=config.policy.dtype, device=device)
     chat = ChatFormat.from_tokenizer(policy.tokenizer, template_flags=dict(config.policy.template_flags))

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from workbench.envs.bandit import CODE_NAMES, HELDOUT_NAMES, PAPER_HELDOUT_NAMES, PAPER_NAMES, Bandit
 from workbench.envs.base import Env, EnvFamily
+from workbench.envs.file_qa import FileQA
 from workbench.envs.frozen_lake import FrozenLake
 from workbench.envs.sokoban import Sokoban
 from workbench.envs.sokoban_levels import ALTERNATIVE
@@ -18,7 +19,8 @@ from workbench.envs.world_qa import WorldQA
 
 # Kinds of environment by the name that a config gives them; a new one is one more line here.
 ENVS: Mapping[str, type] = MappingProxyType({
-    FrozenLake.name: FrozenLake, Bandit.name: Bandit, Sokoban.name: Sokoban, WorldQA.name: WorldQA})
+    FrozenLake.name: FrozenLake, Bandit.name: Bandit, Sokoban.name: Sokoban, WorldQA.name: WorldQA,
+    FileQA.name: FileQA})
 
 PRESETS: Mapping[str, EnvFamily] = MappingProxyType({
     "frozenlake-4x4": FrozenLake(),  # the demo's: slip 0, holes 0.2, 10 moves
