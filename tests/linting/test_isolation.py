@@ -18,6 +18,7 @@ from workbench.envs.runners import InlineRunner
 from workbench.findings import Answer
 from workbench.linting import Evidence, check
 from workbench.linting.isolation import RULES, parts
+from workbench.linting.replayed import RULES as R20
 from workbench.seeds import rng_at
 from workbench.tiny_tokenizer import build_tokenizer
 from workbench.types import Message, Observation, StepResult, StopReason, Task, Trajectory, Turn
@@ -53,7 +54,7 @@ def isolated(family, groups=(), **evidence) -> Answer:
 
 
 def replayed(groups, family=LAKE, **evidence) -> Answer:
-    return check(Evidence(tuple(map(tuple, groups)), family=family, **evidence), RULES)["R20"]
+    return check(Evidence(tuple(map(tuple, groups)), family=family, **evidence), R20)["R20"]
 
 
 # ------------------------------------------------------------------------------------------------ R14: clean

@@ -1,4 +1,4 @@
-"""Environments: one for each attempt (R14), and what they answered can be had again (R20).
+"""Environments: one for each attempt (R14).
 
 Two attempts that share an environment, a client, a counter or a generator answer each other's actions. Nothing fails:
 rewards are only somebody else's. So environments are looked at from inside (which objects that can change do they have
@@ -14,7 +14,6 @@ import math
 import pickle
 import random
 import threading
-import time
 import types
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,18 +29,14 @@ from workbench.findings import NOTE, Finding, Looked, Missing, Place
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, Said
 from workbench.seeds import rng_at, seed_of
-from workbench.types import Observation, StepResult, StopReason, Task, Trajectory
+from workbench.types import Observation, StepResult, Task
 
 PLAYED = 4            # attempts that are played alone and among each other
 MOST_PARTS = 20_000   # objects of an environment that are looked at
-ENOUGH_S = 0.02       # of replaying in a step, after which no further attempt is begun: environments may be slow
 WAIT_S = 0.2          # for a runner's answers, at a time; a runner has its own deadlines
 
 
-# ------------------------------------------------------------------------------------------------ R14: isolated
-
-
-class _Script(NamedTuple):
+class Script(NamedTuple):
     """An attempt to be played: `texts` are its actions, in order."""
 
     task: Task
@@ -52,7 +47,7 @@ class _Script(NamedTuple):
 def _isolated(evidence: Evidence) -> Iterator[Said]:
     yield from _live(evidence)
     family = evidence.family
-    if (why := _unplayable(family)) is not None:
+    if (why := unplayable(family)) is not None:
         yield Missing(why)
         return
     scripts = _scripts(evidence)
@@ -60,8 +55,8 @@ def _isolated(evidence: Evidence) -> Iterator[Said]:
         yield Missing(f"attempts, or a random policy of {family.name} to make some")
         return
     yield from _shared(family, scripts)
-    alone = [_alone(family, script) for script in scripts]
-    again = [_alone(family, script) for script in scripts]
+    alone = [played_alone(family, script) for script in scripts]
+    again = [played_alone(family, script) for script in scripts]
     yield Looked(len(scripts))
     if alone != again:
         k = next(k for k, (one, other) in enumerate(zip(alone, again)) if one != other)
@@ -79,7 +74,7 @@ def _isolated(evidence: Evidence) -> Iterator[Said]:
     yield from _snapshots(family, scripts[0])
 
 
-def _unplayable(family: EnvFamily) -> str | None:
+def unplayable(family: EnvFamily) -> str | None:
     if not getattr(family, "deterministic", True):
         return f"an environment that is the same twice: {family.name} says that it is not"
     if getattr(family, "remote", False):
@@ -87,13 +82,13 @@ def _unplayable(family: EnvFamily) -> str | None:
     return None
 
 
-def _scripts(evidence: Evidence) -> list[_Script]:
+def _scripts(evidence: Evidence) -> list[Script]:
     """Attempts that were made, the longest of each group, two of the first; else such as the random policy makes."""
     own = [[t for t in group if t.task.env == evidence.family.name and t.turns] for group in evidence.groups]
     found = []
     for group in own:
         ordered = sorted(group, key=lambda t: (-len(t.turns), t.attempt))
-        found += [_Script(t.task, t.dynamics_seed, tuple(turn.text for turn in t.turns))
+        found += [Script(t.task, t.dynamics_seed, tuple(turn.text for turn in t.turns))
                   for t in ordered[:1 if found else 2]]
         if len(found) >= PLAYED - 1:
             break
@@ -105,7 +100,7 @@ def _scripts(evidence: Evidence) -> list[_Script]:
     return found * PLAYED if len(found) == 1 else found
 
 
-def _random_script(family: EnvFamily, task: Task, seed: int) -> _Script:
+def _random_script(family: EnvFamily, task: Task, seed: int) -> Script:
     env, texts, rng = family.make(), [], rng_at("lint.isolation.actions", task.id)
     env.reset(task, seed)
     while len(texts) < family.max_turns:
@@ -116,10 +111,10 @@ def _random_script(family: EnvFamily, task: Task, seed: int) -> _Script:
             break
         if result.terminated or result.truncated:
             break
-    return _Script(task, seed, tuple(texts))
+    return Script(task, seed, tuple(texts))
 
 
-def _alone(family: EnvFamily, script: _Script) -> list[Any]:
+def played_alone(family: EnvFamily, script: Script) -> list[Any]:
     """Everything that an environment of its own answers, in order."""
     said: list[Any] = []
     try:
@@ -132,7 +127,7 @@ def _alone(family: EnvFamily, script: _Script) -> list[Any]:
     return said
 
 
-def _interleaved(family: EnvFamily, scripts: Sequence[_Script]) -> list[list[Any]]:
+def _interleaved(family: EnvFamily, scripts: Sequence[Script]) -> list[list[Any]]:
     """The same attempts, a turn of each in turn; half way one more environment is made, reset and left alone."""
     envs = [family.make() for _ in scripts]
     said: list[list[Any]] = [[] for _ in scripts]
@@ -151,7 +146,7 @@ def _interleaved(family: EnvFamily, scripts: Sequence[_Script]) -> list[list[Any
     return said
 
 
-def _through(evidence: Evidence, scripts: Sequence[_Script]) -> list[list[Any]]:
+def _through(evidence: Evidence, scripts: Sequence[Script]) -> list[list[Any]]:
     """The same attempts at once, through a runner of the kind that collects; the first one once more, when the others
     are over and their environments closed."""
     runner: EnvRunner = InlineRunner() if evidence.collect is None else evidence.collect.runner()
@@ -166,7 +161,7 @@ def _through(evidence: Evidence, scripts: Sequence[_Script]) -> list[list[Any]]:
     return [*(said[key] for key in keys), late[keys[0]]]
 
 
-def _at_once(runner: EnvRunner, family: EnvFamily, scripts: Mapping[str, _Script],
+def _at_once(runner: EnvRunner, family: EnvFamily, scripts: Mapping[str, Script],
              patience: int) -> dict[str, list[Any]]:
     said: dict[str, list[Any]] = {key: [] for key in scripts}
     for key, script in scripts.items():
@@ -229,7 +224,7 @@ def _short(said: Any) -> str:
 # ------------------------------------------------------------------------------------------------ what they share
 
 
-def _shared(family: EnvFamily, scripts: Sequence[_Script]) -> Iterator[Said]:
+def _shared(family: EnvFamily, scripts: Sequence[Script]) -> Iterator[Said]:
     """Objects that can change and that two fresh environments have in common."""
     one, other = family.make(), family.make()
     yield Looked(2)
@@ -358,7 +353,7 @@ def _state(value: Any) -> _Taken:
         return _Taken(True, repr([(name, item) for name, item in inner if isinstance(item, PLAIN)]).encode())
 
 
-def _snapshots(family: EnvFamily, script: _Script) -> Iterator[Said]:
+def _snapshots(family: EnvFamily, script: Script) -> Iterator[Said]:
     """A snapshot is a value: it does not change with the environment, and nobody is changed by who goes on from it."""
     env = family.make()
     if not (hasattr(env, "snapshot") and hasattr(env, "restore")) or len(script.texts) < 1:
@@ -383,140 +378,6 @@ def _snapshots(family: EnvFamily, script: _Script) -> Iterator[Said]:
         yield Finding(f"an environment that goes on from a snapshot answers otherwise: {_parting([first], [second])}")
 
 
-# ------------------------------------------------------------------------------------------------ R20: played again
-
-
-def _replayed(evidence: Evidence) -> Iterator[Said]:
-    family = evidence.family
-    if (why := _unplayable(family)) is not None:
-        yield Missing(why)
-        return
-    if evidence.collect is not None and evidence.collect.env_runner != "inline":
-        yield Missing("environments that are pure and fast (collect.env_runner = 'inline'), to be stepped once more")
-        return
-    yield from _fates(evidence)
-    chosen = _sample(len(evidence.trajectories), evidence.samples, evidence.step)
-    strangers = [evidence.trajectories[n].task.env for n in chosen if evidence.trajectories[n].task.env != family.name]
-    if strangers:
-        yield Missing(f"the environment {strangers[0]}")
-    began = time.monotonic()
-    for n in chosen:
-        trajectory = evidence.trajectories[n]
-        if trajectory.task.env != family.name:
-            continue
-        if evidence.samples is not None and time.monotonic() - began > ENOUGH_S:
-            return
-        yield Looked(len(trajectory.turns))
-        found = _differs(family, trajectory)
-        if found is not None:
-            turn, what, severity = found
-            script = _Script(trajectory.task, trajectory.dynamics_seed, tuple(turn.text for turn in trajectory.turns))
-            if severity != NOTE and _alone(family, script) != _alone(family, script):
-                what, severity = (f"replayed twice, this attempt does not go the same way twice, so what is recorded "
-                                  f"cannot be compared ({what}): declare deterministic = False in its family"), NOTE
-            place = evidence.place(n) if turn is None else evidence.place(n, turn=turn)
-            yield Finding(what, place, severity)
-
-
-def _fates(evidence: Evidence) -> Iterator[Said]:
-    """Attempts at a task meet chances of their own: their dynamics seeds differ."""
-    first = 0
-    for group in evidence.groups:
-        seeds = [t.dynamics_seed for t in group]
-        if len(set(seeds)) < len(seeds):
-            n = next(k for k, seed in enumerate(seeds) if seed in seeds[:k])
-            yield Finding(f"{len(seeds) - len(set(seeds))} of {len(seeds)} attempts at this task have the dynamics "
-                          f"seed of another one ({seeds[n]}): chance is the same for both", evidence.place(first + n))
-        first += len(group)
-
-
-def _sample(count: int, samples: int | None, step: int | None) -> list[int]:
-    """Which of so many attempts: spread over all groups, others in every step."""
-    if samples is None or samples >= count or step is None:
-        return list(range(count))
-    stride = count // samples
-    return [(k * stride + step % stride) for k in range(samples)]
-
-
-def _differs(family: EnvFamily, trajectory: Trajectory) -> tuple[int | None, str, str] | None:
-    """(turn, in words, severity) of the first thing that a fresh environment answers otherwise; None: nothing."""
-    if not trajectory.first_observation.messages:
-        return None  # it failed before it began
-    env = family.make()
-    try:
-        observation = env.reset(trajectory.task, trajectory.dynamics_seed)
-    except Exception as error:
-        return None, f"this task cannot be begun again: {type(error).__name__}: {error}", "error"
-    if observation != trajectory.first_observation:
-        return None, (f"a fresh environment opens this task with {_words(observation.messages)}, and recorded is "
-                      f"{_words(trajectory.first_observation.messages)}"), "error"
-    result = None
-    for k, turn in enumerate(trajectory.turns):
-        if result is not None and (result.terminated or result.truncated):
-            more = len(trajectory.turns) - k
-            return k, f"the attempt was over after turn {k - 1}, and {more} more are recorded", "error"
-        key = env.state_key() if hasattr(env, "state_key") else None
-        if key != turn.state_key:
-            return k, (f"the action was taken in state {turn.state_key!r} as recorded, and in {key!r} when "
-                       "replayed"), "error"
-        last = k + 1 == len(trajectory.turns)
-        unanswered = last and trajectory.stop_reason.is_fault and turn.reward is None and not turn.reply
-        try:
-            result = env.step(turn.text)
-        except Exception as error:
-            return None if unanswered else (
-                k, f"the recorded action makes a fresh environment raise {type(error).__name__}: {error}", "error")
-        if unanswered:
-            return None if trajectory.stop_reason is not StopReason.ENV_ERROR else (
-                k, "the environment failed here, and does not when replayed: its faults are not its own", NOTE)
-        if (what := _turn_differs(turn, result)) is not None:
-            return k, what, "error"
-    return None if result is None else _end_differs(family, trajectory, result)
-
-
-def _turn_differs(turn: Any, result: StepResult) -> str | None:
-    pairs = {
-        "reward": (turn.reward, None if result.reward is None else float(result.reward)),
-        "reward parts": (dict(turn.reward_parts), {name: float(v) for name, v in result.reward_parts.items()}),
-        "moves": (tuple(turn.moves), tuple(result.info.get("moves", ()))),
-        "tool calls": (turn.tool_calls, result.tool_calls),
-        "success": (turn.info.get("success"), result.info.get("success")),
-    }
-    if tuple(turn.reply) != result.observation.messages:
-        return (f"the environment's reply is recorded as {_words(turn.reply)}, and replayed it is "
-                f"{_words(result.observation.messages)}")
-    for name, (recorded, replayed) in pairs.items():
-        if not _same(recorded, replayed):
-            return f"{name} recorded: {recorded}; when the recorded actions are replayed: {replayed}"
-    return None
-
-
-def _end_differs(family: EnvFamily, trajectory: Trajectory, result: StepResult) -> tuple[int, str, str] | None:
-    last, stop = len(trajectory.turns) - 1, trajectory.stop_reason
-    ended = (StopReason.TERMINATED if result.terminated else StopReason.ENV_TRUNCATED if result.truncated else None)
-    if ended is not None and stop is not ended and not stop.is_fault:
-        return last, f"it ended as {stop.value}, and replayed the environment says {ended.value}", "error"
-    if ended is None and stop in (StopReason.TERMINATED, StopReason.ENV_TRUNCATED):
-        return last, f"it ended as {stop.value}, and replayed the environment would go on", "error"
-    if stop is StopReason.MAX_TURNS and len(trajectory.turns) != family.max_turns:
-        return last, f"it ended for {family.max_turns} turns, and has {len(trajectory.turns)}", "error"
-    success = result.info.get("success")
-    if trajectory.success is not None and success is not None and trajectory.success != bool(success):
-        return last, f"success recorded: {trajectory.success}; replayed: {bool(success)}", "error"
-    return None
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other):
-        return True
-    return one == other
-
-
-def _words(messages: Sequence[Any]) -> str:
-    text = " ".join(message.text for message in messages)
-    return repr(text if len(text) <= 120 else f"{text[:60]} ... {text[-60:]}")
-
-
 RULES: tuple[Rule, ...] = (
     Rule(
         "R14", "every attempt has an environment of its own",
@@ -525,14 +386,5 @@ RULES: tuple[Rule, ...] = (
         mend="Make everything that changes in the environment's __init__ or reset, never in its class, its module or "
              "its family; let the runner call family.make() for every attempt.",
         needs=("family",), check=_isolated, when="start", threads=("OpenEnv#841",),
-    ),
-    Rule(
-        "R20", "replayed actions give the recorded replies and rewards",
-        means="What is trained on is not what happened: rewards, replies or ends belong to another action, another "
-              "turn or another attempt.",
-        mend="Compare collecting with the environment from the turn that is named on. An environment that is not the "
-             "same twice says deterministic = False in its family.",
-        needs=("groups", "family"), check=_replayed, when="step",
-        threads=("OpenEnv#841", "SkyRL#201", "AReaL#1681"),
     ),
 )

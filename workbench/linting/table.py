@@ -4,8 +4,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workbench.findings import LintReport
-from workbench.linting import (credit, gradients, groups, isolation, knobs, logprobs, render, rewards, runs, splits,
-                               terms, tokens, updates)
+from workbench.linting import (credit, gradients, groups, isolation, knobs, logprobs, render, replayed, rewards, runs,
+                               splits, terms, tokens, updates)
 from workbench.linting.evidence import Evidence
 from workbench.linting.raw import RAW_CHECKS
 from workbench.linting.rule import Rule, check
@@ -14,7 +14,7 @@ RULES: dict[str, Rule] = {
     rule.id: rule
     for rule in sorted(
         (rule for module in (tokens, render, credit, groups, terms, rewards, updates, logprobs, knobs, gradients,
-                             isolation, runs, splits) for rule in module.RULES),
+                             isolation, replayed, runs, splits) for rule in module.RULES),
         key=lambda rule: int(rule.id[1:]))
 }
 
