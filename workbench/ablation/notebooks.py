@@ -25,7 +25,8 @@ def run_notebook(notebook: Path, output: Path, parameters: Mapping[str, Any], *,
     in words why not.
 
     `cwd`: the kernel's working directory; `cell_limit_s`: wall seconds that one cell may take. Raises ConfigError for a
-    parameter that the notebook does not have (papermill only warns), WorkbenchError where papermill is missing.
+    parameter that the notebook does not have (papermill only warns), WorkbenchError where papermill is missing, StoreError
+    for what the disk refuses.
     """
     papermill = _papermill()
     notebook, output = Path(os.path.abspath(notebook)), Path(os.path.abspath(output))
@@ -37,10 +38,14 @@ def run_notebook(notebook: Path, output: Path, parameters: Mapping[str, Any], *,
     try:
         with _transport() as config:
             papermill.execute_notebook(str(notebook), str(output), dict(parameters), progress_bar=False, cwd=cwd,
-                                       execution_timeout=cell_limit_s, config=config)
+                                       execution_timeout=cell_limit_s, config=config,
+                                       # Its log would say of every kernel that it was interrupted: to be shut down.
+                                       extra_arguments=["--IPKernelApp.log_level=50"])
         return None
     except PapermillExecutionError as error:
         return f"{error.ename}: {error.evalue}"  # papermill marks the cell itself
+    except WorkbenchError:
+        raise  # of the writer: it is no use to write down that nothing can be written
     except DeadKernelError:
         words = "its kernel died; perhaps something killed it for want of memory"
     except CellTimeoutError:

@@ -194,8 +194,8 @@ def check(plan: Plan, seeds: Sequence[int]) -> None:
     if not seeds or len({*seeds}) != len(seeds):
         raise ConfigError(f"every seed is a run of its own: give each once, got {list(seeds)}")
     for job in jobs(plan, seeds):
-        said = read_settings(written(settings_of(plan, job)))
-        if load_config(plan.arm(job.arm).base, said | {"seed": job.seed}) != config_of(plan, job):
+        config, said = config_of(plan, job), read_settings(written(settings_of(plan, job)))
+        if load_config(plan.arm(job.arm).base, said | {"seed": job.seed}) != config:
             raise ConfigError(f"arm {job.arm!r} of {plan.name} sets what cannot be handed over as KEY=VALUE")
     for arm in plan.arms:
         if arm.inert:

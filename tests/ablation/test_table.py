@@ -1,0 +1,124 @@
+"""The judging, on made-up numbers: noise is called noise, a seed that is missing is not averaged away."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from workbench.ablation.plan import Arm, Expectation, Job, Plan
+from workbench.ablation.table import held, table_of
+from workbench.errors import DataError
+from workbench.views import show_arm_curves, show_arms
+from workbench.views.arms import arms_markdown
+
+SEEDS, TASKS = (0, 1, 2), 200
+PLAN = Plan("made_up", "Made up", (Arm("full", "full masks", "bandit"), Arm("none", "no masks", "bandit")),
+            compare=(("none", "full"),), expect=(Expectation("none", "full", 15),))
+
+
+def solved(share: float, seed: int, tasks: int = TASKS) -> list[float]:
+    """So many of the tasks, drawn: which ones depends on the seed and on how hard a task is."""
+    hard_N = np.random.default_rng(7).normal(size=tasks)
+    luck_N = np.random.default_rng(100 + seed).normal(size=tasks)
+    order_N = np.argsort(hard_N + luck_N)
+    return [float(value) for value in np.isin(np.arange(tasks), order_N[:round(share * tasks)])]
+
+
+UNTRAINED = [{"policy": "untrained", "mode": mode, "n": TASKS, "success": 0.25, "success_low": 0.2, "success_high": 0.3,
+              "by_task": solved(0.25, 9)} for mode in ("sampled", "greedy")]
+
+
+def facts(share: float, seed: int, **changes):
+    return {"sampled": solved(share, seed), "greedy": solved(min(share + 0.1, 1), seed), "rows": UNTRAINED,
+            "curves": {"success": [0.2, share], "entropy": [0.5, None]}, "evaluated": {"0": {"sampled": 0.25}},
+            "tasks": TASKS, "steps": 2, "lint": {"steps": 2, "errors": [], "notes": []}, "run": f"run-{seed}",
+            "code": "abc", "cpu_seconds": 10.0, "training_cpu_seconds": 8.0} | changes
+
+
+def table(full=(0.80, 0.79, 0.81), none=(0.45, 0.50, 0.47), plan=PLAN, **changes):
+    found = {Job(name, seed): facts(share, seed) for name, shares in (("full", full), ("none", none))
+             for seed, share in zip(SEEDS, shares)}
+    return table_of(plan, SEEDS, found | changes.get("found", {}))
+
+
+def said(made):
+    return {check["words"].split(" ends at least")[0]: check["held"] for check in made["checks"]}
+
+
+def test_a_large_gap_is_lower_in_every_seed():
+    made = table()
+    [pair] = made["compared"]
+    assert pair["sampled"]["verdict"] == "lower" and pair["sampled"]["mean"] == pytest.approx(-0.3267, abs=1e-3)
+    assert pair["sampled"]["each"]["1"]["mean"] == pytest.approx(-0.29) and pair["missing"] == []
+    assert held(made) and said(made)["none"] is True
+    full = made["arms"]["full"]["sampled"]
+    assert (full["mean"], full["lowest"], full["highest"]) == (pytest.approx(0.8), 0.79, 0.81)
+    assert full["low"] < 0.77 and full["high"] > 0.83, "the interval knows the tasks, not only three close seeds"
+    assert made["arms"]["none"]["over_start"]["sampled"]["mean"] == pytest.approx(0.2233, abs=1e-3)
+
+
+def test_a_gap_that_its_interval_covers_is_called_noise_whatever_its_sign():
+    for none in ((0.76, 0.78, 0.75), (0.81, 0.84, 0.82), (0.80, 0.79, 0.81)):
+        [pair] = table(none=none)["compared"]
+        assert pair["sampled"]["verdict"] == "within noise", pair["sampled"]
+    # Twelve points on average, but another seed would have reversed it: tasks alone would call that clear.
+    [pair] = table(full=(0.80, 0.90, 0.60), none=(0.50, 0.62, 0.66))["compared"]
+    assert pair["sampled"]["mean"] < -0.12 and pair["sampled"]["verdict"] == "within noise"
+
+
+def test_one_seed_that_falls_short_breaks_what_is_expected():
+    made = table(none=(0.45, 0.66, 0.47))
+    assert said(made)["none"] is False and not held(made)
+    assert "seed 1: -13.0 points" in made["checks"][-1]["why"]
+
+
+def test_a_missing_seed_is_not_averaged_away():
+    lacking = {job: facts(share, job.seed) for job, share in {
+        Job("full", 0): 0.8, Job("full", 1): 0.79, Job("full", 2): 0.81, Job("none", 0): 0.45, Job("none", 2): 0.47}.items()}
+    made = table_of(PLAN, SEEDS, lacking)
+    [pair] = made["compared"]
+    assert pair["missing"] == [1] and pair["sampled"]["verdict"] == "not judged: not every seed came to its end"
+    assert said(made)["none"] is None and said(made)["every run came to its end"] is None and not held(made)
+    assert "no masks (seed 1 not run)" in show_arms(made).text
+    failed = table_of(PLAN, SEEDS, lacking | {Job("none", 1): {"failed": "LintError: R3"}})
+    assert said(failed)["none"] is False and said(failed)["every run came to its end"] is False
+    assert "none, seed 1: LintError: R3" in arms_markdown(failed) and "no masks (seed 1 failed)" in arms_markdown(failed)
+    nothing = table_of(PLAN, SEEDS, {})
+    assert not held(nothing) and "not judged: no seed has both" in show_arms(nothing).text
+    assert show_arm_curves(nothing).text == "no run has come to its end yet"
+
+
+def test_one_seed_alone_has_no_spread_and_no_verdict():
+    made = table_of(PLAN, [0], {Job("full", 0): facts(0.8, 0), Job("none", 0): facts(0.45, 0)})
+    [pair] = made["compared"]
+    assert pair["sampled"]["verdict"].startswith("not judged: one seed") and pair["sampled"]["low"] is None
+    assert "-35.0 [—]" in show_arms(made).text and said(made)["none"] is True
+
+
+def test_runs_that_should_begin_alike_must():
+    other = [row | {"by_task": solved(0.3, 9)} for row in UNTRAINED]
+    with pytest.raises(DataError, match="differ before any training"):
+        table(found={Job("none", 1): facts(0.45, 1, rows=other)})
+    with pytest.raises(DataError, match="different numbers of steps: 2, 3"):
+        table(found={Job("none", 1): facts(0.45, 1, steps=3, lint={"steps": 3, "errors": [], "notes": []})})
+
+
+def test_a_lint_that_was_off_or_found_something_is_no_clean_run():
+    for lint in ({"steps": 1, "errors": [], "notes": []}, {"steps": 2, "errors": ["R3"], "notes": []}):
+        made = table(found={Job("none", 1): facts(0.45, 1, lint=lint)})
+        assert said(made)["the lint found no error in any step of any run"] is False and not held(made)
+
+
+def test_the_table_is_seen_with_its_neighbours_and_verdicts():
+    made = table()
+    text, page = show_arms(made).text, show_arms(made).html
+    for words in ("untrained", "25.0 [20.0, 30.0]", "79.0 to 81.0", "lower", "seed 1", "ok: every run came to its end"):
+        assert words in text and words in arms_markdown(made)
+    assert "no masks - full masks" in page and "<script" not in page
+    curves = show_arm_curves(made)
+    assert curves.png[:4] == b"\x89PNG" and "full masks" in curves.text and "entropy" in curves.text
+
+
+def test_nothing_in_a_label_becomes_markup():
+    plan = Plan("x", "<b>|x", (Arm("full", "<script>|a", "bandit"), Arm("none", "b", "bandit")))
+    made = table(plan=plan)
+    assert "<script>" not in show_arms(made).html and "<script>/a" in arms_markdown(made)
