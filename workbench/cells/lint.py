@@ -18,19 +18,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.algorithms.base import Algorithm, Credit
+from workbench.algorithms.base import Credit
 from workbench.batch import Batch
 from workbench.cells.credit import facts_of, with_facts
 from workbench.cells.show import token_texts as texts_of_run
 from workbench.engines.journal import Journal
-from workbench.errors import ConfigError, DataError, LintError, WorkbenchError
+from workbench.errors import DataError, LintError, WorkbenchError
 from workbench.findings import Answer, Finding, LintReport, together
 from workbench.linting import RULES, Evidence, StepFacts, Update, check, lint_evidence
 from workbench.linting.evidence import RunClaims
 from workbench.linting.rule import WORDS
 from workbench.linting.runs import facts_of_step, run_claims, step_facts
 from workbench.store import Run, open_run
-from workbench.types import CreditTable, Group, Trajectory, View
+from workbench.types import Group, Trajectory, View
 
 if TYPE_CHECKING:
     from workbench.session import Session

@@ -51,7 +51,8 @@ def train_step(session: Session, step: int, run: RunWriter | None = None,
 
     With `run` the step's trajectories are durable before the first update and each credit table after its update
     (law 14); `commit_step` is left to the caller. `start`: also ask the lint's rules that are asked once (None: in
-    step 1); `history`: what the lint knows of the steps before. Raises LintError, before anything is updated, where the lint finds an error and `config.lint.mode` is
+    step 1); `history`: what the lint knows of the steps before. Raises LintError, before anything is updated, where the lint
+    finds an error and `config.lint.mode` is
     "assert".
     """
     clock = Clock()
@@ -115,9 +116,10 @@ class _Check:
         # once; a process that goes on with a run asks it again, and only says what it finds.
         again = self.start and self.step != 1
         self.found = self._asked(start=self.start and not again)
+        if self.session.config.lint.mode != "assert":
+            return
         for found in (self.found, self._asked(start=True)) if again else (self.found,):
-            if self.session.config.lint.mode == "assert":
-                raise_errors(found, "so nothing was learned from this step")
+            raise_errors(found, "so nothing was learned from this step")
 
     def _asked(self, *, start: bool) -> LintReport:
         return before_updates(self.session, self.step, self.groups, self.batch, self.credit, self.journal, start=start)
