@@ -1,7 +1,6 @@
 """The loop as a whole, on the shipped policy: exact, replayable, durable in the right order, and honest about nothing learned."""
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 

@@ -34,7 +34,7 @@ from workbench.engines.intake import Intake, new_token_limit
 from workbench.engines.journal import Journal
 from workbench.envs import PRESETS
 from workbench.envs import tasks as env_tasks
-from workbench.envs.base import Env, EnvFamily
+from workbench.envs.base import EnvFamily
 from workbench.errors import EnvError
 from workbench.linting import Evidence
 from workbench.linting.evidence import of_groups

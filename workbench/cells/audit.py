@@ -33,7 +33,7 @@ from workbench.mismatch.forward import NOW, Weights
 from workbench.mismatch.report import MismatchReport, Trainer, measure
 from workbench.session import Session, open_session, reopen
 from workbench.store import Run, open_run
-from workbench.types import Group, Trajectory, trajectories_of
+from workbench.types import Group, trajectories_of
 
 TASKS, ATTEMPTS, SYNCS = 4, 4, 3
 

@@ -19,7 +19,6 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from workbench.algorithms import ALGORITHMS
