@@ -32,9 +32,28 @@ def flood_the_connection():
 
 def let_loose(path):
     process = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(1000)"], start_new_session=True)
-    with open(path, "w") as file:
+    with open(path + ".part", "w") as file:
         file.write(str(process.pid))
+    os.rename(path + ".part", path)
     time.sleep(1e6)
+
+
+def meet(paths):
+    """Waits for another one who is at work at the same time."""
+    ours, theirs = paths.split()
+    with open(ours, "w"):
+        pass
+    while not os.path.exists(theirs):
+        time.sleep(0.01)
+    return "met"
+
+
+def say_and_sleep(path):
+    with open(path + ".part", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(path + ".part", path)
+    time.sleep(20)
+    return "slept"
 
 
 WAYS = {
@@ -54,6 +73,8 @@ WAYS = {
     "forks": lambda _: "parent" if os.fork() else "child",
     "pid": lambda _: str(os.getpid()),
     "let loose": let_loose,
+    "meet": meet,
+    "say and sleep": say_and_sleep,
 }
 RAISED = {kind.__name__: kind for kind in (ValueError, KeyboardInterrupt, MemoryError, Unreadable, GeneratorExit,
                                            RecursionError)}

@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 from workbench.errors import EnvError, ToolError
@@ -64,13 +64,12 @@ def describe_tool(tool: Tool) -> Described:
                        "description": tool.description, "parameters": dict(tool.parameters)}
             asks = bool(tool.stateful or task_arguments(tool.function))
             return Described(tool.name, content, tool.stateful, asks, tool.name)
+        if not is_dataclass(tool):
+            raise ToolError(f"{where} is a {type(tool).__name__}, which worker processes cannot be handed: write it as a "
+                            f"function or a class with a method call, both by @tool, or as a frozen dataclass; or {OTHERWISE}")
         described = describe(tool, where, OTHERWISE)
     except (EnvError, AttributeError) as error:
         raise ToolError(str(error)) from error
-    if not isinstance(described, dict) or "class" not in described:
-        raise ToolError(f"{where} is a {type(tool).__name__}, which worker processes cannot be handed: a tool that is "
-                        "not trusted is a function, a class with a method call (both by @tool) or a frozen dataclass, "
-                        f"or {OTHERWISE}")
     return Described(tool.name, {"tool": described}, tool.stateful, tool.stateful, getattr(tool, "home", tool.name))
 
 
