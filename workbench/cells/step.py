@@ -51,8 +51,8 @@ def train_step(session: Session, step: int, run: RunWriter | None = None,
 
     With `run` the step's trajectories are durable before the first update and each credit table after its update
     (law 14); `commit_step` is left to the caller. `start`: also ask the lint's rules that are asked once (None: in
-    step 1); `history`: what the lint knows of the steps before. Raises LintError, before anything is updated, where the lint
-    finds an error and `config.lint.mode` is
+    step 1); `history`: what the lint knows of the steps before. Raises LintError, before anything is updated, where
+    the lint finds an error and `config.lint.mode` is
     "assert".
     """
     clock = Clock()
