@@ -28,7 +28,7 @@ from typing import Any
 from workbench.envs.format import refusal
 from workbench.errors import ConfigError, EnvError
 from workbench.qa.answers import exact_match, f1
-from workbench.tools.base import Tool, ToolResult, schema_of
+from workbench.tools.base import Tool, ToolResult, check_name, schema_of
 from workbench.tools.desk import ToolDesk, ToolLimits
 from workbench.tools.formats import FORMATS, BadCall, CallFormat, ParsedTurn, format_for
 from workbench.types import Message, Observation, StepResult, Task, Text, ToolCall
@@ -141,6 +141,8 @@ class ToolEnv:
                  opening: Callable[[Task], str] | None = None) -> None:
         if max_turns < 1:
             raise ConfigError(f"max_turns is at least 1, got {max_turns!r}")
+        for tool in tools:
+            check_name(tool.name)
         self.tools, self.max_turns, self.calls, self.rewards = tuple(tools), max_turns, calls, rewards
         self.format: CallFormat = format_for(calls.format, self.tools, think=calls.think)
         self.instructions = self.own_instructions if instructions is None else instructions
@@ -267,9 +269,9 @@ class ToolEnv:
         return tuple(messages)
 
     def _bad_call(self, bad: BadCall) -> Message:
-        said = [Text(" It says: ", trusted=True), Text(bad.quote)] if bad.quote else []
-        return Message("tool", (Text(f"Error: {bad.complaint}", trusted=True), *said), None,
-                       f"t{self._attempt.turn}c{bad.index}")
+        """It names tags, which some tokenizers have tokens for, in the place of a tool's output: untrusted as that is."""
+        said = f" It says: {bad.quote}" if bad.quote else ""
+        return Message("tool", (Text(f"Error: {bad.complaint}{said}"),), None, f"t{self._attempt.turn}c{bad.index}")
 
     def _remembered(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[str, ...]:
         if not self.calls.recall:
