@@ -107,20 +107,18 @@ class FileQA:
 
     def check_files(self) -> None:
         """Raise ConfigError for a file that is not there. Quick: nothing is read."""
-        if not self.questions:
-            raise ConfigError("env.questions names no file; for HotpotQA, say --set env.questions=hotpot_train_v1.1.json")
-        corpus = "" if self.corpus == OWN else self.corpus
-        for name, path in (("questions", self.questions), ("heldout", self.heldout), ("beside", self.beside),
-                           ("corpus", corpus), ("index", self.index)):
-            if path and not Path(path).is_file():
-                raise ConfigError(f"env.{name}: there is no file {path!r} (looked for in {Path.cwd()}); see the README, "
-                                  "\"Questions from files\", for where the data sets are published")
+        _check_files(self._files)
+        if self.index and not Path(self.index).is_file():
+            raise _no_file("index", self.index)
 
     def open(self) -> Opened:
         """Questions and corpus, read once a process. Raises ConfigError and DataError."""
         with _OPENING:
-            return _open(_Files(self.questions, self.format, self.beside, self.heldout, self.corpus),
-                         "gold" if self.context == "gold" else "process" if self.rewards.process else "")
+            return _open(self._files, "gold" if self.context == "gold" else "process" if self.rewards.process else "")
+
+    @property
+    def _files(self) -> _Files:
+        return _Files(self.questions, self.format, self.beside, self.heldout, self.corpus)
 
     def open_searcher(self) -> Searcher:
         """What is searched; an index is made once a process. Raises ConfigError and DataError."""
@@ -226,8 +224,23 @@ class Opened:
         return tuple(document.title for document in self.corpus.documents if document.title)
 
 
+def _check_files(files: _Files) -> None:
+    if not files.questions:
+        raise ConfigError("env.questions names no file; for HotpotQA, say --set env.questions=hotpot_train_v1.1.json")
+    for name in ("questions", "heldout", "beside", "corpus"):
+        path = getattr(files, name)
+        if path and path != OWN and not Path(path).is_file():
+            raise _no_file(name, path)
+
+
+def _no_file(name: str, path: str) -> ConfigError:
+    return ConfigError(f"env.{name}: there is no file {path!r} (looked for in {Path.cwd()}); fetch it, or name it where it "
+                       "is. The README, \"Questions from files\", says where the data sets are published")
+
+
 @lru_cache(maxsize=4)
 def _read(files: _Files) -> Opened:
+    _check_files(files)
     sources = [(path, read_questions(path, files.format, beside=files.beside))
                for path in (files.questions, files.heldout) if path]
     origin: list[int] = []  # of every question: the number of its file
