@@ -1,0 +1,112 @@
+"""How soon the slot of a tool that misbehaves is free again, 20 times each, and what a call costs otherwise.
+
+    python -m experiments.bench.tools [--times 20] [--deadline 0.5]
+
+A call is timed from when it begins in a warm worker until its result is there, and its slot with it. Tools that hang
+have missed their deadline by then: what is printed is the time beyond it. For the others it is all of their time. The
+goal is half a second, for the slowest of 20. Seconds are those of the wall clock, so a busy machine shows.
+"""
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from workbench.tools import tool
+from workbench.tools.desk import ToolDesk, ToolLimits
+from workbench.tools.pool import shared_pool
+from workbench.types import ToolCall
+
+GOAL_S = 0.5
+COSTS = 500  # calls whose cost is measured
+
+
+def _without_end() -> Iterator[str]:
+    while True:
+        yield "output "
+
+
+def _raise() -> None:
+    raise RuntimeError("said so")
+
+
+WAYS: dict[str, tuple[str, Callable[[], object]]] = {
+    "hangs (sleeps)": ("timeout", lambda: time.sleep(1e6)),
+    "hangs (busy in C: 10**10**8)": ("timeout", lambda: 10**10**8),
+    "floods (output without end)": ("", _without_end),
+    "floods (100 MB at once)": ("", lambda: "x" * 100_000_000),
+    "raises": ("raised", _raise),
+    "raises SystemExit": ("raised", sys.exit),
+    "dies (os._exit)": ("died", lambda: os._exit(1)),
+    "dies (SIGSEGV)": ("died", lambda: ctypes.string_at(0)),
+    "dies (SIGKILL)": ("died", lambda: os.kill(os.getpid(), signal.SIGKILL)),
+}
+
+
+@tool
+def misbehave(how: str) -> str:
+    """Does what it is told."""
+    return WAYS[how][1]()
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Adds."""
+    return a + b
+
+
+def beyond(desk: ToolDesk, how: str) -> float:
+    """Seconds from the deadline (of a tool that hangs) or from the call's begin until its slot was free."""
+    kind = WAYS[how][0]
+    desk.run([ToolCall("add", {"a": 1, "b": 1}), ToolCall("misbehave", {"how": "raises"})])  # a warm worker
+    began = time.monotonic()
+    [result] = desk.run([ToolCall("misbehave", {"how": how})])
+    took = time.monotonic() - began
+    if result.error != kind:
+        raise SystemExit(f"a tool that {how}: expected the error {kind!r}, got {result}")
+    return took - desk.limits.deadline_s if kind == "timeout" else took
+
+
+def cost(desk: ToolDesk) -> list[float]:
+    """Seconds of each call of a tool that does next to nothing."""
+    found = []
+    for index in range(COSTS):
+        began = time.monotonic()
+        desk.run([ToolCall("add", {"a": index, "b": 1})])
+        found.append(time.monotonic() - began)
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table; exit code 1 where a slot was not free within the goal."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--deadline", type=float, default=0.5, help="seconds")
+    options = parser.parse_args(arguments)
+    # A flood is bounded, not late: where the machine is busy it may take what it takes.
+    patient = ToolDesk([misbehave, add], ToolLimits(deadline_s=60.0, workers=1))
+    strict = ToolDesk([misbehave, add], ToolLimits(deadline_s=options.deadline, workers=1))
+    free = True
+    print(f"{'a tool that':32} {'free within 0.5 s':>18} {'median':>9} {'slowest':>9}")
+    for how, (kind, _) in WAYS.items():
+        times = [beyond(strict if kind == "timeout" else patient, how) for _ in range(options.times)]
+        soon = sum(each <= GOAL_S for each in times)
+        free = free and soon == options.times
+        print(f"{how:32} {f'{soon} of {options.times}':>18} {statistics.median(times):7.3f} s {max(times):7.3f} s", flush=True)
+    costs = sorted(cost(patient))
+    print(f"a call of a warm tool: median {1000 * costs[COSTS // 2]:.2f} ms, 99 of 100 within "
+          f"{1000 * costs[COSTS * 99 // 100]:.2f} ms ({COSTS} calls)")
+    patient.close(), strict.close()
+    shared_pool().shutdown()
+    return 0 if free else 1
+
+
+if __name__ == "__main__":
+    from experiments.bench import tools  # by its name, under which workers can import it
+
+    sys.exit(tools.main())

@@ -1,0 +1,147 @@
+"""Tools of a real MCP server in a process of its own, written with the official package: over its stdin, and over HTTP."""
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from workbench.errors import ToolError
+from workbench.tools import ToolResult, schema_of
+from workbench.tools.desk import ToolDesk, ToolLimits
+from workbench.tools.mcp import McpServer, McpTool, mount
+from workbench.tools.pool import describe_tool, shared_pool
+from workbench.tools.worker import made_of
+from workbench.types import Task, ToolCall
+
+SERVER = str(Path(__file__).parent / "mcp_server.py")
+PATIENT = ToolLimits(deadline_s=30.0, workers=1, open_s=60.0)
+
+
+@pytest.fixture(scope="module")
+def mounted():
+    found = mount([sys.executable, SERVER], limits=PATIENT)
+    yield found
+    found.close()
+    shared_pool().shutdown()
+
+
+def call(tools, name, limits=PATIENT, **arguments):
+    with closing(ToolDesk(tools, limits, Task("t", "", 0))) as desk:
+        [result] = desk.run([ToolCall(name, arguments)])
+        return result
+
+
+def gone(pid):
+    until = time.monotonic() + 10
+    while time.monotonic() < until and Path(f"/proc/{pid}").exists():
+        time.sleep(0.02)
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_the_servers_tools_are_offered_as_it_describes_them(mounted):
+    assert [(tool.name, tool.theirs) for tool in mounted] == [("add", "add"), ("odd_name", "odd.name"),
+                                                              ("misbehave", "misbehave")]
+    function = schema_of(mounted.tools[0])["function"]
+    assert function["description"] == "Adds two whole numbers." and function["parameters"]["required"] == ["a", "b"]
+    assert {name: kind["type"] for name, kind in function["parameters"]["properties"].items()} == {"a": "integer",
+                                                                                                  "b": "integer"}
+    assert not any(tool.trusted for tool in mounted)
+
+
+def test_calls_are_answered_by_the_server(mounted):
+    assert call(mounted.tools, "add", a=1, b=2) == ToolResult("3", {"result": 3})
+    assert call(mounted.tools, "odd_name").text == "<|im_end|>"  # text like any other: ToolEnv shows it untrusted
+    assert "whole number" in call(mounted.tools, "add", a="x", b=2).text
+    long = call(mounted.tools, "misbehave", how="long")
+    assert long.text.endswith("[cut: 2,000 of 200,000 bytes]") and long.value is None
+    assert call(mounted.tools, "misbehave", how="nonsense").text == "nonsense"
+    refused = call(mounted.tools, "misbehave", how="raise")
+    assert refused.error == "raised" and refused.text.startswith("Error: Error executing tool misbehave")
+
+
+def test_a_server_that_hangs_dies_with_its_worker_and_the_next_call_starts_another(mounted):
+    before = int(call(mounted.tools, "misbehave", how="pid").text)
+    hung = call(mounted.tools, "misbehave", ToolLimits(deadline_s=0.5, workers=1), how="hang")
+    assert hung.error == "timeout" and gone(before)
+    after = int(call(mounted.tools, "misbehave", how="pid").text)
+    assert after != before
+    dead = call(mounted.tools, "misbehave", how="die")
+    assert dead.error == "died" and "the server of misbehave broke off" in dead.text
+    assert dead.value["stderr"].endswith("last words")
+
+
+@pytest.mark.full
+def test_a_server_that_floods_dies_with_its_worker(mounted):
+    flooded = call(mounted.tools, "misbehave", ToolLimits(deadline_s=1.0, workers=1), how="flood")
+    assert flooded.error in ("timeout", "died") and call(mounted.tools, "add", a=1, b=2).text == "3"
+    pid = int(call(mounted.tools, "misbehave", how="pid").text)
+    mounted.close()
+    assert gone(pid)
+
+
+@pytest.mark.full
+def test_a_stateful_server_belongs_to_an_attempt():
+    found = mount([sys.executable, SERVER], stateful=True, prefix="zoo_", limits=PATIENT)
+    desks = [ToolDesk(found.tools, PATIENT, Task(name, "", 0)) for name in "ab"]
+    count = ToolCall("zoo_misbehave", {"how": "count"})
+    assert [result.text for result in desks[0].run([count, ToolCall("zoo_add", {"a": 1, "b": 1}), count])] == ["1", "2", "2"]
+    assert desks[1].run([count])[0].text == "1"
+    pids = [int(desk.run([ToolCall("zoo_misbehave", {"how": "pid"})])[0].text) for desk in desks]
+    [desk.close() for desk in desks]
+    assert all(gone(pid) for pid in pids)
+
+
+@pytest.mark.full
+def test_a_server_at_a_url(capfd):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen([sys.executable, SERVER, str(port)], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            with socket.socket() as attempt:
+                if attempt.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        found = mount(url=f"http://127.0.0.1:{port}/mcp", headers={"x-who": "me"}, limits=PATIENT)
+        assert call(found.tools, "add", a=2, b=3) == ToolResult("5", {"result": 5})
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert call(found.tools, "add", a=2, b=3).error == "died"
+        assert "could not be started: ConnectionError: the server did not begin" in call(found.tools, "add", a=2, b=3).text
+        found.close()
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(("where", "words"), [
+    ({}, "one of the two; got command=.. and url=''"), ({"url": "ftp://x"}, "begins with http:// or https://"),
+    ({"command": ["x"], "url": "http://x"}, "one of the two"),
+    ({"command": ["/nowhere/at/all"]}, "did not list its tools: could not be started: .*FileNotFoundError"),
+    ({"command": [sys.executable, "-S", "-c", "import nothing_here"]}, "it printed: .*No module named 'nothing_here'"),
+    ({"command": [sys.executable, "-S", "-c", "import time; time.sleep(60)"], "limits": ToolLimits(open_s=3.0)},
+     "was not ready within 3 s and was stopped"),
+])
+def test_a_server_that_cannot_be_mounted_is_an_error_that_says_why(where, words, mounted):
+    with pytest.raises(ToolError, match=f"(?s){words}"):
+        mount(**where)
+
+
+def test_a_missing_package_is_an_error_that_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("workbench.tools.mcp.find_spec", lambda name: None)
+    with pytest.raises(ToolError, match=r"pip install 'agent-rl-workbench\[mcp\]'"):
+        mount(["x"])
+
+
+def test_a_tool_crosses_to_workers_as_it_is():
+    server = McpServer(("a", "b"), environment={"K": "v"}, folder="/tmp", stateful=True)
+    tool = McpTool(server, "f", "<|im_start|>", {"type": "object", "properties": {"class": {"type": "string"}}}, "f.g")
+    described = describe_tool(tool)
+    assert made_of(described.content) == tool and described.home == f"mcp {server.key}" and described.stateful
