@@ -27,8 +27,8 @@ CHAT = [{"role": "system", "content": "You call tools."}, {"role": "user", "cont
 def run(tmp_path_factory):
     """Two steps with a critic on the policy's trunk, which is no part of a policy."""
     config = load_config("frozenlake-ppo", {
-        "train.steps": 2, "train.tasks_per_step": 2, "train.group_size": 2, "train.evaluate_every": 0, "evaluation.num_tasks": 4,
-        "train.checkpoint_every": 1, "learner.lr": 1e-2, "lint.start": False})
+        "train.steps": 2, "train.tasks_per_step": 2, "train.group_size": 2, "train.evaluate_every": 0, "evaluation.num_tasks": 2,
+        "train.checkpoint_every": 1, "learner.lr": 1e-2, "lint.mode": "off"})
     return train_here(config, tmp_path_factory.mktemp("runs") / "first")
 
 

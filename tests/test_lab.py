@@ -283,7 +283,8 @@ def test_a_run_is_watched_live_stopped_by_its_button_and_found_again_after_a_res
 EDITOR_CELLS = ["import workbench as wb\nsession = wb.open_session(wb.load_config('frozenlake'), quiet=True)\n"
                 "groups = wb.rollout(session, 1, group_size=4)",
                 "editor = wb.credit_editor(groups, 'dr_grpo', token_texts=session.chat.token_texts)\neditor",
-                "editor.edit"]
+                "editor.edit",
+                "chat = wb.talk(session, temperature=0.0)\nchat"]
 
 
 def credits(page) -> list[str]:
@@ -322,8 +323,27 @@ def test_an_edited_reward_changes_the_credit_of_tokens_before_ones_eyes(lab, pag
     page.locator("button.wb-reset").click()
     page.wait_for_function("() => !document.querySelector('.wb-credit').innerText.includes('earns')")
     assert credits(page) == before
+    one_can_talk_to_the_policy(page, tmp_path)
     it_is_a_picture_when_its_kernel_is_gone(lab, page, lab.folder / "editor.ipynb", tmp_path)
     assert not page.outside, f"asked another machine: {page.outside[:3]}"
+
+
+def one_can_talk_to_the_policy(page, tmp_path):
+    """The chat cell: what is typed is asked on Enter and on the button, and what comes is seen."""
+    run_cell(page, 3)
+    finished(page, 3)
+    box, talk = page.locator(".wb-talk-question input"), page.locator(".wb-talk")
+    for number, say in ((7, lambda: box.press("Enter")), (8, lambda: page.locator("button.wb-talk-ask").click())):
+        box.fill(str(number))
+        say()
+        page.wait_for_function("count => document.querySelector('.wb-talk').innerText.split('the task was over').length > count",
+                               arg=number - 6)
+        page.wait_for_function("() => document.querySelector('button.wb-talk-stop').disabled")
+    box.fill("Where is the goal?")
+    box.press("Enter")
+    talk.locator("text=takes no questions").wait_for(state="visible")
+    assert [each.is_visible() for each in output_of(page, 3).locator("text=the task was over").all()] == [True, True, False, False]
+    page.screenshot(path=tmp_path / "talk.png")
 
 
 def it_is_a_picture_when_its_kernel_is_gone(lab, page, path, tmp_path):
@@ -341,3 +361,5 @@ def it_is_a_picture_when_its_kernel_is_gone(lab, page, path, tmp_path):
     tokens = output_of(page, 1).locator("span[title*=advantage]")
     assert tokens.count() > 5 and tokens.first.is_visible(), "every token, to hover over"
     page.screenshot(path=tmp_path / "reopened.png")
+    said = output_of(page, 3).locator("text=the task was over")
+    assert [each.is_visible() for each in said.all()] == [True, True] and page.locator(".wb-talk").count() == 0

@@ -367,3 +367,45 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(chat):
 def test_what_cannot_be_asked_ends_with_2_and_a_sentence(capsys, words, message):
     assert cli.main(["chat", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------ the cell
+
+
+def test_the_cell_asks_stops_and_says_what_is_wrong():
+    from workbench.cells.talk_panel import TalkPanel
+
+    panel = TalkPanel(talk_saying([CALL, ANSWER, *[[7] * 300] * 3]))
+    panel.question.value = "The capital of <b>Austria</b>?"
+    panel._said(None, {"event": "submit"}, [])
+    panel.thread.join(timeout=60)
+    assert "Vienna" in panel.picture.value and "&lt;b&gt;Austria" in panel.picture.value and panel.question.value == ""
+    assert panel.stop.disabled and not panel.send.disabled
+
+    panel.question.value = "And now?"
+    panel.send.click()
+    first = panel.thread
+    panel.question.value = "too soon"
+    panel.ask()
+    assert panel.thread is first, "one at a time"
+    panel.stop.click()
+    panel.thread.join(timeout=60)
+    assert panel.talk.exchanges[-1].reason == "stopped" and "stopped" in panel.picture.value
+    panel.talk._busy.acquire()
+    panel.ask()
+    panel.thread.join(timeout=60)
+    assert "still answering" in panel.notice.value
+    assert len(panel.talk.exchanges) == 2
+
+
+def test_where_nobody_looks_a_talk_is_a_picture_of_itself(monkeypatch):
+    from workbench.cells import talk_panel
+
+    shown = []
+    monkeypatch.setattr(talk_panel.PictureScreen, "put", lambda self, bundle: shown.append(bundle))
+    spoken = talk_saying([ANSWER])
+    spoken.ask("Where?")
+    spoken._ipython_display_()
+    assert "Vienna" in shown[0]["text/html"] and "Vienna" in shown[0]["text/plain"]
+    spoken.exchanges *= 40
+    assert "10 questions before are not shown" in spoken.view().text

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from workbench.collect import CollectConfig, WatchedAttempt
 from workbench.config import PRESETS, Config, from_dict, load_config
@@ -34,9 +34,6 @@ from workbench.types import Observation, StopReason, Task, Trajectory, Turn, Vie
 from workbench.views.talk import (STOPPED, Answered, Asked, Called, Complained, Ended, Event, Exchange, Moved, Piece,
                                   Returned, Told, Wrote, show_talk)
 from workbench.views.words import STOP_WORDS
-
-if TYPE_CHECKING:
-    from workbench.cells.talk_panel import TalkPanel
 
 GOES_ON = (StopReason.TERMINATED, StopReason.ENV_TRUNCATED, StopReason.MAX_TURNS)  # a next question may follow these
 STOPPED_WORDS = "stopped; the next question begins anew"
@@ -101,7 +98,6 @@ class Talk:
         self._attempt: Watched | None = None  # what a next question may go on with
         self._stopping = threading.Event()
         self._busy = threading.Lock()
-        self._panel: TalkPanel | None = None
 
     # -------------------------------------------------------------------------------------------- asking
 

@@ -19,7 +19,8 @@ from workbench.views.escape import capped, visible
 from workbench.views.markup import Html, tag
 from workbench.views.trajectory import pieces
 
-LONGEST = 4000  # characters of one text that are shown
+LONGEST = 4000   # characters of one text that are shown
+MOST_SHOWN = 30  # questions
 STOPPED = "stopped"  # as a reason to end: a person asked for it
 
 # ------------------------------------------------------------------------------------------------ what happens
@@ -243,7 +244,11 @@ def show_talk(exchanges: Sequence[Exchange], *, title: str = "", remark: str = "
     tool call with its result, complaints where something could not be read, and why it ended. `remark` stands above.
     """
     lines, blocks = [], []
-    for exchange in exchanges:
+    hidden = len(exchanges) - MOST_SHOWN
+    if hidden > 0:
+        lines.append(f"… {words.count(hidden, 'question')} before are not shown …")
+        blocks.append(m.note(lines[0]))
+    for exchange in exchanges[-MOST_SHOWN:]:
         writer = TalkLines()
         lines.append(f"you     {visible(capped(exchange.question, LONGEST), newline=chr(10) + ' ' * 8)}")
         lines.append("".join(map(writer.of, exchange.events)).rstrip("\n"))
@@ -287,7 +292,7 @@ def _event_html(event: Event) -> Html:
                        "#a01626" if event.error else m.GREY)
         return tag("div", mark, m.block(capped(event.text, LONGEST)), style="margin:2px 0 6px 16px")
     if isinstance(event, Told):
-        return tag("div", m.badge(words.name_of(event.role), m.GREY), m.block(capped(event.text, LONGEST)),
+        return tag("div", m.badge("told", m.GREY, title=words.name_of(event.role)), m.block(capped(event.text, LONGEST)),
                    style="margin:2px 0 6px 16px")
     if isinstance(event, Complained):
         return m.warning(capped(event.text, LONGEST))
