@@ -39,6 +39,9 @@ class Asking:
     def question_task(self, text: str, task_seed: int = 0) -> Task:
         return Task(f"asked/{text}", self.name, task_seed, {"question": text, "answers": []})
 
+    def task(self, task_seed: int) -> Task:
+        return Task(f"asking/{task_seed}", self.name, task_seed, {"question": "The capital of Austria?", "answers": ["Vienna"]})
+
     def make(self) -> ToolEnv:
         return ToolEnv([capital], max_turns=self.turns, calls=self.calls)
 

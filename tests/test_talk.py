@@ -333,6 +333,14 @@ def test_a_talk_at_the_keyboard(chat):
     assert "TRAIN turn 1" in out, "kept: the second question stands behind the first"
 
 
+def test_a_task_of_the_environment_can_be_played_and_its_answer_is_known(chat):
+    status, out, _ = chat([ANSWER, ANSWER], ["/task 4", "/task", "/task x"])
+    assert status == 0 and "Question: The capital of Austria?" in out and "✓ success" in out
+    assert out.count("/task takes the number") == 2
+    exchange = talk_saying(["<answer>Lima</answer>"]).ask(Asking().task(4))
+    assert exchange.question == "The capital of Austria?" and exchange.trajectory.success is False and exchange.trajectory.reward == 0
+
+
 def test_ctrl_c_stops_the_answer_and_not_the_program(chat):
     if threading.current_thread() is not threading.main_thread():
         pytest.skip("signals come to the main thread")

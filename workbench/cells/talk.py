@@ -101,15 +101,16 @@ class Talk:
 
     # -------------------------------------------------------------------------------------------- asking
 
-    def ask(self, question: str) -> Exchange:
-        """Ask one question and wait for all that comes of it. Raises ConfigError for what is no question here."""
+    def ask(self, question: str | Task) -> Exchange:
+        """Ask one question and wait for all that comes of it; or play a task of the environment (`session.held_out_tasks`),
+        whose answer is known. Raises ConfigError for what is no question here."""
         for _ in self.stream(question):
             pass
         return self.exchanges[-1]
 
-    def stream(self, question: str) -> Iterator[Event]:
+    def stream(self, question: str | Task) -> Iterator[Event]:
         """Ask, and get the events one by one as they happen. An iterator that is left early stops the answer."""
-        task = self.task_of(question)
+        task = question if isinstance(question, Task) else self.task_of(question)
         if not self._busy.acquire(blocking=False):
             raise ConfigError("this talk is still answering; wait for it, or stop() it")
         events: list[Event] = []
@@ -166,10 +167,11 @@ class Talk:
 
     # -------------------------------------------------------------------------------------------- what happens
 
-    def _events(self, question: str, task: Task) -> Iterator[Event]:
+    def _events(self, question: str | Task, task: Task) -> Iterator[Event]:
         last = self._attempt if self.keep else None
         goes_on = last is not None and last.trajectory is not None and last.trajectory.stop_reason in GOES_ON
-        yield Asked(question, goes_on)
+        typed = isinstance(question, str)
+        yield Asked(question if typed else str(task.payload.get("question", task.id)), goes_on)
         known = len(last.turns) if goes_on else 0
         if goes_on:
             try:
@@ -179,7 +181,9 @@ class Talk:
                 return
         else:
             self._attempt = self._begin(task)
-        yield from self._watch(self._attempt, known)
+        # Where nobody has typed what the policy is asked, it is told.
+        told = not goes_on and not (typed and hasattr(self.family, "question_task"))
+        yield from self._watch(self._attempt, known, told)
 
     def _begin(self, task: Task) -> Watched:
         if self._runner is None:
@@ -192,9 +196,9 @@ class Talk:
             return EndpointAttempt(task, endpoint=self.endpoint, **shared)
         return WatchedAttempt(task, engine=self.session.engine, chat=self.session.chat, **shared)
 
-    def _watch(self, attempt: Watched, known: int) -> Iterator[Event]:
+    def _watch(self, attempt: Watched, known: int, set_out: bool) -> Iterator[Event]:
         wrote = answered = known
-        shown, set_out = "", known > 0 or hasattr(self.family, "question_task")
+        shown = ""
         while attempt.trajectory is None:
             if self.stopping:
                 attempt.close()
@@ -202,8 +206,8 @@ class Talk:
                 yield Ended(STOPPED, STOPPED_WORDS)
                 return
             attempt.tick()
-            if not set_out and attempt.first_observation.messages:  # nobody has typed what the policy is asked
-                message, set_out = attempt.first_observation.messages[-1], True
+            if set_out and attempt.first_observation.messages:
+                message, set_out = attempt.first_observation.messages[-1], False
                 yield Told(0, message.role, message.text)
             while answered < min(wrote, len(attempt.turns) - attempt.waits):
                 yield from events_of(attempt.turns[answered])

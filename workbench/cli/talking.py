@@ -19,9 +19,11 @@ from workbench.views.talk import STOPPED, Ended, TalkLines
 
 if TYPE_CHECKING:
     from workbench.cells.talk import Talk
+    from workbench.types import Task
 
 HELP = """  /tokens   the newest attempt token by token: who wrote each
   /turns    the same turn by turn
+  /task 7   a task of the environment, whose answer is known, in the place of a question
   /new      with --keep: the next question begins a new conversation
   /quit     (or Ctrl-D) ends; Ctrl-C stops an answer"""
 
@@ -74,7 +76,9 @@ def _converse(talk: Talk, answering: dict[str, bool]) -> int:
             typed = _typed()
             if typed in ("/quit", "/exit"):
                 return 0
-            if typed.startswith("/"):
+            if typed.startswith("/task"):
+                _answer(talk, _task(talk, typed.removeprefix("/task").strip()), answering)
+            elif typed.startswith("/"):
                 _command(talk, typed)
             elif typed:
                 _answer(talk, typed, answering)
@@ -100,7 +104,15 @@ def _typed() -> str:
     return typed
 
 
-def _answer(talk: Talk, question: str, answering: dict[str, bool]) -> Ended:
+def _task(talk: Talk, number: str) -> Task:
+    from workbench.errors import ConfigError
+
+    if not number.isdecimal():
+        raise ConfigError("/task takes the number of a task (its seed), such as /task 7")
+    return talk.family.task(int(number))
+
+
+def _answer(talk: Talk, question: str | Task, answering: dict[str, bool]) -> Ended:
     """Ask and write down what happens; how it ended."""
     lines = TalkLines(colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
     answering["now"] = True
