@@ -78,7 +78,9 @@ def _grid_only(text: str) -> str:
 
 
 def _reply_text(turn: Turn) -> str:
-    return "\n".join(message.text for message in turn.reply)
+    """What came back; a tool's words behind its name."""
+    return "\n".join(f"{message.name}: {message.text}" if message.role == "tool" and message.name else message.text
+                     for message in turn.reply)
 
 
 def _reply_words(turn: Turn) -> str:
@@ -109,7 +111,23 @@ def _calls(turn: Turn) -> list[str]:
     def written(arguments: Mapping) -> str:
         return capped(json.dumps(dict(arguments), ensure_ascii=False, default=str), 1000)
 
-    return [f"{words.name_of(call.name)}({written(call.arguments)})" for call in turn.tool_calls[:MOST_MOVES]]
+    noted = turn.info.get("calls")
+    errors = [each.get("error") if isinstance(each, Mapping) else "" for each in noted] if isinstance(noted, list) else []
+    said = [f" ! {words.name_of(error)}" if error else "" for error in map(str, (each or "" for each in errors))]
+    said += [""] * len(turn.tool_calls)
+    return [f"{words.name_of(call.name)}({written(call.arguments)}){error}"
+            for call, error in list(zip(turn.tool_calls, said))[:MOST_MOVES]]
+
+
+def _answered(trajectory: Trajectory) -> str:
+    """The answer to a question and the known one, where the environment says them; "" where it is no question."""
+    info = trajectory.turns[-1].info if trajectory.turns else {}
+    if not isinstance(info.get("ended"), str):
+        return ""
+    gold = info.get("gold")
+    known = [capped(str(each), 200) for each in gold[:5]] if isinstance(gold, list) else []
+    said = capped(str(info["answer"]), 300) if "answer" in info else "none"
+    return f"{said} · right: {' or '.join(known)}" if known else f"{said} · nobody knows what is right"
 
 
 def pieces(text: str) -> list[tuple[str, str]]:
@@ -177,7 +195,10 @@ def _turn_text(turn: Turn, state: str) -> str:
 
 
 def _end_text(trajectory: Trajectory, state: str) -> str:
-    return (f"end: {words.success_words(trajectory)}, {words.STOP_WORDS[trajectory.stop_reason]}\n"
+    end = f"end: {words.success_words(trajectory)}, {words.STOP_WORDS[trajectory.stop_reason]}\n"
+    if _answered(trajectory):
+        end += words.quoted(visible(_answered(trajectory)), "  answer   ") + "\n"
+    return (end
             + words.quoted(visible(capped(state, LONGEST_TEXT)), "  state    "))
 
 
@@ -250,7 +271,8 @@ def _reward_cell(reward: float | None, parts: Mapping[str, float]) -> Html:
 
 
 def _end_html(trajectory: Trajectory, state: str, tiles: Mapping[str, Tile] | None) -> list[Html]:
-    why = tag("div", outcome_badge(trajectory), words.STOP_WORDS[trajectory.stop_reason])
+    why = tag("div", outcome_badge(trajectory), words.STOP_WORDS[trajectory.stop_reason],
+              m.note(f"answer: {_answered(trajectory)}") if _answered(trajectory) else None)
     total = tag("div", words.reward_words(trajectory), style="font-weight:600")
     return [m.cell(m.note("the end"), state_html(state, tiles)), m.cell(why), m.cell(""),
             m.number_cell(m.join([total, m.note("in all")]))]
