@@ -7,11 +7,12 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from workbench.errors import ToolError
-from workbench.tools import ToolResult, schema_of
+from workbench.tools import ToolResult, schema_of, tools_named
 from workbench.tools.desk import ToolDesk, ToolLimits
 from workbench.tools.mcp import McpServer, McpTool, mount
 from workbench.tools.pool import describe_tool, shared_pool
@@ -51,6 +52,11 @@ def test_the_servers_tools_are_offered_as_it_describes_them(mounted):
     assert {name: kind["type"] for name, kind in function["parameters"]["properties"].items()} == {"a": "integer",
                                                                                                   "b": "integer"}
     assert not any(tool.trusted for tool in mounted)
+
+
+def test_all_tools_of_a_server_have_one_name_in_settings(mounted, monkeypatch):
+    monkeypatch.setitem(sys.modules, "my_servers", SimpleNamespace(zoo=mounted))
+    assert tools_named(["my_servers:zoo", "calculator"])[:3] == mounted.tools
 
 
 def test_calls_are_answered_by_the_server(mounted):

@@ -142,16 +142,17 @@ OWN: Mapping[str, str] = {"calculator": "workbench.tools.calculator:calculator"}
 
 
 def tools_named(names: Sequence[str]) -> tuple[Tool, ...]:
-    """The tools of these names: one of ours, or "package.module:attribute", a tool or a typed function that can be
-    imported, so that worker processes and stored runs find it again. Raises ToolError."""
-    found = tuple(_named(name) for name in names)
+    """The tools of these names: one of ours, or "package.module:attribute", a tool, a typed function or a mounted MCP
+    server (all its tools) that can be imported, so that worker processes and stored runs find it again. Raises
+    ToolError."""
+    found = tuple(each for name in names for each in _named(name))
     called = [each.name for each in found]
     if len(set(called)) != len(called):
         raise ToolError(f"two tools of one name cannot be told apart by who calls them: {called}")
     return found
 
 
-def _named(name: str) -> Tool:
+def _named(name: str) -> tuple[Tool, ...]:
     place = OWN.get(name, name)
     module, colon, attribute = place.partition(":")
     if not colon:
@@ -160,7 +161,9 @@ def _named(name: str) -> Tool:
         value = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ToolError(f"tool {name!r} cannot be imported: {error}") from None
-    return value if hasattr(value, "for_attempt") and not inspect.isclass(value) else tool(value)
+    if hasattr(value, "tools"):  # what an MCP server offers
+        return tuple(value.tools)
+    return (value if hasattr(value, "for_attempt") and not inspect.isclass(value) else tool(value),)
 
 
 # ------------------------------------------------------------------------------------------------ calls
