@@ -363,6 +363,8 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
          "env.max_moves ends the attempt before that many moves are made"),
         ("env.symbols", getattr(c.env, "observation", "") == "coordinates",
          "coordinates are told in words; set env.observation='grid' or 'both'"),
+        ("env.most_chars", getattr(c.env, "context", "search") == "closed", "no documents are shown"),
+        ("env.searcher", getattr(c.env, "context", "search") in ("closed", "gold"), "nothing is searched"),
         ("collect.window", c.collect.history != "window", f"collect.history is {c.collect.history!r}, not 'window'"),
         ("collect.env_deadline_s", c.collect.env_runner == "inline",
          "an inline environment cannot be cut off; set collect.env_runner='processes' (or 'threads')"),
