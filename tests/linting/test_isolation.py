@@ -14,6 +14,7 @@ from workbench.chat import ChatFormat
 from workbench.collect import CollectConfig, collect
 from workbench.engines.scripted import ScriptedEngine
 from workbench.envs import PRESETS, FrozenLake, tasks
+from workbench.envs.frozen_lake import FrozenLakeEnv
 from workbench.envs.runners import InlineRunner
 from workbench.findings import Answer
 from workbench.linting import Evidence, check
@@ -37,7 +38,7 @@ def trajectory(family, task: Task, attempt: int, seed: int) -> Trajectory:
         result = env.step(text)
         turns.append(Turn(len(turns), text, moves=tuple(result.info.get("moves", ())), reply=result.observation.messages,
                           reward=result.reward, reward_parts=dict(result.reward_parts), state_key=key,
-                          info=dict(result.info)))
+                          info=dict(result.info), tool_calls=result.tool_calls))
         stop = StopReason.TERMINATED if result.terminated else StopReason.ENV_TRUNCATED if result.truncated else stop
     return Trajectory(task, attempt, seed, first, tuple(turns), (), stop, success=result.info.get("success"))
 
@@ -404,3 +405,42 @@ def test_what_collect_makes_replays():
                      config=CollectConfig(), group_size=3, address=(0, "test", 1))
     answer = replayed(groups)
     assert answer.status == "passed" and answer.looked >= 12
+
+
+# ------------------------------------------------------------------------------------------------ shared on purpose
+
+
+class Index:
+    """What all attempts look into, and are told that nobody changes."""
+
+    read_only = True
+
+    def __init__(self) -> None:
+        self.asked = {"n": 0}
+
+
+INDEX = Index()
+
+
+class Searching(FrozenLakeEnv):
+    """Looks into an index of all; with `counts`, each question is written down there."""
+
+    counts = False
+
+    def __init__(self, family) -> None:
+        super().__init__(family)
+        self.index = INDEX
+
+    def step(self, action_text):
+        self.index.asked["n"] += self.counts
+        return super().step(action_text)
+
+
+class Noting(Searching):
+    counts = True
+
+
+@pytest.mark.parametrize(("env", "status"), [(Searching, "passed"), (Noting, "finding")])
+def test_what_is_shared_read_only_is_no_finding_until_it_changes(env, status):
+    family = type("Family", (FrozenLake,), {"make": lambda self: env(self)})(slip=0.4, max_moves=12)
+    assert isolated(family, recorded()).status == status

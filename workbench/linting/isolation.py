@@ -15,8 +15,9 @@ import pickle
 import random
 import threading
 import types
+import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -234,7 +235,8 @@ def _shared(family: EnvFamily, scripts: Sequence[Script]) -> Iterator[Said]:
     for env, script in ((one, scripts[0]), (other, scripts[1])):
         env.reset(script.task, script.seed)
     both = _common(one, other)
-    of_family = parts(family)
+    by_design = {*parts(family), *_declared(found for _, found in both.values()),
+                 *(key for script in scripts[:2] for key in parts(script.task))}
     before = {key: _state(value) for key, (_, value) in both.items()}
     try:
         for text in scripts[0].texts:
@@ -245,10 +247,10 @@ def _shared(family: EnvFamily, scripts: Sequence[Script]) -> Iterator[Said]:
         had = f"two fresh environments have {path} in common ({type(value).__name__})"
         if _state(value) != before[key]:
             yield Finding(f"{had}, and it changes as one is stepped: one attempt acts on the other")
-        elif before[key].alive:  # whether one acts on the other, the attempts among each other have to show
+        elif before[key].alive and key not in by_design:  # whether one acts on the other, the attempts among each other have to show
             yield Finding(f"{had}: something alive (a connection, a generator), whose state cannot be compared",
                           severity=NOTE)
-        elif key not in of_family and not path.startswith(type(one).__name__):
+        elif key not in by_design and not path.startswith(type(one).__name__):
             yield Finding(f"{had}; it did not change as one was stepped", severity=NOTE)
 
 
@@ -258,11 +260,14 @@ def _live(evidence: Evidence) -> Iterator[Said]:
     if not live:
         return
     yield Looked(len(live))
-    of_family = parts(evidence.family)
+    by_design = set(parts(evidence.family))
+    for _, env in live:
+        by_design |= _declared(found for _, found in parts(env, classes=False).values())
+        by_design |= set(parts(getattr(env, "task", None)))
     owner: dict[int, tuple[str, str]] = {}
     for name, env in live:
         for key, (path, value) in parts(env, classes=False).items():
-            if key in of_family:
+            if key in by_design:
                 continue
             if key in owner and owner[key][0] != name:
                 task, _, attempt = name.rpartition("#")
@@ -270,6 +275,12 @@ def _live(evidence: Evidence) -> Iterator[Said]:
                               f"({type(value).__name__})", Place(f"{task}/{attempt}", step=evidence.step))
                 break
             owner[key] = (name, path)
+
+
+def _declared(values: Iterable[Any]) -> set[int]:
+    """What hangs on objects whose class says `read_only = True`: a search index that all attempts look into. Declared is
+    not believed: whatever changes there as an environment is stepped is still found."""
+    return {key for value in values if getattr(type(value), "read_only", False) is True for key in parts(value)}
 
 
 def _common(one: Any, other: Any) -> dict[int, tuple[str, Any]]:
@@ -283,7 +294,7 @@ FIXED = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleTy
          classmethod,
          # Made to be shared: what is logged and who waits for whom is nobody's state.
          logging.Filterer, logging.Formatter, logging.LoggerAdapter, type(threading.Lock()), type(threading.RLock()),
-         threading.Condition, threading.Semaphore)
+         threading.Condition, threading.Semaphore, weakref.finalize, weakref.ref)
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 

@@ -58,6 +58,7 @@ class Bm25:
     """
 
     remote = False
+    read_only = True  # after it is made, so that all attempts may search in the same one
 
     def __init__(self, corpus: Corpus, k1: float = 1.5, b: float = 0.75) -> None:
         if not 0 <= k1 < float("inf") or not 0 <= b <= 1:
