@@ -46,6 +46,7 @@ class Dense:
     """
 
     remote = False
+    read_only = True  # after it is made, so that all attempts may search in the same one
 
     def __init__(self, corpus: Corpus, encode: Encode, *, encoder: str = "", index: Any = None) -> None:
         faiss = faiss_module()
