@@ -17,6 +17,8 @@ from workbench.collect import CollectConfig, collect
 from workbench.engines.scripted import ScriptedEngine
 from workbench.envs.tool_env import AnswerRewards, CallSettings, ToolEnv
 from workbench.errors import ToolError
+from workbench.linting import RULES, Evidence, check
+from workbench.linting.evidence import of_groups
 from workbench.tools.base import FunctionTool, ToolResult, tool
 from workbench.tools.formats import Hermes, format_for
 from workbench.types import Observation, Source, StopReason, Task
@@ -205,6 +207,39 @@ def test_no_reward_is_lost_on_the_way_to_an_algorithm(algorithm, history):
         at_ends[np.cumsum(lengths) - 1] = rewards
         assert np.allclose(reward_A, at_ends) and np.array_equal(turn_A, np.repeat(np.arange(len(lengths)), lengths))
         assert reward_A.sum() == pytest.approx(group[number].reward)
+
+
+# ------------------------------------------------------------------------------------------------ lint
+
+
+@tool(name="notes", trusted=True)
+class Notes:
+    """Keep notes."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+
+    def call(self, note: str) -> str:
+        self.kept.append(note)
+        return f"{self.kept} {HOSTILE}"
+
+
+def lint(asking: Asking, texts, **settings):
+    group, _ = rolled("qwen3", texts, asking, **settings)
+    batch, algorithm = Batch.from_groups([group]), GRPO()
+    evidence = Evidence(groups=of_groups([group]), batch=batch, credit=algorithm.credit(batch), algorithm=algorithm,
+                        collect=CollectConfig(**{"max_turn_tokens": 4_000} | settings), chat=chat_of("qwen3"), family=asking,
+                        policy_version=0, step=1)
+    return check(evidence, [rule for rule in RULES.values() if rule.when in ("step", "update")])
+
+
+@pytest.mark.parametrize("history", ["append", "fresh"])
+def test_the_lint_is_clean_on_attempts_with_tools_and_their_state(history):
+    note = WORDS.write_call("notes", {"note": "a"})
+    texts = ((note + find("velo"), note, answer("Orland")), (find("velo"), note, answer("Velo")), ("hm", note + note, note))
+    report = lint(Asking(tools=(search, Notes), calls=CallSettings(recall=history == "fresh")), texts, history=history)
+    assert not report.errors, report.text
+    assert len([rule for rule, _ in report.notes if rule == "R14"]) < 20  # few enough to be read
 
 
 # ------------------------------------------------------------------------------------------------ how it looks
