@@ -64,9 +64,11 @@ class Endpoint:
     def stream(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), *,
                temperature: float, top_p: float, max_tokens: int) -> Iterator[str | Reply]:
         """Ask for one reply: pieces of its text as they come, at last the whole. Raises EngineError."""
-        offered = {} if not tools else {"tools": list(tools), "tool_choice": "auto" if self.calls == "native" else "none"}
-        chunks, gathered, ends = self._chunks(messages=list(messages), temperature=temperature, top_p=top_p,
-                                              max_tokens=max_tokens, **offered), _Gathered(), time.monotonic() + self.deadline_s
+        choice = "auto" if self.calls == "native" else "none"
+        offered = {"tools": list(tools), "tool_choice": choice} if tools else {}
+        gathered, ends = _Gathered(), time.monotonic() + self.deadline_s
+        chunks = self._chunks(messages=list(messages), temperature=temperature, top_p=top_p, max_tokens=max_tokens,
+                              **offered)
         try:
             for chunk in chunks:
                 if time.monotonic() > ends:
@@ -104,13 +106,14 @@ class Endpoint:
             return f"{self.url} cannot be reached ({cause}); is the server running, and is the address right?"
         status = getattr(error, "status_code", None)
         if status in (401, 403):
-            key = f"the key in {self.key_env}" if self.key_env else "no key (name the variable that holds it: --key-env)"
+            none = "no key (name the variable that holds it: --key-env)"
+            key = f"the key in {self.key_env}" if self.key_env else none
             return f"{self.url} refused {key}: {detail}"
         if status == 404:
             return f"{self.url} knows no model {self.model!r} or no such address (most end in /v1): {detail}"
         if status == 400 and "tool" in detail.lower():
-            return (f"{self.url} does not take the request: {detail}. If it cannot read tool calls itself, have them read "
-                    "here: --calls text")
+            return (f"{self.url} does not take the request: {detail}. If it cannot read tool calls itself, have them "
+                    "read here: --calls text")
         if status is not None:
             return f"{self.url} answered with HTTP status {status}: {detail}"
         if type(error).__module__.startswith("http"):

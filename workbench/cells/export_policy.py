@@ -29,7 +29,8 @@ from workbench.views.words import count
 from workbench.writer import create_folder, make_folder
 
 
-def export_policy(run: Run | str | Path, folder: str | Path, *, step: int | None = None, dtype: str | None = None) -> View:
+def export_policy(run: Run | str | Path, folder: str | Path, *, step: int | None = None, dtype: str | None = None
+                  ) -> View:
     """Write the policy of a run's newest checkpoint (or that of `step`) into a new folder; says what is in it.
 
     `dtype`: float32, bfloat16 or float16 (default: the one it was trained in, and then not a bit is lost). A critic is
@@ -49,8 +50,8 @@ def export_policy(run: Run | str | Path, folder: str | Path, *, step: int | None
         raise StoreError(f"{folder} is there already, and an export is never written over one; choose another name")
     found = checkpoint.load_newest(run.path) if step is None else checkpoint.load(run.path, step)
     if found is None:
-        raise StoreError(f"{run.path} has no checkpoint yet; train at least one step. What it started from is the policy "
-                         f"{config.policy.name}")
+        raise StoreError(f"{run.path} has no checkpoint yet; train at least one step. What it started from is the "
+                         f"policy {config.policy.name}")
     policy = load_policy(config.policy.name, dtype=config.policy.dtype)
     refuse_other(policy.model, found.tensors["model"], list(found.state["learner"]["trainable"]), "model")
     weights = {name: found.tensors["model"][name].to(DTYPES[dtype]) if tensor.is_floating_point() else
@@ -66,7 +67,8 @@ def export_policy(run: Run | str | Path, folder: str | Path, *, step: int | None
     })
     numbers = sum(tensor.numel() for tensor in weights.values())
     return show_text(f"{count(numbers, 'weight')} in {dtype}, tokenizer and chat template are in {folder}\n"
-                     f"use it: AutoModelForCausalLM.from_pretrained({str(folder)!r}), or policy.name={folder} in a config",
+                     f"use it: AutoModelForCausalLM.from_pretrained({str(folder)!r}), or policy.name={folder} in a "
+                     "config",
                      title=f"{run.name}, after step {found.step}")
 
 
@@ -77,8 +79,8 @@ def _config_bytes(folder: Path, dtype: str) -> bytes:
 
 
 def _facts(run: Run, step: int, policy: Policy, dtype: str, weights: Mapping[str, Any], flags: Any) -> dict[str, Any]:
-    return {"run": run.name, "run_digest": run.digest(), "step": step, "steps_committed": len(run.steps()), "dtype": dtype,
-            "weights_sha256": weights_fingerprint(weights), "started_from": policy.name,
+    return {"run": run.name, "run_digest": run.digest(), "step": step, "steps_committed": len(run.steps()),
+            "dtype": dtype, "weights_sha256": weights_fingerprint(weights), "started_from": policy.name,
             "started_from_sha256": policy.fingerprint, "template_flags": dict(flags), "config": run.config,
             "workbench": __version__}
 
@@ -89,13 +91,15 @@ def _readme(run: Run, facts: Mapping[str, Any]) -> str:
              f"A policy trained by reinforcement learning with the Agent RL Workbench {facts['workbench']}, from "
              f"`{facts['started_from']}`; weights in {facts['dtype']}. Settings and checksums: `provenance.json`.", "",
              "```python", "from transformers import AutoModelForCausalLM, AutoTokenizer", "",
-             'model, tokenizer = AutoModelForCausalLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")', "```", ""]
+             'model, tokenizer = AutoModelForCausalLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")', "```",
+             ""]
     if facts["template_flags"]:
-        lines += [f"It was trained with these variables of the chat template: `{json.dumps(facts['template_flags'])}`; hand "
-                  "them to `apply_chat_template`.", ""]
+        lines += [f"It was trained with these variables of the chat template: `{json.dumps(facts['template_flags'])}`; "
+                  "hand them to `apply_chat_template`.", ""]
     reports = [report for report in run.evaluations().values() if report.get("step") == facts["step"]]
     for report in reports[-1:]:
-        lines += ["On its held-out tasks:", "", "```text", show_evaluation(report["rows"], report["paired"]).text, "```", ""]
+        table = show_evaluation(report["rows"], report["paired"]).text
+        lines += ["On its held-out tasks:", "", "```text", table, "```", ""]
     if not reports:
         lines += ["It was not evaluated at this step.", ""]
     return "\n".join(lines)

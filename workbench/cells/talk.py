@@ -10,8 +10,8 @@ what the policy sees of a question is, id for id, what it would see of it in tra
 and with it the reward. Each question is a conversation of its own, as there; `keep=True` goes on in the same one.
 An environment without questions (FrozenLake) plays the task whose number is given.
 
-Over an OpenAI-compatible endpoint (`endpoint=`) the server applies its own chat template: same messages, same tools, but
-the tokens are not ours.
+Over an OpenAI-compatible endpoint (`endpoint=`) the server applies its own chat template: same messages, same tools,
+but the tokens are not ours.
 """
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ class Talk:
     # -------------------------------------------------------------------------------------------- asking
 
     def ask(self, question: str | Task) -> Exchange:
-        """Ask one question and wait for all that comes of it; or play a task of the environment (`session.held_out_tasks`),
-        whose answer is known. Raises ConfigError for what is no question here."""
+        """Ask one question and wait for all that comes of it; or play a task of the environment, whose
+        answer is known (`session.held_out_tasks`). Raises ConfigError for what is no question here."""
         for _ in self.stream(question):
             pass
         return self.exchanges[-1]
@@ -155,8 +155,8 @@ class Talk:
         if hasattr(self.family, "question_task"):
             return self.family.question_task(text)
         if not text.isdecimal():
-            raise ConfigError(f"{self.family.name} takes no questions; give the number of a task (its seed), such as 7, "
-                              "and watch the policy at it")
+            raise ConfigError(f"{self.family.name} takes no questions; give the number of a task (its seed), such as "
+                              "7, and watch the policy at it")
         return self.family.task(int(text))
 
     def close(self) -> None:
@@ -237,8 +237,8 @@ class Talk:
         """What must be known of the tokens of this talk."""
         if self.endpoint is None:
             return ""
-        return (f"{self.endpoint.model} at {self.endpoint.url}: the server applies its own chat template, so the tokens are "
-                "not ours; they are those of training only where its template is the policy's own")
+        return (f"{self.endpoint.model} at {self.endpoint.url}: the server applies its own chat template, so the "
+                "tokens are not ours; they are those of training only where its template is the policy's own")
 
     def view(self) -> View:
         """The whole talk as it stands."""
@@ -259,7 +259,8 @@ def _turn_limit(family: EnvFamily, max_turns: int | None) -> int:
     if max_turns is None:
         return family.max_turns
     if not 1 <= max_turns <= family.max_turns:
-        raise ConfigError(f"max_turns is from 1 to {family.max_turns}, where {family.name} ends by itself; got {max_turns}")
+        raise ConfigError(f"max_turns is from 1 to {family.max_turns}, where {family.name} ends by itself; got "
+                          f"{max_turns}")
     return max_turns
 
 
@@ -276,7 +277,8 @@ def events_of(turn: Turn) -> Iterator[Event]:
     told = False
     for message in turn.reply:
         if message.role == "tool":
-            yield Returned(turn.index, message.name or "tool", message.text, kinds.get(message.tool_call_id, "bad_call"))
+            error = kinds.get(message.tool_call_id, "bad_call")
+            yield Returned(turn.index, message.name or "tool", message.text, error)
         elif complaint and complaint in message.text:
             yield Complained(turn.index, message.text)
         else:

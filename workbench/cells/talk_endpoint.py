@@ -153,7 +153,8 @@ class EndpointAttempt:
             for call in reply.calls]})
         results = [message.text for message in replies if message.role == "tool"]
         for call, result in zip_longest(reply.calls, results[: len(reply.calls)], fillvalue=None):
-            self.messages.append({"role": "tool", "tool_call_id": call.id, "content": NOT_RUN if result is None else result})
+            content = NOT_RUN if result is None else result
+            self.messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
         self.messages += [_shown(message) for message in replies if message.role != "tool"]
 
 

@@ -172,15 +172,17 @@ def export_command(args: argparse.Namespace) -> int:
     from workbench.errors import ConfigError
 
     if (args.to is None) == (args.folder is None):
-        raise ConfigError("export makes one thing: a Hugging Face folder (workbench export RUN DIR) or a tracker's copy "
-                          "(workbench export RUN --to tensorboard)")
+        raise ConfigError("export makes one thing: a Hugging Face folder (workbench export RUN DIR) or a tracker's "
+                          "copy (workbench export RUN --to tensorboard)")
     if args.to is not None:
         if args.step is not None or args.dtype is not None:
-            raise ConfigError("--step and --dtype are for a Hugging Face folder; a tracker gets the numbers of all steps")
+            raise ConfigError("--step and --dtype are for a Hugging Face folder; a tracker gets the numbers of all "
+                              "steps")
         print(export_run(args.run_path, args.to, args.out).text)
         return 0
     if args.out is not None:
-        raise ConfigError("--out is for a tracker; a Hugging Face folder is named behind the run: workbench export RUN DIR")
+        raise ConfigError("--out is for a tracker; a Hugging Face folder is named behind the run: workbench export "
+                          "RUN DIR")
     from workbench.cells.export_policy import export_policy
 
     print(export_policy(args.run_path, args.folder, step=args.step, dtype=args.dtype).text)

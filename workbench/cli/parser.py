@@ -89,13 +89,13 @@ def _add_questions_about_runs(command: AddCommand) -> None:
     _add_html(sub)
 
     sub = command("export", commands.export_command,
-                  "a run's policy as a plain Hugging Face folder; or, with --to, its numbers to TensorBoard, trackio or "
-                  "Weights & Biases; nothing is sent anywhere")
+                  "a run's policy as a plain Hugging Face folder; or, with --to, its numbers to TensorBoard, trackio "
+                  "or Weights & Biases; nothing is sent anywhere")
     sub.add_argument("run_path", type=Path, metavar="RUN")
     sub.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="Hugging Face folder to make")
     sub.add_argument("--step", type=_count, help="of a folder: checkpoint to write (default: the newest)")
-    sub.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of a folder: of the weights (default: "
-                     "as trained)")
+    sub.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of a folder: of the weights "
+                     "(default: as trained)")
     sub.add_argument("--to", choices=("tensorboard", "trackio", "wandb"))
     sub.add_argument("--out", type=Path, help="folder the tracker writes in (default: named after it, beside the run)")
 

@@ -88,7 +88,7 @@ class ScriptedEngine:
         if not self._pending:
             return []
         self._ticks += 1
-        due = sorted((each for each in self._pending.values() if each.ticks_left <= 0), key=lambda each: each.request.id)
+        due = [each for _, each in sorted(self._pending.items()) if each.ticks_left <= 0]
         for pending in self._pending.values():
             pending.ticks_left -= 1
         for pending in due:
@@ -103,7 +103,9 @@ class ScriptedEngine:
     def partial(self, request_id: int) -> tuple[int, ...]:
         """The ids handed over so far for a request in flight; () where there are none yet."""
         pending = self._pending.get(request_id)
-        return () if pending is None or pending.answer is None else tuple(pending.answer.token_ids[: pending.shown].tolist())
+        if pending is None or pending.answer is None:
+            return ()
+        return tuple(pending.answer.token_ids[: pending.shown].tolist())
 
     def release(self, session: str) -> None:
         """Free the session; a request that it still has in flight is dropped and never answered."""

@@ -285,15 +285,15 @@ def _event_html(event: Event) -> Html:
     if isinstance(event, Moved):
         return tag("div", *(m.badge(words.name_of(move), "#e6eaee", m.INK) for move in event.moves[:40]))
     if isinstance(event, Called):
-        return tag("div", m.badge("calls", m.ORANGE), tag("span", _call(event), style=f"font-family:{m.MONO};font-size:12px"),
-                   style="margin:4px 0 2px 16px")
+        call = tag("span", _call(event), style=f"font-family:{m.MONO};font-size:12px")
+        return tag("div", m.badge("calls", m.ORANGE), call, style="margin:4px 0 2px 16px")
     if isinstance(event, Returned):
         mark = m.badge(f"{words.name_of(event.name)}: {event.error}" if event.error else words.name_of(event.name),
                        "#a01626" if event.error else m.GREY)
         return tag("div", mark, m.block(capped(event.text, LONGEST)), style="margin:2px 0 6px 16px")
     if isinstance(event, Told):
-        return tag("div", m.badge("told", m.GREY, title=words.name_of(event.role)), m.block(capped(event.text, LONGEST)),
-                   style="margin:2px 0 6px 16px")
+        mark = m.badge("told", m.GREY, title=words.name_of(event.role))
+        return tag("div", mark, m.block(capped(event.text, LONGEST)), style="margin:2px 0 6px 16px")
     if isinstance(event, Complained):
         return m.warning(capped(event.text, LONGEST))
     if isinstance(event, Answered):
