@@ -247,7 +247,7 @@ def _shared(family: EnvFamily, scripts: Sequence[Script]) -> Iterator[Said]:
         had = f"two fresh environments have {path} in common ({type(value).__name__})"
         if _state(value) != before[key]:
             yield Finding(f"{had}, and it changes as one is stepped: one attempt acts on the other")
-        elif before[key].alive and key not in by_design:  # whether one acts on the other, the attempts among each other have to show
+        elif before[key].alive and key not in by_design:  # whether one acts on the other, attempts have to show
             yield Finding(f"{had}: something alive (a connection, a generator), whose state cannot be compared",
                           severity=NOTE)
         elif key not in by_design and not path.startswith(type(one).__name__):
