@@ -156,7 +156,7 @@ class ToolEnv:
         _check(task)
         self._begin(_Attempt(task))
         before = self.opening(task) if self.opening else ""
-        shown = [Text(self.instructions, trusted=True), *self._tool_lines(), *([Text(f"{before}\n\n")] if before else []),
+        shown = [Text(self.instructions, trusted=True), *self._tool_lines(), Text(f"{before}\n\n" if before else ""),
                  Text("Question: ", trusted=True), Text(task.payload["question"])]
         schemas = tuple(map(schema_of, self.tools)) if self._shows("hermes") else ()
         return Observation((Message("user", tuple(part for part in shown if part.text)),), schemas)
@@ -269,7 +269,7 @@ class ToolEnv:
         return tuple(messages)
 
     def _bad_call(self, bad: BadCall) -> Message:
-        """It names tags, which some tokenizers have tokens for, in the place of a tool's output: untrusted as that is."""
+        """It names tags, which some tokenizers have tokens for, in the place of a tool's output: untrusted like it."""
         said = f" It says: {bad.quote}" if bad.quote else ""
         return Message("tool", (Text(f"Error: {bad.complaint}{said}"),), None, f"t{self._attempt.turn}c{bad.index}")
 
@@ -330,8 +330,9 @@ def _check(task: Task) -> None:
     payload = task.payload
     texts = {name: payload.get(name, []) for name in ("answers", "support")}
     if not isinstance(payload.get("question"), str) or not all(
-            isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value) for value in texts.values()):
-        raise EnvError(f"the payload of a task with tools holds a question (text), answers and support (lists of text); "
+            isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+            for value in texts.values()):
+        raise EnvError("the payload of a task with tools holds a question (text), answers and support (lists of text); "
                        f"task {task.id!r} has {dict(payload)}")
 
 

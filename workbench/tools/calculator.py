@@ -64,8 +64,8 @@ def evaluate(expression: str) -> Number:
 
 
 # A number stands alone (1if and 0x1f are no numbers here); nothing of Python but these signs comes through.
-_TOKENS = re.compile(r"(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])|[A-Za-z_]\w*|\*\*|//|<<|>>|[-+*/%(),&|~]|[ \t\n])*",
-                     re.ASCII)
+_TOKENS = re.compile(
+    r"(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])|[A-Za-z_]\w*|\*\*|//|<<|>>|[-+*/%(),&|~]|[ \t\n])*", re.ASCII)
 
 
 def _tree(expression: str) -> ast.expr:

@@ -208,8 +208,8 @@ class Tags:
         inside = str(arguments[argument]) if argument else json.dumps(dict(arguments), ensure_ascii=False)
         text = f"{_thought(self.think, thought)}<{name}>{inside}</{name}>"
         if self.parse(text).calls != (ToolCall(name, dict(arguments)),):
-            raise ToolError(f"the call {name}({shown(inside)}) cannot be written as tags: its own tags, outer spaces or "
-                            "nothing at all stand between them")
+            raise ToolError(f"the call {name}({shown(inside)}) cannot be written as tags: its own tags, outer spaces "
+                            "or nothing at all stand between them")
         return text
 
     def write_answer(self, text: str, thought: str = "") -> str:

@@ -77,8 +77,8 @@ def hints_of(function: Callable) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError, AttributeError) as error:
-        raise ToolError(f"tool {getattr(function, '__name__', function)!r}: its annotations cannot be read ({error}); use "
-                        "types that its module imports") from None
+        raise ToolError(f"tool {getattr(function, '__name__', function)!r}: its annotations cannot be read ({error}); "
+                        "use types that its module imports") from None
 
 
 def schema_of_type(hint: Any, where: str, depth: int = 0) -> dict[str, Any]:
@@ -115,7 +115,8 @@ def _schema_of_fields(hint: type, where: str, depth: int) -> dict[str, Any]:
     hints, fields = hints_of(hint), [field for field in dataclasses.fields(hint) if field.init]
     return {
         "type": "object",
-        "properties": {field.name: schema_of_type(hints[field.name], f"{where}.{field.name}", depth) for field in fields},
+        "properties": {field.name: schema_of_type(hints[field.name], f"{where}.{field.name}", depth)
+                       for field in fields},
         "required": [field.name for field in fields
                      if field.default is field.default_factory is dataclasses.MISSING],
         "additionalProperties": False,
@@ -241,8 +242,8 @@ def _check_reference(reference: Any, schema: dict[str, Any], where: str) -> None
         elif isinstance(place, dict) and step in place:
             place = place[step]
         else:
-            raise ToolError(f"{where}: its parameters refer to {shown(reference)}, which is no place in them; a $ref is "
-                            "written #/$defs/NAME and stays inside the schema")
+            raise ToolError(f"{where}: its parameters refer to {shown(reference)}, which is no place in them; a $ref "
+                            "is written #/$defs/NAME and stays inside the schema")
 
 
 # ------------------------------------------------------------------------------------------------ arguments
