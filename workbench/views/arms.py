@@ -70,6 +70,8 @@ def about(table: Facts) -> str:
     if ran:
         said += (f", {words.count(table['steps'], 'step')} each; {table['tasks']} held-out tasks; "
                  f"{table['cpu_seconds'] / 60:.0f} CPU-minutes")
+    if table["all"]:
+        said += "; for all " + ", ".join(f"{key} = {value}" for key, value in table["all"].items())
     codes = table["code"]
     return said + (f"; code {codes[0]}" if len(codes) == 1 else f"; made by different code: {', '.join(codes)}"
                    if codes else "")
@@ -85,20 +87,19 @@ def arm_lines(table: Facts) -> list[list[str]]:
 
 def _start_lines(table: Facts) -> list[list[str]]:
     """What was measured before training. Random play and the solver stand once where they are the same everywhere."""
-    lines, seen = [], {}
+    untrained, others = [], {}
     for label, start in table["starts"].items():
         by_policy: dict[str, dict[str, Facts]] = {}
         for row in start["rows"]:
             by_policy.setdefault(row["policy"], {})[row["mode"]] = row
         for policy, modes in by_policy.items():
-            cells = [_share(modes.get("sampled")), "", "", _share(modes.get("greedy")), ""]
+            cells = (_share(modes.get("sampled")), "", "", _share(modes.get("greedy")), "")
             if policy == "untrained":
-                lines.append([label, *cells])
-            elif cells not in seen.setdefault(policy, []):
-                seen[policy].append(cells)
-    several = {policy: len(found) > 1 for policy, found in seen.items()}
-    return [*([NEIGHBOURS.get(policy, policy) + (f" ({i + 1})" if several[policy] else ""), *cells]
-              for policy, found in seen.items() for i, cells in enumerate(found)), *lines]
+                untrained.append([label, *cells])
+            else:
+                others.setdefault(policy, {}).setdefault(cells, label)
+    return [*([NEIGHBOURS.get(policy, policy) + (f", where it begins {label}" if len(found) > 1 else ""), *cells]
+              for policy, found in others.items() for cells, label in found.items()), *untrained]
 
 
 def _share(row: Facts | None) -> str:
