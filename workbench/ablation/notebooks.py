@@ -25,8 +25,8 @@ def run_notebook(notebook: Path, output: Path, parameters: Mapping[str, Any], *,
     in words why not.
 
     `cwd`: the kernel's working directory; `cell_limit_s`: wall seconds that one cell may take. Raises ConfigError for a
-    parameter that the notebook does not have (papermill only warns), WorkbenchError where papermill is missing, StoreError
-    for what the disk refuses.
+    parameter that the notebook does not have (papermill only warns), WorkbenchError where papermill is missing,
+    StoreError for what the disk refuses.
     """
     papermill = _papermill()
     notebook, output = Path(os.path.abspath(notebook)), Path(os.path.abspath(output))

@@ -144,8 +144,8 @@ def _starts(plan: Plan, arms: Facts) -> dict[str, Any]:
             known = starts.setdefault(plan.arm(name).start, {"rows": facts["rows"], "from": f"{name}, seed {seed}"})
             if known["rows"] != facts["rows"]:
                 raise DataError(f"{name}, seed {seed}, and {known['from']} are both said to begin as "
-                                f"{plan.arm(name).start!r}, but differ before any training: another policy, other tasks "
-                                "or other code. Run them again, or give them different starts")
+                                f"{plan.arm(name).start!r}, but differ before any training: another policy, other "
+                                "tasks or other code. Run them again, or give them different starts")
     return starts
 
 

@@ -124,8 +124,8 @@ def _arm_line(arm: Facts) -> list[str]:
 
 
 def comparison_words(table: Facts) -> str:
-    return ("Differences, the first minus the second, sampled, seed by seed on the same tasks; [95 %]: the wider of the "
-            "interval over tasks and the one over seeds")
+    return ("Differences, the first minus the second, sampled, seed by seed on the same tasks; [95 %]: the wider of "
+            "the interval over tasks and the one over seeds")
 
 
 def comparison_lines(table: Facts) -> list[list[str]]:
