@@ -11,7 +11,8 @@ from workbench.views.curve_pictures import figure, plain, png_of, tidy
 
 # (metric, title, whether on a logarithmic scale)
 PANELS = (("success", "success of the step's own attempts; dots: held out", False),
-          ("turns", "turns of an attempt", False), ("entropy", "entropy, nats per token", False), ("grad_norm", "gradient norm", True))
+          ("turns", "turns of an attempt", False), ("entropy", "entropy, nats per token", False),
+          ("grad_norm", "gradient norm", True))
 LOOKS = (("#0072b2", "-"), ("#d55e00", "--"), ("#00734f", "-."), ("#8a5fa8", (0, (1, 1.2))), ("#7a6a00", (0, (6, 2))),
          ("#06283f", (0, (3, 1, 1, 1))), ("#b84a00", (0, (2, 2))), ("#5a6775", (0, (8, 2, 1, 2))))
 
