@@ -92,6 +92,7 @@ class _Attempt:
     turns: list[Turn] = field(default_factory=list)
     pending: Turn | None = None  # an action that the environment has not answered yet
     state_key: str | None = None
+    if_cut: dict[str, float] = field(default_factory=dict)  # the outcome, should a limit of ours end it now
     result: Trajectory | None = None
 
     def finish(self, reason: StopReason, error: str | None = None) -> None:
@@ -99,11 +100,13 @@ class _Attempt:
             self.turns.append(self.pending)
             self.pending = None
         last = self.turns[-1].info if self.turns else {}
+        parts = self.if_cut if reason in (StopReason.CONTEXT_FULL, StopReason.MAX_TURNS) else {}
         self.result = Trajectory(
             task=self.task, attempt=self.number, dynamics_seed=self.dynamics_seed,
             first_observation=self.first_observation, turns=tuple(self.turns),
             segments=self.conversation.segments if self.conversation is not None else (),
             stop_reason=reason, scored=not reason.is_fault, error=error,
+            outcome=sum(parts.values()) if parts else None, outcome_parts=parts,
             success=None if reason.is_fault else bool(last["success"]) if "success" in last else None,
         )
 
@@ -208,11 +211,12 @@ class _Collector:
 
     def on_step(self, attempt: _Attempt, result: StepResult) -> None:
         try:
-            answered = finished_turn(attempt.pending, result)
+            answered, if_cut = finished_turn(attempt.pending, result), _parts(result.if_cut)
         except WorkbenchError as error:
             return self.end(attempt, StopReason.ENV_ERROR, str(error))
         attempt.pending = None
         attempt.turns.append(answered)
+        attempt.if_cut = if_cut
         if result.terminated:
             return self.end(attempt, StopReason.TERMINATED)
         if result.truncated:
@@ -247,8 +251,9 @@ class _Collector:
 def finished_turn(action: Turn, result: StepResult) -> Turn:
     """The finished exchange, in plain values. Raises EnvError or StoreError for numbers and facts that could be neither
     added up nor stored: a broken environment ends its own attempt and not the run (law 10)."""
-    if not isinstance(result.info, Mapping) or not isinstance(result.reward_parts, Mapping):
-        raise EnvError(f"a StepResult names its info and reward_parts, got {result.info!r} and {result.reward_parts!r}")
+    for name in ("info", "reward_parts", "if_cut"):
+        if not isinstance(getattr(result, name), Mapping):
+            raise EnvError(f"{name} of a StepResult holds values by name, got {getattr(result, name)!r}")
     info = plain(result.info, "info of a StepResult")
     moves = info.get("moves", [])
     if not isinstance(moves, list) or not all(isinstance(move, str) for move in moves):
@@ -259,9 +264,13 @@ def finished_turn(action: Turn, result: StepResult) -> Turn:
         action.index, action.text, action.finish, moves=tuple(moves), tool_calls=_calls(result.tool_calls),
         reply=result.observation.messages,
         reward=None if result.reward is None else _number(result.reward, "reward"),
-        reward_parts={name: _number(value, f"reward part {name!r}") for name, value in result.reward_parts.items()},
+        reward_parts=_parts(result.reward_parts),
         state_key=action.state_key, info=info,
     )
+
+
+def _parts(parts: Mapping[str, Any]) -> dict[str, float]:
+    return {name: _number(value, f"reward part {name!r}") for name, value in parts.items()}
 
 
 def _calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:

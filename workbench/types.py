@@ -111,7 +111,8 @@ class StepResult:
     `reward` is what this turn earned (None: could not be scored); `reward_parts` names what it is made of and sums to
     it. `terminated`: the task is over. `truncated`: a limit of the environment ran out. `info` is for people: JSON
     values such as `success` (bool), `moves` (list), `valid_format` (bool), `state` (text drawn in views). `tool_calls`
-    are the calls that the action was read as, in its order.
+    are the calls that the action was read as, in its order. `if_cut`: what the attempt as a whole earns, by named parts,
+    should a limit that the environment does not know (turns, context) end it here; it is then the outcome.
     """
 
     observation: Observation
@@ -121,6 +122,7 @@ class StepResult:
     truncated: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
     tool_calls: tuple[ToolCall, ...] = ()
+    if_cut: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tool_calls", tuple(self.tool_calls))

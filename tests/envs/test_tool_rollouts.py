@@ -187,6 +187,18 @@ def test_many_fuzzed_replies_through_every_chat(family):
 # ------------------------------------------------------------------------------------------------ credit
 
 
+@pytest.mark.parametrize(("rewards", "outcome"), [
+    (AnswerRewards(rule="agent-r1"), -0.5), (AnswerRewards(no_answer=-0.7), -0.7), (AnswerRewards(), None)])
+def test_a_full_context_is_no_way_out_of_the_penalty_for_no_answer(rewards, outcome):
+    asking = Asking(rewards=rewards, question="Where?")
+    whole, _ = rolled("qwen3", ((find("velo"), answer("no")),), asking)
+    room = len(whole[0].segments[0]) - 12  # the call fits, and its result does not
+    cut, _ = rolled("qwen3", ((find("velo"), answer("no")),), asking, max_context=room)
+    assert cut[0].stop_reason is StopReason.CONTEXT_FULL and len(cut[0].turns) == 1
+    assert cut[0].outcome == outcome and cut[0].reward == (outcome or 0.0)
+    assert Batch.from_groups([cut]).reward_N.item() == cut[0].reward
+
+
 @pytest.mark.parametrize("algorithm", [GRPO(), PPO(), ReinforcePP()], ids=lambda algorithm: algorithm.name)
 @pytest.mark.parametrize("history", ["append", "fresh"])
 def test_no_reward_is_lost_on_the_way_to_an_algorithm(algorithm, history):

@@ -181,7 +181,8 @@ class ToolEnv:
             paid=(*attempt.paid, *new), past=attempt.past + self._remembered(calls, results),
             history=_digest(attempt.history, [message.text for message in messages] or [action_text]))
         return StepResult(Observation(messages), None if parts is None else sum(parts.values()), parts or {},
-                          terminated=answered, truncated=finished and not answered, info=info, tool_calls=calls)
+                          terminated=answered, truncated=finished and not answered, info=info, tool_calls=calls,
+                          if_cut=self._if_cut())
 
     def close(self) -> None:
         """Give back what tools hold: worker processes and connections."""
@@ -236,6 +237,15 @@ class ToolEnv:
         if answer_in_order and calls_in_order:
             return {"answer": float(exact_match(parsed.answer, self.golds)), "format": 0.0}
         return {"answer": 0.0, "format": (answer_in_order + calls_in_order) / 2 - 1.0}
+
+    def _if_cut(self) -> dict[str, float]:
+        """What is due for the missing answer, should the context be full before the turns run out: no way out of a
+        penalty."""
+        if self._attempt.finished or not self.golds:
+            return {}
+        if self.rewards.rule == "agent-r1":
+            return {"format": self._attempt.in_order / 2 - 1.0}
+        return {"answer": float(self.rewards.no_answer)} if self.rewards.no_answer else {}
 
     def _answer_value(self, parsed: ParsedTurn) -> float:
         if parsed.answer is None:

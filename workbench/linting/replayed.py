@@ -134,6 +134,10 @@ def _end_differs(family: EnvFamily, trajectory: Trajectory, result: StepResult) 
         return last, f"it ended as {stop.value}, and replayed the environment would go on", "error"
     if stop is StopReason.MAX_TURNS and len(trajectory.turns) != family.max_turns:
         return last, f"it ended for {family.max_turns} turns, and has {len(trajectory.turns)}", "error"
+    if stop in (StopReason.CONTEXT_FULL, StopReason.MAX_TURNS):
+        owed = float(sum(result.if_cut.values())) if result.if_cut else None
+        if not _same(trajectory.outcome, owed):
+            return last, f"a limit cut it, which pays {owed}; the outcome recorded is {trajectory.outcome}", "error"
     success = result.info.get("success")
     if trajectory.success is not None and success is not None and trajectory.success != bool(success):
         return last, f"success recorded: {trajectory.success}; replayed: {bool(success)}", "error"

@@ -51,7 +51,7 @@ def _result(result: StepResult | None) -> dict | None:
     if result is None:
         return None
     held = {name: plain(getattr(result, name), f"{name} of a StepResult")
-            for name in ("reward", "reward_parts", "terminated", "truncated", "info")}
+            for name in ("reward", "reward_parts", "terminated", "truncated", "info", "if_cut")}
     calls = [[call.name, plain(call.arguments, "arguments of a ToolCall"), call.call_id] for call in result.tool_calls]
     return {"observation": _observation(result.observation), **held, "tool_calls": calls}
 
