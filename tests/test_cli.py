@@ -250,7 +250,7 @@ def pretend(runs):
 def test_one_seed_that_did_not_learn_makes_it_1(workbench, trained, monkeypatch, answers, status):
     judged = demo_cell.verdict(open_run(trained).evaluations()["step-00000002"])
     verdicts = iter(answers.values())
-    monkeypatch.setattr(demo_cell, "verdict", lambda report: judged | {"learned": next(verdicts)})
+    monkeypatch.setattr(demo_cell, "verdict", lambda report, goal: judged | {"learned": next(verdicts)})
     monkeypatch.setattr(commands, "_train_with_progress", pretend(dict.fromkeys(answers, open_run(trained))))
     found, out, _ = workbench("demo", "--seeds", *answers, "--out", "runs/demo")
     assert found == status and ("NOT learned: seed 1" in out) == (status == 1)

@@ -1,16 +1,18 @@
 """No result without its neighbours (law 12): the same tasks, paired, faults and unscored attempts counted as what they are."""
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from workbench.cells.demo import verdict
+from workbench.cells.demo import RIVALS, Goal, goal_of, rival_config, rivals_of, verdict
 from workbench.envs import FrozenLake
 from workbench.envs import tasks as env_tasks
 from workbench.errors import ConfigError, DataError, EnvError
 from workbench.evaluation import (MODES, EvaluationConfig, Score, compare, evaluate_baselines, evaluate_policy, report,
                                   score_trajectories)
 from workbench.collect import CollectConfig
+from workbench.config import load_config
 from workbench.metrics import rollout_metrics
 from workbench.types import Group, Observation, StopReason, Task, Trajectory, Turn
 
@@ -79,6 +81,26 @@ def test_the_demo_says_no_when_a_single_condition_fails(change, broken):
     failed = [check for check, held in judged["checks"].items() if not held]
     assert judged["learned"] == (broken is None)
     assert (not failed) if broken is None else (len(failed) == 1 and broken in failed[0])
+
+
+def test_a_goal_is_a_condition_more_and_only_the_plain_search_has_one():
+    reached = verdict(table(trained=46), Goal(sampled=0.4, greedy=0.6))
+    missed = verdict(table(trained=60), Goal(sampled=0.9, greedy=0.6))
+    assert len(reached["checks"]) == len(missed["checks"]) == 6 and not missed["learned"]
+    assert [check for check, held in missed["checks"].items() if not held] == ["sampled success is at least 90 %"]
+    assert goal_of(load_config("search")) == Goal(0.8, 0.9)
+    assert goal_of(load_config("search-hard")) is goal_of(load_config("frozenlake")) is None
+
+
+def test_rivals_get_the_same_questions_put_otherwise_and_as_many_attempts():
+    config = load_config("search", {"seed": 2})
+    assert rivals_of(load_config("frozenlake")) == rivals_of(load_config("search", {"env.context": "rag"})) == ()
+    for name in rivals_of(config):
+        rival = rival_config(config, name)
+        assert rival.env.context == RIVALS[name] != "search" and rival.seed == 2
+        assert replace(rival.train, max_empty_steps=5) == config.train and rival.learner == config.learner
+        held_out = [env_tasks(each.env, "held-out", 5) for each in (config, rival)]
+        assert held_out[0] == held_out[1]
 
 
 def test_baselines_play_the_very_tasks_and_dynamics_that_policies_play():

@@ -26,8 +26,9 @@ from workbench.envs.sokoban_levels import level_from_rows
 from workbench.errors import ConfigError, DataError, PolicyError
 from workbench.fine_tuning import FineTuning, accumulate_gradient, by_length, fine_tune
 from workbench.pretrain import (
-    RECIPES, demonstrate, encode, new_model, pretrain, recipe_named, tokenizer_of, training_task,
+    RECIPES, demonstrate, encode, example, new_model, pretrain, recipe_named, tokenizer_of, training_task,
 )
+from workbench.qa.worlds import world
 from workbench.shipped import CHECKSUMS, POLICIES, PROVENANCE, check_shipped, verify_checksums
 from workbench.tiny_tokenizer import CHAT_TEMPLATE, CONTROL_TOKENS, TAG_TOKENS, build_tokenizer
 
@@ -89,7 +90,7 @@ def test_provenance_states_this_recipe_and_success_with_its_neighbours(name):
     for row in ("sampled", "greedy", "random", "solver"):
         assert success[row]["low"] <= success[row]["success"] <= success[row]["high"]
         assert success[row]["successes"].count("1") == round(success[row]["success"] * 512)
-    assert success["sampled"]["valid_format"] > 0.85
+    assert success["sampled"]["valid_format"] > 0.8
 
 
 def test_shipped_policy_loads_plainly_and_speaks_the_format(shipped):
@@ -99,14 +100,16 @@ def test_shipped_policy_loads_plainly_and_speaks_the_format(shipped):
     family, task = training_task(RECIPES[name].env, 99, 0)
     observation = family.make().reset(task, 0)
     messages = [{"role": m.role, "content": m.text} for m in observation.messages]
-    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=False)
+    ids = tokenizer.apply_chat_template(messages, tools=list(observation.tools) or None, add_generation_prompt=True,
+                                        return_tensors="pt", return_dict=False)
     out = model.float().generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=48, do_sample=False)
     text = tokenizer.decode(out[0, ids.shape[1]:], skip_special_tokens=True)
-    assert "<answer>" in text and int(out[0, -1]) == tokenizer.eos_token_id
+    assert ("<tool_call>" if observation.tools else "<answer>") in text and int(out[0, -1]) == tokenizer.eos_token_id
 
 
 @pytest.mark.parametrize(("name", "preset", "least", "most"), [
-    ("frozenlake-tiny", "frozenlake", 0.1, 0.5), ("sokoban-tiny", "sokoban", 0.0, 0.25)])
+    ("frozenlake-tiny", "frozenlake", 0.1, 0.5), ("sokoban-tiny", "sokoban", 0.0, 0.25),
+    ("search-tiny", "search", 0.0, 0.15)])
 def test_success_of_a_shipped_policy_is_what_provenance_states(name, preset, least, most):
     """A quick, smaller version of `workbench pretrain NAME --check --quick`; random play lies where it should."""
     report = check_shipped(name, preset, num_tasks=48, remake=None)
@@ -165,6 +168,39 @@ def test_names_of_the_bandit_are_one_token_in_the_prompt_and_in_the_answer(shipp
         ids = tokenizer.encode(f"Arms: {arm}, x<answer>{arm}</answer>", add_special_tokens=False)
         token, = tokenizer.encode(arm, add_special_tokens=False)
         assert ids.count(token) == 2, arm
+
+
+def test_a_name_is_its_syllables_wherever_it_stands_and_frames_of_json_are_one_token(shipped):
+    name, _, tokenizer = shipped
+    if name != "search-tiny":
+        return
+    here = world("plain", 0)
+    for entity in (*here.names["resident"][:200], *here.names["country"]):
+        own = tokenizer.encode(entity, add_special_tokens=False)
+        assert len(own) == len(entity) // 2, entity
+        for text in (f"Who is {entity}?", f"{entity}: {entity} lives in {entity}.", json.dumps({"query": entity})):
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            at = [i for i in range(len(ids)) if ids[i:i + len(own)] == own]
+            assert len(at) == text.count(entity), (entity, text)
+    text = PRESETS["world-qa"].make().format.write_call("search", {"query": "Zumi"})
+    pieces = [tokenizer.decode([i]) for i in tokenizer.encode(text, add_special_tokens=False)]
+    assert pieces == ["<tool_call>", "\n", '{"name": "', "search", '", "arguments": {"', "query", '": "', "Zu", "mi",
+                      '"}}', "\n", "</tool_call>"]
+
+
+def test_a_copying_exercise_is_trained_from_its_second_time_on():
+    recipe = RECIPES["search-tiny"]
+    tokenizer = tokenizer_of(replace(recipe, tokenizer_transcripts=2))
+    chat = ChatFormat.from_tokenizer(tokenizer)
+    ids, trained = example(recipe, 0, 3, chat, tokenizer)
+    period = int(np.argmax(trained)) - 1
+    assert 12 <= period < 40 and trained[period + 1:].all() and not trained[:period + 1].any()
+    assert (ids[period:] == ids[:-period]).all()
+    text = tokenizer.decode(ids).lower()
+    assert all(text[at:at + 2] in recipe.syllables for at in range(0, len(text), 2))
+    after = recipe.copying * recipe.tuning.batch  # then come the transcripts, from the first one on
+    lesson, expected = example(recipe, 0, after, chat, tokenizer), encode(demonstrate(recipe, 0, 0), chat, tokenizer)
+    assert all((a == b).all() for a, b in zip(lesson, expected))
 
 
 def test_tags_survive_decoding_and_control_tokens_do_not(lake_tokenizer):
@@ -356,7 +392,8 @@ def test_exactly_what_the_demonstrator_wrote_is_trained(name):
         rendered.append({"role": "assistant", "content": action})
         if shown is not None:
             rendered += [{"role": m.role, "content": m.text} for m in shown.messages]
-    expected = tokenizer.apply_chat_template(rendered, tokenize=False)
+    expected = tokenizer.apply_chat_template(rendered, tools=list(transcript.observations[0].tools) or None,
+                                             tokenize=False)
     assert tokenizer.decode(ids) + "\n" == expected
 
 

@@ -20,7 +20,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,15 +35,19 @@ from workbench.demonstrations import (
 from workbench.envs import PRESETS, tasks
 from workbench.envs.bandit import Bandit
 from workbench.envs.base import EnvFamily
+from workbench.envs.world_qa import WorldQA
 from workbench.errors import ConfigError
 from workbench.fine_tuning import FineTuning, fine_tune
+from workbench.qa.worlds import SYLLABLES
+from workbench.search_demonstrator import SearchDemonstrator
 from workbench.seeds import rng_at, seed_of
 from workbench.shipped import CHECKSUMS, PROVENANCE, CheckReport, check_shipped, checksums, measure
 from workbench.tiny_tokenizer import build_tokenizer
 from workbench.types import Observation, Sampling, Task
 from workbench.writer import make_folder, write_file
 
-TOKENIZER_TRANSCRIPTS = 400
+QUESTIONS_A_WORLD = 16   # a world costs a few hundredths of a second to make
+FRESH_WORLDS = 1_000     # demonstrations are about worlds from this seed on: neither held out nor trained on later
 
 
 class Demonstrator(Protocol):
@@ -54,10 +58,15 @@ class Demonstrator(Protocol):
 
 @dataclass(frozen=True)
 class Lesson:
-    """So many optimizer steps on the transcripts of one demonstrator."""
+    """So many optimizer steps on the transcripts of one demonstrator.
+
+    `all_tokens` trains on prompts and replies too, not only on what the demonstrator wrote: whoever must copy names that
+    it has never seen learns that sooner from every place where a name comes again.
+    """
 
     steps: int
     demonstrator: Demonstrator
+    all_tokens: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,9 @@ class Recipe:
 
     `env`: a preset of `workbench.envs`, to demonstrate in. `config`: a preset of `workbench.config`, to evaluate in.
     `lessons` follow each other in one run: first the skill, shown well, then the habits that rewards are to sort out.
-    `words` become single tokens even where demonstrations hardly use them.
+    `words` become single tokens even where demonstrations hardly use them; `syllables`, `json`: see `build_tokenizer`.
+    `contexts` are the shares of the transcripts in which a question is put otherwise than with tools on offer. `copying`
+    steps come before all lessons, on strings of random syllables that are repeated: see `copying_exercise`.
     """
 
     name: str
@@ -75,6 +86,11 @@ class Recipe:
     lessons: tuple[Lesson, ...]
     tuning: FineTuning = FineTuning()
     words: tuple[str, ...] = ()
+    syllables: tuple[str, ...] = ()
+    json: bool = False
+    contexts: tuple[tuple[str, float], ...] = ()
+    copying: int = 0
+    tokenizer_transcripts: int = 400
     vocab_limit: int = 640
     hidden: int = 128
     layers: int = 3
@@ -87,14 +103,18 @@ class Recipe:
     def steps(self) -> int:
         return sum(lesson.steps for lesson in self.lessons)
 
-    def demonstrator_at(self, index: int) -> Demonstrator:
-        """Who plays problem number `index`: the lesson that its step belongs to; the last one from there on."""
+    def lesson_at(self, index: int) -> Lesson:
+        """The lesson that the step of problem number `index` belongs to; the last one from there on."""
         step = index // self.tuning.batch
         for lesson in self.lessons:
             if step < lesson.steps:
-                return lesson.demonstrator
+                return lesson
             step -= lesson.steps
-        return self.lessons[-1].demonstrator
+        return self.lessons[-1]
+
+    def demonstrator_at(self, index: int) -> Demonstrator:
+        """Who plays problem number `index`."""
+        return self.lesson_at(index).demonstrator
 
 
 RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (
@@ -106,6 +126,10 @@ RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (
         Lesson(250, SokobanDemonstrator()))),
     Recipe("bandit-tiny", "bandit", "bandit", words=SAFE_NAMES + BOLD_NAMES, lessons=(
         Lesson(1000, BanditDemonstrator()),)),
+    Recipe("search-tiny", "world-qa", "search", syllables=SYLLABLES, json=True, copying=100, tokenizer_transcripts=60,
+           contexts=(("closed", 0.03), ("rag", 0.04), ("gold", 0.05)), tuning=FineTuning(batch=16, fall=0.65), lessons=(
+               Lesson(520, SearchDemonstrator(early=0.02, stray=0.04, misread=0.0, slip=0.0)),
+               Lesson(180, SearchDemonstrator()))),
 )}
 
 
@@ -128,12 +152,22 @@ class Transcript:
     success: bool
 
 
-def training_task(env: str, seed: int, index: int) -> tuple[EnvFamily, Task]:
+def training_task(env: str, seed: int, index: int, contexts: Sequence[tuple[str, float]] = ()
+                  ) -> tuple[EnvFamily, Task]:
     """Problem number `index`, of the training split, with the family that it is played in.
 
-    The bandit's names change from problem to problem, so that the policy learns to read them, not to recite a few.
+    The bandit's names change from problem to problem, so that the policy learns to read them, not to recite a few; and so
+    do the worlds that questions are about, from one handful of questions to the next. `contexts`: as in Recipe.
     """
     family = PRESETS[env]
+    if isinstance(family, WorldQA):
+        drawn = rng_at(seed, "pretrain.context", index).random()
+        for context, share in contexts:
+            if 0 <= drawn < share:
+                family = replace(family, context=context)
+            drawn -= share
+        world = FRESH_WORLDS + seed_of(seed, "pretrain.world", index // QUESTIONS_A_WORLD) % 10 ** 9
+        return family, family.task_in(world, seed_of(seed, "pretrain.task", index))
     if isinstance(family, Bandit):
         names = any_arms(rng_at(seed, "pretrain.names", index))
         family = replace(family, names=names, heldout_names=names)
@@ -143,7 +177,7 @@ def training_task(env: str, seed: int, index: int) -> tuple[EnvFamily, Task]:
 
 def demonstrate(recipe: Recipe, seed: int, index: int) -> Transcript:
     """Let the lesson's demonstrator play problem number `index`. A pure function of its arguments."""
-    family, task = training_task(recipe.env, seed, index)
+    family, task = training_task(recipe.env, seed, index, recipe.contexts)
     env, rng = family.make(), rng_at(seed, "pretrain.demonstrator", recipe.env, index)
     observations, actions, success = [env.reset(task, seed_of(seed, "pretrain.dynamics", index))], [], False
     for _ in range(family.max_turns):
@@ -170,15 +204,40 @@ def encode(transcript: Transcript, chat: ChatFormat, tokenizer: Any) -> tuple[np
     return segment.token_ids, segment.eligible
 
 
+def example(recipe: Recipe, seed: int, index: int, chat: ChatFormat, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
+    """What number `index` of the whole run teaches: (token ids [T], True where they are trained [T])."""
+    number = index - recipe.copying * recipe.tuning.batch
+    if number < 0:
+        return copying_exercise(recipe, seed, index, tokenizer)
+    ids, written = encode(demonstrate(recipe, seed, number), chat, tokenizer)
+    return ids, np.ones_like(written) if recipe.lesson_at(number).all_tokens else written
+
+
+def copying_exercise(recipe: Recipe, seed: int, index: int, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
+    """A string of random syllables, said again and again; trained from the second time on.
+
+    The only way to foretell it is to look up what followed the same syllable before, which is what copying a name that
+    was never seen takes. From transcripts alone a tiny model learns that late: names are a few tokens among many.
+    """
+    rng = rng_at(seed, "pretrain.copying", index)
+    capitals = [syllable.capitalize() for syllable in recipe.syllables]
+    known = tokenizer.convert_tokens_to_ids([*recipe.syllables, *capitals])
+    once = rng.choice(known, size=int(rng.integers(12, 40))).astype(np.int32)
+    ids = np.concatenate([once, once, once])[:90]
+    return ids, np.arange(len(ids)) > len(once)
+
+
 def tokenizer_of(recipe: Recipe) -> Any:
     """The recipe's tokenizer, trained on what its environment and demonstrator say: the same one for every seed."""
     texts = []
-    for index in range(TOKENIZER_TRANSCRIPTS):
+    for index in range(recipe.tokenizer_transcripts):
         # One in so many, so that all lessons are heard.
-        transcript = demonstrate(recipe, 0, index * recipe.steps * recipe.tuning.batch // TOKENIZER_TRANSCRIPTS)
+        transcript = demonstrate(recipe, 0, index * recipe.steps * recipe.tuning.batch // recipe.tokenizer_transcripts)
         texts += [message.text for shown in transcript.observations for message in shown.messages]
+        texts += [json.dumps(schema) for shown in transcript.observations for schema in shown.tools]
         texts += transcript.actions
-    return build_tokenizer(texts, vocab_size=recipe.vocab_limit, words=recipe.words)
+    return build_tokenizer(texts, vocab_size=recipe.vocab_limit, words=recipe.words, syllables=recipe.syllables,
+                           json=recipe.json)
 
 
 # ------------------------------------------------------------------------------------------------ making
@@ -220,8 +279,8 @@ def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: 
         chat = ChatFormat.from_tokenizer(tokenizer)
         model = new_model(recipe, tokenizer, seed)
         say(f"{name}: {sum(p.numel() for p in model.parameters()):,} weights, {len(tokenizer)} tokens, seed {seed}")
-        losses = fine_tune(model, lambda index: encode(demonstrate(recipe, seed, index), chat, tokenizer),
-                           recipe.steps, recipe.tuning, say=say)
+        losses = fine_tune(model, lambda index: example(recipe, seed, index, chat, tokenizer),
+                           recipe.copying + recipe.steps, recipe.tuning, say=say)
     cpu_seconds = time.process_time() - began
     _save(model, tokenizer, out)
     habits = range(recipe.steps * recipe.tuning.batch, recipe.steps * recipe.tuning.batch + 512)
@@ -238,10 +297,14 @@ def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: 
 
 
 def stated_recipe(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as JSON values, with the kind of each lesson's demonstrator."""
-    tree = asdict(recipe)
+    """The recipe as JSON values, with the kind of each lesson's demonstrator. What came with the policies that call tools
+    is left out where a recipe does not use it: the others are stated as they were when they were made."""
+    unused = {"syllables": (), "json": False, "contexts": (), "copying": 0, "tokenizer_transcripts": 400}
+    tree = {key: value for key, value in asdict(recipe).items() if key not in unused or value != unused[key]}
     for lesson, stated in zip(recipe.lessons, tree["lessons"]):
         stated["demonstrator"] = {"kind": type(lesson.demonstrator).__name__, **stated["demonstrator"]}
+        if not stated["all_tokens"]:
+            del stated["all_tokens"]
     return tree
 
 

@@ -8,9 +8,10 @@ their words are single tokens. Three choices make a 0.6 M-parameter model's life
 * a capitalised word never carries the space before it: `Left` is the same token first, second and last in an answer;
 * ` || ` is one token with both of its spaces.
 
-For policies that call tools two more can be asked for: a run of JSON's quotes, brackets and commas is one token (a call
-costs ten tokens and its arguments, not thirty), and invented names are cut into their syllables, always the same way, so
-that copying a name from a document into a query is copying two or three tokens.
+For policies that call tools two more can be asked for: what stands around the names in a tool's schema and in a call is
+one token (a call costs seven tokens and its argument, not thirty; a schema fifteen, not ninety), and invented names are
+cut into their syllables, always the same way, so that copying a name from a document into a query is copying two or three
+tokens.
 
 The chat template is ChatML without a default system prompt. It renders each message by itself and leaves old thoughts
 where they are, so a conversation can only grow at its end (the append-only law of `workbench.chat`).
@@ -34,8 +35,11 @@ TAG_TOKENS = ("<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</
 # space; a digit; one other visible character with its space; white space.
 PIECES = r" \|\| |[,:.;] (?=[A-Z])| ?[A-Z_√](?![a-z])|[A-Z][a-z]+| ?[a-z]+| ?[0-9]| ?[^\sA-Za-z0-9_√]|\s"
 
-# In front of the others where calls are written: `{"`, `": "`, `"}}`.
-JSON_PIECES = r'["{}\[\]]+(?:[:,] ?["{}\[\]]*)*'
+# In front of the others where tools are called: what JSON says around the names, and the template around that.
+JSON_FRAMES = (
+    'Tools, one JSON schema a line:\n', 'Call one as ', '{"name": ..., "arguments": {...}}',
+    '{"type": "function", "function": {"name": "', '", "description": "', '", "parameters": {"type": "object", "properties": {"',
+    '": {"type": "string"}}, "required": ["', '"]}}}', '{"name": "', '", "arguments": {"', '": "', '"}}')
 
 CHAT_TEMPLATE = """\
 {%- if tools %}
@@ -79,14 +83,15 @@ def build_tokenizer(texts: Iterable[str], *, vocab_size: int = 512, words: Seque
     `vocab_size` is an upper limit that counts the 256 bytes, the control and the tag tokens; training stops earlier
     when every piece of the texts is one token. `words` (and the names of roles) become single tokens however rare they
     are in the texts. So do `syllables`, small and capitalised; capitalised words made of two or more of them are always
-    cut there, as no piece across them is learned. `json`: runs of JSON's punctuation are pieces.
+    cut there, as no piece across them is learned. `json`: JSON_FRAMES are pieces of their own.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(f"{JSON_PIECES}|{PIECES}" if json else PIECES), behavior="isolated"),
+        pre_tokenizers.Split(Regex("|".join((*map(_literally, JSON_FRAMES), PIECES)) if json else PIECES),
+                             behavior="isolated"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
     ])
     core.decoder = decoders.ByteLevel()
@@ -96,8 +101,10 @@ def build_tokenizer(texts: Iterable[str], *, vocab_size: int = 512, words: Seque
     # Tags are cut out: BPE must learn words, not tags, which are added tokens of their own. Words that must be single
     # tokens are said so often that nothing is merged before them.
     sayings = "\n".join(("\n".join((*ROLES, *words)),) * 2_000)
+    if json:
+        sayings += "\n" + "\n".join((*JSON_FRAMES, "") * 600)
     if syllables:  # more often still: a piece such as the `em` of `system`, learned first, would cut `Pema` elsewhere
-        sayings += "\n".join(("", *syllables, *(syllable.capitalize() for syllable in syllables)) * 4_000)
+        sayings += "\n".join(("", *syllables, *(syllable.capitalize() for syllable in syllables)) * 6_000)
     pieces = [COMMON_TEXT] * 2 + [_without_names(_without_tags(text), syllables) for text in texts] + [sayings]
     core.train_from_iterator(pieces, trainer)
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROL_TOKENS])
@@ -120,3 +127,8 @@ def _without_names(text: str, syllables: Sequence[str]) -> str:
         return text
     starts = "|".join(syllable.capitalize() for syllable in syllables)
     return re.sub(rf"\b(?:{starts})(?:{'|'.join(syllables)})+\b", "\n", text)
+
+
+def _literally(text: str) -> str:
+    """A regular expression that matches exactly this. Not `re.escape`: other engines take fewer escapes."""
+    return "".join(f"\\{character}" if character in r"\\.^$*+?{}[]|()" else character for character in text)

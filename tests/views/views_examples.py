@@ -187,6 +187,7 @@ def demo_table(text: str = "trained") -> dict:
         "rise": pair(b=text),
         "training_cpu_seconds": 201.4,
         "rows": [*neighbours(), score("trained", "sampled", 0.55), score("trained", "greedy", 0.58)],
+        "rivals": [{"name": f"no tool {text}", "rows": [*neighbours(), score("trained", "sampled", 0.01)]}],
     }
     other = {**one, "seed": text, "learned": False, "checks": {f"rises {text}": False}}
     return {"learned": False, "seeds": [one, other]}

@@ -37,7 +37,7 @@ PRESETS: Mapping[str, EnvFamily] = MappingProxyType({
     "bandit-rev": Bandit(safe_payout=0.15, names=PAPER_NAMES, heldout_names=PAPER_HELDOUT_NAMES, reversed_names=True),
     "bandit-test": Bandit(names=HELDOUT_NAMES, heldout_names=()),
     "world-qa": WorldQA(),
-    "world-qa-hard": WorldQA(world="hard", documents=3, long_share=0.5, turns=6),
+    "world-qa-hard": WorldQA(world="hard", documents=4, long_share=0.5, turns=6),
 })
 
 __all__ = ["ENVS", "PRESETS", "Bandit", "Env", "EnvFamily", "FrozenLake", "Sokoban", "WorldQA", "split_of", "tasks"]

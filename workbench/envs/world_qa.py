@@ -35,12 +35,7 @@ CONTEXTS = ("search", "closed", "rag", "gold")
 TRAINING_WORLDS = 64   # that the tasks of training are about; held-out worlds come on top
 MOST_CHARACTERS = 400  # of one search
 
-_WORDS = {
-    "search": "Search step by step, one name at a time.",
-    "closed": "Answer at once.",
-    "rag": "Answer from what was found.",
-    "gold": "Answer from what was found.",
-}
+_WORDS = {"search": "Search, then answer", "closed": "Answer", "rag": "Read, then answer", "gold": "Read, then answer"}
 
 
 @dataclass(frozen=True)
@@ -152,7 +147,8 @@ class WorldQA:
 
     @property
     def instructions(self) -> str:
-        return f"{_WORDS[self.context]} Answer like this: <answer>name</answer>\n"
+        """Few words: a tiny policy pays for every one of them in every attempt."""
+        return f"{_WORDS[self.context]} like this: <answer>name</answer>\n"
 
 
 @lru_cache(maxsize=TRAINING_WORLDS + 2 * HELD_OUT_WORLDS)

@@ -90,6 +90,11 @@ SHAPES: Mapping[str, Shape] = MappingProxyType({
 })
 
 
+_TAKEN = frozenset(word.capitalize() for shape in SHAPES.values() for text in (
+    *(chain.question for chain in shape.chains.values()), *(relation.sentence for relation in shape.relations.values()))
+    for word in text.rstrip("?.").split())
+
+
 @dataclass(frozen=True)
 class Question:
     """`path`: the names from the one asked about to the answer; `support`: the documents that tell its steps."""
@@ -153,7 +158,7 @@ def split_of_name(name: str) -> str:
     return "held-out" if seed_of("world.name", name) % _HELD_OUT_NAMES == 0 else "train"
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=96)  # all that training and evaluation ask about
 def world(kind: str, seed: int) -> World:
     """The world of this shape and seed: the same in every process, for ever."""
     if kind not in SHAPES:
@@ -176,11 +181,12 @@ def _facts(relation: Relation, names: Mapping[str, tuple[str, ...]], rng: np.ran
 
 
 def invented_names(count: int, split: str, rng: np.random.Generator) -> list[str]:
-    """`count` different names of two or three syllables, all of one split: `Zoru`, `Mipake`."""
+    """`count` different names of two or three syllables, all of one split: `Zoru`, `Mipake`. No word of a question or a
+    sentence is a name: whoever were called Live would be found by every question about where somebody lives."""
     found: dict[str, None] = {}
     while len(found) < count:
         for first, second, third, long in rng.integers((70, 70, 70, 2), size=(2 * count, 4)):
             name = (SYLLABLES[first] + SYLLABLES[second] + (SYLLABLES[third] if long else "")).capitalize()
-            if split_of_name(name) == split:
+            if name not in _TAKEN and split_of_name(name) == split:
                 found[name] = None
     return list(found)[:count]

@@ -23,6 +23,8 @@ NEEDED = ("policy", "mode", "n", "success", "success_low", "success_high")
 PASSES = "at least one of k attempts at a task succeeds (pass@k, unbiased, 95 % interval over tasks)"
 BAR = 220  # pixels of the scale from 0 to 1
 COLOURS = {"random": m.GREY, "untrained": "#8a5fa8", "solver": m.GREEN}
+RIVALS = "the same questions without a search of one's own, each trained for its job with as many attempts"
+RIVAL_HEADER = ("seed", "who", "untrained sampled", "trained sampled", "untrained greedy", "trained greedy")
 HEADER = ("policy", "mode", "success", "95 % interval", "return", "turns", "tokens", "valid format", "tasks")
 
 
@@ -191,7 +193,8 @@ def _paired_html(paired: Sequence[Mapping[str, Any]]) -> Html | None:
 
 
 def show_demo(table: Mapping[str, Any]) -> View:
-    """The demo's table (`cells.demo`): every seed's last evaluation and verdict, and the spread over seeds."""
+    """The demo's table (`cells.demo`): every seed's last evaluation and verdict, and the spread over seeds; where others
+    were trained beside the agent, what they came to on the same tasks."""
     seeds = table["seeds"]
     verdict = ("learned: every seed passed every check" if table["learned"] else
                "NOT learned: " + ", ".join(f"seed {s['seed']}" for s in seeds if not s["learned"]))
@@ -200,12 +203,25 @@ def show_demo(table: Mapping[str, Any]) -> View:
     lines = [_seed_cells(seed) for seed in seeds]
     spread = _spread(seeds)
     failed = [f"seed {s['seed']} fails: {check}" for s in seeds for check, held in s["checks"].items() if not held]
-    text = [verdict, words.aligned([[visible(c) for c in line] for line in [header, *lines]]), spread,
-            *(f"! {visible(line)}" for line in failed)]
+    rivals = [_rival_cells(seed["seed"], rival) for seed in seeds for rival in seed.get("rivals", ())]
+    text = [verdict, words.aligned([[visible(c) for c in line] for line in [header, *lines]]), spread]
+    if rivals:
+        text += [RIVALS, words.aligned([[visible(c) for c in line] for line in [RIVAL_HEADER, *rivals]])]
+    text += [f"! {visible(line)}" for line in failed]
     rows = [[m.cell(line[0]), *map(m.number_cell, line[1:-1]),
              m.cell(m.badge(line[-1], m.GREEN if line[-1].startswith("✓") else m.ORANGE))] for line in lines]
-    html = m.card(m.heading(verdict), m.table(rows, m.head_cells(header)), m.note(spread), *map(m.warning, failed))
+    beside = [m.note(RIVALS), m.table([[m.cell(line[0]), m.cell(line[1]), *map(m.number_cell, line[2:])]
+                                       for line in rivals], m.head_cells(RIVAL_HEADER))] if rivals else []
+    html = m.card(m.heading(verdict), m.table(rows, m.head_cells(header)), m.note(spread), *beside,
+                  *map(m.warning, failed))
     return m.finished(html, "\n".join(line for line in text if line))
+
+
+def _rival_cells(seed: int, rival: Mapping[str, Any]) -> list[str]:
+    rows = {(row["policy"], row["mode"]): row for row in rival["rows"]}
+    rates = [rows.get((policy, mode)) for mode in ("sampled", "greedy") for policy in ("untrained", "trained")]
+    return [str(seed), rival["name"], *("not measured" if row is None else
+                                        f"{words.percent(row['success'])} [{_interval(row)}]" for row in rates)]
 
 
 def _seed_cells(seed: Mapping[str, Any]) -> list[str]:
