@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from workbench.cells.running import RunningRun, train as start
 from workbench.config import Config
 from workbench.envs.world_qa import WorldQA
 from workbench.errors import ConfigError, LearnerError, StoreError
@@ -71,6 +73,8 @@ def demo(config: Config, seeds: Sequence[int], out: Path, train: Callable[[Confi
          say: Callable[[str], None] = print) -> dict[str, Any]:
     """Train once per seed with `train(config, path)`, judge each, write `table.json` into `out`; returns the table.
 
+    The rivals of a seed train meanwhile, each in a process of its own; they are stopped where the agent's run breaks off.
+
     The table holds every row of the last evaluation of every seed, its verdict, and the CPU and wall seconds of its
     steps (evaluations apart); `wall_seconds` of a seed are all of it, rivals and evaluations included. A run that ends
     because nothing could be learned has failed like any other. Raises ConfigError for a seed that stands twice,
@@ -83,8 +87,9 @@ def demo(config: Config, seeds: Sequence[int], out: Path, train: Callable[[Confi
     results = []
     for seed in seeds:
         began = time.monotonic()
-        run, result = _judged(replace(config, seed=seed), out / f"seed-{seed}", train)
-        result["rivals"] = [_rival(name, replace(config, seed=seed), out, train) for name in rivals_of(config)]
+        with _rivals(replace(config, seed=seed), out) as rivals:
+            run, result = _judged(replace(config, seed=seed), out / f"seed-{seed}", train)
+            result["rivals"] = [_rival(name, running.wait()) for name, running in rivals.items()]
         result["wall_seconds"] = time.monotonic() - began
         results.append(result)
         say(f"seed {seed}: {'learned' if result['learned'] else 'NOT learned'}")
@@ -117,11 +122,23 @@ def rival_config(config: Config, name: str) -> Config:
                    train=replace(config.train, max_empty_steps=config.train.steps + 1))
 
 
-def _rival(name: str, config: Config, out: Path, train: Callable[[Config, Path], Run]) -> dict[str, Any]:
+@contextmanager
+def _rivals(config: Config, out: Path) -> Iterator[dict[str, RunningRun]]:
+    """The rivals at work, by name; whichever still is at the end of this block is stopped."""
+    working: dict[str, RunningRun] = {}
+    try:
+        for name in rivals_of(config):
+            working[name] = start(rival_config(config, name), out / f"seed-{config.seed}-{name.replace(' ', '-')}")
+        yield working
+    finally:
+        for running in working.values():
+            running.stop()
+
+
+def _rival(name: str, run: Run) -> dict[str, Any]:
     """Before and after, on the same held-out questions as the agent's."""
-    run = train(rival_config(config, name), out / f"seed-{config.seed}-{name.replace(' ', '-').lower()}")
     last = list(run.evaluations().values())[-1]
-    rows = [{"name": name} | {key: value for key, value in row.items() if key != "by_task"} for row in last["rows"]
+    rows = [{key: value for key, value in row.items() if key != "by_task"} for row in last["rows"]
             if row["policy"] in ("untrained", "trained")]
     return {"name": name, "run": run.name, "rows": rows, "steps": len(run.steps())}
 
