@@ -339,8 +339,8 @@ class ProcessRunner:
                 del worker.outgoing[: worker.connection.send(worker.outgoing)]
         except BlockingIOError:
             pass
-        except OSError:
-            worker.cut_off = True
+        except OSError:  # nobody reads there any more: what it still said, and its end, are yet to be heard
+            worker.outgoing.clear()
 
     # ------------------------------------------------------------------------------------------ listening
 
