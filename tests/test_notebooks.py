@@ -21,6 +21,7 @@ SMALL = {
     "02_masks": {"group_size": 4, "num_tasks": 2, "critic_steps": 1},
     "03_advantages": {"steps": 1, "bias_tasks": "stop_continue", "bias_error": 0.2},
     "04_train": {"steps": 2, "stop_after": 1, "tasks_per_step": 1, "num_tasks": 4},
+    "06_tools_and_search": {"steps": 1, "num_tasks": 8},
     "05_silent_bugs": {"steps": 1, "num_tasks": 4, "audit_steps": 1},
 }
 
