@@ -41,3 +41,16 @@ def test_no_tool_at_all_and_a_tool_that_is_not_there():
         WorldQA(tools=())
     with pytest.raises(ToolError, match="cannot be imported"):
         WorldQA(tools=("tests.envs.test_world_tools:serch",)).make()
+
+
+def test_a_persons_question_is_about_a_world_that_knows_its_names():
+    family = PRESETS["world-qa"]
+    for number in (0, 5):
+        task = next(t for t in tasks(family, "held-out", 64) if t.payload["world"] == number)
+        asked = family.question_task(task.payload["question"])
+        env = family.make()
+        env.reset(asked, 0)
+        name = task.payload["support"][0].partition("/")[2]
+        reply, = env.step(env.format.write_call("search", {"query": name})).observation.messages
+        assert name in reply.text and asked.payload["answers"] == []
+    assert family.question_task("Who is Nobodyknows?", 3).payload["world"] == 3

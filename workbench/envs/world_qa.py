@@ -15,6 +15,7 @@ Held-out tasks are about held-out worlds, of which no name occurs in training (`
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -101,8 +102,12 @@ class WorldQA:
             "hops": question.hops, "kind": question.kind, "world": world_seed})
 
     def question_task(self, text: str, task_seed: int = 0) -> Task:
-        """A person's question, without a gold answer. `task_seed` chooses the (held-out) world that is searched."""
-        number = task_seed % HELD_OUT_WORLDS
+        """A person's question, without a gold answer, about the first held-out world that knows a name in it; where none
+        does, about the one that `task_seed` chooses."""
+        words = set(re.findall(r"\w+", text))
+        knows = (number for number in range(HELD_OUT_WORLDS)
+                 if any(words & set(names) for names in world(self.world, number).names.values()))
+        number = next(knows, task_seed % HELD_OUT_WORLDS)
         return Task(f"world_qa/{self.world}/{number}/asked", self.name, int(task_seed), {
             "question": text, "answers": [], "support": [], "hops": 0, "kind": "asked", "world": number})
 
