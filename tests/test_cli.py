@@ -225,13 +225,16 @@ def test_play_takes_what_is_piped_in_and_ends_with_it(workbench, monkeypatch):
     assert "reward not scored" in summary  # law 5
 
 
-def test_demo_writes_its_table_and_exits_with_the_answer(workbench, monkeypatch):
-    status, out, _ = workbench("demo", "--seeds", 0, "--out", "runs/demo", *SETTINGS, "--set", "learner.lr=0")
+@pytest.mark.parametrize(("task", "rivals"), [("frozenlake", 0), pytest.param("search", 3, marks=pytest.mark.full)])
+def test_demo_writes_its_table_and_exits_with_the_answer(workbench, task, rivals):
+    task = ("--task", task)
+    status, out, _ = workbench("demo", *task, "--seeds", 0, "--out", "runs/demo", *SETTINGS, "--set", "learner.lr=0")
     assert status == 1 and "NOT learned" in out and "FAIL sampled success rises by at least 8 points" in out
     table = json.loads(Path("runs/demo/table.json").read_text())
     assert table["learned"] is False and table["seeds"][0]["rise"]["difference"] == 0  # nothing moved: exactly nothing rose
     assert table["seeds"][0]["training_cpu_seconds"] > 0
-    status, _, err = workbench("demo", "--out", "runs/demo", *SETTINGS)
+    assert len(table["seeds"][0]["rivals"]) == rivals
+    status, _, err = workbench("demo", *task, "--out", "runs/demo", *SETTINGS)
     assert status == 2 and "is there already" in err
 
 
@@ -252,7 +255,7 @@ def test_one_seed_that_did_not_learn_makes_it_1(workbench, trained, monkeypatch,
     verdicts = iter(answers.values())
     monkeypatch.setattr(demo_cell, "verdict", lambda report, goal: judged | {"learned": next(verdicts)})
     monkeypatch.setattr(commands, "_train_with_progress", pretend(dict.fromkeys(answers, open_run(trained))))
-    found, out, _ = workbench("demo", "--seeds", *answers, "--out", "runs/demo")
+    found, out, _ = workbench("demo", "--task", "frozenlake", "--seeds", *answers, "--out", "runs/demo")
     assert found == status and ("NOT learned: seed 1" in out) == (status == 1)
 
 
@@ -260,7 +263,7 @@ def test_a_seed_in_which_nothing_could_be_learned_has_failed_and_the_others_coun
     run = open_run(trained)
     monkeypatch.setattr(demo_cell, "open_run", lambda path: run)
     monkeypatch.setattr(commands, "_train_with_progress", pretend({0: LearnerError("5 steps in a row taught nothing"), 1: run}))
-    status, out, _ = workbench("demo", "--seeds", 0, 1, "--out", "runs/demo")
+    status, out, _ = workbench("demo", "--task", "frozenlake", "--seeds", 0, 1, "--out", "runs/demo")
     assert status == 1 and "5 steps in a row taught nothing" in out
     seeds = json.loads(Path("runs/demo/table.json").read_text())["seeds"]
     assert [seed["rise"] is None for seed in seeds] == [True, False]
