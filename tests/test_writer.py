@@ -486,6 +486,7 @@ ALLOWED = {
     ("workbench/cells/running.py", "path.parent.mkdir"): "the folder that runs lie in, before the child starts",
     ("workbench/doctor/machine.py", "open"): "asks whether the disk takes bytes at all, in a temporary folder",
     ("workbench/doctor/machine.py", "os.rename"): "the same question",
+    ("workbench/tools/mcp.py", "os.fdopen"): "a pipe, for what a server prints",
 }
 
 WRITING_CALLS = {

@@ -102,8 +102,8 @@ def test_unknown_splits_are_refused():
 
 
 def test_presets_are_what_their_names_say():
-    assert set(ENVS) == {"frozenlake", "bandit", "sokoban"}
-    assert {family.name for family in PRESETS.values()} == set(ENVS)
+    assert set(ENVS) == {"frozenlake", "bandit", "sokoban", "world_qa", "file_qa"}
+    assert {family.name for family in PRESETS.values()} == set(ENVS) - {"file_qa"}, "files are the user's"
     demo = PRESETS["frozenlake-4x4"]
     assert (demo.size, demo.slip, demo.hole_density, demo.max_moves, demo.think) == (4, 0.0, 0.2, 10, True)
     assert demo.label == "FrozenLake 4x4, slip 0, holes 0.2, 10 moves, 5 per answer, 10 answers"

@@ -83,6 +83,10 @@ def answering(*answers: bytes, pause_s: float = 0.0):
                     for start in range(0, len(answer), 1 if pause_s else len(answer) or 1):
                         sock.sendall(answer[start:start + 1] if pause_s else answer)
                         time.sleep(pause_s)
+                    sock.shutdown(socket.SHUT_WR)
+                    sock.settimeout(2)
+                    while sock.recv(65536):  # closed with a request unread, the connection would be reset instead
+                        pass
                 except OSError:
                     pass
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.tools.base import ToolResult
-from workbench.tools.results import MOST_VALUE_BYTES, as_result, cut_text, from_json, most_content, raised, to_json
+from workbench.tools.results import MOST_VALUE_BYTES, as_result, cut_text, from_json, most_content, raised, result_json
 
 ANY_TEXT = st.text(st.characters(), max_size=60)  # lone surrogates too
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,
@@ -63,7 +63,7 @@ def test_json_values_are_text_for_the_agent(value):
 @given(ANY_TEXT, JSON, st.sampled_from(["", "raised", "died"]), st.none() | st.floats(-9, 9), st.integers(0, 99))
 def test_a_result_arrives_as_it_was_given(text, value, error, reward, cut):
     result = as_result(ToolResult(text, value, error, reward, cut), 200)
-    content = to_json(result)
+    content = result_json(result)
     assert len(content) <= most_content(200)
     assert repr(from_json(content, 200)) == repr(result)  # by repr: NaN equals itself there
 

@@ -106,17 +106,17 @@ def raised(name: str, error: BaseException, most_bytes: int) -> ToolResult:
 # ------------------------------------------------------------------------------------------------ from a worker
 
 
-def to_json(result: ToolResult) -> bytes:
+def result_json(result: ToolResult) -> bytes:
     return json_bytes(asdict(result), "what the tool gave back")
 
 
 def most_content(most_bytes: int) -> int:
-    """How long `to_json` of a bounded result can be: a byte of text takes six at most where JSON escapes it."""
+    """How long `result_json` of a bounded result can be: a byte of text takes six at most where JSON escapes it."""
     return 6 * (most_bytes + MARK_BYTES) + MOST_VALUE_BYTES + SPARE
 
 
 def from_json(content: bytes, most_bytes: int) -> ToolResult:
-    """What `to_json` wrote. Raises ValueError for anything else (a tool may write where it should not)."""
+    """What `result_json` wrote. Raises ValueError for anything else (a tool may write where it should not)."""
     try:
         held = json.loads(content)
         result = as_result(ToolResult(**held), most_bytes + MARK_BYTES)

@@ -19,7 +19,7 @@ from workbench.processes.values import import_named, rebuild
 from workbench.sealed import json_bytes
 from workbench.tools.base import Tool, refusal_of
 from workbench.tools.base import tool as tool_of
-from workbench.tools.results import as_result, raised, to_json
+from workbench.tools.results import as_result, raised, result_json
 from workbench.types import Task, ToolCall
 
 
@@ -102,9 +102,9 @@ def _call(tool: Tool, arguments: Mapping[str, Any], most_bytes: int, most_memory
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     try:
-        return to_json(result)
+        return result_json(result)
     except BaseException as error:  # a mapping of the tool's own may raise anything when it is read
-        return to_json(raised(tool.name, error, most_bytes))
+        return result_json(raised(tool.name, error, most_bytes))
 
 
 def _size() -> int:
