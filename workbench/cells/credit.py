@@ -31,7 +31,7 @@ from workbench.algorithms.reference import PLACES
 from workbench.algorithms.reinforce import BASELINES
 from workbench.algorithms.rewards import OVER
 from workbench.batch import Batch
-from workbench.cells.live import is_looked_at
+from workbench.cells.live import has_widgets
 from workbench.cells.show import token_texts as stored_token_texts
 from workbench.config import from_dict, nearest
 from workbench.errors import ConfigError, DataError
@@ -128,7 +128,7 @@ def credit_editor(groups: Sequence[Group], algorithm: Algorithm | str = "grpo", 
                     if knob.default != other.default)
     knobs = {name: knobs_of(base) for name, base in bases.items()}
     return CreditEditor(groups, token_texts, knobs, credit, Edit(start), own=own, attempt=attempt,
-                        widgets=_has_widgets() if widgets is None else widgets)
+                        widgets=has_widgets() if widgets is None else widgets)
 
 
 def edit_step(run: Run | str | Path, step: int, *, session: Session | None = None, attempt: int = 0,
@@ -357,13 +357,3 @@ def _terms(algorithm: Any) -> list[str]:
     there = {"policy": True, "entropy": bool(algorithm.entropy_coef),
              "kl": bool(algorithm.kl_coef) and algorithm.kl_in == "loss", "critic": needs_critic(algorithm)}
     return [term for term in TERMS if there[term]]
-
-
-def _has_widgets() -> bool:
-    if not is_looked_at():
-        return False
-    try:
-        import ipywidgets  # noqa: F401
-    except ImportError:
-        return False
-    return True

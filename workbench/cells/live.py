@@ -228,3 +228,14 @@ class WidgetScreen:
     def _stop(self, _button: Any) -> None:
         self._running.stop()
         self._button.description, self._button.icon = "Stopping: kill it now", "times"
+
+
+def has_widgets() -> bool:
+    """True where somebody looks and ipywidgets is there to answer them."""
+    if not is_looked_at():
+        return False
+    try:
+        import ipywidgets  # noqa: F401
+    except ImportError:
+        return False
+    return True

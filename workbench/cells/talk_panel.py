@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from workbench.cells.live import PictureScreen, is_looked_at
+from workbench.cells.live import PictureScreen, has_widgets
 from workbench.cells.talk import Talk
 from workbench.views import markup as m
 
@@ -24,20 +24,10 @@ HIDE_THE_PICTURE = "<style>.jp-OutputArea-child:has(.wb-talk) + .jp-OutputArea-c
 
 def show_panel(talk: Talk) -> None:
     """Show the talk in the cell under way: as widgets where somebody looks, else as a picture."""
-    if _has_widgets():
+    if has_widgets():
         TalkPanel(talk).show()
     else:
         PictureScreen().put(talk.view()._repr_mimebundle_())
-
-
-def _has_widgets() -> bool:
-    if not is_looked_at():
-        return False
-    try:
-        import ipywidgets  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 class TalkPanel:
