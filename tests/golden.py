@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from workbench.ops.clip import (
+from workbench.learn.ops.clip import (
     HELD_BY_DUAL_CLIP,
     MAX_LOG_RATIO,
     Clipped,
@@ -32,23 +32,23 @@ from workbench.ops.clip import (
     sequence_surrogate,
     weighted_logprob,
 )
-from workbench.ops.gae import WHITEN_EPSILON, Advantage, gae, whiten
-from workbench.ops.group import STD_EPSILON, group_advantage, leave_one_out
-from workbench.ops.kl import kl_estimate
-from workbench.ops.reduce import masked_sum_over, reduction
-from workbench.ops.returns import discounted_return
-from workbench.ops.value import clipped_value_loss
+from workbench.learn.ops.gae import WHITEN_EPSILON, Advantage, gae, whiten
+from workbench.learn.ops.group import STD_EPSILON, group_advantage, leave_one_out
+from workbench.learn.ops.kl import kl_estimate
+from workbench.learn.ops.reduce import masked_sum_over, reduction
+from workbench.learn.ops.returns import discounted_return
+from workbench.learn.ops.value import clipped_value_loss
 
 FILE = Path(__file__).parent / "data" / "advantages_and_losses.json"
 TOLERANCE = 1e-6
 DIVISOR = 1e-8  # added by the reference to the number of things it takes a mean of
 HABITS = {
     "alone": "a group of one: the reference takes its mean as 0 and its deviation as 1, so that the reward becomes the "
-             "advantage; here what can be compared with nothing gets zero (ops/group.py)",
+             "advantage; here what can be compared with nothing gets zero (learn/ops/group.py)",
     "flat": "a flat group: the mean of equal numbers may be off by one bit, and the reference clips and counts tokens "
-            "by the sign of what is left; here it is exactly zero (ops/group.py)",
+            "by the sign of what is left; here it is exactly zero (learn/ops/group.py)",
     "divisor": "a mean over n + 1e-8: whitening leaves a little of values that are all the same, and a mean over a row "
-               "is off by 1e-8 / n of itself; here they are zero and exact (ops/gae.py, ops/reduce.py)",
+               "is off by 1e-8 / n of itself; here they are zero and exact (learn/ops/gae.py, learn/ops/reduce.py)",
 }
 
 

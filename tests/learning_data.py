@@ -28,7 +28,7 @@ FIRST = Observation((Message("user", "go"),))
 def span(source: Source, turn: int, ids, rng=None, *, sampled: bool = False, version: int = 0, sampling=None) -> Span:
     logprobs = -rng.random(len(ids)).astype(np.float32) if sampled else None
     return Span(source, turn, ids, logprobs, policy_version=version if sampled else None,
-                sampling=(sampling or Sampling()) if sampled else None)
+                sampling=(sampling or Sampling()) if sampled else None, sampled=sampled)
 
 
 def segment(rng, turns: int, *, first_turn: int = 0, widest: int = 6) -> Segment:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 def main(preset: str, *settings: str) -> None:
-    from workbench.cells.train import train_here
-    from workbench.config import load_config
+    from workbench.notebook.train import train_here
+    from workbench.training.config import load_config
 
     config = load_config(preset, dict(setting.split("=", 1) for setting in settings))
     with tempfile.TemporaryDirectory() as folder:

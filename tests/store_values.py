@@ -32,7 +32,7 @@ def spans(draw):
     logprobs = draw(st.none() | many) if source is Source.POLICY else None
     plain = draw(st.none() | many) if logprobs is not None else None
     return Span(source, draw(st.integers(0, 9)), ids, logprobs, plain, draw(st.none() | st.integers(-2**63, 2**63 - 1)),
-                draw(st.none() | samplings))
+                draw(st.none() | samplings), sampled=logprobs is not None)
 
 
 segments = st.lists(spans(), max_size=4).map(lambda spans: Segment(tuple(spans)))
@@ -66,7 +66,7 @@ def _attempt(rng, g: int, attempt: int, num_turns: int, action: int, reply: int,
     turns = []
     for k in range(num_turns):
         spans += [Span(Source.POLICY, k, rng.integers(0, 500, action), -rng.exponential(1, action), policy_version=3,
-                       sampling=Sampling(engine="scripted", dtype="float32")),
+                       sampling=Sampling(engine="scripted", dtype="float32"), sampled=True),
                   Span(Source.SCAFFOLD, k, [3]), Span(Source.ENV, k, rng.integers(0, 500, reply)), Span(Source.SCAFFOLD, k, [2])]
         turns.append(Turn(k, "<answer>Right || Down</answer>", "stop", ("Right", "Down"), (), (Message("user", "P_\n_G"),),
                           -0.1, {"move": -0.1}, f"s{k}", {"success": False, "valid_format": True, "moves": ["Right", "Down"]}))

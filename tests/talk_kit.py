@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import SimpleNamespace
 
-from workbench.cells.talk import Talk
 from workbench.chat import ChatFormat
-from workbench.collect import CollectConfig
+from workbench.engines.policy import load_tokenizer
 from workbench.engines.scripted import ScriptedEngine
 from workbench.envs.tool_env import CallSettings, ToolEnv
-from workbench.policy import load_tokenizer
-from workbench.tools.base import tool
+from workbench.envs.tools.base import tool
+from workbench.notebook.talk import Talk
+from workbench.rollouts.collect import CollectConfig
 from workbench.types import Task
 
 CAPITALS = {"Austria": "Vienna", "Peru": "Lima"}

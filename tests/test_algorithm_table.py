@@ -18,11 +18,11 @@ from experiments.algorithms import judge, plan, work
 from experiments.algorithms.plan import ENVIRONMENTS, Job, Terms, cluster_of, config_of, jobs, key_of, read_settings
 from experiments.algorithms.words import in_words, markdown
 from workbench.ablation import pool
-from workbench.algorithms import ALGORITHMS
-from workbench.config import to_dict
 from workbench.envs import tasks as env_tasks
-from workbench.errors import ConfigError, LearnerError
-from workbench.stats import clustered_difference
+from workbench.learn.algorithms import ALGORITHMS
+from workbench.training.config import to_dict
+from workbench.types.errors import ConfigError, LearnerError
+from workbench.types.stats import clustered_difference
 
 TINY = """
 [frozenlake]

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from learning_data import FIRST, make_groups, span, unscore
 from torch import Tensor
 
-from workbench.algorithms import GRPO
-from workbench.batch import Batch, concatenated_ranges, deal
-from workbench.errors import DataError
+from workbench.learn.algorithms import GRPO
+from workbench.learn.batch import Batch, concatenated_ranges, deal
 from workbench.types import Group, Sampling, Segment, Source, Span, StopReason, Task, Trajectory, Turn, trajectories_of
+from workbench.types.errors import DataError
 
 
 def one(segments, **changes) -> Batch:
@@ -24,7 +24,7 @@ def one(segments, **changes) -> Batch:
 
 def test_a_small_batch_written_out():
     rng = np.random.default_rng(0)
-    first = Segment((Span(Source.PROMPT, 0, [5, 6]), Span(Source.POLICY, 0, [7, 8], [-0.5, -0.25], policy_version=3),
+    first = Segment((Span(Source.PROMPT, 0, [5, 6]), Span(Source.POLICY, 0, [7, 8], [-0.5, -0.25], policy_version=3, sampled=True),
                      Span(Source.ENV, 0, [9])))
     again = Segment((Span(Source.PROMPT, 0, [5]), Span(Source.POLICY, 0, [7, 8]),  # shown again, not sampled here
                      Span(Source.SCAFFOLD, 1, [4]), span(Source.POLICY, 1, [3], rng, sampled=True)))
@@ -79,16 +79,16 @@ def test_plain_logprobs_are_the_unbent_ones_or_unknown():
     bent = Sampling(temperature=0.5)
     segment = Segment((
         Span(Source.PROMPT, 0, [1]),
-        Span(Source.POLICY, 0, [2], [-1.0], sampling=Sampling()),
-        Span(Source.POLICY, 1, [3], [-2.0], sampling=bent),
-        Span(Source.POLICY, 2, [4], [-3.0], plain_logprobs=[-3.5], sampling=bent),
+        Span(Source.POLICY, 0, [2], [-1.0], sampling=Sampling(), sampled=True),
+        Span(Source.POLICY, 1, [3], [-2.0], sampling=bent, sampled=True),
+        Span(Source.POLICY, 2, [4], [-3.0], plain_logprobs=[-3.5], sampling=bent, sampled=True),
     ))
     plain = one((segment,)).plain_logp_T
     assert plain[[1, 3]].tolist() == [-1.0, -3.5] and plain[[0, 2]].isnan().all()
 
 
 def test_a_segment_that_opens_with_a_sampled_token_is_refused():
-    opened = Segment((Span(Source.POLICY, 0, [2], [-1.0]),))
+    opened = Segment((Span(Source.POLICY, 0, [2], [-1.0], sampled=True),))
     with pytest.raises(DataError, match="trajectory t/0, segment 1.*nothing stands before it"):
         one((Segment((Span(Source.PROMPT, 0, [1]),)), opened))
 

@@ -21,9 +21,9 @@ from experiments.bench.policy import SHAPES, BenchPolicy, make_policy
 from experiments.bench.ratios import GOALS, compare, paired_ratio, unequal_work
 from experiments.bench.work import OurSide, PeerSide, StepWork, Work
 from experiments.bench.worker import BenchError, Worker
-from workbench.errors import DataError
-from workbench.ops.packed_attention import Part
+from workbench.learn.ops.packed_attention import Part
 from workbench.types import Message
+from workbench.types.errors import DataError
 
 TINY = BenchPolicy(embeddings=600, hidden=32, layers=1, heads=2, kv_heads=1, head_dim=16, intermediate=32, steps=0)
 BABBLE = Work(trajectories=8, group=8, turns=2, turn_tokens=4, babble=True)

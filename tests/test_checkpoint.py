@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load as load_safetensors
 
 from tests.faults.damage import accepted_although_damaged, same, tensors_of
-from workbench import checkpoint, sealed, writer
-from workbench.errors import StoreError
-from workbench.store import create_run
+from workbench.run import writer
+from workbench.run.store import create_run
+from workbench.training import checkpoint
+from workbench.types import canonical_json
+from workbench.types.errors import StoreError
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
 
@@ -194,7 +196,7 @@ def test_the_mutations_would_be_noticed_as_harmful(tmp_path, monkeypatch):
     path = tmp_path / "checkpoints/step-00000001/model.safetensors"
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    monkeypatch.setattr(sealed, "verify_folder", lambda path, **_: tuple(p.name for p in path.iterdir()))
+    monkeypatch.setattr(canonical_json, "verify_folder", lambda path, **_: tuple(p.name for p in path.iterdir()))
     assert not same(checkpoint.load(tmp_path, 1).tensors, tensors_of(1))
 
 

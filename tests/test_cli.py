@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workbench import checkpoint, cli
-from workbench.cells import demo as demo_cell
-from workbench.cells import show as show_cell
+from workbench import cli
 from workbench.cli import commands
 from workbench.cli.opening import overrides
-from workbench.config import load_config, to_dict
-from workbench.errors import LearnerError
-from workbench.store import create_run, open_run
+from workbench.notebook import demo as demo_cell
+from workbench.notebook import show as show_cell
+from workbench.run.store import create_run, open_run
+from workbench.training import checkpoint
+from workbench.training.config import load_config, to_dict
 from workbench.types import CreditTable
+from workbench.types.errors import LearnerError
 
 TINY = ["train.steps=2", "train.tasks_per_step=3", "train.group_size=4", "train.evaluate_every=0", "evaluation.num_tasks=8",
         "lint.start=false"]
@@ -279,9 +280,9 @@ def test_doctor_and_pretrain_hand_on_their_answer(workbench, monkeypatch):
     monkeypatch.setattr("workbench.doctor.doctor", lambda policy: Report())
     assert workbench("doctor")[:2] == (0, "all well\n")
     assert json.loads(workbench("doctor", "--json")[1]) == {"ok": True}
-    monkeypatch.setattr("workbench.pretrain.check", lambda name, quick: Report())
+    monkeypatch.setattr("data.make.pretrain.check", lambda name, quick: Report())
     assert workbench("pretrain", "frozenlake-tiny", "--check", "--quick")[:2] == (1, "all well\n")
-    monkeypatch.setattr("workbench.pretrain.pretrain", lambda name, out, seed: None)
+    monkeypatch.setattr("data.make.pretrain.pretrain", lambda name, out, seed: None)
     assert workbench("pretrain", "frozenlake-tiny")[:2] == (0, "runs/policies/frozenlake-tiny\n")
 
 
@@ -289,7 +290,7 @@ def test_an_interrupt_is_130_and_not_a_traceback(workbench, trained, monkeypatch
     def interrupted(*_args, **_kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("workbench.cells.show.show_run", interrupted)
+    monkeypatch.setattr("workbench.notebook.show.show_run", interrupted)
     status, _, err = workbench("show", trained)
     assert status == 130 and "committed steps are kept" in err
 
@@ -325,8 +326,8 @@ def test_two_processes_sample_the_same_first_step_and_only_one_speaks(trained, t
 FAULTY = """
 import os, sys
 from workbench import cli
-from workbench.errors import StoreError
-from workbench.store import RunWriter
+from workbench.run.store import RunWriter
+from workbench.types.errors import StoreError
 
 def full(*args):
     raise StoreError("the disk is full")

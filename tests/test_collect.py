@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from workbench.chat import ChatFormat
-from workbench.collect import CollectConfig, collect
-from workbench.columns import first_difference
 from workbench.engines.scripted import ScriptedEngine
 from workbench.envs import Bandit, FrozenLake
 from workbench.envs import tasks as env_tasks
 from workbench.envs.format import format_action
 from workbench.envs.frozen_lake import MOVES
-from workbench.errors import ConfigError, DataError, EngineError
-from workbench.seeds import rng_at, seed_of
-from workbench.tiny_tokenizer import build_tokenizer
+from data.make.tiny_tokenizer import build_tokenizer
+from workbench.rollouts.collect import CollectConfig, collect
+from workbench.run.columns import first_difference
 from workbench.types import Message, Observation, Source, StepResult, StopReason, Task, Text
+from workbench.types.errors import ConfigError, DataError, EngineError
+from workbench.types.seeds import rng_at, seed_of
 
 LAKE = FrozenLake(max_turns=6)
 
@@ -72,7 +72,7 @@ def test_segments_are_exactly_what_the_engine_saw_and_sampled(tokenizer, chat, h
                 for prompt_ids in prompts[f"{trajectory.task.id}#{trajectory.attempt}/{index}"]:
                     np.testing.assert_array_equal(segment.token_ids[: len(prompt_ids)], prompt_ids)
                 for span in segment.spans:  # law 1: sampled here if and only if it carries logprobs
-                    assert not span.eligible or span.source is Source.POLICY
+                    assert not span.sampled or span.source is Source.POLICY
     assert (several > 0) == (history in ("window", "fresh"))
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from workbench.config import PRESETS, Config, from_dict, load_config, load_config_with_warnings, to_dict
 from workbench.envs import PRESETS as ENVS, Bandit, FrozenLake
-from workbench.errors import ConfigError
+from workbench.training.config import PRESETS, Config, from_dict, load_config, load_config_with_warnings, to_dict
+from workbench.types.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))

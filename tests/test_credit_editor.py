@@ -9,17 +9,17 @@ import pytest
 import torch
 from learning_data import make_groups, unscore
 
-from workbench.algorithms import ALGORITHMS, GRPO, PPO
-from workbench.algorithms.masks import Masks
-from workbench.batch import Batch
-from workbench.cells.credit import LOSS_ONLY, credit_editor, credited, edit_step, knobs_of, show_estimators, step_facts, with_rewards
-from workbench.cells.credit import facts as wb_facts
-from workbench.cells.mask_switches import show_mask_switches
-from workbench.cells.rollout import rollout
-from workbench.config import load_config
-from workbench.errors import ConfigError, DataError
-from workbench.session import open_session, reopen
+from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO
+from workbench.learn.algorithms.masks import Masks
+from workbench.learn.batch import Batch
+from workbench.notebook.credit import LOSS_ONLY, credit_editor, credited, edit_step, knobs_of, show_estimators, step_facts, with_rewards
+from workbench.notebook.credit import facts as wb_facts
+from workbench.notebook.mask_switches import show_mask_switches
+from workbench.training.config import load_config
+from workbench.training.rollout import rollout
+from workbench.training.session import open_session, reopen
 from workbench.types import Group, StopReason
+from workbench.types.errors import ConfigError, DataError
 from workbench.views.credit import _labelled
 from workbench.views.credit_editor import Edit
 
@@ -123,7 +123,7 @@ def test_an_outcome_can_be_edited_and_a_turn_that_is_not_there_cannot():
 
 def test_a_stored_step_is_opened_with_the_credit_that_was_used(tmp_path):
     """With the critic's values and the reference's logprobs from the table: no weights are needed, and no bit differs."""
-    from workbench.cells.train import train_here
+    from workbench.notebook.train import train_here
 
     config = load_config("frozenlake-ppo", {"train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 3,
                                             "evaluation.num_tasks": 2, "algorithm.kl_coef": 0.05,

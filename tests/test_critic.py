@@ -11,12 +11,12 @@ from learning_data import FIRST, make_groups, span, tiny_model, unscore
 from safetensors.torch import load, save
 from torch import Tensor
 
-from workbench.algorithms import GRPO, PPO, Credit
-from workbench.batch import Batch
-from workbench.critic import CriticConfig
-from workbench.errors import ConfigError, LearnerError
-from workbench.learner import Learner, LearnerConfig
+from workbench.learn.algorithms import GRPO, PPO, Credit
+from workbench.learn.batch import Batch
+from workbench.learn.critic import CriticConfig
+from workbench.learn.learner import Learner, LearnerConfig
 from workbench.types import Group, Segment, Source, StopReason, Task, Trajectory, Turn
+from workbench.types.errors import ConfigError, LearnerError
 
 TRUNKS = ("own", "policy")
 ONE_BY_ONE, ALL_AT_ONCE = 1, 100_000  # micro_batch_tokens

@@ -9,13 +9,13 @@ import sys
 import pytest
 
 from workbench.doctor import doctor, machine, packages, probes, trials
-from workbench.doctor.report import AREAS, Finding, Report
+from workbench.doctor.report import AREAS, MachineFact, Report
 
 REQUIREMENTS = {"": ["torch>=2.10,<3", "transformers>=5.16.1,<5.20"], "lab": ["plotly>=6,<8", "papermill>=2.6,<3"]}
 GOOD = {"torch": "2.13.0+cpu", "transformers": "5.19.0", "plotly": "7.1.0", "papermill": "2.7.0"}
 
 
-def states(findings: list[Finding]) -> dict[str, str]:
+def states(findings: list[MachineFact]) -> dict[str, str]:
     return {finding.name: finding.state for finding in findings}
 
 
@@ -180,14 +180,14 @@ def test_policies_live_in_a_checkout(tmp_path):
 def test_exit_status_and_text():
     fine = Report(
         (
-            Finding("Python", "version", "ok", "3.11"),
-            Finding("Engines", "vllm", "absent", "not installed", "pip install"),
-            Finding("Machine", "load", "warning", "busy", "wait"),
+            MachineFact("Python", "version", "ok", "3.11"),
+            MachineFact("Engines", "vllm", "absent", "not installed", "pip install"),
+            MachineFact("Machine", "load", "warning", "busy", "wait"),
         )
     )
     assert fine.ok and fine.exit_code == 0 and "-> pip install" in fine.text
     assert fine.text.endswith("Ready. 1 warnings, 1 optional parts absent.")
-    bad = Report((*fine.findings, Finding("Packages", "torch", "broken", "missing", "install it")))
+    bad = Report((*fine.findings, MachineFact("Packages", "torch", "broken", "missing", "install it")))
     assert not bad.ok and bad.exit_code == 1 and "BROKEN   torch" in bad.text and "Not ready: 1 broken" in bad.text
 
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from workbench.cells.demo import RIVALS, Goal, goal_of, rival_config, rivals_of, verdict
 from workbench.envs import FrozenLake
 from workbench.envs import tasks as env_tasks
-from workbench.errors import ConfigError, DataError, EnvError
-from workbench.evaluation import (MODES, EvaluationConfig, Score, compare, evaluate_baselines, evaluate_policy, report,
+from workbench.notebook.demo import RIVALS, Goal, goal_of, rival_config, rivals_of, verdict
+from workbench.rollouts.collect import CollectConfig
+from workbench.rollouts.evaluate import (MODES, EvaluationConfig, Score, compare, evaluate_baselines, evaluate_policy, report,
                                   score_trajectories)
-from workbench.collect import CollectConfig
-from workbench.config import load_config
-from workbench.metrics import rollout_metrics
+from workbench.rollouts.metrics import rollout_metrics
+from workbench.training.config import load_config
 from workbench.types import Group, Observation, StopReason, Task, Trajectory, Turn
+from workbench.types.errors import ConfigError, DataError, EnvError
 
 
 def attempt(number, *, reward, success, stop=StopReason.TERMINATED, task=Task("t", "fake", 0), turns=1, **info):

@@ -10,10 +10,10 @@ import pytest
 
 from tests.store_values import ordinary_step
 from workbench import cli
-from workbench.cells import export
-from workbench.cells.export import export_run, hyperparameters, records_of
-from workbench.errors import ConfigError, StoreError, WorkbenchError
-from workbench.store import create_run, open_run
+from workbench.notebook import export
+from workbench.notebook.export import export_run, hyperparameters, records_of
+from workbench.run.store import create_run, open_run
+from workbench.types.errors import ConfigError, StoreError, WorkbenchError
 
 CONFIG = {"seed": 3, "learner": {"lr": 2e-4, "layers": [1, 2], "clip": None}, "env": {"name": "lake", "think": True}}
 ROW = {"policy": "trained", "mode": "sampled", "n": 8, "success": 0.5, "success_low": 0.25, "success_high": 0.75, "faults": None}

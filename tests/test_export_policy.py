@@ -9,15 +9,15 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from workbench import cli
-from workbench.cells.export_policy import export_policy
-from workbench.cells.train import train_here
 from workbench.chat import ChatFormat
-from workbench.config import load_config
-from workbench.errors import ConfigError, StoreError
-from workbench.policy import load_policy
-from workbench.session import reopen
-from workbench.store import open_run
+from workbench.engines.policy import load_policy
+from workbench.notebook.export_policy import export_policy
+from workbench.notebook.train import train_here
+from workbench.run.store import open_run
+from workbench.training.config import load_config
+from workbench.training.session import reopen
 from workbench.types import Message, Observation
+from workbench.types.errors import ConfigError, StoreError
 
 CHAT = [{"role": "system", "content": "You call tools."}, {"role": "user", "content": "Go from P to G."},
         {"role": "assistant", "content": "<answer>Up</answer>"}, {"role": "user", "content": "_ O G _ √"}]

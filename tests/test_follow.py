@@ -6,12 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store_values import credit_of, ordinary_step
-from workbench import sealed, writer
-from workbench.cells.watch import follow
-from workbench.config import load_config, to_dict
-from workbench.errors import StoreError
-from workbench.follow import LineFollower, RunFollower
-from workbench.store import create_run, open_run, reopen_run
+from workbench.notebook.watch import follow
+from workbench.run import writer
+from workbench.run.follow import LineFollower, RunFollower
+from workbench.run.store import create_run, open_run, reopen_run
+from workbench.training.config import load_config, to_dict
+from workbench.types import canonical_json
+from workbench.types.errors import StoreError
 from workbench.views import progress
 
 
@@ -52,8 +53,8 @@ def test_a_run_is_followed_from_before_its_folder_to_its_end(tmp_path):
 
 def test_each_line_is_read_once_however_often_one_looks(tmp_path, monkeypatch):
     """The known shortfall of asking `Run.metrics()` again and again: n steps cost n * n / 2 lines."""
-    parsed, parse = [], sealed._parse_line
-    monkeypatch.setattr(sealed, "_parse_line", lambda line: parsed.append(line) or parse(line))
+    parsed, parse = [], canonical_json._parse_line
+    monkeypatch.setattr(canonical_json, "_parse_line", lambda line: parsed.append(line) or parse(line))
     with create_run(tmp_path / "run", to_dict(load_config("frozenlake"))) as run:
         follower = RunFollower(tmp_path / "run")
         follower.read()
@@ -94,9 +95,9 @@ def test_whatever_is_done_to_the_file_the_follower_has_what_a_reader_has(tmp_pat
                 file.write(b'{"half')
         elif act == "look":
             follower.read()
-            assert tuple(follower.records) == (sealed.read_lines(path).records if path.exists() else ())
+            assert tuple(follower.records) == (canonical_json.read_lines(path).records if path.exists() else ())
     follower.read()
-    assert tuple(follower.records) == (sealed.read_lines(path).records if path.exists() else ())
+    assert tuple(follower.records) == (canonical_json.read_lines(path).records if path.exists() else ())
 
 
 def test_lines_that_were_taken_back_and_said_again_are_read_anew(tmp_path):

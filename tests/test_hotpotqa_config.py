@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from workbench.cells.rollout import rollout
-from workbench.cells.train import train_here
-from workbench.config import load_config, load_config_with_warnings
 from workbench.engines.scripted import ScriptedEngine
-from workbench.errors import ConfigError
-from workbench.replay import replay_step
-from workbench.session import open_session
+from workbench.learn.replay import replay_step
+from workbench.notebook.train import train_here
+from workbench.training.config import load_config, load_config_with_warnings
+from workbench.training.rollout import rollout
+from workbench.training.session import open_session
 from workbench.types import Source
+from workbench.types.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "experiments/hotpotqa-qwen2.5-3b.toml"
@@ -84,4 +84,4 @@ def test_an_agent_that_searches_and_answers_is_trained_on_its_own_words_only():
     assert [len(turn.tool_calls) for turn in trajectory.turns] == [1, 1, 0]
     assert "moored at Lund Quay" in trajectory.turns[1].reply[0].text
     [segment] = trajectory.segments
-    assert all(span.eligible == (span.source is Source.POLICY) for span in segment.spans)
+    assert all(span.sampled == (span.source is Source.POLICY) for span in segment.spans)

@@ -23,7 +23,7 @@ import nbformat
 import pytest
 
 from tests.notebook_kit import ROOT, code_cells, isolated
-from workbench.cells.running import attach
+from workbench.notebook.live_run import attach
 
 pytestmark = pytest.mark.debian("chromium", "fonts-dejavu-core")
 

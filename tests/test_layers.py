@@ -1,8 +1,8 @@
 """Imports point down: reads every import of the package and says which value to pass in as an argument instead.
 
-A *room* is a module of `workbench/` or a whole sub-package. Its number is its layer in the architecture (README, "The
-rooms"); the digit after the point orders rooms that stand in one layer. A room may import rooms with a smaller number
-and itself, nothing else. Imports inside functions count too: a lazy import hides a dependency, it does not remove it.
+A *room* is a sub-package of `workbench/`. Its number is its layer in the architecture (docs/design/rooms.md). A room may
+import rooms with a smaller number and itself, nothing else. Imports inside functions count too: a lazy import hides a
+dependency, it does not remove it.
 """
 
 from __future__ import annotations
@@ -18,108 +18,48 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-LAYERS: dict[str, float] = {
-    # 0: the vocabulary
-    "errors": 0.0, "sealed": 0.12, "types": 0.1, "seeds": 0.1, "stats": 0.1, "progress": 0.1, "stopping": 0.1, "findings": 0.15, "dumps": 0.15,
-    "processes": 0.2,
-    # 1: pure tensor functions; one tokenizer; flat storage
-    "ops": 1.0, "chat": 1.0, "tiny_tokenizer": 1.0, "batch": 1.1,
-    # 2: problems, samplers, how credit is given
-    "retrieval": 1.9, "qa": 1.92, "tools": 1.95, "envs": 2.0, "engines": 2.0, "endpoint": 2.0, "algorithms": 2.0, "metrics": 2.0, "rounding": 2.0,
-    "demonstrations": 2.1, "search_demonstrator": 2.1,
-    # 3: attempts, weights, files, pictures
-    "workers": 3.05, "writer": 3.1, "columns": 3.2, "store": 3.3, "run_diff": 3.4, "follow": 3.4, "collect": 3.1, "policy": 3.0, "encoder": 3.0,
-    "linting": 3.5, "imported": 3.6, "views": 3.0,
-    # 4: learning, and what may be said of it
-    "fine_tuning": 4.0, "packing": 3.0, "microbatch": 4.0, "update_report": 4.0, "training_state": 4.0, "ranks": 4.03, "critic": 4.05,
-    "learner": 4.1, "checkpoint": 4.0, "replay": 4.1,
-    "evaluation": 4.0, "learner_probe": 4.2, "mismatch": 4.3, "bias": 4.2,
-    # 5-9: one config; everything it names, opened; cells; doors
-    "config": 5.0, "session": 6.0, "cells": 7.0, "shipped": 7.1, "doctor": 7.1,
-    "pretrain": 8.0, "ablation": 8.0, "launch": 8.0, "cli": 9.0,
-    # the package itself holds only names as text, so anyone may ask it for its version
-    "": 0.0,
+LAYERS: dict[str, int] = {
+    # 0: the vocabulary. The package itself holds only names as text, so anyone may ask it for its version.
+    "": 0, "types": 0,
+    # 1: the whole path once, plainly; worlds; text to tokens; pictures of values
+    "plain": 1, "envs": 1, "chat": 1, "views": 1,
+    # 2: what samples; what is kept
+    "engines": 2, "run": 2,
+    # 3: attempts; credit and updates
+    "rollouts": 3, "learn": 3,
+    # 4: instruments: they look at the core, the core never imports them
+    "linting": 4, "auditing": 4, "bias": 4, "importers": 4,
+    # 5: one config, and the loop over steps
+    "training": 5,
+    # 6 to 8: what JupyterLab adds; batches, the machine; the terminal
+    "notebook": 6,
+    "ablation": 7, "doctor": 7,
+    "cli": 8,
 }
 
 # What to hand in where somebody reaches up: the value that the lower room really needs.
 INSTEAD: dict[str, str] = {
-    "config": "the few settings it needs, as a frozen dataclass of its own that Config composes",
-    "session": "the opened part it needs (engine, policy, learner, environment family)",
-    "cells": "a function, made by the cell that calls it",
-    "cli": "the parsed value",
-    "doctor": "the finding it needs",
-    "learner": "the weights, or a function batch -> report",
-    "critic": "the values that were computed",
-    "ranks": "this process's micro-batches, or the numbers put together",
-    "training_state": "the named tensors",
-    "checkpoint": "the tensors, or the function that saves them",
-    "replay": "the recomputed credit table",
-    "evaluation": "the finished evaluation, a plain mapping",
-    "bias": "the finished report",
-    "collect": "the groups that were collected",
-    "policy": "the model and tokenizer it needs",
-    "store": "what was read from the run (groups, credit table, metrics)",
-    "writer": "the bytes' destination, as a function",
-    "columns": "the rows or the table",
-    "sealed": "the text or bytes that were read",
-    "shipped": "the statement about the policy, a plain mapping",
-    "fine_tuning": "the function that tunes a model on transcripts",
-    "views": "the View, made by the cell that shows it",
-    "engines": "an engine that is already open (the protocol in engines/base.py needs no import at run time)",
+    "plain": "nothing: production never asks the plain path, only tests and instruments do",
     "envs": "an environment family that is already made, or its Task",
-    "algorithms": "the credit or the loss function",
-    "batch": "the arrays it needs",
     "chat": "the token ids, or a function text -> ids",
-    "ops": "the tensor function's result",
-    "pretrain": "the policy that was made",
-    "demonstrations": "the demonstrations, as text",
-    "search_demonstrator": "the demonstrations, as text",
-    "metrics": "the metrics, a plain mapping",
-    "processes": "a function, named by where it can be imported",
-    "workers": "the runner, behind the EnvRunner protocol of envs/runners.py",
-    "run_diff": "the finished comparison",
-    "follow": "the rows and evaluations that were read",
-    "stopping": "nothing: a cell is interrupted by an exception",
-    "rounding": "the facts about the machine, a plain mapping",
-    "linting": "the finished LintReport (findings.py)",
-    "learner_probe": "the gradients",
-    "mismatch": "the finished report",
-    "imported": "the sequences that were read",
-    "dumps": "the arrays",
-    "retrieval": "an opened searcher (the protocol in retrieval/base.py)",
-    "qa": "the question, as a Task",
-    "tools": "the tools that are already made",
-    "endpoint": "an Endpoint that is already made",
+    "views": "the View, made by the function that shows it",
+    "engines": "an engine that is already open (the protocol in engines/base.py needs no import at run time)",
+    "run": "what was read from the run (groups, credit table, metrics), or the function that writes",
+    "rollouts": "the groups that were collected, or the finished evaluation",
+    "learn": "the weights, the credit, or a function batch -> report",
+    "linting": "the finished LintReport (types/findings.py), or an instrument, as the training loop does",
+    "auditing": "the finished report",
+    "bias": "the finished report",
+    "importers": "the sequences that were read",
+    "training": "the few settings it needs, as a frozen dataclass of its own that Config composes",
+    "notebook": "a function, made by the caller",
+    "ablation": "the finished table",
+    "doctor": "the finding it needs",
+    "cli": "the parsed value",
 }
 
 # Rooms that open on any laptop: neither these nor anything they import may need a tensor library.
-TENSOR_FREE = (
-    "",
-    "errors",
-    "types",
-    "seeds",
-    "stats",
-    "envs",
-    "retrieval",
-    "qa",
-    "tools",
-    "views",
-    "sealed",
-    "processes",
-    "writer",
-    "columns",
-    "store",
-    "run_diff",
-    "follow",
-    "metrics",
-    "demonstrations",
-    "search_demonstrator",
-    "progress",
-    "findings",
-    "dumps",
-    "imported",
-    "endpoint",
-)
+TENSOR_FREE = ("", "types", "envs", "views", "run", "importers")
 LAZY_DOOR = (
     "workbench.*"  # `import workbench`, then `workbench.train`: for users; inside it would hide what is imported
 )
@@ -188,10 +128,10 @@ def read_package(folder: Path) -> tuple[list[Import], frozenset[str]]:
     ], modules
 
 
-def layer_faults(imports: list[Import], modules: frozenset[str], layers: Mapping[str, float] = LAYERS) -> list[str]:
+def layer_faults(imports: list[Import], modules: frozenset[str], layers: Mapping[str, int] = LAYERS) -> list[str]:
     """One sentence for each import that does not point down, and each module without a layer."""
     faults = [
-        f"workbench/{room} has no layer: give it one in LAYERS of tests/test_layers.py (and a line in the README)"
+        f"workbench/{room} has no layer: give it one in LAYERS of tests/test_layers.py, and a line in docs/design/rooms.md"
         for room in sorted({room_of(module) for module in modules} - layers.keys())
     ]
     for found in imports:
@@ -251,24 +191,23 @@ def test_tensor_free_rooms_name_no_tensor_library(package):
 
 
 def test_ops_import_nothing_of_ours(package):
+    ops = "workbench.learn.ops"
     assert not [
         found
         for found in package[0]
-        if room_of(found.importer) == "ops"
-        and room_of(found.target) not in ("ops", "")
-        and found.target.startswith("workbench")
+        if found.importer.startswith(ops) and found.target.startswith("workbench") and not found.target.startswith(ops)
     ], "ops are pure tensor functions: pass tensors and numbers in"
 
 
 def test_engines_know_no_tasks_and_envs_no_tokens(package):
-    """Both stand in layer 2, so the numbers forbid it already; here are the words for it."""
+    """The numbers forbid most of it already; here are the words for it."""
     pairs = {
         (room_of(found.importer), room_of(found.target))
         for found in package[0]
         if found.target.startswith("workbench.")
     }
     assert ("engines", "envs") not in pairs and ("envs", "engines") not in pairs
-    assert not pairs & {("envs", "chat"), ("envs", "batch"), ("engines", "chat"), ("views", "learner")}
+    assert not pairs & {("envs", "chat"), ("envs", "learn"), ("engines", "chat"), ("views", "learn")}
 
 
 def test_tensor_free_rooms_import_where_tensor_libraries_are_missing(package):
@@ -302,9 +241,9 @@ def _faults_of(module: str, source: str, is_package: bool = False) -> list[str]:
     modules = frozenset(
         {
             module,
-            "workbench.learner",
-            "workbench.config",
-            "workbench.store",
+            "workbench.learn.learner",
+            "workbench.training.config",
+            "workbench.run.store",
             "workbench.types",
             "workbench.engines.base",
         }
@@ -316,15 +255,15 @@ def _faults_of(module: str, source: str, is_package: bool = False) -> list[str]:
 @pytest.mark.parametrize(
     ("module", "source", "words"),
     [
-        ("workbench.types", "from workbench.learner import Learner", "take as an argument: the weights"),
-        ("workbench.learner", "def f():\n    import workbench.config", "frozen dataclass of its own"),
-        ("workbench.batch", "from workbench import store", "imports workbench.store"),
+        ("workbench.types", "from workbench.learn.learner import Learner", "take as an argument: the weights"),
+        ("workbench.learn.learner", "def f():\n    import workbench.training.config", "frozen dataclass of its own"),
+        ("workbench.types.stats", "from workbench.run import store", "imports workbench.run.store"),
         ("workbench.envs.base", "from ..engines.base import Engine", "engine that is already open"),
-        ("workbench.envs", "from .. import store", "imports workbench.store"),
+        ("workbench.envs", "from ..run import store", "imports workbench.run.store"),
         ("workbench.envs.base", "import torch", "must open without it"),
-        ("workbench.views.tokens", "from workbench.policy import load", "may need torch"),
-        ("workbench.session", "import workbench as wb", "import the module itself"),
-        ("workbench.session", "from workbench import train", "import the module itself"),
+        ("workbench.views.tokens", "from workbench.engines.policy import load", "may need torch"),
+        ("workbench.training.session", "import workbench as wb", "import the module itself"),
+        ("workbench.training.session", "from workbench import train", "import the module itself"),
         ("workbench.brand_new", "", "give it one"),
     ],
     ids=lambda value: value if str(value).startswith("workbench.") else "",
@@ -337,11 +276,11 @@ def test_negative_control_a_bad_import_is_named(module, source, words):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("workbench.learner", "import torch\nfrom workbench.types import Group"),
+        ("workbench.learn.learner", "import torch\nfrom workbench.types import Group"),
         ("workbench.engines.base", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
         ("workbench.envs.base", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
-        ("workbench.store", "from workbench import __version__"),
-        ("workbench.config", "from workbench.learner import LearnerConfig"),
+        ("workbench.run.store", "from workbench import __version__"),
+        ("workbench.training.config", "from workbench.learn.learner import LearnerConfig"),
     ],
 )
 def test_good_imports_are_let_through(module, source):

@@ -10,14 +10,14 @@ from learning_data import FIRST, VOCAB, make_groups, tiny_model, unscore
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from workbench.algorithms import GRPO, Credit
-from workbench.batch import Batch
 from workbench.engines import TransformersEngineConfig, open_engine
 from workbench.engines.base import Request
-from workbench.errors import ConfigError, DataError, LearnerError
-from workbench.learner import Learner, LearnerConfig
-from workbench.ops.shift import token_logprobs
+from workbench.learn.algorithms import GRPO, Credit
+from workbench.learn.batch import Batch
+from workbench.learn.learner import Learner, LearnerConfig
+from workbench.learn.ops.shift import token_logprobs
 from workbench.types import Group, Segment, Source, Span, StopReason, Task, Trajectory, Turn
+from workbench.types.errors import ConfigError, DataError, LearnerError
 
 ONE_BY_ONE, ALL_AT_ONCE = 1, 100_000  # micro_batch_tokens
 
@@ -95,7 +95,7 @@ def test_the_gradient_is_the_one_of_the_definition(fresh, layout):
 
 def test_negative_control_a_mean_of_means_depends_on_the_cut(monkeypatch):
     """Divide by each micro-batch's own count, as is often done: the law above is far out."""
-    import workbench.learner as module
+    import workbench.learn.learner as module
     monkeypatch.setattr(module, "masked_sum_over", lambda loss, weight, _: (loss * weight).sum() / (weight != 0).sum())
     batch, credit = batch_and_credit(turns=3)
     whole = gradient(batch, credit, micro_batch_tokens=ALL_AT_ONCE)
@@ -561,7 +561,8 @@ def sampled_groups(a_learner: Learner, *, synced: bool = True):
     def attempt(number: int) -> Trajectory:
         c = done[number]
         spans = (Span(Source.PROMPT, 0, prompts[number // 4]),
-                 Span(Source.POLICY, 0, c.token_ids, c.logprobs, c.plain_logprobs, c.policy_version, c.sampling))
+                 Span(Source.POLICY, 0, c.token_ids, c.logprobs, c.plain_logprobs, c.policy_version, c.sampling,
+                      sampled=True))
         return Trajectory(Task(f"t{number // 4}", "test", number // 4), number % 4, number, FIRST,
                           (Turn(0, "", reward=float(number % 3)),), (Segment(spans),), StopReason.TERMINATED)
 

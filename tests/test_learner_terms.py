@@ -9,14 +9,14 @@ from learning_data import make_groups, tiny_model, unscore
 from test_learner import ALL_AT_ONCE, ONE_BY_ONE, distance, gradient, learner
 from torch import Tensor
 
-from workbench.algorithms import GRPO, PPO
-from workbench.algorithms.base import shares_of
-from workbench.algorithms.filtering import Filter
-from workbench.algorithms.masks import Masks
-from workbench.batch import Batch
-from workbench.errors import LearnerError
-from workbench.ops.reduce import REDUCTIONS
-from workbench.ops.shift import token_entropy, token_logprobs
+from workbench.learn.algorithms import GRPO, PPO
+from workbench.learn.algorithms.base import shares_of
+from workbench.learn.algorithms.filtering import Filter
+from workbench.learn.algorithms.masks import Masks
+from workbench.learn.batch import Batch
+from workbench.learn.ops.reduce import REDUCTIONS
+from workbench.learn.ops.shift import token_entropy, token_logprobs
+from workbench.types.errors import LearnerError
 
 LONG = {"reduction": "fixed-length", "fixed_length": 40}
 

@@ -9,11 +9,11 @@ import pytest
 
 from tests.store_values import ordinary_step
 from tests.test_train import tiny
-from workbench.cells import live
-from workbench.cells.live import LiveView
-from workbench.cells.running import RunningRun
-from workbench.config import to_dict
-from workbench.store import create_run
+from workbench.notebook import live
+from workbench.notebook.live import LiveView
+from workbench.notebook.live_run import RunningRun
+from workbench.run.store import create_run
+from workbench.training.config import to_dict
 
 ROWS = [{"policy": policy, "mode": "sampled", "n": 8, "success": level, "success_low": level - 0.1, "success_high": level + 0.1,
          "reward": level} for policy, level in (("random", 0.2), ("untrained", 0.4), ("solver", 0.9))]

@@ -1,7 +1,7 @@
 """What the numbers of all steps say of a filter."""
 from __future__ import annotations
 
-from workbench.metrics import filter_words
+from workbench.rollouts.metrics import filter_words
 from workbench.views import show_curves
 
 NAN = float("nan")

@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning_data import VOCAB, make_groups, tiny_model
 
-from workbench.batch import Batch
-from workbench.errors import LearnerError
-from workbench.microbatch import PADDING_ID, Rows, cut, output_head, trained_logits
-from workbench.ops.shift import logprobs_of, token_logprobs
-from workbench.packing import is_packable, make_packable
+from workbench.learn.algorithms import GRPO
+from workbench.learn.batch import Batch
+from workbench.learn.learner import Learner, LearnerConfig
+from workbench.learn.microbatch import PADDING_ID, Rows, cut, output_head, trained_logits
+from workbench.learn.ops.shift import logprobs_of, token_logprobs
+from workbench.learn.packing import is_packable, make_packable
 from workbench.types import Group, Segment
+from workbench.types.errors import LearnerError
 
 COMMON = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
               num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.3)
@@ -26,6 +28,11 @@ FAMILIES = {
     "gemma": ("Gemma", COMMON | {"head_dim": 8}),
     "gemma2-softcap": ("Gemma2", COMMON | {"head_dim": 8, "final_logit_softcapping": 3.0, "sliding_window": 4}),
     "mistral-window": ("Mistral", COMMON | {"sliding_window": 4}),
+    # Keys of 12 numbers, values of 6; one dense layer, one of experts.
+    "deepseek-latent": ("DeepseekV3", COMMON | dict(
+        num_key_value_heads=4, kv_lora_rank=8, q_lora_rank=12, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6,
+        moe_intermediate_size=16, n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, n_group=2, topk_group=1,
+        first_k_dense_replace=1, bos_token_id=1, eos_token_id=2)),
     "gpt2-dropout": ("GPT2", dict(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=512,
                                   initializer_range=0.3, resid_pdrop=0.3, embd_pdrop=0.3, attn_pdrop=0.3)),
 }
@@ -96,7 +103,7 @@ def of_one_prompt(groups: list[Group]) -> Batch:
     return Batch.from_groups([Group(tuple(begun(t, group.trajectories[0]) for t in group)) for group in groups])
 
 
-@pytest.mark.parametrize("name", ["qwen2", "qwen3", "llama", "gemma", "gpt2-dropout"])
+@pytest.mark.parametrize("name", ["qwen2", "qwen3", "llama", "gemma", "gpt2-dropout", "deepseek-latent"])
 @pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment-per-turn"])
 @pytest.mark.parametrize("budget", [1, 90, 10_000])
 def test_packed_segments_give_the_plain_logprobs_and_gradient(name, fresh, budget):
@@ -148,11 +155,44 @@ def test_models_with_attention_of_their_own_kind_are_not_packed(name):
 
 def test_negative_control_a_packed_segment_that_sees_its_neighbour_is_noticed(monkeypatch):
     """Let every part begin with all that stands before it: the probe says no."""
-    import workbench.packing as module
+    import workbench.learn.packing as module
     straight = module.packed_attention
     monkeypatch.setattr(module, "packed_attention", lambda q, k, v, parts, scale: straight(
         q, k, v, [part._replace(prefix_start=0, prefix_stop=part.start) for part in parts], scale))
     assert not make_packable(family("qwen3"))
+
+
+@pytest.mark.parametrize("broken", ["only the gradient", "only behind the first block"])
+def test_negative_control_what_the_probe_must_reach_is_noticed(broken, monkeypatch):
+    """The way back, and sequences longer than one block of queries."""
+    import workbench.learn.ops.packed_attention as module
+    if broken == "only the gradient":
+        straight = module._PackedAttention.backward
+        monkeypatch.setattr(module._PackedAttention, "backward", staticmethod(
+            lambda ctx, grad: straight(ctx, grad * 1.01)))
+    else:
+        blocks = module._blocks
+        monkeypatch.setattr(module, "_blocks", lambda part: (
+            (first, last, seen - 1 if first == part.start + module.BLOCK else seen) for first, last, seen in blocks(part)))
+    assert not make_packable(family("deepseek-latent"))
+
+
+@pytest.mark.parametrize("layout", ["auto", "padded"])
+def test_a_model_of_latent_attention_is_trained(layout):
+    """Two updates, packed and padded: the same weights, up to rounding."""
+    batch = of_one_prompt(make_groups(tasks=2, attempts=3, turns=2))
+    algorithm = GRPO()
+    config, model = LearnerConfig(lr=1e-3, eps=1e-3, layout=layout), family("deepseek-latent")
+    learner = Learner(model, algorithm, config, own_copy=False)
+    assert is_packable(model) == (layout == "auto")
+    plain = Learner(family("deepseek-latent"), algorithm, replace(config, layout="padded", micro_batch_tokens=1))
+    for step in (1, 2):
+        for each in (learner, plain):
+            assert each.update(batch, algorithm.credit(batch), step=step)
+    moved, still = learner.weights(), family("deepseek-latent").state_dict()
+    assert any(not torch.equal(moved[name], still[name]) for name in moved)
+    for name, weight in plain.weights().items():
+        torch.testing.assert_close(moved[name], weight, rtol=0, atol=1e-5)
 
 
 def test_outside_of_a_packed_pass_a_packable_model_attends_as_ever():
@@ -168,7 +208,7 @@ def test_outside_of_a_packed_pass_a_packable_model_attends_as_ever():
 
 def test_negative_control_a_neighbouring_position_is_noticed(monkeypatch):
     """Read the logits one place further to the right, as if the shift were forgotten: the comparison above fails."""
-    import workbench.microbatch as module
+    import workbench.learn.microbatch as module
     monkeypatch.setattr(module, "scoring_position", lambda position: (position - 1).clamp(min=1) - 1)
     model, batch = family("qwen3"), Batch.from_groups(make_groups(tasks=2, attempts=3, turns=3))
     weights_T = weights_for(batch)
@@ -187,7 +227,7 @@ def test_negative_control_dropout_would_be_noticed():
 
 def test_what_fills_the_padding_does_not_matter(monkeypatch):
     """Bit for bit: nothing that is trained can see it."""
-    import workbench.microbatch as module
+    import workbench.learn.microbatch as module
     model, batch = tiny_model(), Batch.from_groups(make_groups())
     straight = cheap(model, batch, weights_for(batch), budget=10_000)
     monkeypatch.setattr(module, "PADDING_ID", PADDING_ID + 7)

@@ -1,4 +1,7 @@
-"""The mutant runner itself: it tells caught from survived and stale, and never touches the tree it was asked about."""
+"""The mutant runner itself: it tells caught from survived and stale, and never touches the tree it was asked about.
+
+What its edits are and how they follow code that moves: tests/test_mutant_edits.py.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants import edits
 from tests.mutants import run as runner
 
 CODE = "def double(x):\n    return 2 * x\n"
@@ -19,12 +23,10 @@ def test_skipped(): assert double(3) == 6
 """
 
 
-def patch(new_line: str, caught_by: str, old_line: str = "    return 2 * x", law: str = "1") -> str:
+def edit(new_line: str, caught_by: str, old_line: str = "return 2 * x", law: str = "1") -> str:
     return (
-        f"# law: {law}\n# breaks: doubling\n# caught-by: {caught_by}\n"
-        "diff --git a/workbench/double.py b/workbench/double.py\n"
-        f"--- a/workbench/double.py\n+++ b/workbench/double.py\n"
-        f"@@ -1,2 +1,2 @@\n def double(x):\n-{old_line}\n+{new_line}\n"
+        f"# law: {law}\n# breaks: doubling\n# caught-by: {caught_by}\n\n"
+        f"@ workbench/double.py :: double\n- {old_line}\n+ {new_line}\n"
     )
 
 
@@ -53,21 +55,21 @@ def small_repository(tmp_path: Path, monkeypatch) -> Path:
 @pytest.mark.parametrize(
     ("text", "verdict", "words"),
     [
-        (patch("    return 3 * x", "tests/test_double.py::test_number"), "caught", "doubling"),
-        (patch("    return 3 * x", "tests/test_double.py::test_blind"), "survived", "test_blind still passes"),
+        (edit("return 3 * x", "tests/test_double.py::test_number"), "caught", "doubling"),
+        (edit("return 3 * x", "tests/test_double.py::test_blind"), "survived", "test_blind still passes"),
         (
-            patch("    return 3 * x", "tests/test_double.py::test_number, tests/test_double.py::test_blind"),
+            edit("return 3 * x", "tests/test_double.py::test_number, tests/test_double.py::test_blind"),
             "survived",
             "still passes",
         ),
         (
-            patch("    return 3 * x", "tests/test_double.py::test_number", old_line="    return x + x"),
+            edit("return 3 * x", "tests/test_double.py::test_number", old_line="return x + x"),
             "stale",
             "does not apply",
         ),
-        (patch("    return (3 * x", "tests/test_double.py::test_number"), "stale", "does not compile"),
-        (patch("    return 3 * x", "tests/test_double.py::test_gone"), "stale", "pytest ended with 4"),
-        (patch("    return 3 * x", "tests/test_double.py::test_skipped"), "stale", "did not run"),
+        (edit("return (3 * x", "tests/test_double.py::test_number"), "stale", "does not compile"),
+        (edit("return 3 * x", "tests/test_double.py::test_gone"), "stale", "pytest ended with 4"),
+        (edit("return 3 * x", "tests/test_double.py::test_skipped"), "stale", "did not run"),
     ],
     ids=[
         "caught",
@@ -80,7 +82,7 @@ def small_repository(tmp_path: Path, monkeypatch) -> Path:
     ],
 )
 def test_each_verdict(small_repository, text, verdict, words):
-    path = small_repository / "tests/mutants/one.patch"
+    path = small_repository / "tests/mutants/one.edit"
     path.write_text(text)
     outcome = runner.try_mutant(runner.read_mutant(path), small_repository)
     assert outcome.verdict == verdict and words in outcome.detail
@@ -88,13 +90,11 @@ def test_each_verdict(small_repository, text, verdict, words):
 
 
 def test_exit_status_and_a_law_without_a_mutant(small_repository, monkeypatch, capsys):
-    (small_repository / "tests/mutants/one.patch").write_text(
-        patch("    return 3 * x", "tests/test_double.py::test_number")
-    )
+    (small_repository / "tests/mutants/one.edit").write_text(edit("return 3 * x", "tests/test_double.py::test_number"))
     assert runner.main([]) == 0
     assert "1 of 1 mutants caught" in capsys.readouterr().out
     monkeypatch.setattr(runner, "LAWS", ("1", "2"))
-    assert runner.missing_laws([runner.read_mutant(small_repository / "tests/mutants/one.patch")]) == ["2"]
+    assert runner.missing_laws([runner.read_mutant(small_repository / "tests/mutants/one.edit")]) == ["2"]
     (small_repository / "tests/test_double.py").write_text(TESTS.replace("== 6", "== 7"))
     assert runner.main([]) == 1
     said = capsys.readouterr().out
@@ -129,14 +129,20 @@ def test_the_copy_holds_new_files_and_no_ignored_ones_and_is_what_python_imports
 
 
 def test_a_header_that_lacks_a_line_is_refused(tmp_path):
-    (tmp_path / "x.patch").write_text("# law: 1\n# breaks: something\n--- a/x\n# caught-by: too late\n")
-    with pytest.raises(ValueError, match="caught-by"):
-        runner.read_mutant(tmp_path / "x.patch")
+    for name, body in {"x.edit": "@ x.py :: f", "x.patch": "--- a/x"}.items():
+        (tmp_path / name).write_text(f"# law: 1\n# breaks: something\n{body}\n# caught-by: too late\n")
+        with pytest.raises(ValueError, match="caught-by"):
+            runner.read_mutant(tmp_path / name)
+
+
+def test_every_shipped_mutant_fits_onto_the_code_as_it_is(repository):
+    bad = {path.name: why for path in runner.choose([]) if (why := edits.misfit(repository, edits.blocks_in(path)))}
+    assert not bad  # python -m tests.mutants.reanchor finds code that has moved
 
 
 def test_every_shipped_mutant_has_a_header_and_names_tests_that_exist(repository):
     """Quick form of `make mutants`: that each is caught takes minutes and is counted by .ci/run."""
-    for path in sorted((repository / "tests/mutants").glob("*.patch")):
+    for path in runner.choose([]):
         for node in runner.read_mutant(path).caught_by:
             file, _, test = node.partition("::")
             assert (repository / file).is_file(), f"{path.name}: {file} is not there"

@@ -23,6 +23,7 @@ SMALL = {
     "04_train": {"steps": 2, "stop_after": 1, "tasks_per_step": 1, "num_tasks": 4},
     "06_tools_and_search": {"steps": 1, "num_tasks": 8},
     "05_silent_bugs": {"steps": 1, "num_tasks": 4, "audit_steps": 1},
+    "plain": {"seed": 1, "group_size": 3, "number": 0},
 }
 
 # For a notebook that has no parameter for its number of attempts. What is asked at a run's start is asked elsewhere.
@@ -47,6 +48,9 @@ def test_it_runs_under_papermill_with_other_parameters(path, tmp_path):
     if path.stem == "04_train":
         assert any(text.startswith("equal: to the last bit") for text in texts), "stopped and resumed, or never interrupted"
         assert any(text.startswith("different: config.json: learner.lr") for text in texts)
+    if path.stem == "plain":
+        printed = "".join(output.get("text", "") for cell in code_cells(ran.notebook) for output in cell.outputs)
+        assert "3 of 3 attempts have the same ids, bit for bit" in printed
     if path.stem == "05_silent_bugs":
         assert sum("R6   FINDING" in text for text in texts) == 1 and sum("R2   FINDING" in text for text in texts) == 1
         assert "nothing was learned from this step" in str(ran.notebook) and "stale weights" in texts[-1]

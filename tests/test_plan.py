@@ -12,11 +12,11 @@ import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from workbench import cli
-from workbench.config import load_config
 from workbench.doctor import fake_step
 from workbench.doctor.plan import measured_baseline, plan
-from workbench.errors import ConfigError, PolicyError
-from workbench.policy import SHIPPED
+from workbench.engines.policy import SHIPPED
+from workbench.training.config import load_config
+from workbench.types.errors import ConfigError, PolicyError
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = {"train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 4, "evaluation.num_tasks": 4, "env.max_turns": 2}
@@ -241,10 +241,10 @@ def test_the_plan_is_within_a_fifth_of_larger_runs(tmp_path, baseline, settings)
 
 
 def test_errors_of_the_trial_are_handed_on(monkeypatch):
-    from workbench.doctor.report import Finding
+    from workbench.doctor.report import MachineFact
 
     monkeypatch.setattr("workbench.doctor.plan.run_probe",
-                        lambda name: [Finding("Machine", name, "broken", "ended with 1: no torch", "install it")])
+                        lambda name: [MachineFact("Machine", name, "broken", "ended with 1: no torch", "install it")])
     with pytest.raises(ConfigError, match="could not be measured: ended with 1: no torch; install it"):
         measured_baseline()
 

@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-import workbench.policy as policy_module
-from workbench.errors import PolicyError
-from workbench.policy import fingerprint, load_policy, other_files, shipped_policies, weights_fingerprint
+import workbench.engines.policy as policy_module
+from workbench.engines.policy import fingerprint, load_policy, other_files, shipped_policies, weights_fingerprint
+from workbench.types.errors import PolicyError
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 

@@ -5,16 +5,15 @@ import numpy as np
 import pytest
 import torch
 
-from workbench import checkpoint
-from workbench.cells.resume import resume_here
-from workbench.cells.show import show_run
-from workbench.cells.train import train_here, train_step
-from workbench.config import load_config
-from workbench.errors import LearnerError
-from workbench.replay import replay_step
-from workbench.run_diff import compare_runs
-from workbench.session import open_session, reopen
-from workbench.store import open_run
+from workbench.learn.replay import replay_step
+from workbench.notebook.show import show_run
+from workbench.notebook.train import resume_here, train_here, train_step
+from workbench.run.diff import compare_runs
+from workbench.run.store import open_run
+from workbench.training import checkpoint
+from workbench.training.config import load_config
+from workbench.training.session import open_session, reopen
+from workbench.types.errors import LearnerError
 
 SETTINGS = {"train.steps": 3, "train.tasks_per_step": 2, "train.group_size": 3, "train.evaluate_every": 0, "lint.start": False,
             "train.checkpoint_every": 1, "evaluation.num_tasks": 4, "algorithm.kind": "ppo", "algorithm.minibatches": 2,
@@ -56,7 +55,7 @@ def test_an_interrupted_run_goes_on_with_its_critic_to_the_same_bytes(whole, tmp
 
 @pytest.mark.full
 def test_negative_control_a_resume_that_forgets_the_critics_moments_is_noticed(whole, tmp_path, monkeypatch):
-    import workbench.critic as module
+    import workbench.learn.critic as module
 
     def stop(outcome) -> None:
         if outcome.step == 2:

@@ -11,26 +11,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench import pretrain as pretrain_module
 from workbench.chat import ChatFormat
-from workbench.demonstrations import (
-    BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, SokobanDemonstrator, any_arms, bearing, nearest_move,
-    sound_of, steps_to_goal, walk_and_pushes,
-)
 from workbench.envs import PRESETS, split_of
 from workbench.envs.bandit import HELDOUT_NAMES, TRAIN_NAMES
 from workbench.envs.format import parse_action
 from workbench.envs.frozen_lake import MOVES, task_from_grid
+from workbench.envs.qa.worlds import world
 from workbench.envs.sokoban import MOVES as SOKOBAN_MOVES
 from workbench.envs.sokoban_levels import level_from_rows
-from workbench.errors import ConfigError, DataError, PolicyError
-from workbench.fine_tuning import FineTuning, accumulate_gradient, by_length, fine_tune
-from workbench.pretrain import (
+from data.make import pretrain as pretrain_module
+from data.make.demonstrations import (
+    BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, SokobanDemonstrator, any_arms, bearing, nearest_move,
+    sound_of, steps_to_goal, walk_and_pushes,
+)
+from data.make.fine_tuning import FineTuning, accumulate_gradient, by_length, fine_tune
+from data.make.pretrain import (
     RECIPES, demonstrate, encode, example, new_model, pretrain, recipe_named, tokenizer_of, training_task,
 )
-from workbench.qa.worlds import world
-from workbench.shipped import CHECKSUMS, POLICIES, PROVENANCE, check_shipped, verify_checksums
-from workbench.tiny_tokenizer import CHAT_TEMPLATE, CONTROL_TOKENS, TAG_TOKENS, build_tokenizer
+from data.make.shipped import CHECKSUMS, POLICIES, PROVENANCE, check_shipped, verify_checksums
+from data.make.tiny_tokenizer import CHAT_TEMPLATE, CONTROL_TOKENS, TAG_TOKENS, build_tokenizer
+from workbench.types.errors import ConfigError, DataError, PolicyError
 
 NAMES = sorted(RECIPES)
 
@@ -119,7 +119,7 @@ def test_success_of_a_shipped_policy_is_what_provenance_states(name, preset, lea
 
 def test_a_wrong_statement_is_not_reproduced(tmp_path):
     """Negative control: a policy that claims to be better than it is, checksums mended."""
-    from workbench.shipped import checksums
+    from data.make.shipped import checksums
 
     copy = tmp_path / "bandit-tiny"
     shutil.copytree(POLICIES / "bandit-tiny", copy)

@@ -1,10 +1,11 @@
-"""The README is run, and its file tree is compared with the tracked files.
+"""The README and the pages of docs/ are run, and their file tree is compared with the tracked files.
 
-Conventions for whoever writes README.md:
+Conventions for whoever writes README.md, AGENTS.md or a page of docs/:
 
-    ```bash            every line is a command that a reader may type; all such blocks are run here, in order, in one
-    workbench ...      throw-away copy of the tree (so that one block may use the run folder that an earlier one made),
-    ```                by `bash -euo pipefail`, with `workbench` and `python` meaning this environment and this code
+    ```bash            every line is a command that a reader may type; all such blocks are run here, in order
+    workbench ...      (README.md, docs/start/, the others), in one throw-away copy of the tree (so that one block may
+    ```                use the run folder that an earlier one made), by `bash -euo pipefail`, with `workbench` and
+                       `python` meaning this environment and this code
 
 A block of nothing but plain `workbench` lines is run without the shell, each line in a process that has torch imported
 already: importing it would be most of the time.
@@ -21,7 +22,10 @@ language, or tagged sh, shell or console, is refused, for nobody could tell whet
     ```text                            two spaces of indent per folder (or drawn with ├── │ └──), the name, at least
     workbench/     the package         two spaces, and what it is. Folders end in a slash. Every top-level entry that
       types.py     frozen values       git tracks (dot files may be left out) and every module and sub-package of
-    ```                                workbench/ must be there, and nothing that is not tracked.
+    ```                                workbench/ must be there, and nothing that is not tracked. One page has it.
+
+In ```python blocks every `wb.NAME` must be a public name. (The blocks after a comment `<!-- an environment -->` and its
+like are run by tests/test_readme_examples.py.)
 """
 
 from __future__ import annotations
@@ -41,6 +45,10 @@ from tests.mutants import warm
 from tests.mutants.run import SERVER, copy_tree
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGES = (  # in the order in which their commands run
+    *(ROOT / name for name in ("README.md", "AGENTS.md", "docs/start/install.md", "docs/start/first-look.md")),
+    *(path for path in sorted((ROOT / "docs").rglob("*.md"))
+      if path.parent != ROOT / "docs/start" and not {"made", "notebooks"} & set(path.parts)))
 DEFAULT_BUDGET_SECONDS, ALL_BUDGETS_SECONDS = 30, 240
 
 
@@ -54,6 +62,11 @@ class Block:
     budget: int = DEFAULT_BUDGET_SECONDS
     not_run: str | None = None
     is_tree: bool = False
+    page: str = "README.md"
+
+    @property
+    def place(self) -> str:
+        return f"{self.page} line {self.line}"
 
     def commands(self) -> list[str]:
         """Logical lines: continued lines joined, comments and empty lines left out."""
@@ -61,7 +74,7 @@ class Block:
         return [line.strip() for line in joined.splitlines() if line.strip() and not line.strip().startswith("#")]
 
 
-def read_blocks(markdown: str) -> list[Block]:
+def read_blocks(markdown: str, page: str = "README.md") -> list[Block]:
     """All fenced blocks of a page. Raises ValueError for a fence that is never closed."""
     blocks, lines, index = [], markdown.splitlines(), 0
     while index < len(lines):
@@ -72,7 +85,7 @@ def read_blocks(markdown: str) -> list[Block]:
         while (index := index + 1) < len(lines) and lines[index].strip() != opening[1]:
             pass
         if index == len(lines):
-            raise ValueError(f"line {start + 1}: this fence is never closed")
+            raise ValueError(f"{page} line {start + 1}: this fence is never closed")
         comment = next((line for line in reversed(lines[:start]) if line.strip()), "")
         budget = re.fullmatch(r"<!-- budget: (\d+) s -->", comment.strip())
         not_run = re.fullmatch(r"<!-- not run here: (.+) -->", comment.strip())
@@ -84,6 +97,7 @@ def read_blocks(markdown: str) -> list[Block]:
                 int(budget[1]) if budget else DEFAULT_BUDGET_SECONDS,
                 not_run[1] if not_run else None,
                 comment.strip() == "<!-- file tree -->",
+                page,
             )
         )
         index += 1
@@ -93,7 +107,7 @@ def read_blocks(markdown: str) -> list[Block]:
 def fence_faults(blocks: list[Block]) -> list[str]:
     """Fences of which nobody could say whether they are run, and budgets that add up to too much."""
     faults = [
-        f"line {block.line}: fence ```{block.language}: say ```bash (run) or ```text (not a command)"
+        f"{block.place}: fence ```{block.language}: say ```bash (run) or ```text (not a command)"
         for block in blocks
         if block.language in ("", "sh", "shell", "console", "zsh")
     ]
@@ -215,12 +229,12 @@ def tree_faults(entries: dict[str, str], tracked: list[str]) -> list[str]:
     )
 
 
-# ------------------------------------------------------------------------------------------------ this README
+# ------------------------------------------------------------------------------------------------ these pages
 
 
 @pytest.fixture(scope="module")
 def blocks() -> list[Block]:
-    return read_blocks((ROOT / "README.md").read_text())
+    return [block for path in PAGES for block in read_blocks(path.read_text(), str(path.relative_to(ROOT)))]
 
 
 @pytest.fixture(scope="module")
@@ -289,9 +303,9 @@ def test_every_command_runs(blocks, environment):
         else:
             status, output = run_shell(commands, copy, variables, block.budget)
         assert status is not None, (
-            f"README line {block.line}: not done within {block.budget} s:\n{block.text}\n{output}"
+            f"{block.place}: not done within {block.budget} s:\n{block.text}\n{output}"
         )
-        assert status == 0, f"README line {block.line} ended with {status}:\n{block.text}\n{output[-3000:]}"
+        assert status == 0, f"{block.place} ended with {status}:\n{block.text}\n{output[-3000:]}"
 
 
 def is_plain(command: str) -> bool:
@@ -327,6 +341,21 @@ def run_shell(commands: list[str], copy: Path, variables: dict[str, str], second
     except subprocess.TimeoutExpired as error:
         return None, str(error.output)
     return done.returncode, done.stdout
+
+
+def test_every_public_name_that_is_shown_exists(blocks):
+    import workbench
+
+    missing = [f"{block.place}: workbench has no {name!r}" for block in blocks if block.language == "python"
+               for name in re.findall(r"\bwb\.([A-Za-z_]+)", block.text) if name not in workbench.PUBLIC]
+    assert not missing, "\n".join(missing)
+
+
+def test_the_pages_are_all_there(blocks):
+    """A page that is moved to where nobody looks would not be run any more."""
+    read = {block.page for block in blocks}
+    assert {"README.md", "AGENTS.md", "docs/start/first-look.md", "docs/guides/lint.md", "docs/design/rooms.md"} <= read
+    assert len([block for block in blocks if block.language == "bash"]) >= 20
 
 
 def test_the_file_tree_is_that_of_the_repository(blocks):

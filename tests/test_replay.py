@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_values import credit_of, ordinary_step
 
-from workbench.errors import StoreError
-from workbench.replay import replay_step, token_facts
-from workbench.store import create_run, open_run
+from workbench.learn.replay import replay_step, token_facts
+from workbench.run.store import create_run, open_run
 from workbench.types import CreditTable
+from workbench.types.errors import StoreError
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
 
@@ -143,9 +143,9 @@ def trained_run(path, *, minibatches: int = 2, **settings):
     """One step of the real learner on a tiny random model."""
     from learning_data import make_groups, tiny_model
 
-    from workbench.algorithms import GRPO
-    from workbench.batch import Batch
-    from workbench.learner import Learner, LearnerConfig
+    from workbench.learn.algorithms import GRPO
+    from workbench.learn.batch import Batch
+    from workbench.learn.learner import Learner, LearnerConfig
 
     algorithm = GRPO(epochs=2, minibatches=minibatches, clip_low=0.01, clip_high=0.01)
     collected = make_groups(**settings)
@@ -184,7 +184,7 @@ def test_the_real_algorithm_with_another_setting_is_noticed(tmp_path):
 
 @pytest.mark.parametrize("name", ["ratio", "old_logp", "new_logp"])
 def test_a_changed_logprob_or_ratio_is_noticed(tmp_path, name):
-    from workbench.store import Run
+    from workbench.run.store import Run
 
     run, algorithm = trained_run(tmp_path / "run", tasks=3)
 
@@ -211,10 +211,10 @@ def ppo_run(path, *, trunk: str = "own", minibatches: int = 2, **settings):
     """Two steps of PPO with a critic and a pull towards the reference; every other attempt was cut short."""
     from learning_data import make_groups, tiny_model
 
-    from workbench.algorithms import PPO
-    from workbench.batch import Batch
-    from workbench.critic import CriticConfig
-    from workbench.learner import Learner, LearnerConfig
+    from workbench.learn.algorithms import PPO
+    from workbench.learn.batch import Batch
+    from workbench.learn.critic import CriticConfig
+    from workbench.learn.learner import Learner, LearnerConfig
     from workbench.types import Group, StopReason
 
     algorithm = PPO(gamma=0.99, lam=0.9, bootstrap="truncated", kl_coef=0.05, minibatches=minibatches,
@@ -249,7 +249,7 @@ def test_credit_by_a_critic_is_replayed_bit_for_bit(tmp_path, settings):
 
 @pytest.mark.parametrize("name", ["value", "final_value", "ref_logp", "old_logp", "return"])
 def test_one_changed_number_that_credit_was_made_of_is_noticed(tmp_path, name):
-    from workbench.store import Run
+    from workbench.run.store import Run
 
     run, algorithm = ppo_run(tmp_path / "run", minibatches=1)
 
@@ -274,7 +274,7 @@ def test_another_setting_of_ppo_is_noticed(tmp_path_factory, change):
 
 
 def test_a_step_of_another_algorithm_is_refused_with_what_it_lacks(tmp_path):
-    from workbench.algorithms import PPO
+    from workbench.learn.algorithms import PPO
 
     run, _ = trained_run(tmp_path / "run")
     with pytest.raises(StoreError, match="the credit of ppo is made of value, final_value.*trained by another algorithm"):
@@ -292,7 +292,7 @@ def test_replay_needs_no_weights_and_changes_nothing(tmp_path):
 
 
 def test_what_another_program_made_is_said_to_be_so(tmp_path, monkeypatch):
-    import workbench.replay as module
+    import workbench.learn.replay as module
 
     collected = ordinary_step(1)
     changed = dict(credit_of(collected, 1).columns)

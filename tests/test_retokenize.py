@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from workbench.cells.credit import facts
-from workbench.cells.retokenize import retokenize
-from workbench.cells.rollout import rollout
-from workbench.config import load_config
-from workbench.errors import DataError
-from workbench.session import open_session
+from workbench.notebook.credit import facts
+from workbench.notebook.retokenize import retokenize
+from workbench.training.config import load_config
+from workbench.training.rollout import rollout
+from workbench.training.session import open_session
 from workbench.types import Group, Segment
+from workbench.types.errors import DataError
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def cut_otherwise(session, groups):
     """The first answer of the first attempt with its first tag spelled in single characters: the same text, other ids."""
     backend, trajectory = session.chat.encoder.backend, groups[0][0]
     segment = trajectory.segments[0]
-    at = next(i for i, span in enumerate(segment.spans) if span.eligible)
+    at = next(i for i, span in enumerate(segment.spans) if span.sampled)
     span = segment.spans[at]
     letters = [backend.token_to_id(letter) for letter in backend.id_to_token(int(span.token_ids[0]))]
     ids, logprobs = [*letters, *span.token_ids[1:]], [*np.full(len(letters), -2.0), *span.logprobs[1:]]
@@ -63,7 +63,7 @@ def test_the_logprob_of_what_came_back_is_the_policys_own(session, groups):
     """Asked of the policy at the ids that came back: here those are the ids that were really sampled."""
     other, _ = cut_otherwise(session, groups)
     turn = retokenize(session, other).turns[0]
-    sampled = next(span for span in groups[0][0].segments[0].spans if span.eligible)
+    sampled = next(span for span in groups[0][0].segments[0].spans if span.sampled)
     assert turn.logp_again == pytest.approx(float(sampled.logprobs.sum()), abs=1e-3)
     assert turn.logp < turn.logp_again - 2, "what was recorded for the other ids stays what it was"
     assert all(t.logp_again is None for t in retokenize(session, other).turns[1:])

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tests.store_values import credit_of, ordinary_step
-from workbench import checkpoint, cli
-from workbench.run_diff import PARTS, compare_runs
-from workbench.store import create_run, open_run
+from workbench import cli
+from workbench.run.diff import PARTS, compare_runs
+from workbench.run.store import create_run, open_run
+from workbench.training import checkpoint
 from workbench.types import CreditTable, Group, Segment
 
 ROW = {"policy": "trained", "mode": "sampled", "success": 0.75}

@@ -14,14 +14,14 @@ import pytest
 
 from tests.store_values import ordinary_step
 from tests.test_train import tiny
-from workbench.cells import running as running_module
-from workbench.cells.processes import Identity, Process, identity, writer_of
-from workbench.cells.running import RunningRun, attach, fresh_path, resume, train
-from workbench.cells.train import train_here
-from workbench.config import to_dict
-from workbench.errors import ConfigError, LearnerError, StoreError
-from workbench.store import create_run
-from workbench.writer import FolderLock
+from workbench.notebook import live_run as running_module
+from workbench.notebook.live_run import RunningRun, attach, fresh_path, resume, train
+from workbench.notebook.processes import Identity, Process, identity, writer_of
+from workbench.notebook.train import train_here
+from workbench.run.store import create_run
+from workbench.run.writer import FolderLock
+from workbench.training.config import to_dict
+from workbench.types.errors import ConfigError, LearnerError, StoreError
 
 ROOT = Path(__file__).resolve().parents[1]
 SLEEP = "import time; time.sleep(60)"
@@ -87,7 +87,7 @@ def test_the_end_of_a_process_that_is_no_child_is_noticed():
 
 
 def test_the_writer_of_a_folder_is_who_holds_its_lock_now(two_steps, child):
-    hold = "import sys, time; from workbench.writer import FolderLock; l = FolderLock(sys.argv[1]); print('held', flush=True); time.sleep(60)"
+    hold = "import sys, time; from workbench.run.writer import FolderLock; l = FolderLock(sys.argv[1]); print('held', flush=True); time.sleep(60)"
     holder = subprocess.Popen([sys.executable, "-c", hold, str(two_steps)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout.readline() == "held\n"
@@ -215,7 +215,7 @@ def test_what_went_wrong_is_told_while_it_goes_on(tmp_path, child):
 START = """
 import sys
 from tests.test_train import tiny
-from workbench.cells.running import train
+from workbench.notebook.live_run import train
 train(tiny(train__steps=1), sys.argv[1])
 print("returned", flush=True)
 sys.stdin.read()
@@ -280,7 +280,7 @@ def sleepers(monkeypatch):
         started[-1].options = options
         return started[-1]
 
-    monkeypatch.setattr("workbench.cells.running.subprocess.Popen", start)
+    monkeypatch.setattr("workbench.notebook.live_run.subprocess.Popen", start)
     yield started
     for process in started:
         process.kill()
@@ -311,7 +311,7 @@ def test_of_two_that_start_one_run_at_the_same_moment_one_is_refused(tmp_path, s
         refused.append(True)
         return start(*arguments)
 
-    monkeypatch.setattr("workbench.cells.running._start", slow)
+    monkeypatch.setattr("workbench.notebook.live_run._start", slow)
     train(tiny(), path)
     assert refused and len(sleepers) == 1
 
@@ -325,7 +325,7 @@ def test_a_process_that_cannot_be_noted_is_ended_again(tmp_path, sleepers, monke
             raise StoreError("No space left on device")
         return write(file, content, **how)
 
-    monkeypatch.setattr("workbench.cells.running.write_file", full)
+    monkeypatch.setattr("workbench.notebook.live_run.write_file", full)
     with pytest.raises(StoreError, match="No space left"):
         train(tiny(), tmp_path / "run")
     assert [process.poll() for process in sleepers] == [-signal.SIGKILL]

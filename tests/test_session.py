@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.config import load_config
-from workbench.errors import ConfigError
-from workbench.session import open_session
+from workbench.training.config import load_config
+from workbench.training.session import open_session
+from workbench.types.errors import ConfigError
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])

@@ -3,11 +3,11 @@ import numpy as np
 import pytest
 import torch
 
-from workbench.cells.show import show_prompt, show_step
-from workbench.cells.train import train_here
-from workbench.cells.watch import headline
-from workbench.config import load_config
-from workbench.session import open_session
+from workbench.notebook.show import show_prompt, show_step
+from workbench.notebook.train import train_here
+from workbench.notebook.watch import headline
+from workbench.training.config import load_config
+from workbench.training.session import open_session
 from workbench.types import Message, Observation
 from workbench.views import show_config
 

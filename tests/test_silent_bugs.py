@@ -1,4 +1,4 @@
-"""The suite of planted bugs: its headers are valid, every patch fits, and a few go all the way through the battery.
+"""The suite of planted bugs: its headers are valid, every edit fits, and a few go all the way through the battery.
 
 All of them take a quarter of an hour: `make silent-bugs`, and quicker in `make mutants`.
 """
@@ -10,23 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import run as mutants
+from tests.mutants import edits
 from tests.silent_bugs import battery, run
-from workbench.findings import Answer, Finding, LintReport
 from workbench.linting import RULES
+from workbench.types.findings import Answer, Finding, LintReport
 
-BUGS = sorted(path for path in run.BUGS.glob("*.patch") if not path.name.endswith(".twin.patch"))
-TWINS = sorted(run.BUGS.glob("*.twin.patch"))
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory) -> Path:
-    copy = tmp_path_factory.mktemp("silent-bugs") / "tree"
-    mutants.copy_tree(mutants.ROOT, copy)
-    return copy
+BUGS = [bug.path for bug in run.choose([], run.BUGS)]
+TWINS = sorted(run.BUGS.glob("*.twin.edit"))
+FURTHER = [bug.path for bug in run.choose([], run.HERE / "further")]
 
 
-# ------------------------------------------------------------------------------------------------ the patches
+# ------------------------------------------------------------------------------------------------ the edits
 
 
 def test_headers_name_rules_that_exist_and_threads_of_other_frameworks():
@@ -48,24 +42,16 @@ def test_every_rule_has_a_bug_and_two_dozen_threads_are_among_them():
 
 def test_a_twin_belongs_to_a_bug_and_touches_the_same_file():
     for twin in TWINS:
-        bug = twin.with_name(twin.name.replace(".twin.patch", ".patch"))
+        bug = twin.with_name(twin.name.replace(".twin.edit", ".edit"))
         assert bug.is_file(), f"{twin.name} has no bug"
-        files = [set(re.findall(r"^\+\+\+ b/(\S+)", path.read_text(), flags=re.MULTILINE)) for path in (bug, twin)]
+        files = [set(edits.files_of(path)) for path in (bug, twin)]
         assert files[1] <= files[0], f"{twin.name} touches {files[1]}, its bug {files[0]}"
 
 
-def test_every_patch_fits_onto_the_code_as_it_is(pristine):
-    bad = {path.name: reason for path in [*BUGS, *TWINS] if (reason := does_not_fit(path, pristine))}
-    assert not bad
-
-
-def does_not_fit(patch: Path, copy: Path) -> str | None:
-    """Applied and taken back, in one copy."""
-    reason = mutants.apply_patch(copy, patch)
-    if reason is None:
-        mutants.subprocess.run(["git", "apply", "-R", "-p1", str(patch)], cwd=copy, check=True,
-                               env=mutants.environment(copy), capture_output=True)
-    return reason
+def test_every_edit_fits_onto_the_code_as_it_is(repository):
+    bad = {path.name: why for path in [*BUGS, *TWINS, *FURTHER]
+           if (why := edits.misfit(repository, edits.blocks_in(path)))}
+    assert not bad  # python -m tests.mutants.reanchor finds code that has moved
 
 
 # ------------------------------------------------------------------------------------------------ the harness

@@ -6,14 +6,13 @@ import hashlib
 import numpy as np
 import pytest
 
-from workbench.algorithms import StarPO
-from workbench.cells.resume import resume_here
-from workbench.cells.train import train_here
-from workbench.config import load_config
-from workbench.errors import LearnerError
-from workbench.replay import replay_step
-from workbench.run_diff import compare_runs
-from workbench.store import open_run
+from workbench.learn.algorithms import StarPO
+from workbench.learn.replay import replay_step
+from workbench.notebook.train import resume_here, train_here
+from workbench.run.diff import compare_runs
+from workbench.run.store import open_run
+from workbench.training.config import load_config
+from workbench.types.errors import LearnerError
 
 SETTINGS = {"train.steps": 2, "train.tasks_per_step": 4, "train.group_size": 4, "train.evaluate_every": 0, "lint.start": False,
             "train.checkpoint_every": 1, "evaluation.num_tasks": 2, "algorithm.kind": "starpo_s",

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.errors import DataError
-from workbench.stats import (cluster_mean, clustered_difference, crossed_difference, crossed_mean, mean_interval,
+from workbench.types.errors import DataError
+from workbench.types.stats import (cluster_mean, clustered_difference, crossed_difference, crossed_mean, mean_interval,
                              paired_difference, pass_at_k, rate, share, t95, wilson_interval)
 
 

@@ -1,4 +1,4 @@
-"""Asked to stop: while Python runs, while it is somewhere in C, and after the block is left."""
+"""StopRequested to stop: while Python runs, while it is somewhere in C, and after the block is left."""
 import os
 import signal
 import subprocess
@@ -15,8 +15,8 @@ BUSY = {
 }
 IN_C = """
 import hashlib, signal, sys
-from workbench.stopping import heeding
-with heeding(signal.SIGTERM, signal.SIGINT, grace_s=float(sys.argv[1])):
+from workbench.training.signals import stop_on_signals
+with stop_on_signals(signal.SIGTERM, signal.SIGINT, grace_s=float(sys.argv[1])):
     print("in C", flush=True)
     {busy}
 """
@@ -63,7 +63,7 @@ def test_another_signal_is_a_second_one_too():
 
 
 def test_without_one_shot_handlers_the_thread_ends_it():
-    code = "from workbench import stopping; stopping._once = lambda number: None" + IN_C.format(busy=BUSY["letting-go"])
+    code = "from workbench.training import signals; signals._once = lambda number: None" + IN_C.format(busy=BUSY["letting-go"])
     process = started(code, "60")
     process.terminate()
     time.sleep(0.2)
@@ -83,14 +83,14 @@ def test_words_that_nobody_reads_do_not_keep_it():
 
 LEFT = """
 import os, signal, sys, time
-from workbench.stopping import Asked, heeding
+from workbench.training.signals import StopRequested, stop_on_signals
 before = signal.set_wakeup_fd(-1)
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
     try:
-        with heeding(signal.SIGTERM, signal.SIGINT, grace_s=0.3):
+        with stop_on_signals(signal.SIGTERM, signal.SIGINT, grace_s=0.3):
             os.kill(os.getpid(), number)
             time.sleep(30)
-    except Asked as asked:
+    except StopRequested as asked:
         assert asked.signal == number
 time.sleep(1.0)
 assert signal.set_wakeup_fd(-1) == before
@@ -106,8 +106,8 @@ def test_who_has_left_the_block_lives_on():
 
 FORKED = """
 import os, signal, time
-from workbench.stopping import heeding
-with heeding(signal.SIGTERM, grace_s=0.3):
+from workbench.training.signals import stop_on_signals
+with stop_on_signals(signal.SIGTERM, grace_s=0.3):
     if not (child := os.fork()):
         try:
             time.sleep(30)
@@ -127,14 +127,14 @@ def test_a_signal_to_a_forked_child_is_none_to_its_parent():
 
 
 def test_handlers_and_wakeup_are_put_back():
-    from workbench.stopping import heeding
+    from workbench.training.signals import stop_on_signals
 
     def other(*_):
         pass
 
     before = signal.signal(signal.SIGTERM, other)
     try:
-        with heeding(signal.SIGTERM, grace_s=60.0):
+        with stop_on_signals(signal.SIGTERM, grace_s=60.0):
             assert signal.getsignal(signal.SIGTERM) is not other
         assert signal.getsignal(signal.SIGTERM) is other
         os.kill(os.getpid(), signal.SIGTERM)  # and twice, since it is no one-shot handler any more

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_values import credit_of, groups, ordinary_step
 
-from workbench import columns, store, writer
-from workbench.errors import StoreError
-from workbench.store import create_run, first_difference, groups_equal, open_run, reopen_run, tables_equal
+from workbench.run import columns, store, writer
+from workbench.run.store import create_run, first_difference, groups_equal, open_run, reopen_run, tables_equal
 from workbench.types import CreditTable, Group, Segment, Source, Span
+from workbench.types.errors import StoreError
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
 
@@ -61,7 +61,7 @@ def test_every_group_comes_back_exactly(collected):
 def test_a_file_holds_no_time_and_no_place():
     first = bytes(columns.encode_groups(ordinary_step(1), step=1))
     time.sleep(0.01)
-    code = ("import sys; sys.path[:0] = ['tests']; from store_values import ordinary_step; from workbench import columns;"
+    code = ("import sys; sys.path[:0] = ['tests']; from store_values import ordinary_step; from workbench.run import columns;"
             "from hashlib import sha256; print(sha256(columns.encode_groups(ordinary_step(1), step=1)).hexdigest())")
     from hashlib import sha256
     other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": "7"}, text=True,
@@ -91,7 +91,7 @@ CHANGES = {
     "success": dict(trajectory_change={"success": False}), "unscored": dict(trajectory_change={"scored": False}),
     "state_key": dict(turn_change={"state_key": None}), "empty key": dict(turn_change={"state_key": ""}),
     "info type": dict(turn_change={"info": {"success": 0, "valid_format": True, "moves": ["Right", "Down"]}}),
-    "no logprobs": dict(span_change=lambda s: replace(s, logprobs=None)),
+    "no logprobs": dict(span_change=lambda s: replace(s, sampled=False, logprobs=None)),
     "zero logprobs": dict(span_change=lambda s: replace(s, logprobs=np.zeros(len(s)))),
     "plain": dict(span_change=lambda s: replace(s, plain_logprobs=s.logprobs)),
     "logprob bit": dict(span_change=lambda s: replace(s, logprobs=np.nextafter(s.logprobs, np.float32(0)))),
@@ -261,7 +261,7 @@ def test_a_finished_run_opens_without_torch(tmp_path):
     """Law 13 and the layers: a laptop with numpy, pandas and pyarrow is enough."""
     path = finished_run(tmp_path / "run").path
     code = ("import sys\nfor name in ('torch', 'transformers', 'accelerate', 'safetensors'): sys.modules[name] = None\n"
-            "from workbench.store import open_run\nrun = open_run(sys.argv[1])\n"
+            "from workbench.run.store import open_run\nrun = open_run(sys.argv[1])\n"
             "print(len(run.groups(2)), run.credit(2)['advantage'].shape, len(run.metrics()), run.digest())")
     out = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, text=True, capture_output=True)
     assert out.returncode == 0, out.stderr
@@ -497,7 +497,7 @@ def test_the_crash_loop_notices_a_line_before_its_data(tmp_path):
 CHILD = """
 import sys; sys.path[:0] = ["tests"]
 from test_store import do_step
-from workbench.store import reopen_run
+from workbench.run.store import reopen_run
 run = reopen_run(sys.argv[1])
 print("ready", flush=True)
 for step in range((run.last_step or 0) + 1, 10**6):

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from talk_kit import CALL, Asking, chat_and_tokenizer, engine_saying, talk_saying
 
 from workbench import cli
-from workbench.cells.talk import Talk, talk
 from workbench.cli import talking
-from workbench.collect import CollectConfig, collect
-from workbench.config import load_config
-from workbench.endpoint import Endpoint
-from workbench.errors import ConfigError
-from workbench.session import open_session
+from workbench.engines.endpoint import Endpoint
+from workbench.notebook.talk import Talk, talk
+from workbench.rollouts.collect import CollectConfig, collect
+from workbench.training.config import load_config
+from workbench.training.session import open_session
 from workbench.types import Source, StopReason
+from workbench.types.errors import ConfigError
 from workbench.views.talk import Answered, Asked, Called, Complained, Ended, Piece, Returned, TalkLines, Told, Wrote
 
 ANSWER = "<answer>Vienna</answer>"
@@ -381,7 +381,7 @@ def test_what_cannot_be_asked_ends_with_2_and_a_sentence(capsys, words, message)
 
 
 def test_the_cell_asks_stops_and_says_what_is_wrong():
-    from workbench.cells.talk_panel import TalkPanel
+    from workbench.notebook.talk_panel import TalkPanel
 
     panel = TalkPanel(talk_saying([CALL, ANSWER, *[[7] * 300] * 3]))
     panel.question.value = "The capital of <b>Austria</b>?"
@@ -407,7 +407,7 @@ def test_the_cell_asks_stops_and_says_what_is_wrong():
 
 
 def test_where_nobody_looks_a_talk_is_a_picture_of_itself(monkeypatch):
-    from workbench.cells import talk_panel
+    from workbench.notebook import talk_panel
 
     shown = []
     monkeypatch.setattr(talk_panel.PictureScreen, "put", lambda self, bundle: shown.append(bundle))

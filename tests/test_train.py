@@ -4,19 +4,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from workbench.cells.evaluate import evaluate, neighbours
-from workbench.cells.rollout import rollout
-from workbench.cells.step import over_updates
-from workbench.cells.train import train_here, train_step
-from workbench.config import load_config
-from workbench.envs import baselines
+from workbench.engines.policy import load_policy
+from workbench.envs import baselines as env_baselines
 from workbench.envs.frozen_lake import FrozenLakeEnv
-from workbench.errors import ConfigError, LearnerError
-from workbench.policy import load_policy
-from workbench.replay import replay_step
-from workbench.session import open_session, reopen
-from workbench.store import create_run, open_run
+from workbench.learn.replay import replay_step
+from workbench.notebook.train import train_here, train_step
+from workbench.run.store import create_run, open_run
+from workbench.training.config import load_config
+from workbench.training.evaluate import baselines, evaluate
+from workbench.training.rollout import rollout
+from workbench.training.session import open_session, reopen
+from workbench.training.step import over_updates
 from workbench.types import Source
+from workbench.types.errors import ConfigError, LearnerError
 
 TINY = {"train.steps": 2, "train.tasks_per_step": 3, "train.group_size": 4, "train.evaluate_every": 0, "lint.start": False,
         "evaluation.num_tasks": 8}
@@ -66,9 +66,10 @@ def test_everyone_is_measured_on_the_same_held_out_tasks_and_fates(monkeypatch):
     assert tasks == other.held_out_tasks()
     assert session.train_tasks(1) != other.train_tasks(1) and session.train_tasks(1) != session.train_tasks(2)
     fates = []
-    play = baselines.play
-    monkeypatch.setattr(baselines, "play", lambda family, task, seed, policy: fates.append(seed) or play(family, task, seed, policy))
-    neighbours(session)
+    play = env_baselines.play
+    monkeypatch.setattr(env_baselines, "play",
+                        lambda family, task, seed, policy: fates.append(seed) or play(family, task, seed, policy))
+    baselines(session)
     played = rollout(session, tasks, group_size=1, address=(session.config.evaluation.seed, "evaluation"))
     assert fates == 2 * [group[0].dynamics_seed for group in played]
 
@@ -78,7 +79,7 @@ def test_what_the_engine_sampled_from_is_what_the_learner_holds(finished):
     metrics = finished.metrics()
     assert (metrics["logp_gap_max"] < 1e-3).all() and list(metrics["policy_version"]) == [1, 2]
     versions = {int(span.policy_version) for group in finished.groups(2) for t in group for s in t.segments
-                for span in s.spans if span.eligible}
+                for span in s.spans if span.sampled}
     assert versions == {1}
 
 

@@ -5,15 +5,15 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 
-from workbench.errors import DataError
 from workbench.types import (CreditTable, Group, Message, Observation, Segment, Source, Span, StopReason, Task, Text,
                              Trajectory, Turn)
+from workbench.types.errors import DataError
 
 FIRST = Observation((Message("user", "go"),))
 
 
 def sampled(ids=(1, 2), turn=0, **changes):
-    return Span(Source.POLICY, turn, ids, **({"logprobs": [-0.5] * len(ids), "policy_version": 0} | changes))
+    return Span(Source.POLICY, turn, ids, **({"logprobs": [-0.5] * len(ids), "policy_version": 0, "sampled": True} | changes))
 
 
 def attempt(number=0, *, task=Task("t", "fake", 7), first=FIRST, rewards=(0.0, 1.0), stop=StopReason.TERMINATED, **changes):
@@ -31,9 +31,12 @@ def test_eligible_is_sampled_here_and_nothing_else():
 
 
 @pytest.mark.parametrize("make, words", [
-    (lambda: Span(Source.ENV, 0, [1], logprobs=[-1.0]), "only the policy samples"),
+    (lambda: Span(Source.ENV, 0, [1], logprobs=[-1.0], sampled=True), "only the policy samples"),
+    (lambda: Span(Source.ENV, 0, [1], logprobs=[-1.0]), "with logprobs that was not sampled here"),
+    (lambda: Span(Source.POLICY, 0, [1], logprobs=[-1.0]), "with logprobs that was not sampled here"),
+    (lambda: Span(Source.POLICY, 0, [1], sampled=True), "a sampled span without logprobs"),
     (lambda: sampled([1, 2, 3], logprobs=[-1.0, -1.0]), "3 sampled tokens but 2 logprobs"),
-    (lambda: Span(Source.POLICY, 0, [1], plain_logprobs=[-1.0]), "plain_logprobs without logprobs"),
+    (lambda: Span(Source.POLICY, 0, [1], plain_logprobs=[-1.0]), "with logprobs that was not sampled here"),
     (lambda: Span(Source.POLICY, 0, [[1, 2]]), "one-dimensional"),
     (lambda: CreditTable(1, 0, {"weight": np.zeros(3), "advantage": np.zeros(2)}), "differ in length"),
     (lambda: CreditTable(1, 0, {"weight": np.zeros(3)})["value"], "not computed"),

@@ -17,9 +17,10 @@ from faulty_disk import WAYS, FaultyDisk, no_waiting  # noqa: F401  (a fixture)
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench import sealed, writer
-from workbench.errors import StoreError
+from workbench.run import writer
 from workbench.types import Source, StopReason
+from workbench.types import canonical_json
+from workbench.types.errors import StoreError
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
 
@@ -101,7 +102,7 @@ FILES = {"a.bin": [b"first ", b"half" * 50], "b.json": b"{}"}
 def check_folder(folder, done):
     path = folder / "whole"
     if done or path.exists():
-        assert sealed.verify_folder(path, kind="thing", version=1) == ("a.bin", "b.json")
+        assert canonical_json.verify_folder(path, kind="thing", version=1) == ("a.bin", "b.json")
         assert (path / "a.bin").read_bytes() == b"first " + b"half" * 50
     writer.sweep(folder)
     assert [p.name for p in folder.iterdir()] == (["whole"] if path.exists() else [])
@@ -129,11 +130,11 @@ def test_a_line_is_there_or_not_wherever_it_dies(tmp_path):
         writer.append_line(folder / "lines", {"n": 1})
 
     def check(folder, done):
-        lines = sealed.read_lines(folder / "lines")
+        lines = canonical_json.read_lines(folder / "lines")
         assert [r["n"] for r in lines.records] in ([[1, 2]] if done else [[1], [1, 2]])
         writer.cut_lines(folder / "lines")  # what the next process does when it opens the run
         writer.append_line(folder / "lines", {"n": 3})
-        after = sealed.read_lines(folder / "lines")
+        after = canonical_json.read_lines(folder / "lines")
         assert after.records == (*lines.records, {"n": 3}) and not after.torn
         assert b"".join(p.read_bytes() for p in folder.glob("lines.orphan-*")) == lines.torn
 
@@ -145,7 +146,7 @@ def test_a_line_is_there_or_not_wherever_it_dies(tmp_path):
             file.write(b'{"n":1.5,"cr')
 
     def check_torn(folder, done):
-        assert [r["n"] for r in sealed.read_lines(folder / "lines").records] in ([[1, 2]] if done else [[1], [1, 2]])
+        assert [r["n"] for r in canonical_json.read_lines(folder / "lines").records] in ([[1, 2]] if done else [[1], [1, 2]])
         if done:
             assert (folder / "lines.orphan-1").read_bytes() == b'{"n":1.5,"cr'
 
@@ -159,7 +160,7 @@ def test_removal_is_a_rename_first(tmp_path):
     def check(folder, done):
         assert not (done and (folder / "whole").exists())
         if (folder / "whole").exists():
-            sealed.verify_folder(folder / "whole", kind="thing", version=1)
+            canonical_json.verify_folder(folder / "whole", kind="thing", version=1)
         writer.sweep(folder)
         assert not list(folder.glob(".*"))
 
@@ -192,10 +193,10 @@ def test_what_the_disk_refuses_is_said_and_leaves_nothing_behind(tmp_path, error
             shutil.rmtree(disk._spare)
             assert not list(folder.glob(".*")), "a temporary stayed behind"
             assert (folder / "record").read_bytes() in (OLD, NEW)
-            assert all(r["n"] in (1, 2) for r in sealed.read_lines(folder / "lines").records)
-            assert not sealed.read_lines(folder / "lines").torn
+            assert all(r["n"] in (1, 2) for r in canonical_json.read_lines(folder / "lines").records)
+            assert not canonical_json.read_lines(folder / "lines").torn
             if (folder / "whole").exists():
-                sealed.verify_folder(folder / "whole", kind="thing", version=1)
+                canonical_json.verify_folder(folder / "whole", kind="thing", version=1)
                 shutil.rmtree(folder / "whole")
             if disk.calls < number:
                 break
@@ -289,7 +290,7 @@ def test_records_never_change_and_links_are_never_followed(tmp_path):
     for act in (lambda: writer.write_file(tmp_path / "link", NEW, replace=True),
                 lambda: writer.append_line(tmp_path / "link", {}),
                 lambda: writer.write_folder(tmp_path / "link", {}, kind="thing", version=1),
-                lambda: sealed.read_file(tmp_path / "link")):
+                lambda: canonical_json.read_file(tmp_path / "link")):
         with pytest.raises(StoreError, match="symbolic link|is there already"):
             act()
     assert not (tmp_path / "elsewhere").exists()
@@ -327,28 +328,28 @@ def test_a_damaged_folder_is_refused_with_the_reason(tmp_path, damage, reason):
     if reason is None:
         path, reason = path.with_name("whole2"), "under another name"
     with pytest.raises(StoreError, match=reason):
-        sealed.verify_folder(path, kind="thing", version=1)
+        canonical_json.verify_folder(path, kind="thing", version=1)
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", "", ".hidden", "a..b", "x" * 101])
 def test_a_manifest_cannot_point_outside(tmp_path, name):
     path = whole_folder(tmp_path)
     manifest = {"folder": "whole", "files": {name: {"bytes": 0, "sha256": "0" * 64}}}
-    (path / "MANIFEST.json").write_bytes(sealed.sealed_json(manifest, kind="thing", version=1))
+    (path / "MANIFEST.json").write_bytes(canonical_json.sealed_json(manifest, kind="thing", version=1))
     with pytest.raises(StoreError, match="cannot be a name"):
-        sealed.verify_folder(path, kind="thing", version=1)
+        canonical_json.verify_folder(path, kind="thing", version=1)
 
 
 def test_a_newer_format_says_what_reads_it(tmp_path):
-    (tmp_path / "x.json").write_bytes(sealed.sealed_json({"a": 1}, kind="thing", version=3))
+    (tmp_path / "x.json").write_bytes(canonical_json.sealed_json({"a": 1}, kind="thing", version=3))
     with pytest.raises(StoreError, match="has format 3 of 'thing'; this version reads formats 1 to 2.*Open it with"):
-        sealed.read_sealed_json(tmp_path / "x.json", kind="thing", version=2)
+        canonical_json.read_sealed_json(tmp_path / "x.json", kind="thing", version=2)
     with pytest.raises(StoreError, match="holds a 'thing', expected a 'config'"):
-        sealed.read_sealed_json(tmp_path / "x.json", kind="config", version=3)
+        canonical_json.read_sealed_json(tmp_path / "x.json", kind="config", version=3)
     text = (tmp_path / "x.json").read_text()
     (tmp_path / "x.json").write_text(text.replace('"a": 1', '"a": 2'))
     with pytest.raises(StoreError, match="was changed after it was written"):
-        sealed.read_sealed_json(tmp_path / "x.json", kind="thing", version=3)
+        canonical_json.read_sealed_json(tmp_path / "x.json", kind="thing", version=3)
 
 
 json_values = st.recursive(
@@ -360,12 +361,12 @@ json_values = st.recursive(
        st.data())
 def test_lines_come_back_and_a_cut_at_any_byte_loses_only_the_last(tmp_path_factory, records, data):
     records = json.loads(json.dumps(records))  # what JSON itself makes of surrogate pairs
-    whole = [sealed.line_bytes(record) for record in records]
+    whole = [canonical_json.line_bytes(record) for record in records]
     content = b"".join(whole)
     cut = data.draw(st.integers(0, len(content)))
     path = tmp_path_factory.mktemp("lines") / "lines"
     path.write_bytes(content[:cut])
-    lines = sealed.read_lines(path)
+    lines = canonical_json.read_lines(path)
     complete = sum(end <= cut for end in np.cumsum([len(line) for line in whole]))
     assert list(lines.records) == records[:complete]
     assert lines.torn == content[sum(map(len, whole[:complete])):cut]
@@ -380,37 +381,37 @@ def test_a_flipped_bit_in_a_line_is_never_taken_for_data(tmp_path):
         path.write_bytes(content)
         flip(path, at)
         with pytest.raises(StoreError, match="line [123] is damaged"):
-            sealed.read_lines(path)
+            canonical_json.read_lines(path)
     path.write_bytes(content[:-1] + b"\x0b")  # the last line break: a write cut short looks the same
-    assert [r["n"] for r in sealed.read_lines(path).records] == [0, 1] and sealed.read_lines(path).torn
+    assert [r["n"] for r in canonical_json.read_lines(path).records] == [0, 1] and canonical_json.read_lines(path).torn
 
 
 def test_plain_values_only():
     numbers = {"a": np.float32(0.5), "b": np.int64(3), "c": np.bool_(True), "d": np.arange(2), "e": (1, 2),
                "f": StopReason.MAX_TURNS, "g": Source.ENV}
-    assert json.loads(sealed.json_bytes(numbers, "x")) == {
+    assert json.loads(canonical_json.json_bytes(numbers, "x")) == {
         "a": 0.5, "b": 3, "c": True, "d": [0, 1], "e": [1, 2], "f": "max_turns", "g": 3}
     for bad in ({1: "a"}, {"a": {2: 3}}, {"a": {1, 2}}, [object()], {"a": [{None: 1}]}, b"bytes"):
         with pytest.raises(StoreError, match="the thing (has the key|holds)"):
-            sealed.plain(bad, "the thing")
+            canonical_json.plain(bad, "the thing")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", ".hidden", "-flag", "_x", "a..b", "a b", "é", "x" * 101,
                                   "a\n", "a\0", "C:", "~", "a/../b", "run\u202e", None, 3])
 def test_bad_names_are_refused(name):
     with pytest.raises(StoreError, match="cannot be a name"):
-        sealed.check_name(name)
+        canonical_json.check_name(name)
 
 
 @pytest.mark.parametrize("name", ["a", "0", "run-1", "A.b_c-9", "x" * 100])
 def test_good_names_are_taken(name):
-    assert sealed.check_name(name) == name
+    assert canonical_json.check_name(name) == name
 
 
 # ------------------------------------------------------------------------------------------------ the lock
 
 
-HOLD = ("import sys, time; from workbench.writer import FolderLock; lock = FolderLock(sys.argv[1]);"
+HOLD = ("import sys, time; from workbench.run.writer import FolderLock; lock = FolderLock(sys.argv[1]);"
         "print('held', flush=True); sys.stdin.read()")
 
 
@@ -433,10 +434,10 @@ def test_one_writer_per_folder_and_no_stale_lock(tmp_path):
     writer.FolderLock(tmp_path).release()
 
 
-FORK = ("import os, sys, time; from workbench.writer import FolderLock; lock = FolderLock(sys.argv[1])\n"
+FORK = ("import os, sys, time; from workbench.run.writer import FolderLock; lock = FolderLock(sys.argv[1])\n"
         "if child := os.fork(): print(child, flush=True)\n"
         "time.sleep(60)")
-HAND_ON = ("import subprocess, sys, time; from workbench.writer import FolderLock; lock = FolderLock(sys.argv[1]);"
+HAND_ON = ("import subprocess, sys, time; from workbench.run.writer import FolderLock; lock = FolderLock(sys.argv[1]);"
            "print(subprocess.Popen(['sleep', '60'], pass_fds=[lock._fd]).pid, flush=True); time.sleep(60)")
 
 
@@ -461,7 +462,7 @@ def test_a_killed_writer_is_not_held_up_by_what_it_started(tmp_path, code):
 
 
 def test_a_writer_that_is_open_at_exit_says_nothing(tmp_path):
-    code = ("import sys; from workbench.writer import FolderLock; lock = FolderLock(sys.argv[1]);"
+    code = ("import sys; from workbench.run.writer import FolderLock; lock = FolderLock(sys.argv[1]);"
             "sys.excepthook = lambda *_: None")  # which keeps all of this until the modules are gone
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -481,12 +482,12 @@ def test_only_ones_own_leftovers_are_taken_away(tmp_path):
 
 # (file, call) -> why it may touch a disk itself. Everything else goes through `writer`.
 ALLOWED = {
-    ("workbench/cells/running.py", "open"): "what a child process prints, as it comes: a log, not a record",
-    ("workbench/cells/running.py", "log.truncate"): "the same log, left by a try that made no run",
-    ("workbench/cells/running.py", "path.parent.mkdir"): "the folder that runs lie in, before the child starts",
+    ("workbench/notebook/live_run.py", "open"): "what a child process prints, as it comes: a log, not a record",
+    ("workbench/notebook/live_run.py", "log.truncate"): "the same log, left by a try that made no run",
+    ("workbench/notebook/live_run.py", "path.parent.mkdir"): "the folder that runs lie in, before the child starts",
     ("workbench/doctor/machine.py", "open"): "asks whether the disk takes bytes at all, in a temporary folder",
     ("workbench/doctor/machine.py", "os.rename"): "the same question",
-    ("workbench/tools/mcp.py", "os.fdopen"): "a pipe, for what a server prints",
+    ("workbench/envs/tools/mcp_connection.py", "os.fdopen"): "a pipe, for what a server prints",
 }
 
 WRITING_CALLS = {
@@ -545,10 +546,10 @@ def test_all_bytes_go_through_the_one_writer():
     for path in sorted((ROOT / "workbench").rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         writes = [f"{line}: {call}" for line, call in writes_of(path.read_text()) if (name, call) not in ALLOWED]
-        if writes and name != "workbench/writer.py":
+        if writes and name != "workbench/run/writer.py":
             found[name] = writes
-    assert not found, f"write through workbench.writer instead (or name the call and the reason in ALLOWED): {found}"
-    assert writes_of((ROOT / "workbench/writer.py").read_text()), "the check must see the writer itself"
+    assert not found, f"write through workbench.run.writer instead (or name the call and the reason in ALLOWED): {found}"
+    assert writes_of((ROOT / "workbench/run/writer.py").read_text()), "the check must see the writer itself"
 
 
 @pytest.mark.parametrize("line", [

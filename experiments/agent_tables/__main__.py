@@ -21,9 +21,9 @@ from workbench.ablation.notebooks import run_notebook
 from workbench.ablation.plan import Plan, check, jobs, read_plan, read_settings, written
 from workbench.ablation.pool import each
 from workbench.ablation.table import held
-from workbench.errors import WorkbenchError
+from workbench.run.writer import make_folder
+from workbench.types.errors import WorkbenchError
 from workbench.views.words import count
-from workbench.writer import make_folder
 
 HERE = Path(__file__).parent
 ONE_RUN, REPORT = HERE / "one_run.ipynb", HERE / "report.ipynb"

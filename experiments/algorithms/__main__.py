@@ -21,10 +21,10 @@ from typing import Any
 from experiments.algorithms import judge, words
 from experiments.algorithms.plan import ENVIRONMENTS, SETTINGS, Job, Terms, config_of, jobs
 from workbench.ablation.pool import each
-from workbench.algorithms import ALGORITHMS
-from workbench.errors import WorkbenchError
+from workbench.learn.algorithms import ALGORITHMS
+from workbench.run.writer import make_folder, write_file
+from workbench.types.errors import WorkbenchError
 from workbench.views.words import count
-from workbench.writer import make_folder, write_file
 
 RESULTS = Path(__file__).with_name("results")
 
@@ -47,7 +47,7 @@ def run(todo: Sequence[Job], terms: Terms, out: Path, workers: int,
 
 def tabled(results: Mapping[Job, Mapping[str, Any]], terms: Terms) -> dict[str, Any]:
     """The table of all results, with the verdict; JSON values (version 1)."""
-    from workbench.rounding import code_fingerprint
+    from workbench.learn.rounding import code_fingerprint
 
     environments = {}
     for before, start in ((job, result) for job, result in results.items() if job.algorithm is None):

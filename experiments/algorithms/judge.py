@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.stats import Difference, clustered_difference
+from workbench.types.stats import Difference, clustered_difference
 from workbench.views.words import points
 
 RISING_AT_LEAST = 5   # algorithms, on FrozenLake

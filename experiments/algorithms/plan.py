@@ -12,16 +12,16 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from workbench.algorithms import ALGORITHMS
-from workbench.config import Config, changed_config, from_dict, load_config, nearest, to_dict
 from workbench.envs import PRESETS
-from workbench.errors import ConfigError
-from workbench.rounding import code_fingerprint
-from workbench.sealed import json_bytes
+from workbench.learn.algorithms import ALGORITHMS
+from workbench.training.config import Config, changed_config, from_dict, load_config, nearest, to_dict
 from workbench.types import Task
+from workbench.types.canonical_json import json_bytes
+from workbench.types.errors import ConfigError
+from workbench.learn.rounding import code_fingerprint
 
 SETTINGS = Path(__file__).with_name("settings.toml")
-ENVIRONMENTS = ("frozenlake", "bandit")  # presets of workbench.config
+ENVIRONMENTS = ("frozenlake", "bandit")  # presets of workbench.training.config
 OWN = ("algorithm", "critic", "learner")  # what may differ between algorithms
 
 

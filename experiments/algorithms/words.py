@@ -4,7 +4,7 @@ In the order in which the algorithms were asked for, not by success: a ranking w
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from experiments.algorithms.judge import by_policy
@@ -26,13 +26,14 @@ def in_words(table: Mapping[str, Any]) -> list[str]:
         clusters = "" if count == found["tasks"] else f", intervals over {count} clusters of them"
         lines.append(f"{name}: {found['label']}; {found['tasks']} held-out tasks{clusters}")
     lines += [f"training seeds {', '.join(map(str, table['seeds']))}; [95 % intervals] of differences are paired, over "
-              "all seeds together", "", *markdown(_lines(table["environments"])), ""]
+              "all seeds together", "", *markdown(table_lines(table["environments"])), ""]
     lines += [f"{MARKS[check['held']]} {check['words']}" + (f" ({check['why']})" if check["why"] else "")
               for check in table["checks"]]
     return [*lines, "", f"{table['cpu_seconds'] / 60:.0f} CPU-minutes, training and measuring; code {table['code']}"]
 
 
-def _lines(environments: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+def table_lines(environments: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Head, neighbours, then one line per algorithm."""
     lines = [["", *(f"{name}: {HEADS[column]}" for name in environments for column in COLUMNS[name]), "updates"]]
     for policy in ("random", "untrained", "solver"):
         cells = [_neighbour(by_policy(found["start"]), policy, column)

@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from experiments.algorithms.plan import Terms, Job, adjusted, cluster_of, config_of, key_of
-from workbench.cells.resume import resume_here
-from workbench.cells.rollout import rollout
-from workbench.cells.train import train_here
-from workbench.config import to_dict
-from workbench.errors import WorkbenchError
-from workbench.evaluation import Score, evaluate_baselines, evaluate_policy
-from workbench.sealed import read_sealed_json, sealed_json
-from workbench.session import Session, open_session, reopen
+from workbench.notebook.train import resume_here, train_here
+from workbench.rollouts.evaluate import Score, evaluate_baselines, evaluate_policy
+from workbench.run.writer import make_folder, write_file
+from workbench.training.config import to_dict
+from workbench.training.rollout import rollout
+from workbench.training.session import Session, open_session, reopen
 from workbench.types import Task
-from workbench.writer import make_folder, write_file
+from workbench.types.canonical_json import read_sealed_json, sealed_json
+from workbench.types.errors import WorkbenchError
 
 KIND, VERSION = "algorithm-result", 1
 

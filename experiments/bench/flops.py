@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.batch import Batch
-from workbench.microbatch import Rows
-from workbench.ops.packed_attention import Part
+from workbench.learn.batch import Batch
+from workbench.learn.microbatch import Rows
+from workbench.learn.ops.packed_attention import Part
 
 
 @dataclass(frozen=True)

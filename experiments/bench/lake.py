@@ -1,7 +1,7 @@
 """The frozen lake that both sides of the benchmark play: one set of rules, two doors.
 
     Lake       the rules: text in, text out, no framework
-    ToolLake   our door: an environment family for `workbench.collect`; the policy calls the tool `move`
+    ToolLake   our door: an environment family for `workbench.rollouts.collect`; the policy calls the tool `move`
     TrlLake    the peer's door: the class that TRL's `environment_factory` makes instances of
 
 A board of 4 x 4 with three holes, the same for all attempts of a group. The policy moves by calling a tool in its chat
@@ -122,7 +122,7 @@ def execute(lake: Lake, name: str, arguments: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class ToolLake:
-    """The family for `workbench.collect`. `turns`: moves that are executed; one more answer is sampled after them."""
+    """The family for `workbench.rollouts.collect`. `turns`: moves that are executed; one more answer is sampled after them."""
 
     turns: int = 5
     babble: bool = False

@@ -8,13 +8,13 @@ import torch
 
 from experiments.bench.lake import Lake, ToolLake
 from experiments.bench.work import OurSide, StepWork, Work
-from workbench.algorithms import GRPO
-from workbench.batch import Batch
 from workbench.chat import ChatFormat
-from workbench.collect import CollectConfig, collect
 from workbench.engines import TransformersEngineConfig, open_engine
-from workbench.learner import Learner, LearnerConfig
-from workbench.policy import load_policy
+from workbench.engines.policy import load_policy
+from workbench.learn.algorithms import GRPO
+from workbench.learn.batch import Batch
+from workbench.learn.learner import Learner, LearnerConfig
+from workbench.rollouts.collect import CollectConfig, collect
 from workbench.types import trajectories_of
 
 

@@ -29,10 +29,10 @@ from experiments.bench.ours import OurStepper, seconds
 from experiments.bench.policy import SHAPES, make_policy
 from experiments.bench.ratios import paired_ratio
 from experiments.bench.work import OurSide, Work
-from workbench.algorithms.base import Credit
-from workbench.batch import Batch
-from workbench.collect import collect
-from workbench.learner import Learner
+from workbench.learn.algorithms.base import Credit
+from workbench.learn.batch import Batch
+from workbench.learn.learner import Learner
+from workbench.rollouts.collect import collect
 
 RESULTS = Path(__file__).parent / "results"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -159,8 +159,8 @@ def durability(steps: int, preset: str = "frozenlake") -> dict[str, float]:
     """What a real run of the preset says of itself: milliseconds per step of storing and of checkpoints (one every ten
     steps, spread over them), CPU and wall, beside the step's whole CPU time. The run is made on the disk that the
     results lie on, and thrown away."""
-    from workbench.cells.train import train_here
-    from workbench.config import load_config
+    from workbench.notebook.train import train_here
+    from workbench.training.config import load_config
 
     config = load_config(preset, {"train.steps": steps, "train.evaluate_every": 0, "evaluation.num_tasks": 8})
     RESULTS.mkdir(exist_ok=True)

@@ -14,11 +14,11 @@ from typing import Any
 
 from experiments.bench.lake import DIRECTIONS, Lake, MOVE_SCHEMA, call_text, execute, towards
 from workbench.chat import ChatFormat
-from workbench.fine_tuning import FineTuning, fine_tune
-from workbench.pretrain import Transcript, encode
-from workbench.seeds import rng_at, seed_of
-from workbench.tiny_tokenizer import build_tokenizer
+from data.make.fine_tuning import FineTuning, fine_tune
+from data.make.pretrain import Transcript, encode
+from data.make.tiny_tokenizer import build_tokenizer
 from workbench.types import Message, Observation
+from workbench.types.seeds import rng_at, seed_of
 
 TEMPLATE = "qwen3_instruct_2507.jinja"  # as published; TRL carries it, and reads its tool calls
 

@@ -17,9 +17,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from workbench.tools import tool
-from workbench.tools.desk import ToolDesk, ToolLimits
-from workbench.tools.pool import shared_pool
+from workbench.envs.tools import tool
+from workbench.envs.tools.executor import ToolExecutor, ToolLimits
+from workbench.envs.tools.shared_workers import shared_workers
 from workbench.types import ToolCall
 
 GOAL_S = 0.5
@@ -60,24 +60,24 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def beyond(desk: ToolDesk, how: str) -> float:
+def beyond(executor: ToolExecutor, how: str) -> float:
     """Seconds from the deadline (of a tool that hangs) or from the call's begin until its slot was free."""
     kind = WAYS[how][0]
-    desk.run([ToolCall("add", {"a": 1, "b": 1}), ToolCall("misbehave", {"how": "raises"})])  # a warm worker
+    executor.run([ToolCall("add", {"a": 1, "b": 1}), ToolCall("misbehave", {"how": "raises"})])  # a warm worker
     began = time.monotonic()
-    [result] = desk.run([ToolCall("misbehave", {"how": how})])
+    [result] = executor.run([ToolCall("misbehave", {"how": how})])
     took = time.monotonic() - began
     if result.error != kind:
         raise SystemExit(f"a tool that {how}: expected the error {kind!r}, got {result}")
-    return took - desk.limits.deadline_s if kind == "timeout" else took
+    return took - executor.limits.deadline_s if kind == "timeout" else took
 
 
-def cost(desk: ToolDesk) -> list[float]:
+def cost(executor: ToolExecutor) -> list[float]:
     """Seconds of each call of a tool that does next to nothing."""
     found = []
     for index in range(COSTS):
         began = time.monotonic()
-        desk.run([ToolCall("add", {"a": index, "b": 1})])
+        executor.run([ToolCall("add", {"a": index, "b": 1})])
         found.append(time.monotonic() - began)
     return found
 
@@ -89,8 +89,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--deadline", type=float, default=0.5, help="seconds")
     options = parser.parse_args(arguments)
     # A flood is bounded, not late: where the machine is busy it may take what it takes.
-    patient = ToolDesk([misbehave, add], ToolLimits(deadline_s=60.0, workers=1))
-    strict = ToolDesk([misbehave, add], ToolLimits(deadline_s=options.deadline, workers=1))
+    patient = ToolExecutor([misbehave, add], ToolLimits(deadline_s=60.0, workers=1))
+    strict = ToolExecutor([misbehave, add], ToolLimits(deadline_s=options.deadline, workers=1))
     free = True
     print(f"{'a tool that':32} {'free within 0.5 s':>18} {'median':>9} {'slowest':>9}")
     for how, (kind, _) in WAYS.items():
@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"a call of a warm tool: median {1000 * costs[COSTS // 2]:.2f} ms, 99 of 100 within "
           f"{1000 * costs[COSTS * 99 // 100]:.2f} ms ({COSTS} calls)")
     patient.close(), strict.close()
-    shared_pool().shutdown()
+    shared_workers().shutdown()
     return 0 if free else 1
 
 

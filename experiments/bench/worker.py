@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from experiments.bench.work import OurSide, PeerSide, StepWork, Work
-from workbench.errors import WorkbenchError
+from workbench.types.errors import WorkbenchError
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}

@@ -7,8 +7,8 @@ import pytest
 
 from workbench.ablation import plan as plans
 from workbench.ablation.plan import Job, check, config_of, jobs, key_of, read_plan, read_settings, settings_of, written
-from workbench.config import load_config
-from workbench.errors import ConfigError
+from workbench.training.config import load_config
+from workbench.types.errors import ConfigError
 
 PLAN = """
 title = "Bandit"

@@ -6,7 +6,7 @@ import pytest
 
 from workbench.ablation.plan import Arm, Expectation, Job, Plan
 from workbench.ablation.table import held, table_of
-from workbench.errors import DataError
+from workbench.types.errors import DataError
 from workbench.views import show_arm_curves, show_arms
 from workbench.views.arms import arms_markdown
 

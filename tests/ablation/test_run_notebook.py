@@ -7,7 +7,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from workbench.ablation import notebooks
 from workbench.ablation.notebooks import run_notebook
-from workbench.errors import ConfigError, StoreError, WorkbenchError
+from workbench.types.errors import ConfigError, StoreError, WorkbenchError
 
 DIES = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
 
@@ -46,6 +46,24 @@ def test_a_failure_is_told_and_stands_in_the_notebook(tmp_path, cell, limit, wor
     assert told is not None and words in told
     ran = nbformat.read(tmp_path / "ran.ipynb", as_version=4)
     assert ran.metadata.papermill.exception is True and ran.cells[-1].execution_count is None
+
+
+def test_a_finished_cell_whose_output_does_not_come_is_told_without_a_limit(tmp_path, monkeypatch):
+    """Seen on a busy machine: nbclient's own wait ran out, no limit was set, and the words for it could not be made."""
+    import papermill
+    from nbclient.exceptions import CellTimeoutError
+
+    asked = {}
+
+    def busy(*_, **options):
+        asked.update(options)
+        (tmp_path / "ran.ipynb").write_text(given.read_text())
+        raise CellTimeoutError("Timeout waiting for IOPub output")
+
+    given = notebook(tmp_path, "1 + 1", "n")
+    monkeypatch.setattr(papermill, "execute_notebook", busy)
+    assert "IOPub output" in run_notebook(given, tmp_path / "ran.ipynb", {})
+    assert asked["iopub_timeout"] > 4 and asked["execution_timeout"] is None
 
 
 def test_an_unknown_parameter_is_refused_and_not_only_warned_of(tmp_path):

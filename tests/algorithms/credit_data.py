@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from learning_data import FIRST, span
 
-from workbench.batch import Batch
+from workbench.learn.batch import Batch
 from workbench.types import Group, Segment, Source, StopReason, Task, Trajectory, Turn
 
 

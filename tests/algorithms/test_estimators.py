@@ -12,7 +12,7 @@ from credit_data import Attempt, batch_of, credit_of, draw, trajectory
 from learning_data import FIRST, span, tiny_model
 
 from tests import golden
-from workbench.algorithms import (
+from workbench.learn.algorithms import (
     ALGORITHMS,
     CISPO,
     DAPO,
@@ -29,13 +29,13 @@ from workbench.algorithms import (
     ReinforcePPBaseline,
     TurnPPO,
 )
-from workbench.algorithms.masks import Masks
-from workbench.batch import Batch
-from workbench.config import load_config
-from workbench.critic import CriticConfig
-from workbench.errors import ConfigError, DataError
-from workbench.learner import Learner, LearnerConfig
+from workbench.learn.algorithms.masks import Masks
+from workbench.learn.batch import Batch
+from workbench.learn.critic import CriticConfig
+from workbench.learn.learner import Learner, LearnerConfig
+from workbench.training.config import load_config
 from workbench.types import Group, Segment, Source, StopReason, Task, Trajectory, Turn
+from workbench.types.errors import ConfigError, DataError
 
 # Two attempts at one task. The first has turns of 2 and 1 tokens, paid 1 and 2; the second one turn of 1, paid 5.
 PAIR = ((Attempt(((2, 1.0, "start"), (1, 2.0, "middle"))), Attempt(((1, 5.0, "start"),), seed=7)),)

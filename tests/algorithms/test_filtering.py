@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.algorithms.filtering import READS, Filter
-from workbench.algorithms.rewards import Rewards
-from workbench.errors import ConfigError
+from workbench.learn.algorithms.filtering import READS, Filter
+from workbench.learn.algorithms.rewards import Rewards
+from workbench.types.errors import ConfigError
 
 NAN = float("nan")
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from learning_data import make_groups, unscore
 
-from workbench.algorithms import ALGORITHMS, GRPO, LossInputs
-from workbench.batch import Batch
-from workbench.errors import ConfigError, DataError
+from workbench.learn.algorithms import ALGORITHMS, GRPO, LossInputs
+from workbench.learn.batch import Batch
+from workbench.types.errors import ConfigError, DataError
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment-per-turn"])

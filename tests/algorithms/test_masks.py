@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning_data import make_groups, unscore
 
-from workbench.algorithms import GRPO, PPO
-from workbench.algorithms.masks import ADVANTAGE_MASK, LOSS_MASK, Masks
-from workbench.batch import Batch
-from workbench.config import load_config
-from workbench.errors import ConfigError
-from workbench.ops.gae import whiten
+from workbench.learn.algorithms import GRPO, PPO
+from workbench.learn.algorithms.masks import ADVANTAGE_MASK, LOSS_MASK, Masks
+from workbench.learn.batch import Batch
+from workbench.learn.ops.gae import whiten
+from workbench.training.config import load_config
+from workbench.types.errors import ConfigError
 
 PLAIN = PPO(whiten=False, bootstrap="never")
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning_data import FIRST, make_groups, span, unscore
 
-from workbench.algorithms import PPO
-from workbench.algorithms.base import LossInputs
-from workbench.batch import Batch
-from workbench.errors import ConfigError, DataError
+from workbench.learn.algorithms import PPO
+from workbench.learn.algorithms.base import LossInputs
+from workbench.learn.batch import Batch
 from workbench.types import Group, Segment, Source, StopReason, Task, Trajectory, Turn
+from workbench.types.errors import ConfigError, DataError
 
 PLAIN = PPO(whiten=False)
 

@@ -12,11 +12,11 @@ from credit_data import Attempt, batch_of, credit_of, draw, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.algorithms import ALGORITHMS
-from workbench.algorithms.base import needs_critic
-from workbench.algorithms.group_relative import GroupRelative
-from workbench.errors import DataError
+from workbench.learn.algorithms import ALGORITHMS
+from workbench.learn.algorithms.base import needs_critic
+from workbench.learn.algorithms.group_relative import GroupRelative
 from workbench.types import StopReason
+from workbench.types.errors import DataError
 
 VARIANTS = {
     **{name: algorithm() for name, algorithm in ALGORITHMS.items()},

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning_data import make_groups
 
-from workbench.algorithms import ALGORITHMS, GRPO, PPO, RLOO, BilevelPPO, GiGPO, Reinforce, StarPO, TurnPPO
-from workbench.algorithms.base import CreditInputs
-from workbench.algorithms.filtering import Filter
-from workbench.algorithms.rewards import Rewards
-from workbench.batch import Batch
-from workbench.config import load_config, load_config_with_warnings
-from workbench.errors import ConfigError
+from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, RLOO, BilevelPPO, GiGPO, Reinforce, StarPO, TurnPPO
+from workbench.learn.algorithms.base import CreditInputs
+from workbench.learn.algorithms.filtering import Filter
+from workbench.learn.algorithms.rewards import Rewards
+from workbench.learn.batch import Batch
+from workbench.training.config import load_config, load_config_with_warnings
 from workbench.types import Group, Task
+from workbench.types.errors import ConfigError
 
 # Two attempts at one task: 1 for a turn of two tokens and 2 for one of three; 0 for one token and 1 for two.
 PAIR = [[Attempt(((2, 1.0, "s"), (3, 2.0, "t"))), Attempt(((1, 0.0, "s"), (2, 1.0, "u")))]]

@@ -9,12 +9,12 @@ from credit_data import Attempt, batch_of, credit_of, draw, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.algorithms import ALGORITHMS, GRPO, PPO, StarPO, StarPO_S
-from workbench.algorithms.base import needs_critic
-from workbench.algorithms.filtering import Filter
-from workbench.algorithms.liveness import remarks, updates_of_a_step
-from workbench.config import load_config, load_config_with_warnings
-from workbench.errors import ConfigError
+from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, StarPO, StarPO_S
+from workbench.learn.algorithms.base import needs_critic
+from workbench.learn.algorithms.filtering import Filter
+from workbench.learn.algorithms.liveness import remarks, updates_of_a_step
+from workbench.training.config import load_config, load_config_with_warnings
+from workbench.types.errors import ConfigError
 
 CHOICES = (Filter("top_share", share=0.5), Filter("top_p", p=0.6), Filter("top_k", groups=2, zero_variance="drop"),
            Filter("min_p", ratio=0.7), Filter("band", high=0.5), Filter("within_group", attempts=2))

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from workbench import cli
-from workbench.algorithms import ALGORITHMS, GRPO
 from workbench.bias import CLAIMS, TASKS, bias_bench
 from workbench.bias.attempts import templates
 from workbench.bias.bench import ERROR, NOT_HERE, measured_row
 from workbench.bias.claims import Claim
-from workbench.cells.bias import bias_bench as cell
-from workbench.errors import ConfigError
+from workbench.learn.algorithms import ALGORITHMS, GRPO
+from workbench.notebook.bias import bias_bench as cell
+from workbench.types.errors import ConfigError
 from workbench.views import show_bias
 from workbench.views.bias_picture import _look
 
@@ -137,14 +137,14 @@ def test_the_command_prints_writes_and_exits_with_the_answer(capsys, tmp_path, m
     monkeypatch.setattr("workbench.bias.traps.RISKY_GRID", (0.3,))
     monkeypatch.setattr("workbench.bias.traps.FILTERED", (4, 2))
     small = bias_bench(tasks={"bandit-0.1": TASKS["bandit-0.1"]}, claims={"grpo": (HONEST,)}, algorithms={"grpo": GRPO})
-    monkeypatch.setattr("workbench.cells.bias.bias_bench", lambda names: small)
+    monkeypatch.setattr("workbench.notebook.bias.bias_bench", lambda names: small)
     assert cli.main(["bias", "--json", str(tmp_path / "new" / "bias.json")]) == 0
     assert "shown: normalising per turn index" in capsys.readouterr().out
     written = json.loads((tmp_path / "new" / "bias.json").read_text())
     assert written["passed"] is True and written["rows"][0]["estimate"] == pytest.approx([0.0315], rel=1e-12)
     assert len(written["curves"]) == 2 and len(written["traps"]) == 3
     bad = replace(small, faults=("a trap is gone",))
-    monkeypatch.setattr("workbench.cells.bias.bias_bench", lambda names: bad)
+    monkeypatch.setattr("workbench.notebook.bias.bias_bench", lambda names: bad)
     assert cli.main(["bias"]) == 1 and "! a trap is gone" in capsys.readouterr().out
 
 

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.algorithms import GRPO, PPO
 from workbench.bias.attempts import state_values, templates, true_gradient, with_critic
 from workbench.bias.bench import estimator_of, loss_estimator_of
 from workbench.bias.measure import (
@@ -24,7 +23,8 @@ from workbench.bias.measure import (
     units_needed,
 )
 from workbench.bias.tasks import bandit, lengths, stop_continue, three_turns
-from workbench.errors import DataError
+from workbench.learn.algorithms import GRPO, PPO
+from workbench.types.errors import DataError
 
 
 @given(st.lists(st.floats(0.05, 1), min_size=2, max_size=4), st.integers(1, 4), st.integers(1, 2))

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.batch import Batch
 from workbench.bias.attempts import (
     batch_of,
     gradient_by_autograd,
@@ -21,8 +20,9 @@ from workbench.bias.attempts import (
     wrong_values,
 )
 from workbench.bias.tasks import TASKS, Node, bandit, lengths, stop_continue, three_turns
-from workbench.errors import DataError
+from workbench.learn.batch import Batch
 from workbench.types import Group
+from workbench.types.errors import DataError
 
 chances = st.floats(0.03, 0.97)
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from workbench import cli
-from workbench.algorithms import ALGORITHMS, GRPO
 from workbench.bias.bench import bias_bench, estimator_of
 from workbench.bias.claims import CLAIMS, Claim
 from workbench.bias.tasks import SAFE_PAYOUTS, TASKS
@@ -19,6 +18,7 @@ from workbench.bias.traps import (
     sign_curve,
     turn_index_trap,
 )
+from workbench.learn.algorithms import ALGORITHMS, GRPO
 
 DIVIDED, UNDIVIDED = estimator_of(GRPO()), estimator_of(GRPO(normalize_std=False))
 LEAVE_ONE_OUT = estimator_of(GRPO(normalize_std=False), Claim("", "unbiased", "", correction="G/(G-1)"))
@@ -91,7 +91,7 @@ def quick(monkeypatch):
     monkeypatch.setattr("workbench.bias.bench.CURVE_SIZES", (2,))
     monkeypatch.setattr("workbench.bias.traps.RISKY_GRID", (0.3,))
     monkeypatch.setattr("workbench.bias.traps.FILTERED", (4, 2))
-    monkeypatch.setattr("workbench.cells.bias.TASKS", {"bandit-0.1": TASKS["bandit-0.1"]})
+    monkeypatch.setattr("workbench.notebook.bias.TASKS", {"bandit-0.1": TASKS["bandit-0.1"]})
     return monkeypatch
 
 

@@ -104,7 +104,7 @@ def check_shown_again(conversation: Conversation, calls: list[Call]) -> None:
     decode = conversation.chat.encoder.backend.decode
     for segment in conversation.segments:
         for span in segment.spans:
-            if span.source is not Source.POLICY or span.eligible or not len(span):
+            if span.source is not Source.POLICY or span.sampled or not len(span):
                 continue
             sampled = calls[span.turn].action_T.tolist()
             again = span.token_ids.tolist()

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from test_chat_forgery import attacks
 
 from workbench.chat import Conversation
-from workbench.errors import ConfigError, DataError
 from workbench.types import Message, Observation, Source, Span
+from workbench.types.errors import ConfigError, DataError
 
 HISTORIES = ("append", "template", "window", "fresh")
 
@@ -157,7 +157,7 @@ def test_template_history_opens_a_segment_where_a_thought_is_dropped():
     recorder.conversation.add_observation(say("Moved."))
     assert recorder.conversation.segment_index == 1
     (again,) = [span for span in recorder.conversation._spans if span.source is Source.POLICY]
-    assert again.token_ids.tolist() == answer and not again.eligible
+    assert again.token_ids.tolist() == answer and not again.sampled
     recorder.act(answer, "stop")  # no thought this time: nothing to drop, the segment goes on
     recorder.conversation.add_observation(say("Moved."))
     assert recorder.conversation.segment_index == 1
@@ -436,8 +436,8 @@ def test_control_a_turn_trained_twice_is_caught():
     recorder = played("window")
     segments = [
         replace(segment, spans=tuple(
-            replace(span, logprobs=recorder.calls[span.turn].logprobs_T[-len(span):])
-            if span.source is Source.POLICY and not span.eligible and len(span) else span for span in segment.spans))
+            replace(span, sampled=True, logprobs=recorder.calls[span.turn].logprobs_T[-len(span):])
+            if span.source is Source.POLICY and not span.sampled and len(span) else span for span in segment.spans))
         for segment in recorder.conversation.segments]
     fails([row_of(segment) for segment in segments], recorder.calls, "eligible is not what was sampled")
 
@@ -447,7 +447,7 @@ def test_control_a_past_turn_that_was_encoded_anew_is_caught():
     conversation = recorder.conversation
     joined = tokenizer.encode("hello", add_special_tokens=False)
     again = Span(Source.POLICY, 1, [*joined, conversation.chat.end_of_turn])
-    spans = tuple(again if span.source is Source.POLICY and not span.eligible else span
+    spans = tuple(again if span.source is Source.POLICY and not span.sampled else span
                   for span in conversation._finished[1].spans)
     conversation._finished[1] = replace(conversation._finished[1], spans=spans)
     with pytest.raises(AssertionError, match="encoded anew"):

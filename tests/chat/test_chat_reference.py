@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from workbench.chat import ChatFormat
 from workbench.chat.dialect import chat_message, fit
-from workbench.errors import ChatFormatError
-from workbench.tiny_tokenizer import build_tokenizer
+from data.make.tiny_tokenizer import build_tokenizer
 from workbench.types import Message, Observation, Source
+from workbench.types.errors import ChatFormatError
 
 TOOLS = (
     {"type": "function", "function": {

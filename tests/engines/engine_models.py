@@ -21,34 +21,47 @@ SHAPE = dict(
 )
 SLIDING = dict(sliding_window=8)
 
-# name -> (model class, config). Windows are smaller than the sequences that the tests play.
+# Heads of latent attention: keys of 12 numbers, values of 6. One dense layer, two of experts.
+LATENT = dict(
+    num_key_value_heads=4, kv_lora_rank=8, q_lora_rank=12, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6,
+    moe_intermediate_size=16, n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, n_group=2, topk_group=1,
+    first_k_dense_replace=1,
+)
+
+# name -> (model class, config of a shape). Windows are smaller than the sequences that the tests play.
 FAMILIES: dict[str, tuple] = {
-    "qwen2": (hf.Qwen2ForCausalLM, lambda: hf.Qwen2Config(**SHAPE)),
-    "qwen3": (hf.Qwen3ForCausalLM, lambda: hf.Qwen3Config(**SHAPE, head_dim=8, tie_word_embeddings=True)),
-    "llama": (hf.LlamaForCausalLM, lambda: hf.LlamaConfig(**SHAPE)),
-    "gemma": (hf.GemmaForCausalLM, lambda: hf.GemmaConfig(**SHAPE, head_dim=8)),
-    "gemma2": (hf.Gemma2ForCausalLM, lambda: hf.Gemma2Config(**SHAPE, head_dim=8, **SLIDING)),
-    "gemma3": (hf.Gemma3ForCausalLM, lambda: hf.Gemma3TextConfig(
-        **SHAPE, head_dim=8, **SLIDING, layer_types=["sliding_attention", "full_attention", "sliding_attention"])),
-    "gpt2": (hf.GPT2LMHeadModel, lambda: hf.GPT2Config(
-        vocab_size=VOCAB, n_embd=32, n_layer=3, n_head=4, n_positions=256, bos_token_id=1, eos_token_id=STOP)),
-    "mistral": (hf.MistralForCausalLM, lambda: hf.MistralConfig(**SHAPE, head_dim=8, **SLIDING)),
-    "mamba": (hf.MambaForCausalLM, lambda: hf.MambaConfig(
+    "qwen2": (hf.Qwen2ForCausalLM, lambda shape: hf.Qwen2Config(**shape)),
+    "qwen3": (hf.Qwen3ForCausalLM, lambda shape: hf.Qwen3Config(**shape, head_dim=8, tie_word_embeddings=True)),
+    "llama": (hf.LlamaForCausalLM, lambda shape: hf.LlamaConfig(**shape)),
+    "gemma": (hf.GemmaForCausalLM, lambda shape: hf.GemmaConfig(**shape, head_dim=8)),
+    "gemma2": (hf.Gemma2ForCausalLM, lambda shape: hf.Gemma2Config(**shape, head_dim=8, **SLIDING)),
+    "gemma3": (hf.Gemma3ForCausalLM, lambda shape: hf.Gemma3TextConfig(
+        **shape, head_dim=8, **SLIDING, layer_types=["sliding_attention", "full_attention", "sliding_attention"])),
+    "gpt2": (hf.GPT2LMHeadModel, lambda shape: hf.GPT2Config(
+        vocab_size=VOCAB, n_embd=32, n_layer=3, n_head=4, n_positions=shape["max_position_embeddings"], bos_token_id=1,
+        eos_token_id=STOP)),
+    "mistral": (hf.MistralForCausalLM, lambda shape: hf.MistralConfig(**shape, head_dim=8, **SLIDING)),
+    "deepseek_v3": (hf.DeepseekV3ForCausalLM, lambda shape: hf.DeepseekV3Config(**shape | LATENT)),
+    "mamba": (hf.MambaForCausalLM, lambda shape: hf.MambaConfig(
         vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, state_size=4, bos_token_id=1, eos_token_id=STOP,
         pad_token_id=0)),
 }
 WITH_KEYS_AND_VALUES = [name for name in FAMILIES if name != "mamba"]
 
 
-def tiny(family: str, seed: int = 0) -> torch.nn.Module:
-    """A random model whose attention matters: weights are several times what initialisation gives.
+def tiny(family: str, seed: int = 0, positions: int = 256, window: int | None = None) -> torch.nn.Module:
+    """A random model whose attention matters: weights are several times what initialisation gives. It has `positions`;
+    `window`: how far back its sliding layers see (None: `SLIDING`).
 
     (A recurrent model amplifies rounding with the size of its weights: its step by step and its whole-sequence form
     are different sums.)
     """
     make, config = FAMILIES[family]
     torch.manual_seed(seed)
-    model = make(config()).eval()
+    made = config(SHAPE | {"max_position_embeddings": positions})
+    if window is not None:
+        made.sliding_window = window
+    model = make(made).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:

@@ -8,7 +8,7 @@ from vllm_kit import real, stand_in, wide
 
 from workbench.engines import TransformersEngineConfig, open_engine
 from workbench.engines.scripted import ScriptedEngine
-from workbench.errors import EngineError
+from workbench.types.errors import EngineError
 
 CONTEXT = 40
 

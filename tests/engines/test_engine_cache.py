@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.engines import TransformersEngineConfig, open_engine
-from workbench.engines.attention import Piece, bundle_pieces
+from workbench.engines.attention import PackedPiece, bundle_pieces
 from workbench.engines.slot_runner import _common_prefix
 
 MODEL = tiny("qwen3")
@@ -169,7 +169,7 @@ def test_release_makes_room_without_eviction():
 
 
 def test_a_request_that_no_cache_could_hold_is_refused_with_numbers():
-    from workbench.errors import EngineError
+    from workbench.types.errors import EngineError
     with pytest.raises(EngineError, match=r"30 prompt and up to 20 new tokens.*49 tokens; raise engine.cache_tokens"):
         engine_for(cache_tokens=49).submit(ask(0, "s", np.full(30, 9), max_new_tokens=20))
 
@@ -225,7 +225,7 @@ def test_common_prefix_leaves_one_token_to_compute(held, prompt):
 
 @given(st.lists(st.tuples(st.integers(1, 256), st.integers(0, 3000)), max_size=30))
 def test_bundles_hold_every_piece_once_in_order_and_waste_little(shapes):
-    pieces = [Piece(index, start, count, index) for index, (count, start) in enumerate(sorted(shapes))]
+    pieces = [PackedPiece(index, start, count, index) for index, (count, start) in enumerate(sorted(shapes))]
     bundles = bundle_pieces(pieces)
     assert [piece for bundle in bundles for piece in bundle] == pieces
     for bundle in bundles:

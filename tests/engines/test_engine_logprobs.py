@@ -9,7 +9,7 @@ from engine_models import (
 )
 
 from workbench.engines import TransformersEngineConfig, open_engine, probe
-from workbench.engines.attention import Step
+from workbench.engines.attention import ForwardStep
 from workbench.engines.slot_runner import SlotRunner
 
 EXACT = 2e-5  # the promise is 1e-4
@@ -105,8 +105,8 @@ def test_the_model_handed_over_is_left_as_it_is():
 
 def test_control_a_forgotten_window_is_found_by_the_probe(monkeypatch):
     """The fallback takes over, so that even then no wrong logprob comes out."""
-    right = Step.decode_mask
-    monkeypatch.setattr(Step, "decode_mask", lambda self, window: right(self, None))
+    right = ForwardStep.decode_mask
+    monkeypatch.setattr(ForwardStep, "decode_mask", lambda self, window: right(self, None))
     model = tiny("mistral")
     engine = engine_for(model)
     assert not engine.keeps_cache and "differs from a plain forward" in engine.cache_reason
@@ -114,9 +114,9 @@ def test_control_a_forgotten_window_is_found_by_the_probe(monkeypatch):
 
 
 def test_control_an_engine_that_trusted_itself_would_be_noticed_here(monkeypatch):
-    right = Step.decode_mask
+    right = ForwardStep.decode_mask
     engine = engine_for(tiny("mistral"))
-    monkeypatch.setattr(Step, "decode_mask", lambda self, window: right(self, None))
+    monkeypatch.setattr(ForwardStep, "decode_mask", lambda self, window: right(self, None))
     assert worst_gap(tiny("mistral"), play(engine, prompts(3), turns=2)) > 1e-2
 
 

@@ -24,11 +24,11 @@ def plainly(query_AHD, keys, values, ends, scaling):
 
 @settings(max_examples=40, deadline=None)
 @given(ends=st.lists(st.integers(1, 40), min_size=1, max_size=5), kv_heads=st.integers(1, 3), shared=st.integers(1, 4),
-       thin=st.sampled_from([1, 64, 65_536]), seed=st.integers(0, 99))
-def test_each_sequence_over_its_own_keys(ends, kv_heads, shared, thin, seed):
+       thin=st.sampled_from([1, 64, 65_536]), value_size=st.sampled_from([8, 3, 12]), seed=st.integers(0, 99))
+def test_each_sequence_over_its_own_keys(ends, kv_heads, shared, thin, value_size, seed):
     generator = torch.Generator().manual_seed(seed)
-    slab = (len(ends) + 1, kv_heads, max(ends) + 2, 8)
-    keys, values = (torch.randn(slab, generator=generator) for _ in range(2))
+    slab = (len(ends) + 1, kv_heads, max(ends) + 2)
+    keys, values = (torch.randn(*slab, size, generator=generator) for size in (8, value_size))
     for row, end in enumerate(ends):  # of what another sequence left behind nothing may be seen
         keys[row, :, end:], values[row, :, end:] = 1e6, 1e6
     query = torch.randn(len(ends), kv_heads * shared, 8, generator=generator)

@@ -11,7 +11,7 @@ from engine_models import ask, drain, plain_logprobs, play, prompts, worst_gap
 from vllm_kit import STEPS, need_vllm, real, wide
 
 from workbench.engines.vllm_core import VllmCore
-from workbench.errors import EngineError
+from workbench.types.errors import EngineError
 
 LONG = dict(max_context=200)
 # dtype -> largest |difference| of a logprob to a plain forward pass in float32, in nats. Measured: 1e-6, 2.4e-2.
@@ -170,8 +170,8 @@ def test_control_a_step_of_a_sync_that_is_left_out_is_noticed(step, dtype, monke
 
 def test_a_step_of_training_has_no_gap(tmp_path):
     """Two steps through the front door: the trainer's own logprobs, sync after each update, nothing stale."""
-    from workbench.cells.train import train_here
-    from workbench.config import load_config
+    from workbench.notebook.train import train_here
+    from workbench.training.config import load_config
 
     need_vllm()
     run = train_here(load_config("frozenlake", {

@@ -15,15 +15,15 @@ from vllm_kit import CONTEXT, STEPS, StandIn, stand_in, wide
 
 from workbench.engines import VllmEngineConfig, open_engine
 from workbench.engines.gap import Gap, PlainForward, came_along, head_differs, limits, what_is_stale
-from workbench.engines.vllm_core import Answer, engine_arguments
+from workbench.engines.vllm_core import VllmOutput, engine_arguments
 from workbench.engines.vllm_engine import VllmEngine, completion_of, context_for, fault_of, is_bent, sampling_params
-from workbench.errors import ConfigError, EngineError
+from workbench.types.errors import ConfigError, EngineError
 
 PROMPT = np.arange(6, 16)
 
 
 def answer(ids=(7, 8, 5), logprobs=(-1.0, -2.0, -3.0), finish="stop", scored=None):
-    return Answer("0", list(ids), list(logprobs), finish, 0, scored)
+    return VllmOutput("0", list(ids), list(logprobs), finish, 0, scored)
 
 
 # ---------------------------------------------------------------------------------------------- requests

@@ -20,7 +20,7 @@ from engine_models import SHAPE
 
 from workbench.engines import VllmEngineConfig
 from workbench.engines.sampling import bend, uniforms
-from workbench.engines.vllm_core import Answer, open_core
+from workbench.engines.vllm_core import VllmOutput, open_core
 from workbench.engines.vllm_engine import VllmEngine, context_for
 from workbench.engines.weights import copy_weights
 
@@ -110,7 +110,7 @@ class StandIn:
             logp = self._logits(prompt).log_softmax(-1)
             scored = [float(logp[t - 1, prompt[t]]) for t in range(1, len(prompt))]
         stopped = ids[-1] in params.get("stop_token_ids", ())
-        return Answer(name, ids[len(prompt):], logprobs, "stop" if stopped else "length", cached, scored)
+        return VllmOutput(name, ids[len(prompt):], logprobs, "stop" if stopped else "length", cached, scored)
 
 
 def stand_in(leave_out: set[str] | None = None, **settings) -> VllmEngine:

@@ -9,7 +9,7 @@ import pytest
 from workbench.envs import PRESETS, Bandit, tasks
 from workbench.envs import bandit as module
 from workbench.envs.format import format_action
-from workbench.errors import ConfigError
+from workbench.types.errors import ConfigError
 
 
 def begin(family, task, dynamics_seed=0):

@@ -1,11 +1,14 @@
-"""Yardsticks: played results agree with exact ones, and the order is random < solver."""
+"""Baselines: played results agree with exact ones, and the order is random < solver."""
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from workbench.envs import PRESETS, FrozenLake, baselines, tasks
 from workbench.envs.format import format_action
-from workbench.envs.frozen_lake import task_from_grid
-from workbench.errors import ConfigError
+from workbench.envs.frozen_lake import FrozenLakeEnv, task_from_grid
+from workbench.rollouts.evaluate import evaluate_baselines
+from workbench.types.errors import ConfigError
 
 
 def test_play_is_one_attempt_in_plain_numbers():
@@ -21,54 +24,70 @@ def test_play_stops_at_the_limit_on_answers():
     assert attempt == baselines.Attempt(success=False, reward=pytest.approx(-0.4), turns=4, moves=0)
 
 
-@pytest.mark.parametrize("policy", ["random", "solver"])
-def test_played_success_agrees_with_the_exact_value(policy):
+def test_a_reward_that_could_not_be_scored_is_not_zero(monkeypatch):
+    """Law 5: one turn without a reward, and the attempt has none; the mean is over the others."""
+    chosen = tasks(FrozenLake(), "held-out", 6)
+    random, _ = evaluate_baselines(chosen, family=FrozenLake(), seed=0)
+    step = FrozenLakeEnv.step
+
+    def unscored(env, action_text):
+        result = step(env, action_text)
+        return replace(result, reward=None) if env.rows == tuple(chosen[0].payload["grid"]) else result
+
+    rewards = [baselines.play(FrozenLake(), task, 0, lambda env: "nonsense").reward for task in chosen[:2]]
+    monkeypatch.setattr(FrozenLakeEnv, "step", unscored)
+    assert [baselines.play(FrozenLake(), task, 0, lambda env: "nonsense").reward for task in chosen[:2]] == [
+        None, rewards[1]]
+    without, _ = evaluate_baselines(chosen, family=FrozenLake(), seed=0)
+    others, _ = evaluate_baselines(chosen[1:], family=FrozenLake(), seed=0)
+    assert without.reward == others.reward and without.by_task == random.by_task
+
+
+def test_played_success_agrees_with_the_exact_value():
     family = PRESETS["frozenlake-4x4-slip"]
     chosen = tasks(family, "held-out", 60)
-    played = baselines.evaluate_baseline(family, chosen, policy, seed=3, attempts=6)
-    exact = np.array([getattr(family, f"{policy}_value")(task) for task in chosen])
-    se = np.sqrt((exact * (1 - exact)).sum() * 6) / (60 * 6)
-    assert abs(played.success.mean - exact.mean()) < 4 * se + 1e-12
-    assert played.success.n == 60 and len(played.attempts) == 60
+    random, _ = evaluate_baselines(chosen, family=family, seed=3, attempts=6)
+    solver = [evaluate_baselines(chosen, family=family, seed=seed)[1].success for seed in range(6)]
+    for name, played in (("random", random.success), ("solver", np.mean(solver))):
+        exact = np.array([getattr(family, f"{name}_value")(task) for task in chosen])
+        se = np.sqrt((exact * (1 - exact)).sum() * 6) / (60 * 6)
+        assert abs(played - exact.mean()) < 4 * se + 1e-12
+    assert random.n == 60 and random.attempts == 6
 
 
 def test_with_fewer_answers_than_moves_the_solver_is_only_the_best_known():
     family = FrozenLake(slip=0.2, max_turns=3)
     assert family.solver_name == "best known" and PRESETS["frozenlake-4x4-slip"].solver_name == "optimal"
     chosen = tasks(family, "train", 60)
-    played = baselines.evaluate_baseline(family, chosen, "solver", attempts=4)
+    played = [evaluate_baselines(chosen, family=family, seed=seed)[1] for seed in range(4)]
     exact = np.mean([family.solver_value(task) for task in chosen])
-    assert played.name == "best known" and played.success.mean == pytest.approx(exact, abs=0.12)
-    assert played.turns <= 3
+    assert np.mean([score.success for score in played]) == pytest.approx(exact, abs=0.12)
+    assert all(score.turns <= 3 for score in played)
 
 
 def test_the_demo_leaves_room_between_random_and_optimal():
     family = PRESETS["frozenlake-4x4"]
-    chosen = tasks(family, "held-out", 200)
-    random = baselines.evaluate_baseline(family, chosen, "random")
-    solver = baselines.evaluate_baseline(family, chosen, "solver")
-    assert solver.success.mean == 1.0 and random.success.high < 0.35
-    assert str(solver).startswith("optimal: success 1.00 [0.98, 1.00] n=200")
+    random, solver = evaluate_baselines(tasks(family, "held-out", 200), family=family, seed=0)
+    assert solver.success == 1.0 and random.success_high < 0.35
+    assert str(solver) == "solver    greedy   100.0 %  [98.1, 100.0]  n=200"
 
 
 def test_results_are_repeatable_and_seeds_matter():
     family = PRESETS["frozenlake-4x4-slip"]
     chosen = tasks(family, "train", 20)
-    one, again, other = (baselines.evaluate_baseline(family, chosen, "random", seed) for seed in (0, 0, 1))
-    assert one == again and one.attempts != other.attempts
+    one, again, other = (evaluate_baselines(chosen, family=family, seed=seed) for seed in (0, 0, 1))
+    assert one == again and one[0].by_task != other[0].by_task
 
 
-def test_any_function_is_a_policy():
-    def always_up(env, rng):
-        return format_action(["Up"], think=True)
-
+def test_any_function_can_be_played():
     family = PRESETS["frozenlake-4x4"]
-    result = baselines.evaluate_baseline(family, tasks(family, "train", 30), always_up)
-    assert result.name == "always_up" and 0 < result.moves <= 10
+    played = [baselines.play(family, task, 0, lambda env: format_action(["Up"], think=True))
+              for task in tasks(family, "train", 30)]
+    assert 0 < np.mean([attempt.moves for attempt in played]) <= 10
 
 
-def test_unknown_baselines_are_refused():
-    with pytest.raises(ConfigError, match="solver"):
-        baselines.evaluate_baseline(PRESETS["bandit"], tasks(PRESETS["bandit"], "train", 2), "oracle")
-    with pytest.raises(ConfigError, match="at least one task"):
-        baselines.evaluate_baseline(PRESETS["bandit"], [], "random")
+def test_nothing_to_play_is_refused():
+    family = PRESETS["bandit"]
+    for chosen, attempts in (([], 1), (tasks(family, "train", 2), 0)):
+        with pytest.raises(ConfigError, match="at least one task and one attempt"):
+            evaluate_baselines(chosen, family=family, seed=0, attempts=attempts)

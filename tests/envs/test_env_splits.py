@@ -8,19 +8,19 @@ import sys
 import pytest
 
 from workbench.envs import ENVS, PRESETS, FrozenLake, split_of, tasks
-from workbench.errors import ConfigError
-from workbench.seeds import seed_of
+from workbench.types.errors import ConfigError
+from workbench.types.seeds import seed_of
 
 FINGERPRINT = """
 import hashlib, json
 from workbench.envs import PRESETS, tasks
-from workbench.envs.baselines import evaluate_baseline
+from workbench.rollouts.evaluate import evaluate_baselines
 lines = []
 for name in ("frozenlake-4x4-slip", "bandit", "sokoban-6x6", "sokoban-8x8-2"):
     family = PRESETS[name]
     chosen = [*tasks(family, "train", 12, seed=3, step=2), *tasks(family, "held-out", 12)]
     lines += [json.dumps([t.id, t.task_seed, dict(t.payload)]) for t in chosen]
-    lines += [repr(evaluate_baseline(family, chosen, p, 5, attempts=2).attempts) for p in ("random", "solver")]
+    lines += map(repr, evaluate_baselines(chosen, family=family, seed=5, attempts=2))
 print(hashlib.sha256("\\n".join(lines).encode()).hexdigest())
 """
 
@@ -120,7 +120,7 @@ def test_environments_and_stats_need_numpy_only():
     code = """
 import sys
 before = {name.partition(".")[0] for name in sys.modules}
-import workbench.envs, workbench.envs.baselines, workbench.envs.runners, workbench.stats
+import workbench.envs, workbench.envs.baselines, workbench.envs.runners, workbench.types.stats
 loaded = {name.partition(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names)
 print(sorted(name for name in loaded if not name.startswith("_")))
 """

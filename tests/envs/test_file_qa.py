@@ -1,4 +1,4 @@
-"""Questions from files: tasks, splits, the four contexts, yardsticks, and what it says of files that are not there."""
+"""Questions from files: tasks, splits, the four contexts, baselines, and what it says of files that are not there."""
 from __future__ import annotations
 
 import json
@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from workbench.envs import ENVS, split_of, tasks
-from workbench.envs.baselines import evaluate_baseline
+from workbench.envs.answer_rewards import AnswerRewards
 from workbench.envs.file_qa import FileQA
-from workbench.envs.tool_env import AnswerRewards, CallSettings
-from workbench.errors import ConfigError, DataError
-from workbench.retrieval import Bm25
-from workbench.retrieval.dense import Dense
+from workbench.envs.search import Bm25
+from workbench.envs.search.dense import Dense
+from workbench.envs.tool_env import CallSettings
+from workbench.rollouts.evaluate import evaluate_baselines
+from workbench.types.errors import ConfigError, DataError
 
 FILES = Path(__file__).parents[1] / "qa/files"
 TRAIN, HELDOUT = str(FILES / "hotpot_train_v1.1.json"), str(FILES / "hotpot_dev_distractor_v1.json.gz")
@@ -138,14 +139,13 @@ def test_a_question_of_a_person_has_no_gold():
     env.close()
 
 
-def test_yardsticks_play_in_good_form_and_the_oracle_knows():
+def test_baselines_play_in_good_form_and_the_oracle_knows():
     held_out = tasks(FAMILY, "held-out", 3)
-    oracle = evaluate_baseline(FAMILY, held_out, "solver")
-    assert (oracle.name, oracle.success.mean, oracle.turns) == ("oracle (is told the answer)", 1.0, 3.0)
-    few = evaluate_baseline(replace(FAMILY, turns=2), held_out, "solver")
-    assert (few.success.mean, few.turns) == (1.0, 2.0)
-    random = evaluate_baseline(FAMILY, held_out, "random", attempts=20)
-    assert random.success.mean < 0.5
+    random, oracle = evaluate_baselines(held_out, family=FAMILY, seed=0, attempts=20)
+    assert (oracle.success, oracle.turns) == (1.0, 3.0) and FAMILY.solver_name == "oracle (is told the answer)"
+    _, few = evaluate_baselines(held_out, family=replace(FAMILY, turns=2), seed=0)
+    assert (few.success, few.turns) == (1.0, 2.0)
+    assert random.success < 0.5
     env = FAMILY.make()
     env.reset(held_out[0], 0)
     assert all(env.step(FAMILY.random_action(env, np.random.default_rng(s))).info["valid_format"] for s in range(1))
@@ -194,7 +194,7 @@ def test_files_that_are_missing_or_of_no_use_are_named_when_they_are_opened(tmp_
 
 
 def test_what_has_no_effect_in_a_context_is_refused():
-    from workbench.config import load_config
+    from workbench.training.config import load_config
 
     for key, value, context in (("searcher", "http://a", "closed"), ("searcher", "http://a", "gold"), ("most_chars", 9, "closed")):
         settings = {"env.kind": "file_qa", "env.context": context, f"env.{key}": value}

@@ -13,7 +13,7 @@ from workbench.envs import PRESETS, FrozenLake, lake_solver
 from workbench.envs import frozen_lake as module
 from workbench.envs.format import format_action
 from workbench.envs.frozen_lake import MOVES, slipped, task_from_grid
-from workbench.errors import ConfigError, EnvError
+from workbench.types.errors import ConfigError, EnvError
 
 LAKE = task_from_grid(["P__O", "_O__", "____", "O__G"])
 OPEN = task_from_grid(["_____", "_____", "__P__", "_____", "____G"])

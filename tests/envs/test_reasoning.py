@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.demonstrations import LakeDemonstrator, SokobanDemonstrator
 from workbench.envs import Bandit, FrozenLake, Sokoban
 from workbench.envs.format import format_action
 from workbench.envs.frozen_lake import MOVES as LAKE_MOVES
@@ -18,10 +17,11 @@ from workbench.envs.reasoning import (
     AGREES, DISAGREES, SILENT, bandit_statements, lake_statements, payment, sokoban_statements, verdict)
 from workbench.envs.sokoban import MOVES as SOKOBAN_MOVES
 from workbench.envs.sokoban_levels import level_from_rows
-from workbench.errors import ConfigError
-from workbench.metrics import rollout_metrics
-from workbench.seeds import rng_at
+from data.make.demonstrations import LakeDemonstrator, SokobanDemonstrator
+from workbench.rollouts.metrics import rollout_metrics
 from workbench.types import Group, Message, Observation, StopReason, Task, Text, Trajectory, Turn
+from workbench.types.errors import ConfigError
+from workbench.types.seeds import rng_at
 
 LAKE = ("P__O", "_O__", "____", "O__G")
 ROOM = level_from_rows(["######", "#__O##", "#_X__#", "#__P_#", "#____#", "######"])

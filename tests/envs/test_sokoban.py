@@ -4,6 +4,7 @@ import pickle
 import re
 from collections import Counter, deque
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from hypothesis import strategies as st
 
 from workbench.envs import PRESETS, Sokoban, tasks
 from workbench.envs import sokoban_solver as solver
-from workbench.envs.baselines import evaluate_baseline
+from workbench.envs.baselines import play
 from workbench.envs.format import format_action
 from workbench.envs.sokoban import MOVES
 from workbench.envs.sokoban_levels import draw, level_from_rows, make_level, read
-from workbench.errors import ConfigError, EnvError
+from workbench.rollouts.evaluate import evaluate_baselines
+from workbench.types.errors import ConfigError, EnvError
 
 ONE = level_from_rows(["######", "#__O##", "#_X__#", "#__P_#", "#____#", "######"])
 TWO = level_from_rows(["######", "#P___#", "#_XO_#", "#_XO_#", "#____#", "######"])
@@ -203,8 +205,8 @@ def test_only_the_authors_words_are_trusted():
 def test_a_person_can_play_it_with_the_shipped_tokens():
     from transformers import AutoTokenizer
 
-    from workbench.cells.play import play
-    from workbench.shipped import POLICIES
+    from data.make.shipped import POLICIES
+    from workbench.notebook.play import play
 
     family, told = PRESETS["sokoban-6x6"], []
     level = read(family.task(3).payload["level"])
@@ -351,14 +353,15 @@ def test_random_play_is_far_from_the_solver():
     """What a result must be read beside; the README says the same for 512 levels."""
     family = PRESETS["sokoban-6x6"]
     chosen = tasks(family, "held-out", 200)
-    assert 0.03 < evaluate_baseline(family, chosen, "random").success.mean < 0.15
-    assert evaluate_baseline(family, chosen, "solver").success.mean == 1.0
+    random, solver = evaluate_baselines(chosen, family=family, seed=0)
+    assert 0.03 < random.success < 0.15 and solver.success == 1.0
 
 
 def test_random_play_has_the_whole_horizon():
-    """Law 12: a yardstick that is cut short flatters whatever stands beside it."""
+    """Law 12: a baseline that is cut short flatters whatever stands beside it."""
     family = Sokoban(max_moves=20, max_turns=4)
-    played = [each for each, in evaluate_baseline(family, [family.task(seed) for seed in range(40)], "random").attempts]
+    played = [play(family, family.task(seed), 0, partial(family.random_action, rng=np.random.default_rng(seed)))
+              for seed in range(40)]
     assert all(attempt.success or attempt.moves == 20 for attempt in played)
     made = Counter(move for seed in range(100) for move in re.findall(
         "Up|Down|Left|Right", family.random_action(None, np.random.default_rng(seed))))

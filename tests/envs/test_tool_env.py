@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from tests.tools.reply_fuzz import reply
-from workbench.envs.tool_env import AnswerRewards, CallSettings, ToolEnv
-from workbench.errors import ConfigError, EnvError
-from workbench.sealed import plain
-from workbench.tools.base import ToolResult, tool
-from workbench.tools.formats import Hermes
+from workbench.envs.answer_rewards import AnswerRewards
+from workbench.envs.tool_env import CallSettings, ToolEnv
+from workbench.envs.tools.base import ToolResult, tool
+from workbench.envs.tools.formats import Hermes
 from workbench.types import Task
+from workbench.types.canonical_json import plain
+from workbench.types.errors import ConfigError, EnvError
 
 TASK = Task("q/0", "test", 0, {"question": "Which country is Velo in?", "answers": ["Orland", "Kingdom of Orland"],
                                "support": ["velo", "mira"]})

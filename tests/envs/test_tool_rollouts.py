@@ -10,18 +10,19 @@ import torch
 from tests.chat.chat_families import tokenizer_of
 from tests.linting.clean_rollouts import with_facts
 from tests.tools.reply_fuzz import CONTROL, reply
-from workbench.algorithms import GRPO, PPO, ReinforcePP
-from workbench.batch import Batch
 from workbench.chat import ChatFormat
-from workbench.collect import CollectConfig, collect
 from workbench.engines.scripted import ScriptedEngine
-from workbench.envs.tool_env import AnswerRewards, CallSettings, ToolEnv
-from workbench.errors import ToolError
+from workbench.envs.answer_rewards import AnswerRewards
+from workbench.envs.tool_env import CallSettings, ToolEnv
+from workbench.envs.tools.base import FunctionTool, ToolResult, tool
+from workbench.envs.tools.formats import Hermes, format_for
+from workbench.learn.algorithms import GRPO, PPO, ReinforcePP
+from workbench.learn.batch import Batch
 from workbench.linting import RULES, Evidence, check
 from workbench.linting.evidence import of_groups
-from workbench.tools.base import FunctionTool, ToolResult, tool
-from workbench.tools.formats import Hermes, format_for
+from workbench.rollouts.collect import CollectConfig, collect
 from workbench.types import Observation, Source, StopReason, Task
+from workbench.types.errors import ToolError
 from workbench.views.trajectory import show_trajectory
 
 WORDS = Hermes()
@@ -103,7 +104,7 @@ def test_what_was_sampled_is_what_is_trained_and_paid_turn_by_turn(family, histo
                             history=history, window=1)
     for number, trajectory in enumerate(group):
         assert [turn.reward for turn in trajectory.turns] == pytest.approx(PAID[number])
-        spans = [span for segment in trajectory.segments for span in segment.spans if span.eligible]
+        spans = [span for segment in trajectory.segments for span in segment.spans if span.sampled]
         assert [(span.turn, span.token_ids.tolist()) for span in spans] == list(enumerate(sampled[number]))
         assert all(span.source is Source.POLICY for span in spans)
     assert [t.stop_reason for t in group] == [StopReason.TERMINATED, StopReason.ENV_TRUNCATED, StopReason.TERMINATED,
@@ -158,7 +159,7 @@ def fuzz(family: str, count: int) -> int:
     asking = Asking(max_turns=1, question="Where?")
     group, sampled = rolled(family, texts, asking)
     for trajectory in group:
-        spans = [span for span in trajectory.segments[0].spans if span.eligible]
+        spans = [span for span in trajectory.segments[0].spans if span.sampled]
         stops = {int(token) for token in chat.stop_ids}
         whole = sampled[trajectory.attempt][0]
         cut = next(index for index, token in enumerate(whole) if token in stops)

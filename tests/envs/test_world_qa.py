@@ -1,4 +1,4 @@
-"""Questions about invented worlds as an environment: four ways to ask, honest splits, yardsticks, and who shows it."""
+"""Questions about invented worlds as an environment: four ways to ask, honest splits, baselines, and who shows it."""
 from __future__ import annotations
 
 import json
@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from workbench.config import load_config
 from workbench.envs import PRESETS, split_of, tasks
 from workbench.envs.baselines import play
+from workbench.envs.qa.worlds import HELD_OUT_WORLDS, split_of_name
 from workbench.envs.world_qa import CONTEXTS, WorldQA
-from workbench.errors import ConfigError, EnvError
-from workbench.pretrain import RECIPES, demonstrate
-from workbench.qa.worlds import HELD_OUT_WORLDS, split_of_name
-from workbench.search_demonstrator import SearchDemonstrator
+from data.make.pretrain import RECIPES, demonstrate
+from data.make.search_demonstrator import SearchDemonstrator
+from workbench.training.config import load_config
+from workbench.types.errors import ConfigError, EnvError
 
 PLAIN, HARD = PRESETS["world-qa"], PRESETS["world-qa-hard"]
 NOBODY_SLIPS = SearchDemonstrator(early=0.0, stray=0.0, misread=0.0, slip=0.0)

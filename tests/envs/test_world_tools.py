@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from workbench.envs import PRESETS, tasks
+from workbench.envs.qa.worlds import world
+from workbench.envs.tools.base import tool
 from workbench.envs.world_qa import WorldQA
-from workbench.errors import ConfigError, ToolError
-from workbench.qa.worlds import world
-from workbench.tools.base import tool
 from workbench.types import Task
+from workbench.types.errors import ConfigError, ToolError
 
 
 @tool(trusted=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from workbench import checkpoint
-from workbench.errors import StoreError
+from workbench.training import checkpoint
+from workbench.types.errors import StoreError
 
 KINDS = ("flip", "flip", "flip", "cut", "zeros", "grow", "missing", "swap", "other", "link", "rename")
 

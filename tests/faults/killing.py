@@ -23,12 +23,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pandas  # noqa: E402, F401  (so that no child spends most of its life importing it)
 
-from workbench.cells import resume, train  # noqa: E402
-from workbench.config import Config, load_config  # noqa: E402
-from workbench.errors import WorkbenchError  # noqa: E402
-from workbench.run_diff import compare_runs  # noqa: E402
-from workbench.session import Session, open_session  # noqa: E402
-from workbench.store import open_run  # noqa: E402
+from workbench.notebook import train as calls  # noqa: E402
+from workbench.run.diff import compare_runs  # noqa: E402
+from workbench.run.store import open_run  # noqa: E402
+from workbench.training import resume, train  # noqa: E402
+from workbench.training.config import Config, load_config  # noqa: E402
+from workbench.training.session import Session, open_session  # noqa: E402
+from workbench.types.errors import WorkbenchError  # noqa: E402
 
 _WRITE = os.write  # the harness's own word is no call of the run: `break_at` neither counts nor breaks it
 BROKEN = 9  # exit status of a child that `break_at` ended
@@ -118,9 +119,9 @@ def start_or_resume(case: str, path: Path, config: Config | None = None) -> None
         TOLD[:4] = outcome.step.to_bytes(4, "little")
 
     if path.exists():
-        resume.resume_here(path, on_step=tell, on_note=None)
+        calls.resume_here(path, on_step=tell, on_note=None)
     else:
-        train.train_here(config or config_of(case), path, on_step=tell)
+        calls.train_here(config or config_of(case), path, on_step=tell)
 
 
 def in_child(act: Callable[[], None], *, kill_after_s: float | None = None) -> Ending:

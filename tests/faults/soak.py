@@ -23,8 +23,8 @@ from pathlib import Path
 
 from tests.faults import killing
 from tests.faults.damage import accepted_although_damaged
-from workbench.run_diff import compare_runs
-from workbench.store import open_run
+from workbench.run.diff import compare_runs
+from workbench.run.store import open_run
 
 
 @dataclass

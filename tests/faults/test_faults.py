@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from tests.test_collect import chat, gather, tokenizer  # noqa: F401  (two of them are fixtures)
-from workbench import columns
-from workbench.algorithms import GRPO
-from workbench.batch import Batch
 from workbench.engines.scripted import ScriptedEngine
-from workbench.metrics import rollout_metrics
+from workbench.learn.algorithms import GRPO
+from workbench.learn.batch import Batch
+from workbench.rollouts.metrics import rollout_metrics
+from workbench.run import columns
 from workbench.types import Source
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,9 +159,8 @@ def test_a_pickle_in_place_of_trajectories_is_not_executed(tmp_path):
 def test_a_run_whose_trajectories_are_gone_does_not_go_on(tmp_path):
     """Steps that are to be repeated must be there: what cannot be repeated is said, and nothing is made up."""
     from tests.faults.test_resume import go_back, small
-    from workbench.cells.resume import resume_here
-    from workbench.cells.train import train_here
-    from workbench.errors import StoreError
+    from workbench.notebook.train import resume_here, train_here
+    from workbench.types.errors import StoreError
 
     train_here(small(), tmp_path / "run")
     go_back(tmp_path / "run", 3)

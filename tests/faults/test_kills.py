@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from tests.faults import killing
-from workbench.run_diff import compare_runs
-from workbench.store import open_run
+from workbench.run.diff import compare_runs
+from workbench.run.store import open_run
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = {"train__steps": 2, "train__tasks_per_step": 2, "train__group_size": 3, "train__checkpoint_every": 1,
@@ -108,7 +108,7 @@ def test_a_full_or_faulty_disk_at_the_nth_system_call_of_a_whole_run(tmp_path, e
 @pytest.mark.parametrize("past_the_writer", [None, "a line", "a tensor"])
 def test_while_it_trains_only_the_writer_writes(tmp_path, past_the_writer):
     """What reading the source for calls cannot see: libraries, and files that are opened by another name. The
-    interpreter reports each opening, renaming and removing, and somebody in `workbench.writer` must have asked for it;
+    interpreter reports each opening, renaming and removing, and somebody in `workbench.run.writer` must have asked for it;
     what is written below the interpreter is seen by its name, which the writer never opened."""
     case, config = "ppo-critic", killing.config_of("ppo-critic", **TINY)
     killing.opened(case)
@@ -142,7 +142,7 @@ def notice(event: str, facts: tuple, found: list[str], written: set[str]) -> Non
     if "__pycache__" in str(facts[0]) or str(facts[0]) == os.devnull:
         return
     frame = sys._getframe(1)
-    while frame is not None and not frame.f_code.co_filename.endswith("workbench/writer.py"):
+    while frame is not None and not frame.f_code.co_filename.endswith("workbench/run/writer.py"):
         frame = frame.f_back
     if frame is None:
         found.append(f"{event} {facts}")

@@ -14,19 +14,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from workbench import checkpoint, cli, learner, rounding, sealed, store, writer
-from workbench.algorithms import GRPO
-from workbench.cells import loop, resume, step as step_cell, train
-from workbench.cells.evaluate import evaluate
-from workbench.cells.loop import check_policy
-from workbench.cells.resume import resume_here
-from workbench.cells.rollout import rollout
-from workbench.cells.train import train_here
-from workbench.config import load_config, to_dict
-from workbench.errors import ConfigError, LearnerError, PolicyError, StoreError
-from workbench.run_diff import compare_runs
-from workbench.session import open_session
-from workbench.store import create_run, groups_equal, open_run, reopen_run
+from workbench import cli
+from workbench.learn import learner
+from workbench.learn import rounding
+from workbench.learn.algorithms import GRPO
+from workbench.notebook.train import resume_here, train_here
+from workbench.run import store, writer
+from workbench.run.diff import compare_runs
+from workbench.run.store import create_run, groups_equal, open_run, reopen_run
+from workbench.training import checkpoint
+from workbench.training import loop, resume, step as step_cell, train
+from workbench.training.config import load_config, to_dict
+from workbench.training.evaluate import evaluate
+from workbench.training.loop import check_policy
+from workbench.training.rollout import rollout
+from workbench.training.session import open_session
+from workbench.types import canonical_json
+from workbench.types.errors import ConfigError, LearnerError, PolicyError, StoreError
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"train.steps": 4, "train.tasks_per_step": 2, "train.group_size": 4, "train.evaluate_every": 2,
@@ -344,7 +348,7 @@ def test_a_policy_with_the_same_weights_and_another_config_is_refused(tmp_path):
     lines = (path / "events.jsonl").read_bytes().splitlines(keepends=True)
     event = json.loads(lines[0])
     assert event["kind"] == "policy" and set(event) == {"kind", "name", "fingerprint", "files", "crc32"}
-    old = sealed.line_bytes({key: event[key] for key in ("kind", "name", "fingerprint")})
+    old = canonical_json.line_bytes({key: event[key] for key in ("kind", "name", "fingerprint")})
     (path / "events.jsonl").write_bytes(old + b"".join(lines[1:]))  # as an earlier version wrote it: it is still read
     check_policy(open_session(load_config("bandit", {"policy.name": str(policy)}), quiet=True), open_run(path))
 
@@ -365,7 +369,7 @@ def test_a_policy_that_was_moved_is_told_where_it_lies_now(tmp_path, monkeypatch
     with pytest.raises(PolicyError, match="is not the one that .* began with"):
         resume_here(path, {"train.steps": 3, "policy.name": "frozenlake-tiny"}, on_note=None)
     with pytest.raises(KeyboardInterrupt, match="`workbench resume '.*here and there/run'` goes on with step 3"):
-        with train.stopped_runs_say_so(path):
+        with train.explain_interruption(path):
             raise KeyboardInterrupt
 
 
@@ -495,12 +499,12 @@ def test_wherever_it_is_interrupted_the_run_goes_on_to_the_same_end(whole, tmp_p
 
 HANGING = """
 import os, signal, sys, threading, time
-from workbench.stopping import heeding
+from workbench.training.signals import stop_on_signals
 threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
 if sys.argv[1] == "twice":
     threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
 grace = 60.0 if sys.argv[1] == "twice" else 0.5
-with heeding(signal.SIGTERM, signal.SIGINT, grace_s=grace):
+with stop_on_signals(signal.SIGTERM, signal.SIGINT, grace_s=grace):
     while True:
         try:
             time.sleep(60)
@@ -576,4 +580,3 @@ def test_the_clock_tells_what_durability_costs(whole):
     clock = whole.clock()
     assert {"collect_s", "store_s", "credit_s", "update_s", "sync_s", "checkpoint_s"} <= set(clock)
     assert (clock["store_s"] > 0).all() and list(clock.index) == [1, 2, 3, 4]
-    assert train.train_step is step_cell.train_step

@@ -7,7 +7,7 @@ import pytest
 
 import workbench as wb
 from tests.imported.planted import FILES, PLANTED, RESULTS, TABLE, TEXTS, TRACES, VERL, VERL_IDS, rows_of, write
-from workbench.imported import read_rollouts
+from workbench.importers import read_rollouts
 from workbench.linting import Evidence, check
 from workbench.linting.raw import RAW_CHECKS
 from workbench.linting.table import RULES

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.imported.planted import FILES, RESULTS, TABLE, TRACES, rows_of, turn_is_tokenized_again, write
-from workbench.errors import DataError
-from workbench.imported import lines, looks_like_rollouts, read_rollouts
+from workbench.importers import lines, looks_like_rollouts, read_rollouts
 from workbench.types import Source
+from workbench.types.errors import DataError
 
 WITH_IDS = (RESULTS, TRACES, TABLE, "verl_generations_v0_with_ids.jsonl")
 
@@ -61,7 +61,7 @@ def test_whole_attempts_are_our_own_types_and_train_exactly_what_was_sampled(fil
     assert [len(group) for group in found.groups] == [3, 3]
     trained = [token for _, tokens, _ in attempts_of(file) for token in tokens]
     spans = [span for group in found.groups for t in group for span in t.segments[0].spans]
-    assert [i for span in spans if span.eligible for i in span.token_ids.tolist()] == trained
+    assert [i for span in spans if span.sampled for i in span.token_ids.tolist()] == trained
     assert {span.source for span in spans} == {Source.PROMPT, Source.POLICY, Source.ENV}
     assert [t.reward for group in found.groups for t in group] == pytest.approx([1.0, 1.0, 0.0, -0.2, 1.0, 0.8])
 
@@ -237,7 +237,7 @@ def test_whatever_stands_in_a_row_it_is_read_or_named(file, data, tmp_path_facto
 
 def test_reading_needs_neither_torch_nor_transformers():
     code = ("import sys\nfor name in ('torch', 'transformers', 'pandas'): sys.modules[name] = None\n"
-            "from workbench.imported import read_rollouts\nfrom workbench.views import show_imported\n"
+            "from workbench.importers import read_rollouts\nfrom workbench.views import show_imported\n"
             f"print(len([show_imported(read_rollouts(path)).text for path in {[str(FILES / f) for f in WITH_IDS]}]))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.stdout.strip() == "4", done.stderr
@@ -250,7 +250,7 @@ def test_a_json_list_as_text_is_a_list_of_ids():
 
 def test_a_table_without_a_mask_gets_none():
     """What a tool wrote may stand in these ids, so nobody can say that all of them are trained."""
-    from workbench.imported import trl_tables
+    from workbench.importers import trl_tables
 
     row = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.5, "completion_ids": [7, 8]}
     sequences = trl_tables.sequences_of(row, "row 0")

@@ -8,8 +8,8 @@ import pytest
 import workbench as wb
 from tests.imported.planted import FILES, RESULTS, TRACES, mask_is_longer, reply_is_trained, rows_of, write
 from workbench import cli
-from workbench.errors import DataError
-from workbench.imported import read_rollouts
+from workbench.importers import read_rollouts
+from workbench.types.errors import DataError
 from workbench.views import show_imported
 
 

@@ -21,26 +21,26 @@ import numpy as np
 import torch
 
 from tests.chat.chat_families import FAMILIES, tokenizer_of
-from workbench.algorithms import ALGORITHMS
-from workbench.algorithms.base import Algorithm
-from workbench.algorithms.filtering import Filter
-from workbench.algorithms.masks import Masks
-from workbench.algorithms.rewards import Rewards
-from workbench.batch import Batch
 from workbench.chat import ChatFormat
-from workbench.collect import CollectConfig, collect
 from workbench.engines.base import Completion, Engine, Request
 from workbench.engines.intake import Intake, new_token_limit
-from workbench.engines.journal import Journal
+from workbench.engines.recorder import Journal
 from workbench.envs import PRESETS
 from workbench.envs import tasks as env_tasks
 from workbench.envs.base import EnvFamily
-from workbench.errors import EnvError
+from workbench.learn.algorithms import ALGORITHMS
+from workbench.learn.algorithms.base import Algorithm
+from workbench.learn.algorithms.filtering import Filter
+from workbench.learn.algorithms.masks import Masks
+from workbench.learn.algorithms.rewards import Rewards
+from workbench.learn.batch import Batch
 from workbench.linting import Evidence
 from workbench.linting.evidence import of_groups
-from workbench.seeds import rng_at
-from workbench.tiny_tokenizer import build_tokenizer
+from data.make.tiny_tokenizer import build_tokenizer
+from workbench.rollouts.collect import CollectConfig, collect
 from workbench.types import Message, Observation, Sampling, StepResult, Task, Text
+from workbench.types.errors import EnvError
+from workbench.types.seeds import rng_at
 
 HISTORIES = ("append", "template", "window", "fresh")
 TEMPLATES = ("tiny", *FAMILIES)  # our own and the published ones

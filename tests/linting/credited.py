@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from workbench.algorithms.base import Algorithm
-from workbench.batch import Batch
-from workbench.critic import CriticConfig
-from workbench.learner import Learner, LearnerConfig
+from workbench.learn.algorithms.base import Algorithm
+from workbench.learn.batch import Batch
+from workbench.learn.critic import CriticConfig
+from workbench.learn.learner import Learner, LearnerConfig
 from workbench.linting import RULES, Evidence, Update, check
 from workbench.types import Group, Message, Observation, Sampling, Segment, Source, Span, StopReason, Task, Trajectory, Turn
 
@@ -38,7 +38,7 @@ def attempt(task: int, number: int, turns: Sequence[tuple], *, fresh: bool = Fal
             segments.append(Segment(tuple(spans)))
             spans = [opening, Span(Source.ENV, k - 1, np.arange(reply) + 20)]
         ids = np.append(rng.integers(0, VOCAB - 1, tokens - 1), STOP) if tokens else []
-        spans.append(Span(Source.POLICY, k, ids, -rng.random(tokens), policy_version=0, sampling=Sampling()))
+        spans.append(Span(Source.POLICY, k, ids, -rng.random(tokens), policy_version=0, sampling=Sampling(), sampled=True))
         if not fresh:
             spans += [Span(Source.ENV, k, np.arange(reply) + 20), Span(Source.SCAFFOLD, k, [9])]
     segments.append(Segment(tuple(spans)))

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from tests.linting.clean_rollouts import Recipe, collected
-from workbench.batch import Batch
-from workbench.engines.journal import Exchange
-from workbench.findings import Finding
+from workbench.engines.recorder import Exchange
+from workbench.learn.batch import Batch
 from workbench.linting import RULES, Evidence, check
 from workbench.types import Group, Segment, Source, Span, Trajectory
+from workbench.types.findings import Finding
 
 
 @lru_cache

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from tests.linting.clean_rollouts import Recipe, bigram_model, collected
-from workbench.algorithms import GRPO
-from workbench.cells.rollout import rollout
-from workbench.config import load_config
-from workbench.findings import ERROR, Finding, Place
-from workbench.learner import LearnerConfig
-from workbench.learner_probe import probe_of
+from workbench.learn.algorithms import GRPO
+from workbench.learn.learner import LearnerConfig
 from workbench.linting import RULES, Evidence, check
 from workbench.linting.bending import bent_logprobs, drawn_as_said, drawn_from_the_model
-from workbench.session import open_session
+from workbench.linting.probe import probe_of
+from workbench.training.config import load_config
+from workbench.training.rollout import rollout
+from workbench.training.session import open_session
 from workbench.types import Sampling, Segment, Span
+from workbench.types.findings import ERROR, Finding, Place
 
 BENDS = ((0.7, 1.0), (1.0, 0.8), (0.7, 0.9))
 

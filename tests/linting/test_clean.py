@@ -4,8 +4,8 @@ from __future__ import annotations
 import pytest
 
 from tests.linting.clean_rollouts import HISTORIES, QUICK, TEMPLATES, Recipe, collected, recipes
-from workbench.algorithms import ALGORITHMS
 from workbench.envs import PRESETS
+from workbench.learn.algorithms import ALGORITHMS
 from workbench.linting import RULES, check
 
 STEP_RULES = [rule for rule in RULES.values() if rule.when in ("step", "update")]

@@ -14,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.linting.credited import batch_of, draw, groups_of, with_unscored
-from workbench.algorithms import ALGORITHMS, GRPO, PPO, Reinforce
-from workbench.algorithms.filtering import READS, Filter
-from workbench.algorithms.group_relative import GroupRelative
-from workbench.algorithms.masks import Masks
-from workbench.algorithms.rewards import Rewards
-from workbench.errors import ConfigError, DataError
-from workbench.findings import Missing
+from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, Reinforce
+from workbench.learn.algorithms.filtering import READS, Filter
+from workbench.learn.algorithms.group_relative import GroupRelative
+from workbench.learn.algorithms.masks import Masks
+from workbench.learn.algorithms.rewards import Rewards
 from workbench.linting import credit_oracle, filter_oracle
 from workbench.linting.attempts import Attempts, attempts_of, attempts_of_batch
 from workbench.linting.credit import facts_of
 from workbench.linting.credit_oracle import ESTIMATORS, Facts, expected_credit, kind_of
 from workbench.linting.evidence import Evidence
+from workbench.types.errors import ConfigError, DataError
+from workbench.types.findings import Missing
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -154,7 +154,7 @@ def reads_settings_only(text: str) -> bool:
     imported |= {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
     called = {node.func.value.id for node in ast.walk(tree) if isinstance(node, ast.Call)
               and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)}
-    allowed = ("workbench.findings", "workbench.linting.attempts", "workbench.linting.filter_oracle")
+    allowed = ("workbench.types.findings", "workbench.linting.attempts", "workbench.linting.filter_oracle")
     return (all(name in allowed for name in imported if name.startswith(("workbench", "torch")))
             and not called & {"algorithm", "rule", "masks", "rewards", "batch"})
 
@@ -164,7 +164,7 @@ def test_nothing_of_the_first_implementation_is_called():
     for module in (credit_oracle, filter_oracle):
         assert reads_settings_only(Path(module.__file__).read_text())
     assert not reads_settings_only("def kept(rule): return rule.kept(1)")
-    assert not reads_settings_only("from workbench.ops.gae import gae")
+    assert not reads_settings_only("from workbench.learn.ops.gae import gae")
 
 
 # ------------------------------------------------------------------------------------------------ the first one agrees

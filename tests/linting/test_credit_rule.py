@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.linting.credited import answer, batch_of, draw, errors, evidence_of, groups_of, updated
-from workbench.algorithms import ALGORITHMS, GRPO, PPO, Reinforce, ReinforcePP, TurnPPO
-from workbench.algorithms.base import Advantages, Credit
-from workbench.algorithms.group_relative import GroupRelative
-from workbench.algorithms.masks import Masks
-from workbench.batch import Batch
+from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, Reinforce, ReinforcePP, TurnPPO
+from workbench.learn.algorithms.base import Advantages, Credit
+from workbench.learn.algorithms.group_relative import GroupRelative
+from workbench.learn.algorithms.masks import Masks
+from workbench.learn.batch import Batch
 from workbench.linting import Evidence
 
 NAMES = [name for name in ALGORITHMS if name != "ranks"]

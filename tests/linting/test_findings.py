@@ -6,10 +6,10 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.findings import (ERROR, FINDING, NOT_CHECKED, NOTE, PASSED, SHOWN, Answer, Finding, LintReport, Looked,
-                                Missing, Place, together)
 from workbench.linting import Evidence, Rule, check
 from workbench.linting.raw import RawSequence
+from workbench.types.findings import (ERROR, FINDING, NOT_CHECKED, NOTE, PASSED, SHOWN, Answer, Finding, LintReport, Looked,
+                                Missing, Place, together)
 
 places = st.builds(Place, st.none() | st.text(max_size=5), *(st.none() | st.integers(0, 9) for _ in range(4)), st.integers(1, 9))
 found = st.builds(Finding, st.text(max_size=8), places, st.sampled_from((ERROR, NOTE)), st.integers(1, 99))

@@ -8,17 +8,17 @@ import torch
 from learning_data import make_groups, tiny_model, unscore
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from workbench.algorithms import ALGORITHMS, GRPO, PPO, StarPO
-from workbench.algorithms.filtering import Filter
-from workbench.algorithms.masks import Masks
-from workbench.batch import Batch
-from workbench.critic import CriticConfig
-from workbench.findings import Answer
-from workbench.learner import Learner, LearnerConfig
-from workbench.learner_probe import MAX_PARAMETERS, LearnerProbe, probe_of
+from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, StarPO
+from workbench.learn.algorithms.filtering import Filter
+from workbench.learn.algorithms.masks import Masks
+from workbench.learn.batch import Batch
+from workbench.learn.critic import CriticConfig
+from workbench.learn.learner import Learner, LearnerConfig
+from workbench.learn.ops.value import ValueLoss
 from workbench.linting import Evidence, check
 from workbench.linting.gradients import RULES, few_groups
-from workbench.ops.value import ValueLoss
+from workbench.linting.probe import MAX_PARAMETERS, LearnerProbe, probe_of
+from workbench.types.findings import Answer
 
 
 def asked(algorithm, model=None, critic=CriticConfig(), groups=None, **settings) -> Answer:
@@ -112,48 +112,48 @@ class Loudest(GRPO):
 
 
 def no_grad_around_kl(monkeypatch):
-    import workbench.algorithms.policy_gradient as module
+    import workbench.learn.algorithms.policy_gradient as module
     real = module.reference_loss
     monkeypatch.setattr(module, "reference_loss", lambda *a: (real(*a)[0].detach(), real(*a)[1]))
 
 
 def the_shift_is_forgotten(monkeypatch):
-    import workbench.microbatch as module
+    import workbench.learn.microbatch as module
     monkeypatch.setattr(module, "scoring_position", lambda position_M: position_M.clamp(max=position_M.max() - 1))
 
 
 def a_mean_per_micro_batch(monkeypatch):
-    import workbench.learner as module
+    import workbench.learn.learner as module
     monkeypatch.setattr(module, "masked_sum_over", lambda v, w, _: (v * w.to(v.dtype)).sum() / (w != 0).sum())
 
 
 def the_mask_is_not_applied(monkeypatch):
-    import workbench.learner as module
+    import workbench.learn.learner as module
     monkeypatch.setattr(module, "masked_sum_over", lambda v, w, d: v.sum() / d)
 
 
 def the_sign_of_the_entropy(monkeypatch):
-    import workbench.learner as module
+    import workbench.learn.learner as module
     real = module.entropy_of
     monkeypatch.setattr(module, "entropy_of", lambda logits: -real(logits))
 
 
 def all_prompts_are_the_first(monkeypatch):
-    import workbench.microbatch as module
+    import workbench.learn.microbatch as module
     real = module.Rows.of.__func__
     monkeypatch.setattr(module.Rows, "of", classmethod(
         lambda cls, *a: replace(found := real(cls, *a), same_prompt_S=found.same_prompt_S * 0)))
 
 
 def advantages_one_token_late(monkeypatch):
-    import workbench.algorithms.policy_gradient as module
+    import workbench.learn.algorithms.policy_gradient as module
     real = module.PolicyGradient.loss
     monkeypatch.setattr(module.PolicyGradient, "loss",
                         lambda self, i: real(self, replace(i, advantage_M=i.advantage_M.roll(1))))
 
 
 def bounds_change_places(monkeypatch):
-    import workbench.algorithms.policy_gradient as module
+    import workbench.learn.algorithms.policy_gradient as module
     real = module.clipped_surrogate
     monkeypatch.setattr(module, "clipped_surrogate", lambda *a, low, high, dual=0.0: real(*a, low=high, high=low, dual=dual))
 
@@ -165,7 +165,7 @@ def every_micro_batch_clears_the_gradient(monkeypatch):
 
 
 def the_last_trained_token_is_dropped(monkeypatch):
-    import workbench.learner as module
+    import workbench.learn.learner as module
     real = module.shares_of
 
     def shorter(algorithm, batch, credit, used_T):
@@ -186,7 +186,7 @@ def old_logprobs_are_the_samplers(monkeypatch):
 
 
 def values_stand_one_token_late(monkeypatch):
-    import workbench.critic as module
+    import workbench.learn.critic as module
     real = module.Critic.values
     monkeypatch.setattr(module.Critic, "values", lambda self, micro: real(self, micro).roll(1))
 
@@ -240,14 +240,14 @@ def an_epoch_is_lost(monkeypatch):
 
 
 def the_value_loss_is_not_halved(monkeypatch):
-    import workbench.algorithms.ppo as module
+    import workbench.learn.algorithms.ppo as module
     real = module.clipped_value_loss
     monkeypatch.setattr(module, "clipped_value_loss",
                         lambda *a, clip: ValueLoss(2 * (found := real(*a, clip=clip)).loss, found.clipped))
 
 
 def the_last_value_is_that_before_the_last_token(monkeypatch):
-    import workbench.critic as module
+    import workbench.learn.critic as module
     real = module.Critic.facts
 
     def facts(self, batch, needed_T, budget):

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.linting.credited import answer, attempt, draw, errors, evidence_of, groups_of, with_unscored
-from workbench.algorithms import ALGORITHMS, GRPO, PPO, RLOO, Reinforce
-from workbench.collect import CollectConfig
+from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, RLOO, Reinforce
 from workbench.linting import Evidence
+from workbench.rollouts.collect import CollectConfig
 from workbench.types import Message, Observation, Segment, Source, Span, Task
 
 PAIRS = groups_of([[((2, 1.0),), ((1, 0.0),), ((1, 0.5),)], [((1, 2.0),), ((2, 2.5),), ((1, 7.0),)]])
@@ -41,9 +41,9 @@ OTHER = Observation((Message("user", "another problem"),))
     ({"first_observation": OTHER}, "starts from another observation"),
     ({"attempt": 0}, "stands twice"),
     ({"dynamics_seed": 1}, "drawn once for both"),
-    ({"segments": (Segment((Span(Source.PROMPT, 0, [1, 2, 3]), Span(Source.POLICY, 0, [4], [-1.0]))),)},
+    ({"segments": (Segment((Span(Source.PROMPT, 0, [1, 2, 3]), Span(Source.POLICY, 0, [4], [-1.0], sampled=True))),)},
      "its first prompt (3 tokens)"),
-    ({"segments": (Segment((Span(Source.PROMPT, 0, [1, 7]), Span(Source.POLICY, 0, [4], [-1.0]))),)},
+    ({"segments": (Segment((Span(Source.PROMPT, 0, [1, 7]), Span(Source.POLICY, 0, [4], [-1.0], sampled=True))),)},
      "they differ from token 1 on"),
 ])
 def test_an_attempt_that_does_not_belong(changes, words):

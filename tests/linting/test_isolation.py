@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from workbench.chat import ChatFormat
-from workbench.collect import CollectConfig, collect
 from workbench.engines.scripted import ScriptedEngine
 from workbench.envs import PRESETS, FrozenLake, tasks
 from workbench.envs.frozen_lake import FrozenLakeEnv
 from workbench.envs.runners import InlineRunner
-from workbench.findings import Answer
 from workbench.linting import Evidence, check
 from workbench.linting.isolation import RULES, parts
 from workbench.linting.replayed import RULES as R20
-from workbench.seeds import rng_at
-from workbench.tiny_tokenizer import build_tokenizer
+from data.make.tiny_tokenizer import build_tokenizer
+from workbench.rollouts.collect import CollectConfig, collect
 from workbench.types import Message, Observation, StepResult, StopReason, Task, Trajectory, Turn
+from workbench.types.findings import Answer
+from workbench.types.seeds import rng_at
 
 LAKE = FrozenLake(slip=0.4, max_moves=12)
 

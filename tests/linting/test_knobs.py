@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning_data import make_groups, tiny_model
 
-from workbench.algorithms import ALGORITHMS, GRPO, PPO
-from workbench.algorithms.filtering import Filter
-from workbench.algorithms.liveness import inert_settings
-from workbench.algorithms.masks import Masks
-from workbench.algorithms.rewards import Rewards
-from workbench.batch import Batch
-from workbench.errors import ConfigError
-from workbench.findings import Answer
-from workbench.learner import Learner, LearnerConfig
-from workbench.learner_probe import probe_of
+from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO
+from workbench.learn.algorithms.filtering import Filter
+from workbench.learn.algorithms.liveness import inert_settings
+from workbench.learn.algorithms.masks import Masks
+from workbench.learn.algorithms.rewards import Rewards
+from workbench.learn.batch import Batch
+from workbench.learn.learner import Learner, LearnerConfig
 from workbench.linting import Evidence, check
 from workbench.linting.knobs import RULES, changed_settings, made_up
+from workbench.linting.probe import probe_of
 from workbench.types import Group, Sampling, Segment, Source, Span
+from workbench.types.errors import ConfigError
+from workbench.types.findings import Answer
 
 SET = {
     "clip_low": 0.1, "clip_high": 0.4, "dual_clip": 2.0, "sampler_cap": 1.5, "reduction": "seq-mean-token-sum",
@@ -173,7 +173,7 @@ def test_settings_of_ones_own_that_need_other_attempts_or_none_are_no_errors():
     finding, = asked(Overlong(overlong_from=400)).findings
     assert finding.severity == "note"
     assert made_up(np.arange(40)).segment_offsets.diff().max() < 33
-    span = Span(Source.POLICY, 0, np.arange(33), np.full(33, -0.5), policy_version=0, sampling=Sampling())
+    span = Span(Source.POLICY, 0, np.arange(33), np.full(33, -0.5), policy_version=0, sampling=Sampling(), sampled=True)
     groups = [Group(tuple(replace(t, segments=(*t.segments[:-1], Segment((*t.segments[-1].spans[:1], span))))
                           if t.attempt == 0 else t for t in group)) for group in make_groups()]
     found = check(Evidence(algorithm=Overlong(overlong_from=400), batch=Batch.from_groups(groups)), RULES)["R13"]
@@ -192,13 +192,13 @@ def ignore(monkeypatch, module: str, name: str, **instead):
 
 
 @pytest.mark.parametrize(("setting", "bug"), [
-    ("clip_high", ("workbench.algorithms.policy_gradient", "clipped_surrogate", {"high": 0.2})),
-    ("clip_low", ("workbench.algorithms.policy_gradient", "clipped_surrogate", {"low": 0.2})),
-    ("dual_clip", ("workbench.algorithms.policy_gradient", "clipped_surrogate", {"dual": 0.0})),
-    ("fixed_length", ("workbench.algorithms.policy_gradient", "reduction", {"fixed_length": 256})),
-    ("gamma", ("workbench.algorithms.ppo", "gae", {"gamma": 1.0})),
-    ("lam", ("workbench.algorithms.ppo", "gae", {"lam": 1.0})),
-    ("value_clip", ("workbench.algorithms.ppo", "clipped_value_loss", {"clip": 0.5})),
+    ("clip_high", ("workbench.learn.algorithms.policy_gradient", "clipped_surrogate", {"high": 0.2})),
+    ("clip_low", ("workbench.learn.algorithms.policy_gradient", "clipped_surrogate", {"low": 0.2})),
+    ("dual_clip", ("workbench.learn.algorithms.policy_gradient", "clipped_surrogate", {"dual": 0.0})),
+    ("fixed_length", ("workbench.learn.algorithms.policy_gradient", "reduction", {"fixed_length": 256})),
+    ("gamma", ("workbench.learn.algorithms.ppo", "gae", {"gamma": 1.0})),
+    ("lam", ("workbench.learn.algorithms.ppo", "gae", {"lam": 1.0})),
+    ("value_clip", ("workbench.learn.algorithms.ppo", "clipped_value_loss", {"clip": 0.5})),
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_negative_control_a_setting_that_is_lost_in_the_arithmetic(setting, bug, monkeypatch):
     kind = PPO if setting in ("gamma", "lam", "value_clip") else ALGORITHMS["dr_grpo"] if setting == "fixed_length" else GRPO
@@ -210,7 +210,7 @@ def test_negative_control_a_setting_that_is_lost_in_the_arithmetic(setting, bug,
 
 def test_negative_control_a_setting_that_the_learner_does_not_hand_on(monkeypatch):
     """Credit and loss heed it; the learner takes the entropy without a gradient."""
-    import workbench.learner as module
+    import workbench.learn.learner as module
     real = module.entropy_of
     monkeypatch.setattr(module, "entropy_of", lambda logits: real(logits.detach()))
     finding, = with_probe(GRPO(entropy_coef=0.01)).errors

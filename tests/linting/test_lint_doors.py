@@ -8,13 +8,13 @@ import torch
 
 import workbench as wb
 from workbench import cli
-from workbench.cells.show import lint_words
-from workbench.config import load_config
-from workbench.errors import ConfigError, DataError, LintError, StoreError
-from workbench.findings import NOTE, Finding, Looked, Missing
 from workbench.linting import RULES, Rule
-from workbench.session import open_session
-from workbench.store import open_run
+from workbench.notebook.show import lint_words
+from workbench.run.store import open_run
+from workbench.training.config import load_config
+from workbench.training.session import open_session
+from workbench.types.errors import ConfigError, DataError, LintError, StoreError
+from workbench.types.findings import NOTE, Finding, Looked, Missing
 
 TINY = {"train.steps": 2, "train.tasks_per_step": 2, "train.group_size": 4, "train.evaluate_every": 0,
         "evaluation.num_tasks": 4, "lint.start": False}

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from workbench.batch import Batch
-from workbench.cells.rollout import rollout
-from workbench.config import load_config
-from workbench.engines.journal import Journal
-from workbench.findings import NOTE
+from workbench.engines.recorder import Journal
+from workbench.learn.batch import Batch
 from workbench.linting import Evidence
 from workbench.linting.evidence import Update
 from workbench.linting.logprobs import RULES
 from workbench.linting.rule import check
-from workbench.session import open_session
+from workbench.training.config import load_config
+from workbench.training.rollout import rollout
+from workbench.training.session import open_session
 from workbench.types import Sampling, Segment
+from workbench.types.findings import NOTE
 
 BY_ID = {rule.id: rule for rule in RULES}
 
@@ -27,7 +27,7 @@ def evidence_of(**settings) -> Evidence:
     session = open_session(load_config("frozenlake", {"train.tasks_per_step": 2, "train.group_size": 4} | settings),
                            quiet=True)
     journal = Journal(session.engine)
-    groups = rollout(session, 2, group_size=4, step=1, journal=journal)
+    groups = rollout(session, 2, group_size=4, step=1, engine=journal)
     batch = session.learner.facts(Batch.from_groups(groups))
     batch = replace(batch, old_logp_T=session.learner.logprobs(batch, batch.eligible_T))
     credit = session.config.algorithm.credit(batch)

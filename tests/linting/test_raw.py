@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.dumps import RawSequence
-from workbench.findings import ERROR, NOTE, Finding, Looked, Missing
 from workbench.linting import Evidence
 from workbench.linting.raw import RAW_CHECKS
+from workbench.types.dumps import RawSequence
+from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing
 
 
 def sequence(prompt=(1, 2, 3), completion=(4, 5, 6), attempt="a", number=0, **fields) -> RawSequence:

@@ -8,7 +8,7 @@ import pytest
 from tests.linting.clean_rollouts import HISTORIES, QUICK, TEMPLATES, Recipe, chat_of, collected
 from tests.linting.damaged import at, clean, found, other_id, says, start_of, with_spans, with_trajectory
 from workbench.chat import ChatFormat, Conversation
-from workbench.chat.encode import Piece, SafeEncoder
+from workbench.chat.encode import AuthoredText, SafeEncoder
 from workbench.linting import Evidence, check
 from workbench.linting.reference import GUARD, Reference
 from workbench.linting.render import chosen
@@ -197,7 +197,7 @@ def test_r15_an_encoder_that_trusts_everybody(template, monkeypatch):
     real, chat = SafeEncoder.encode, chat_of(template)
     monkeypatch.setattr(chat, "_opened", {})
     monkeypatch.setattr(SafeEncoder, "encode", lambda self, items, **rest: real(
-        self, [item._replace(literal=True) if isinstance(item, Piece) else item for item in items], **rest))
+        self, [item._replace(literal=True) if isinstance(item, AuthoredText) else item for item in items], **rest))
     evidence = collected(Recipe(template=template, talk="hostile", **{**LAKE, "group_size": 6}))
     says("R15", evidence, "as the control token")
     says("R2", evidence)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.linting.credited import answer, changed, draw, errors, evidence_of, groups_of
-from workbench.algorithms import GRPO
+from workbench.learn.algorithms import GRPO
 from workbench.linting import Evidence
 from workbench.types import Trajectory
 

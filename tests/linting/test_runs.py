@@ -7,13 +7,13 @@ from functools import lru_cache
 import pytest
 from learning_data import make_groups
 
-from workbench.findings import Answer
 from workbench.linting import Evidence, check
 from workbench.linting.evidence import RunClaims, StepFacts
 from workbench.linting.runs import RULES, facts_of_step, run_claims, step_facts
-from workbench.metrics import rollout_metrics
-from workbench.store import create_run, open_run
+from workbench.rollouts.metrics import rollout_metrics
+from workbench.run.store import create_run, open_run
 from workbench.types import Group, Segment
+from workbench.types.findings import Answer
 
 
 def sampled_by(groups: list[Group], version: int, step: int) -> list[Group]:
@@ -22,7 +22,7 @@ def sampled_by(groups: list[Group], version: int, step: int) -> list[Group]:
     for group in groups:
         members = []
         for t in group:
-            segments = tuple(Segment(tuple(replace(span, policy_version=version) if span.eligible else span
+            segments = tuple(Segment(tuple(replace(span, policy_version=version) if span.sampled else span
                                            for span in segment.spans)) for segment in t.segments)
             members.append(replace(t, segments=segments, dynamics_seed=1000 * step + 10 * t.task.task_seed + t.attempt))
         made.append(Group(tuple(members)))

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from tests.linting.clean_rollouts import Recipe, collected, family_of
 from workbench.envs import tasks as env_tasks
-from workbench.findings import Answer
 from workbench.linting import RULES, Evidence, check
+from workbench.types.findings import Answer
 
 CLEAN = collected(Recipe(tasks=2, group_size=2, max_turn_tokens=12))
 

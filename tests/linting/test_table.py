@@ -1,4 +1,4 @@
-"""The table of rules: complete, in order, each with what it means and how to mend it, and as the README tells it."""
+"""The table of rules: complete, in order, each with what it means and how to mend it, and as the guide tells it."""
 from __future__ import annotations
 
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from workbench.linting import RULES, Evidence
 from workbench.linting.rule import WHEN, check
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs/guides/lint.md"
 
 
 def test_rules_are_numbered_without_a_gap():
@@ -33,7 +33,7 @@ def test_of_nothing_no_rule_has_passed():
     assert all(answer.missing for answer in report)
 
 
-def test_the_readme_tells_every_rule():
-    text = README.read_text()
+def test_the_guide_tells_every_rule():
+    text = GUIDE.read_text()
     for rule in RULES.values():
         assert re.search(rf"^\| {rule.id} \| {re.escape(rule.title)}", text, re.MULTILINE), rule.id

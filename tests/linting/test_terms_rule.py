@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.linting.credited import answer, changed, draw, errors, evidence_of, groups_of, updated
-from workbench.algorithms import GRPO, PPO, TurnPPO
-from workbench.algorithms.filtering import Filter
-from workbench.algorithms.masks import Masks
-from workbench.collect import CollectConfig
+from workbench.learn.algorithms import GRPO, PPO, TurnPPO
+from workbench.learn.algorithms.filtering import Filter
+from workbench.learn.algorithms.masks import Masks
 from workbench.linting import Evidence
+from workbench.rollouts.collect import CollectConfig
 from workbench.types import StopReason
 
 ALL_TERMS = {"entropy_coef": 0.01, "kl_coef": 0.1, "kl_in": "loss"}
@@ -145,7 +145,7 @@ def test_a_finish_that_its_tokens_deny(finish, last):
     turns = (replace(t.turns[0], finish=finish),)
     segments = t.segments
     if last is not None:
-        spans = [replace(span, token_ids=np.append(span.token_ids[:-1], last)) if span.eligible else span
+        spans = [replace(span, token_ids=np.append(span.token_ids[:-1], last)) if span.sampled else span
                  for span in t.segments[0].spans]
         segments = (replace(t.segments[0], spans=tuple(spans)),)
     groups = changed(LIMITED, 1, 1, turns=turns, segments=segments)

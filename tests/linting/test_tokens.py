@@ -15,8 +15,8 @@ from tests.linting.damaged import (
     at, changed_id, clean, exchange_of, found, other_id, rolled, sampled, says, start_of, with_batch, with_exchange,
     with_spans, with_trajectory,
 )
-from workbench.algorithms import GRPO
-from workbench.algorithms.masks import Masks
+from workbench.learn.algorithms import GRPO
+from workbench.learn.algorithms.masks import Masks
 from workbench.linting import Evidence, Update, check
 from workbench.linting.table import RULES
 from workbench.types import CreditTable, Segment, Source, Span
@@ -121,7 +121,7 @@ def test_r1_a_template_that_needed_no_new_segment():
 
     def forked(trajectory):
         spans = trajectory.segments[0].spans
-        again = [replace(span, logprobs=None, plain_logprobs=None, policy_version=None, sampling=None)
+        again = [replace(span, sampled=False, logprobs=None, plain_logprobs=None, policy_version=None, sampling=None)
                  for span in spans[:k]]
         return replace(trajectory, segments=(Segment(spans[:k]), Segment((*again, *spans[k:]))))
 
@@ -154,7 +154,7 @@ def test_r1_the_first_observation_is_the_same_in_every_segment():
 
 
 def lose_logprobs(span):
-    return replace(span, logprobs=None, plain_logprobs=None)
+    return replace(span, sampled=False, logprobs=None, plain_logprobs=None)
 
 
 def supplied_stop(span):
@@ -169,7 +169,7 @@ def one_more(span):
 
 
 def written(span):
-    return replace(span, source=Source.ENV, logprobs=None)
+    return replace(span, source=Source.ENV, sampled=False, logprobs=None)
 
 
 SPAN_BUGS = {
@@ -216,7 +216,7 @@ def test_r3_a_reply_that_is_marked_as_sampled():
     n, segment, k = next((n, s, k) for n, t in enumerate(evidence.trajectories) for s, seg in enumerate(t.segments)
                          for k, span in enumerate(seg.spans) if span.source is Source.ENV)
     trained = with_spans(evidence, n, segment, at(k, lambda s: replace(
-        s, source=Source.POLICY, logprobs=np.full(len(s), -1.0))), batch=False)
+        s, source=Source.POLICY, sampled=True, logprobs=np.full(len(s), -1.0))), batch=False)
     says("R3", trained, "the engine answered nothing that stands here", index=n, segment=segment,
          position=start_of(evidence, n, segment, k))
 
@@ -300,15 +300,15 @@ def test_r3_context_full_with_room_left(monkeypatch, where, old, new):
     import inspect
     import textwrap
 
-    from workbench import collect as module
+    from workbench.rollouts import collect as module
 
     recipe = Recipe(room=260, **LAKE | {"group_size": 6})
     assert not found("R3", collected(recipe))
-    source = textwrap.dedent(inspect.getsource(getattr(module._Collector, where)))
+    source = textwrap.dedent(inspect.getsource(getattr(module.Collector, where)))
     assert old in source
     space: dict = {}
     exec(compile(source.replace(old, new), "changed", "exec"), vars(module), space)
-    monkeypatch.setattr(module._Collector, where, space[where])
+    monkeypatch.setattr(module.Collector, where, space[where])
     says("R3", collected(recipe), "ended by context_full")
 
 

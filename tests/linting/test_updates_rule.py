@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.linting.credited import answer, draw, errors, updated
-from workbench.algorithms import ALGORITHMS, CISPO, GRPO, GSPO, PPO, StarPO
-from workbench.algorithms.filtering import Filter
-from workbench.algorithms.masks import Masks
+from workbench.learn.algorithms import ALGORITHMS, CISPO, GRPO, GSPO, PPO, StarPO
+from workbench.learn.algorithms.filtering import Filter
+from workbench.learn.algorithms.masks import Masks
 from workbench.linting import Evidence
 
 SETTINGS = {

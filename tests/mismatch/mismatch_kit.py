@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from workbench.cells.step import train_step
-from workbench.config import load_config
-from workbench.session import Session, open_session
+from workbench.notebook.train import train_step
+from workbench.training.config import load_config
+from workbench.training.session import Session, open_session
 from workbench.types import Sampling
 
 SMALL = {"train.tasks_per_step": 2, "train.group_size": 4, "evaluation.num_tasks": 4, "lint.mode": "off"}

@@ -13,8 +13,8 @@ import torch
 from mismatch_kit import (add_adapter, half_precision, ignore_settings, keep_back, lie_about_sampling, never_sync,
                           session_after, shift_logprobs, shift_positions, sync_one_behind)
 
-from workbench.cells.audit import audit
 from workbench.chat.conversation import Conversation
+from workbench.notebook.audit import audit
 
 
 def fuller(*values):
@@ -89,7 +89,7 @@ def test_temperature_declared_and_not_applied():
 def test_stale_by_one_step():
     session = session_after(1)
     sync_one_behind(session)
-    from workbench.cells.step import train_step
+    from workbench.notebook.train import train_step
     for step in (2, 3):
         train_step(session, step)
     report = passive(session)
@@ -101,7 +101,7 @@ def test_stale_by_one_step():
 def test_stale_by_one_step_under_the_rounding_of_bfloat16():
     session = session_after(1, **{"engine.dtype": "bfloat16", "learner.lr": 3e-5})
     sync_one_behind(session)
-    from workbench.cells.step import train_step
+    from workbench.notebook.train import train_step
     for step in (2, 3):
         train_step(session, step)
     report = audit(session, tasks=4, attempts=8, control=False)
@@ -114,7 +114,7 @@ def test_tied_head_one_update_old_under_the_rounding_of_bfloat16():
     """Less than rounding at every token: only the whole distributions, all together, tell."""
     session = session_after(1, **{"engine.dtype": "bfloat16", "learner.lr": 3e-5})
     keep_back(session, lambda name: name == "lm_head.weight")
-    from workbench.cells.step import train_step
+    from workbench.notebook.train import train_step
     train_step(session, 2)
     report = audit(session, tasks=4, attempts=4, control=False)
     assert report.gap.within(*report.alarm), "control: the size of the gap alone says nothing here"
@@ -124,7 +124,7 @@ def test_tied_head_one_update_old_under_the_rounding_of_bfloat16():
 def test_tied_head_not_refreshed():
     session = session_after(0)
     keep_back(session, lambda name: name == "lm_head.weight")
-    from workbench.cells.step import train_step
+    from workbench.notebook.train import train_step
     train_step(session, 1)
     report = passive(session)
     assert report.named == ("output head",) and "tied" in report.verdict, report.verdict
@@ -133,7 +133,7 @@ def test_tied_head_not_refreshed():
 def test_a_layer_left_out_of_a_sync():
     session = session_after(0)
     keep_back(session, lambda name: name.startswith("model.layers.1."))
-    from workbench.cells.step import train_step
+    from workbench.notebook.train import train_step
     train_step(session, 1)
     report = passive(session)
     assert report.named == ("part of the weights",) and "model.layers.1" in report.verdict, report.verdict
@@ -195,7 +195,7 @@ def test_adapter_not_merged():
 
 def test_trainers_own_pass(monkeypatch):
     """Packed segments that all attend from position 0 on: the engine is right, the trainer is not."""
-    from workbench import microbatch
+    from workbench.learn import microbatch
 
     session = session_after(1)
     original = torch.arange
@@ -229,7 +229,7 @@ def test_two_faults_are_both_named():
     session = session_after(0, **{"collect.temperature": 0.7})
     lie_about_sampling(session)
     keep_back(session, lambda name: name == "lm_head.weight")
-    from workbench.cells.step import train_step
+    from workbench.notebook.train import train_step
     train_step(session, 1)
     assert set(passive(session).named) == {"temperature", "output head"}
 
@@ -238,9 +238,9 @@ def test_two_faults_are_both_named():
 
 
 def control_of(session, fault=None):
-    from workbench.cells.audit import run_control
+    from workbench.notebook.audit import run_control
 
-    from workbench.cells.rollout import rollout
+    from workbench.training.rollout import rollout
 
     groups = rollout(session, 2, group_size=4)
     if fault is not None:
@@ -307,14 +307,14 @@ def test_the_audit_leaves_a_session_as_it_was():
     audit(session, tasks=1)
     assert session.engine.policy_version == session.learner.version == 1 and session.engine.listener is None
     assert all(torch.equal(before[name], tensor) for name, tensor in session.learner.weights().items())
-    from workbench.cells.step import train_step
+    from workbench.notebook.train import train_step
     assert train_step(session, 2).updates
 
 
 def test_the_weights_of_one_update_ago_are_worked_out():
     session = session_after(1)
     before = {name: tensor.clone() for name, tensor in session.learner.weights().items()}
-    from workbench.cells.step import train_step
+    from workbench.notebook.train import train_step
     train_step(session, 2)
     found, now = session.learner.before_last_update(), session.learner.weights()
     assert list(found) == list(now)

@@ -13,10 +13,10 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "engines"))
 from mismatch_kit import session_after, sync_one_behind  # noqa: E402
 from vllm_kit import need_vllm  # noqa: E402
 
-from workbench.cells.audit import audit, run_control  # noqa: E402
-from workbench.cells.step import train_step  # noqa: E402
 from workbench.engines.vllm_core import VllmCore  # noqa: E402
 from workbench.engines.vllm_engine import VllmEngine  # noqa: E402
+from workbench.notebook.audit import audit, run_control  # noqa: E402
+from workbench.notebook.train import train_step  # noqa: E402
 
 VLLM = {"engine.kind": "vllm", "engine.cache_tokens": 16384, "engine.max_context": 1000}
 
@@ -40,7 +40,7 @@ def test_a_clean_vllm_has_nothing_named(settings, gap, kl):
 
 
 def report_groups(session):
-    from workbench.cells.rollout import rollout
+    from workbench.training.rollout import rollout
 
     return rollout(session, 2, group_size=4)
 

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mismatch_kit import session_after
 
-from workbench.batch import Batch
-from workbench.cells.audit import audit
-from workbench.cells.rollout import rollout
-from workbench.errors import ConfigError, DataError
-from workbench.mismatch.figures import BINS, Ratios, Whole
-from workbench.mismatch.forward import position_ids
+from workbench.auditing.figures import BINS, Ratios, Whole
+from workbench.auditing.forward import position_ids
+from workbench.learn.batch import Batch
+from workbench.notebook.audit import audit
+from workbench.training.rollout import rollout
+from workbench.types.errors import ConfigError, DataError
 
 SAMPLED, TURNS = np.array([0, 0, 1, 1, 0, 1], bool), np.array([0, 0, 0, 0, 0, 1])
 
@@ -87,10 +87,10 @@ def test_what_cannot_be_audited_is_refused():
 
 
 def test_a_run_and_the_command(tmp_path, capsys, monkeypatch):
-    from workbench.cells.train import train_here
     from workbench.cli import main
-    from workbench.config import load_config
     from workbench.engines.transformers_engine import TransformersEngine
+    from workbench.notebook.train import train_here
+    from workbench.training.config import load_config
 
     path = tmp_path / "run"
     train_here(load_config("frozenlake", {

@@ -1,16 +1,16 @@
-"""Breaks the code on purpose, one patch at a time, and insists that the tests named for it notice.
+"""Breaks the code on purpose, one edit at a time, and insists that the tests named for it notice.
 
-    python -m tests.mutants.run                    all patches beside this file (`make mutants`)
-    python -m tests.mutants.run law-03 other.patch some of them, by name or path
+    python -m tests.mutants.run                    all edits beside this file (`make mutants`)
+    python -m tests.mutants.run law-03 other.edit  some of them, by name or path
     python -m tests.mutants.run --share 2/3        those of the numbered laws, and the second third of the others
 
-A mutant is a unified diff against real code, applied with `git apply -p1`, under a header of its own:
+A mutant is an edit of real code (`tests/mutants/edits.py` describes the format) under a header of its own:
 
     # law: 3                                       number of the law it breaks, or a word for what else it breaks
     # breaks: the autoregressive shift is off by one, so every logprob describes its neighbour
     # caught-by: tests/ops/test_shift.py::test_index_t_describes_token_t     (one line per test, or several in one)
 
-Outcomes: *caught* (each named test fails), *survived* (a named test still passes), *stale* (the patch does not apply,
+Outcomes: *caught* (each named test fails), *survived* (a named test still passes), *stale* (the edit does not apply,
 leaves a file that does not compile, names a test that is not there or was skipped, or hangs). All named tests must
 pass on the untouched code, else their failing proves nothing. Exit status: 0 all caught, 1 otherwise.
 
@@ -32,19 +32,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants import warm
+from tests.mutants import edits, warm
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 SECONDS_PER_MUTANT = 180
 SERVER = warm.server()  # started with the first run of tests
-# Laws of the README that the code so far can break; each needs a mutant when all are run.
+# Laws of docs/design/laws.md that the code so far can break; each needs a mutant when all are run.
 LAWS = tuple(str(number) for number in range(1, 15))
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One patch and what its header claims."""
+    """One edit and what its header claims."""
 
     path: Path
     law: str
@@ -67,15 +67,10 @@ class Outcome:
 
 def read_mutant(path: Path) -> Mutant:
     """Parse the header. Raises ValueError naming what is missing."""
-    header: dict[str, list[str]] = {"law": [], "breaks": [], "caught-by": []}
-    for line in path.read_text().splitlines():
-        if line.startswith(("diff ", "--- ")):
-            break
-        if match := re.match(r"#\s*(law|breaks|caught-by):\s*(.+)", line):
-            header[match[1]].append(match[2].strip())
+    header = edits.read_header(path, ("law", "breaks", "caught-by"))
     if missing := [key for key, values in header.items() if not values]:
         raise ValueError(
-            f"{path.name}: before the diff, expected '# law:', '# breaks:', '# caught-by:'; missing {missing}"
+            f"{path.name}: before the edit, expected '# law:', '# breaks:', '# caught-by:'; missing {missing}"
         )
     return Mutant(
         path,
@@ -101,7 +96,7 @@ def copy_tree(source: Path, destination: Path) -> None:
 
 
 def environment(copy: Path) -> dict[str, str]:
-    """Import from `copy` before anything installed; write no bytecode (its dates are too coarse to see a quick patch);
+    """Import from `copy` before anything installed; write no bytecode (its dates are too coarse to see a quick edit);
     load no pytest plugins beyond those that the conftest names (each costs a start)."""
     return {
         **os.environ,
@@ -148,24 +143,6 @@ def statuses(output: str, node: str) -> set[str]:
     }
 
 
-def apply_patch(copy: Path, patch: Path) -> str | None:
-    """Apply; None, or why it does not fit (any more)."""
-    done = subprocess.run(
-        ["git", "apply", "-p1", str(patch)], cwd=copy, env=environment(copy), capture_output=True, text=True
-    )
-    if done.returncode:
-        return f"does not apply: {done.stderr.strip().splitlines()[0] if done.stderr.strip() else 'no reason given'}"
-    changed = re.findall(r"^\+\+\+ b/(\S+)", patch.read_text(), flags=re.MULTILINE)
-    for name in changed:
-        path = copy / name
-        if path.suffix == ".py" and path.exists():
-            try:
-                compile(path.read_text(), name, "exec")
-            except SyntaxError as error:
-                return f"leaves {name} that does not compile: {error}"
-    return None if changed else "changes no file"
-
-
 def try_mutant(mutant: Mutant, pristine: Path) -> Outcome:
     """Apply one mutant to a fresh copy and run the tests named for it."""
     began = time.monotonic()
@@ -176,7 +153,7 @@ def try_mutant(mutant: Mutant, pristine: Path) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copy = Path(folder) / "tree"
         shutil.copytree(pristine, copy)
-        if reason := apply_patch(copy, mutant.path):
+        if reason := edits.apply(copy, mutant.path):
             return outcome("stale", reason)
         status, output = run_tests(copy, mutant.caught_by)
         warm.kill_those_in(copy)
@@ -217,19 +194,8 @@ def try_untouched(file: str, nodes: tuple[str, ...], pristine: Path) -> Outcome:
 
 
 def choose(names: list[str]) -> list[Path]:
-    """Patch files by path or by (the beginning of) their name; all of them without names."""
-    everything = sorted(HERE.glob("*.patch"))
-    chosen = []
-    for name in names:
-        found = (
-            [Path(name).resolve()]
-            if Path(name).is_file()
-            else [path for path in everything if path.stem.startswith(Path(name).stem)]
-        )
-        if not found:
-            raise ValueError(f"no mutant {name!r}; there are: {', '.join(path.stem for path in everything) or 'none'}")
-        chosen.extend(found)
-    return chosen or everything
+    """Mutants by path or by (the beginning of) their name; all of them without names."""
+    return edits.choose(names, edits.edits_in(HERE), "mutant")
 
 
 def read_share(text: str) -> tuple[int, int]:
@@ -252,20 +218,20 @@ def missing_laws(mutants: list[Mutant]) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.run", description=__doc__.splitlines()[0])
-    parser.add_argument("patch", nargs="*", help="a patch file, or the beginning of its name (default: all)")
+    parser.add_argument("mutant", nargs="*", help="a file, or the beginning of its name (default: all)")
     parser.add_argument("--share", type=read_share, metavar="K/N",
                         help="of the laws that have no number only part K of N; the numbered ones all the same")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
     options = parser.parse_args(arguments)
     try:
-        mutants = [read_mutant(path) for path in choose(options.patch)]
+        mutants = [read_mutant(path) for path in choose(options.mutant)]
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
     if options.share:
         mutants = share_of(mutants, *options.share)
     if not mutants:
-        print(f"no *.patch in {HERE}", file=sys.stderr)
+        print(f"no *.edit in {HERE}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         pristine = Path(folder) / "tree"
@@ -282,7 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
                     flush=True,
                 )
     bad = [result for result in outcomes if result.verdict not in ("caught", "passed")]
-    laws = [] if options.patch else missing_laws(mutants)
+    laws = [] if options.mutant else missing_laws(mutants)
     if laws:
         print(f"no mutant breaks law {', '.join(laws)}")
     print(

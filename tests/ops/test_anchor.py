@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.ops.anchor import anchor_advantage
+from workbench.learn.ops.anchor import anchor_advantage
 
 
 def advantage(returns, groups, states, *, normalize_std=False) -> list[float]:

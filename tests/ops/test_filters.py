@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.ops.filters import (
+from workbench.learn.ops.filters import (
     at_least, descending, nucleus, quantile_band, reward_std, top_k, top_mass, top_share, widest_attempts)
 
 NAN = float("nan")

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.ops.gae import gae, rewards_at_turn_ends, whiten
+from workbench.learn.ops.gae import gae, rewards_at_turn_ends, whiten
 
 NONE = torch.zeros(9)
 

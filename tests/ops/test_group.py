@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.ops.group import group_advantage, group_statistics, leave_one_out
+from workbench.learn.ops.group import group_advantage, group_statistics, leave_one_out
 
 
 def advantage(values, groups, include=None, *, normalize_std=True) -> list[float]:
@@ -111,8 +111,8 @@ def test_a_constant_added_to_every_reward_changes_nothing(rewards, constant):
 
 def test_sums_in_another_order_are_the_same_reward():
     """Found on Sokoban, which really pays -1.6 and -1.5999999999999999: no credit, at any scale."""
-    from workbench import metrics
-    from workbench.ops.group import ROUNDING
+    from workbench.learn.ops.group import ROUNDING
+    from workbench.rollouts import metrics
 
     assert metrics.ROUNDING == ROUNDING
     for scale in (1.0, 1e-6, 1e6):

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.algorithms.rewards import Rewards
-from workbench.errors import ConfigError
-from workbench.ops.normalize import METHODS, normalization
+from workbench.learn.algorithms.rewards import Rewards
+from workbench.learn.ops.normalize import METHODS, normalization
+from workbench.types.errors import ConfigError
 
 NAN = float("nan")
 

@@ -5,13 +5,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import workbench.ops.packed_attention as module
-from workbench.ops.packed_attention import Part, packed_attention
+import workbench.learn.ops.packed_attention as module
+from workbench.learn.ops.packed_attention import Part, packed_attention
 
 
-def states(total: int, heads: int, key_heads: int, size: int, dtype=torch.float64):
+def states(total: int, heads: int, key_heads: int, size: int, dtype=torch.float64, value_size: int | None = None):
     torch.manual_seed(total)
-    return [torch.randn(h, total, size, dtype=dtype, requires_grad=True) for h in (heads, key_heads, key_heads)]
+    return [torch.randn(h, total, width, dtype=dtype, requires_grad=True)
+            for h, width in ((heads, size), (key_heads, size), (key_heads, value_size or size))]
 
 
 def by_definition(query, key, value, parts, scale=None):
@@ -28,15 +29,16 @@ def by_definition(query, key, value, parts, scale=None):
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 12), st.lists(st.integers(1, 20), min_size=1, max_size=4), st.lists(st.integers(1, 9), max_size=2),
-       st.sampled_from([(1, 1), (4, 2), (3, 1)]), st.sampled_from([1, 4, 64]), st.sampled_from([None, 0.3]))
-def test_equals_the_definition_forward_and_backward(prefix, tails, alone, heads, block, scale):
+       st.sampled_from([(1, 1), (4, 2), (3, 1)]), st.sampled_from([1, 4, 64]), st.sampled_from([None, 0.3]),
+       st.sampled_from([5, 2, 8]))
+def test_equals_the_definition_forward_and_backward(prefix, tails, alone, heads, block, scale, value_size):
     """`tails` share one prefix, `alone` have none. float32 inside: to 1e-5."""
     parts = [Part(0, prefix)]
     for tail in tails:
         parts.append(Part(parts[-1].stop, parts[-1].stop + tail, 0, prefix))
     for length in alone:
         parts.append(Part(parts[-1].stop, parts[-1].stop + length))
-    inputs = states(parts[-1].stop, *heads, 5)
+    inputs = states(parts[-1].stop, *heads, 5, value_size=value_size)
     kept, module.BLOCK = module.BLOCK, block
     try:
         out = packed_attention(*inputs, parts, scale)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.ops.returns import discounted_return, value_after
+from workbench.learn.ops.returns import discounted_return, value_after
 
 
 def tensor(*values) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.ops.shift import entropy_of, logprobs_of, scoring_position, token_entropy, token_logprobs
+from workbench.learn.ops.shift import entropy_of, logprobs_of, scoring_position, token_entropy, token_logprobs
 
 
 def test_by_hand():

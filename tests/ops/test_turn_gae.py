@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.ops.gae import gae
-from workbench.ops.turn_gae import bilevel_gae, turn_gae
-from workbench.ops.turns import turn_spans
+from workbench.learn.ops.gae import gae
+from workbench.learn.ops.turn_gae import bilevel_gae, turn_gae
+from workbench.learn.ops.turns import turn_spans
 
 
 def tensor(*values) -> torch.Tensor:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.ops.turns import sum_over_turns, turn_spans
+from workbench.learn.ops.turns import sum_over_turns, turn_spans
 
 
 def test_by_hand():

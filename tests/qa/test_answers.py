@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.qa.answers import exact_match, f1, normalize
+from workbench.envs.qa.answers import exact_match, f1, normalize
 
 
 @pytest.mark.parametrize(("text", "normalised"), [

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.errors import DataError
-from workbench.qa import records as records_module
-from workbench.qa.files import (
+from workbench.envs.qa import records as records_module
+from workbench.envs.qa.files import (
     pooled,
     read_2wiki_aliases,
     read_corpus,
@@ -22,8 +21,9 @@ from workbench.qa.files import (
     title_ids,
     without_paragraphs,
 )
-from workbench.qa.records import records
-from workbench.retrieval import Corpus
+from workbench.envs.qa.records import records
+from workbench.envs.search import Corpus
+from workbench.types.errors import DataError
 
 FILES = Path(__file__).parent / "files"
 HOTPOT = json.loads((FILES / "hotpot_train_v1.1.json").read_text())

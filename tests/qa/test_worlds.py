@@ -6,14 +6,14 @@ from collections import Counter
 import pytest
 
 from workbench.envs import PRESETS, tasks
-from workbench.envs.world_qa import TRAINING_WORLDS
-from workbench.errors import ConfigError
-from workbench.qa.worlds import (
+from workbench.envs.qa.worlds import (
     HELD_OUT_WORLDS, SHAPES, SYLLABLES, invented_names, split_of_name, split_of_world, world,
 )
-from workbench.retrieval import Bm25
-from workbench.retrieval.bm25 import words_of
-from workbench.seeds import rng_at
+from workbench.envs.search import Bm25
+from workbench.envs.search.bm25 import words_of
+from workbench.envs.world_qa import TRAINING_WORLDS
+from workbench.types.errors import ConfigError
+from workbench.types.seeds import rng_at
 
 KINDS = sorted(SHAPES)
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.errors import ConfigError, DataError
-from workbench.retrieval import Bm25, Corpus, Document
-from workbench.retrieval.base import best_first
-from workbench.retrieval.bm25 import words_of
+from workbench.envs.search import Bm25, Corpus, Document
+from workbench.envs.search.base import best_first
+from workbench.envs.search.bm25 import words_of
+from workbench.types.errors import ConfigError, DataError
 
 FACTS = ("ada was born in ora", "ora lies in sun", "bo was born in ora", "bo likes ada", "")
 corpora = st.lists(st.lists(st.sampled_from(["a", "b", "c", "dd", "É"]), max_size=6).map(" ".join), max_size=12)
@@ -87,7 +87,7 @@ def test_settings_of_the_formula_are_checked():
 
 
 def test_it_says_nothing_on_the_console():
-    program = ("from workbench.retrieval import *\n"
+    program = ("from workbench.envs.search import *\n"
                "Bm25(Corpus([Document('1', '', 'a b')])).search('a', 1)")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout + done.stderr == ""

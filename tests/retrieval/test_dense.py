@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from workbench.errors import ConfigError, DataError, PolicyError
-from workbench.retrieval import Corpus, Document
-from workbench.retrieval.dense import Dense
+from workbench.envs.search import Corpus, Document
+from workbench.envs.search.dense import Dense
+from workbench.types.errors import ConfigError, DataError, PolicyError
 
 faiss = pytest.importorskip("faiss", reason="FAISS is the extra `dense`")
 WORDS = ("sun", "sea", "ice", "fire", "sun sea", "sun", "")
@@ -76,8 +76,8 @@ def test_a_bare_index_of_any_kind_is_read_and_must_be_as_long_as_the_corpus(tmp_
 
 
 def test_without_faiss_it_says_what_to_install():
-    program = ("import sys\nsys.modules['faiss'] = None\nfrom workbench.errors import ConfigError\n"
-               "from workbench.retrieval import Corpus\nfrom workbench.retrieval.dense import Dense\n"
+    program = ("import sys\nsys.modules['faiss'] = None\nfrom workbench.types.errors import ConfigError\n"
+               "from workbench.envs.search import Corpus\nfrom workbench.envs.search.dense import Dense\n"
                "try: Dense(Corpus(()), None)\nexcept ConfigError as error: print(error)")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "pip install 'agent-rl-workbench[dense]'" in done.stdout
@@ -122,7 +122,7 @@ def tiny_bert(tmp_path_factory):
 
 
 def test_an_encoder_makes_the_same_vectors_alone_and_in_a_padded_batch(tiny_bert):
-    from workbench.encoder import BGE_QUERY, TextEncoder, encoder
+    from workbench.engines.encoder import BGE_QUERY, TextEncoder, encoder
 
     encode = encoder(str(tiny_bert))
     assert (encode.pooling, encode.query, encode.passage, encode.most_tokens) == ("cls", BGE_QUERY, "", 24)
@@ -138,7 +138,7 @@ def test_an_encoder_makes_the_same_vectors_alone_and_in_a_padded_batch(tiny_bert
 
 
 def test_dense_search_runs_on_it_and_a_wrong_name_is_an_error(tiny_bert):
-    from workbench.encoder import TextEncoder, encoder
+    from workbench.engines.encoder import TextEncoder, encoder
 
     encode = encoder(str(tiny_bert))
     plain = TextEncoder(encode.model, encode.tokenizer, "mean")

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from workbench.errors import ConfigError, SearchError
-from workbench.qa.files import read_corpus
-from workbench.retrieval import Bm25, Corpus
-from workbench.retrieval.remote import KEY_VARIABLE, RemoteSearcher
-from workbench.retrieval.server import RetrievalServer
-from workbench.tools.search import SearchTool
+from workbench.envs.qa.files import read_corpus
+from workbench.envs.search import Bm25, Corpus
+from workbench.envs.search.remote import KEY_VARIABLE, RemoteSearcher
+from workbench.envs.search.server import RetrievalServer
+from workbench.envs.tools.search import SearchTool
+from workbench.types.errors import ConfigError, SearchError
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS_FILE = ROOT / "tests/qa/files/beir/corpus.jsonl"

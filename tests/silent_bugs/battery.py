@@ -119,7 +119,7 @@ def _rollouts(notes: Notes, recipe: Any) -> None:
 
 def _training(notes: Notes, preset: str, settings: Mapping[str, Any]) -> None:
     """STEPS steps as training makes them. A rule asked by `train_step` in step 1 is asked with its `start` rules."""
-    from workbench.cells.step import train_step
+    from workbench.notebook.train import train_step
 
     session = _session(preset, settings)
     for step in range(1, STEPS + 1):
@@ -131,8 +131,8 @@ def _training(notes: Notes, preset: str, settings: Mapping[str, Any]) -> None:
 
 
 def _session(preset: str, settings: Mapping[str, Any]) -> Any:
-    from workbench.config import load_config
-    from workbench.session import open_session
+    from workbench.training.config import load_config
+    from workbench.training.session import open_session
 
     small = dict(SMALL) if preset == "frozenlake" else {k: v for k, v in SMALL.items() if not k.startswith("env.")}
     config = load_config(preset, small | settings)
@@ -142,10 +142,9 @@ def _session(preset: str, settings: Mapping[str, Any]) -> Any:
 def _resumed_run(notes: Notes, lost: Sequence[int] = ()) -> None:
     """A run of two steps, gone on with to its third; then the whole folder. `lost`: checkpoints of a run of three that
     are taken away first, so that the steps since the one before them are repeated from what is stored."""
-    from workbench.cells.lint import lint
-    from workbench.cells.resume import resume_here
-    from workbench.cells.train import train_here
-    from workbench.config import load_config
+    from workbench.notebook.lint import lint
+    from workbench.notebook.train import resume_here, train_here
+    from workbench.training.config import load_config
 
     settings = SMALL | {
         "train.steps": 3 if lost else 2, "train.checkpoint_every": 1 if lost else 2, "train.keep_checkpoints": 3,
@@ -169,7 +168,7 @@ def _resumed_run(notes: Notes, lost: Sequence[int] = ()) -> None:
 def run_all(only: str = "", until: frozenset[str] = frozenset()) -> dict[str, Any]:
     """{scene: what was said in it} and the totals. `only`: scenes whose name holds this. `until`: no further scene once
     one of these rules has found an error."""
-    from workbench.errors import WorkbenchError
+    from workbench.types.errors import WorkbenchError
 
     began, found = time.process_time(), {}
     for name, scene in scenes():

@@ -1,24 +1,24 @@
-"""Plants silent bugs in throw-away copies of the workbench, one patch at a time, and asks the lint to name each.
+"""Plants silent bugs in throw-away copies of the workbench, one edit at a time, and asks the lint to name each.
 
     python -m tests.silent_bugs.run                      every bug in bugs/, its twin, and the untouched code
     python -m tests.silent_bugs.run hist-skyrl rule-06   some of them, by name, beginning of a name, or path
-    python -m tests.silent_bugs.run --patches FOLDER     somebody else's patches, with or without headers
+    python -m tests.silent_bugs.run --patches FOLDER     somebody else's unified diffs or edits
     python -m tests.silent_bugs.run --share 2/3          the second third of them: every third, from the second on
     python -m tests.silent_bugs.run --json FILE --jobs 2
 
-A bug is a unified diff against real code (`git apply -p1`) under a header:
+A bug is an edit of real code (`tests/mutants/edits.py` describes the format) under a header, which diffs may leave out:
 
     # rule: R6                              the rule that must name it; several (R1, R3) where each would be right
     # thread: NovaSky-AI/SkyRL#1492         the report of this bug in another framework, where there is one
     # breaks: only the last segment of an attempt gets its advantage
     # guard: attempts at different tasks    instead of `rule`: words of the error with which a guard refuses it
-    # twin-scene: masks wide                where the twin is no patch: words of a scene of the battery
+    # twin-scene: masks wide                where the twin is no edit: words of a scene of the battery
 
-`NAME.twin.patch` beside it touches the same lines and is legitimate: a refactoring, a declared setting. The lint must
-say nothing about it. Each copy goes through `tests/silent_bugs/battery.py`, which knows nothing of the patches.
+`NAME.twin.edit` beside it touches the same lines and is legitimate: a refactoring, a declared setting. The lint must
+say nothing about it. Each copy goes through `tests/silent_bugs/battery.py`, which knows nothing of the edits.
 
 Verdicts: *named* (an expected rule found an error) · *caught* (other rules did) · *refused* (a guard of the package
-raised before anything was trained) · *crashed* · *missed* · *stale* (the patch does not apply). Exit status 1 unless
+raised before anything was trained) · *crashed* · *missed* · *stale* (the edit does not apply). Exit status 1 unless
 every bug with a header is named (or refused, where that is what it expects), every twin and the untouched code are
 clean.
 """
@@ -37,8 +37,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.mutants import edits, warm
 from tests.mutants import run as mutants
-from tests.mutants import warm
 
 HERE = Path(__file__).resolve().parent
 BUGS = HERE / "bugs"
@@ -48,7 +48,7 @@ KEYS = ("rule", "thread", "breaks", "guard", "twin-scene")
 
 @dataclass(frozen=True)
 class Bug:
-    """A patch and what its header says; a patch without a header expects nothing."""
+    """An edit and what its header says; one without a header expects nothing."""
 
     path: Path
     rules: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Bug:
 
     @property
     def twin(self) -> Path | None:
-        path = self.path.with_name(f"{self.name}.twin.patch")
+        path = self.path.with_name(f"{self.name}.twin{self.path.suffix}")
         return path if path.is_file() else None
 
 
@@ -105,17 +105,12 @@ class Outcome:
         return self.verdict != "stale" and self.twin in ("-", "clean") and wanted in (None, self.verdict)
 
 
-# ------------------------------------------------------------------------------------------------ patches
+# ------------------------------------------------------------------------------------------------ edits
 
 
 def read_bug(path: Path) -> Bug:
     """The header. Raises ValueError for one that names neither rule nor guard, although it has a header."""
-    header: dict[str, list[str]] = {key: [] for key in KEYS}
-    for line in path.read_text().splitlines():
-        if line.startswith(("diff ", "--- ")):
-            break
-        if match := re.match(rf"#\s*({'|'.join(KEYS)}):\s*(.+)", line):
-            header[match[1]].append(match[2].strip())
+    header = edits.read_header(path, KEYS)
     if any(header.values()) and not (header["rule"] or header["guard"]):
         raise ValueError(f"{path.name}: the header names neither '# rule: R6' nor '# guard: words of the error'")
     said = {key: " ".join(values) for key, values in header.items()}
@@ -125,17 +120,10 @@ def read_bug(path: Path) -> Bug:
 
 def choose(names: Sequence[str], folder: Path) -> list[Bug]:
     """Bugs by path or by the beginning of their name; all of the folder without names. Raises ValueError for none."""
-    everything = sorted(path for path in folder.glob("*.patch") if not path.name.endswith(".twin.patch"))
-    chosen: list[Path] = []
-    for name in names:
-        found = [Path(name).resolve()] if Path(name).is_file() else [
-            path for path in everything if path.stem.startswith(Path(name).stem)]
-        if not found:
-            raise ValueError(f"no bug {name!r} in {folder}; there are: {', '.join(path.stem for path in everything)}")
-        chosen += found
-    if not (chosen or everything):
-        raise ValueError(f"no *.patch in {folder}")
-    return [read_bug(path) for path in chosen or everything]
+    everything = [path for path in edits.edits_in(folder) if not path.stem.endswith(".twin")]
+    if not (names or everything):
+        raise ValueError(f"no *.edit and no *.patch in {folder}")
+    return [read_bug(path) for path in edits.choose(names, everything, "bug")]
 
 
 # ------------------------------------------------------------------------------------------------ one copy
@@ -168,14 +156,14 @@ def battery_in(copy: Path, options: Sequence[str] = ()) -> Said:
         found["cpu_seconds"])
 
 
-def patched(patches: Sequence[Path], pristine: Path, options: Sequence[str] = ()) -> Said:
-    """The battery on a copy with these patches."""
+def with_edits(paths: Sequence[Path], pristine: Path, options: Sequence[str] = ()) -> Said:
+    """The battery on a copy with these edits."""
     with tempfile.TemporaryDirectory(prefix="bug-") as folder:
         copy = Path(folder) / "tree"
         shutil.copytree(pristine, copy)
-        for patch in patches:
-            if reason := mutants.apply_patch(copy, patch):
-                return Said(stale=f"{patch.stem}: {reason}")
+        for path in paths:
+            if reason := edits.apply(copy, path):
+                return Said(stale=f"{path.stem}: {reason}")
         return battery_in(copy, options)
 
 
@@ -204,14 +192,14 @@ def complaint(said: Said) -> str:
 def try_bug(bug: Bug, pristine: Path, options: Sequence[str]) -> tuple[Said, float]:
     """What the battery says of it, and the seconds (of the wall) that took."""
     began = time.monotonic()
-    return patched([bug.path], pristine, options), time.monotonic() - began
+    return with_edits([bug.path], pristine, options), time.monotonic() - began
 
 
 # ------------------------------------------------------------------------------------------------ twins
 
 
 def fitting(twins: Sequence[Path], pristine: Path) -> list[list[Path]]:
-    """The twins in as few piles as one pass finds, each of patches that fit onto one copy together. What is legitimate
+    """The twins in as few piles as one pass finds, each of edits that fit onto one copy together. What is legitimate
     alone is so in company, and a battery for each would be most of the time."""
     piles: list[list[Path]] = []
     with tempfile.TemporaryDirectory(prefix="twins-") as folder:
@@ -221,7 +209,7 @@ def fitting(twins: Sequence[Path], pristine: Path) -> list[list[Path]]:
                 if number == len(piles):
                     shutil.copytree(pristine, copy)
                     piles.append([])
-                if mutants.apply_patch(copy, twin) is None:
+                if edits.apply(copy, twin) is None:
                     piles[number].append(twin)
                     break
                 if not piles[number]:  # it fits nowhere, not even alone
@@ -234,7 +222,7 @@ def fitting(twins: Sequence[Path], pristine: Path) -> list[list[Path]]:
 
 def try_twins(pile: Sequence[Path], pristine: Path, options: Sequence[str]) -> dict[Path, str]:
     """{twin: what was wrong with it, or "clean"}: all at once; one by one where that is not clean."""
-    together = complaint(patched(pile, pristine, options))
+    together = complaint(with_edits(pile, pristine, options))
     if together == "clean" or len(pile) == 1:
         return {twin: together for twin in pile}
     half = len(pile) // 2
@@ -299,8 +287,8 @@ def summary(outcomes: Sequence[Outcome], untouched: Said) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.silent_bugs.run", description=__doc__.splitlines()[0])
-    parser.add_argument("bug", nargs="*", help="a patch file, or the beginning of a name (default: all)")
-    parser.add_argument("--patches", type=Path, default=BUGS, help="folder of patches (default: bugs/ beside this)")
+    parser.add_argument("bug", nargs="*", help="a file, or the beginning of a name (default: all)")
+    parser.add_argument("--patches", type=Path, default=BUGS, help="folder of edits or diffs (default: bugs/)")
     parser.add_argument("--json", type=Path, help="write everything that was found to this file")
     parser.add_argument("--only", default="", help="only scenes of the battery whose name holds this")
     parser.add_argument("--quick", action="store_true", help="be done with a bug once an expected rule has named it")
@@ -321,7 +309,7 @@ def main(arguments: list[str] | None = None) -> int:
         mutants.copy_tree(mutants.ROOT, pristine)
         mutants.check_import(pristine)
         with ThreadPoolExecutor(options.jobs) as pool:
-            first = pool.submit(patched, [], pristine, scenes)
+            first = pool.submit(with_edits, [], pristine, scenes)
             twins = [bug.twin for bug in bugs if bug.twin is not None and not options.no_twins]
             piles = [pool.submit(try_twins, pile, pristine, scenes) for pile in fitting(twins, pristine)]
             until = [["--until", ",".join(bug.rules)] if options.quick else [] for bug in bugs]

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from workbench.seeds import rng_at
+from workbench.types.seeds import rng_at
 
 CONTROL = ("<|im_end|>", "<|im_start|>assistant\n", "<tool_response>", "</tool_response>", "<|eot_id|>", "<end_of_turn>",
            "<|endoftext|>", "<bos>")

@@ -1,16 +1,18 @@
 """What is read out of a turn: exactly what stands there, and what is wrong with the rest. Nothing raises."""
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tools.reply_fuzz import reply
-from workbench.errors import ToolError
-from workbench.tools import formats
-from workbench.tools.base import tool
-from workbench.tools.formats import MOST_CALLS, MOST_TEXT, Hermes, ParsedTurn, Tags, format_for
+from workbench.envs.tools import formats, strict_json, turns
+from workbench.envs.tools.base import tool
+from workbench.envs.tools.formats import Hermes, Tags, format_for
+from workbench.envs.tools.turns import MOST_CALLS, MOST_TEXT, ParsedTurn
 from workbench.types import ToolCall
+from workbench.types.errors import ToolError
 
 HERMES = Hermes()
 TAGS = Tags(arguments=(("search", "query"), ("add", "")))
@@ -209,7 +211,7 @@ def test_10_000_fuzzed_replies():
 
 def test_complaints_hold_no_word_of_the_policy():
     """They are shown as trusted text, so whatever the policy wrote must stay in the quote."""
-    own = open(formats.__file__).read()
+    own = "".join(Path(module.__file__).read_text() for module in (formats, strict_json, turns))
     for number in range(400):
         parsed = HERMES.parse(reply(number, "own words"))
         for complaint in (parsed.complaint, *(bad.complaint for bad in parsed.bad_calls)):

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from workbench.errors import ToolError
-from workbench.tools import ToolResult, schema_of, tools_named
-from workbench.tools.desk import ToolDesk, ToolLimits
-from workbench.tools.mcp import McpServer, McpTool, mount
-from workbench.tools.pool import describe_tool, shared_pool
-from workbench.tools.worker import made_of
+from workbench.envs.tools import ToolResult, schema_of, tools_named
+from workbench.envs.tools.executor import ToolExecutor, ToolLimits
+from workbench.envs.tools.handover import describe_tool, made_of
+from workbench.envs.tools.mcp import McpServer, McpTool, mount
+from workbench.envs.tools.shared_workers import shared_workers
 from workbench.types import Task, ToolCall
+from workbench.types.errors import ToolError
 
 SERVER = str(Path(__file__).parent / "mcp_server.py")
 PATIENT = ToolLimits(deadline_s=30.0, workers=1, open_s=60.0)
@@ -28,12 +28,12 @@ def mounted():
     found = mount([sys.executable, SERVER], limits=PATIENT)
     yield found
     found.close()
-    shared_pool().shutdown()
+    shared_workers().shutdown()
 
 
 def call(tools, name, limits=PATIENT, **arguments):
-    with closing(ToolDesk(tools, limits, Task("t", "", 0))) as desk:
-        [result] = desk.run([ToolCall(name, arguments)])
+    with closing(ToolExecutor(tools, limits, Task("t", "", 0))) as executor:
+        [result] = executor.run([ToolCall(name, arguments)])
         return result
 
 
@@ -93,12 +93,12 @@ def test_a_server_that_floods_dies_with_its_worker(mounted):
 @pytest.mark.full
 def test_a_stateful_server_belongs_to_an_attempt():
     found = mount([sys.executable, SERVER], stateful=True, prefix="zoo_", limits=PATIENT)
-    desks = [ToolDesk(found.tools, PATIENT, Task(name, "", 0)) for name in "ab"]
+    executors = [ToolExecutor(found.tools, PATIENT, Task(name, "", 0)) for name in "ab"]
     count = ToolCall("zoo_misbehave", {"how": "count"})
-    assert [result.text for result in desks[0].run([count, ToolCall("zoo_add", {"a": 1, "b": 1}), count])] == ["1", "2", "2"]
-    assert desks[1].run([count])[0].text == "1"
-    pids = [int(desk.run([ToolCall("zoo_misbehave", {"how": "pid"})])[0].text) for desk in desks]
-    [desk.close() for desk in desks]
+    assert [result.text for result in executors[0].run([count, ToolCall("zoo_add", {"a": 1, "b": 1}), count])] == ["1", "2", "2"]
+    assert executors[1].run([count])[0].text == "1"
+    pids = [int(executor.run([ToolCall("zoo_misbehave", {"how": "pid"})])[0].text) for executor in executors]
+    [executor.close() for executor in executors]
     assert all(gone(pid) for pid in pids)
 
 
@@ -141,7 +141,7 @@ def test_a_server_that_cannot_be_mounted_is_an_error_that_says_why(where, words,
 
 
 def test_a_missing_package_is_an_error_that_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("workbench.tools.mcp.find_spec", lambda name: None)
+    monkeypatch.setattr("workbench.envs.tools.mcp.find_spec", lambda name: None)
     with pytest.raises(ToolError, match=r"pip install 'agent-rl-workbench\[mcp\]'"):
         mount(["x"])
 

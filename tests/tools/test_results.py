@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.tools.base import ToolResult
-from workbench.tools.results import MOST_VALUE_BYTES, as_result, cut_text, from_json, most_content, raised, result_json
+from workbench.envs.tools.base import ToolResult
+from workbench.envs.tools.results import MOST_VALUE_BYTES, as_result, cut_text, from_json, most_content, raised, result_json
 
 ANY_TEXT = st.text(st.characters(), max_size=60)  # lone surrogates too
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,

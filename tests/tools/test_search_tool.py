@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.errors import ConfigError
-from workbench.retrieval import MOST_QUERY_CHARACTERS, Bm25, Corpus, Document
-from workbench.tools.base import schema_of
-from workbench.tools.search import NOTHING, SearchTool, lines_of
+from workbench.envs.search import MOST_QUERY_CHARACTERS, Bm25, Corpus, Document
+from workbench.envs.tools.base import schema_of
+from workbench.envs.tools.search import NOTHING, SearchTool, lines_of
+from workbench.types.errors import ConfigError
 
 CORPUS = Corpus([Document("1", "", "ada was born in ora"), Document("2", "Ora", "A town\n in Sun."),
                  Document("3", "", "sun is hot")])

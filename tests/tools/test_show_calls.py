@@ -1,7 +1,7 @@
 """Tools called by hand show what an agent would read."""
 from __future__ import annotations
 
-from workbench.cells.calls import show_calls
+from workbench.notebook.calls import show_calls
 
 
 def double(number: int) -> int:

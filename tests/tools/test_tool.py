@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from workbench.errors import ToolError
-from workbench.tools.base import OWN, refusal_of, schema_of, task_arguments, tool, tools_named
-from workbench.tools.schema import argument_texts, checked_parameters, mismatches, schema_of_type, validator_of
+from workbench.envs.tools.base import OWN, refusal_of, schema_of, task_arguments, tool, tools_named
+from workbench.envs.tools.arguments import mismatches, validator_of
+from workbench.envs.tools.schema import argument_texts, checked_parameters, schema_of_type
 from workbench.types import Task, ToolCall
+from workbench.types.errors import ToolError
 
 TASK = Task("q/0", "test", 0, {"question": "?"})
 
@@ -244,10 +245,10 @@ def test_a_task_is_handed_in_and_no_agent_gives_it():
 
 
 def test_tools_by_name():
-    found = tools_named(["calculator", "workbench.tools.calculator:evaluate"])
+    found = tools_named(["calculator", "workbench.envs.tools.calculator:evaluate"])
     assert [each.name for each in found] == ["calculator", "evaluate"]
     for name, said in [("calculater", "calculator"), ("no.module:x", "cannot be imported"),
-                       ("workbench.tools.calculator:no", "cannot be imported")]:
+                       ("workbench.envs.tools.calculator:no", "cannot be imported")]:
         with pytest.raises(ToolError, match=said):
             tools_named([name])
     with pytest.raises(ToolError, match="two tools of one name"):

@@ -2,7 +2,7 @@
 from dataclasses import dataclass
 
 from workbench.envs.tool_env import CallSettings, ToolEnv
-from workbench.tools import tools_named
+from workbench.envs.tools import tools_named
 from workbench.types import Task
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from workbench.tools import ToolResult, tool
+from workbench.envs.tools import ToolResult, tool
 from workbench.types import Task
 
 

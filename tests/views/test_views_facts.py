@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from views_page import Page
 
-from workbench.errors import DataError
 from workbench.types import Group, Segment, Source, Span, StopReason, Turn
+from workbench.types.errors import DataError
 from workbench.views import (
     curves_figure, show_curves, show_evaluation, show_group, show_masks, show_tokens, show_trajectory,
 )
@@ -42,7 +42,8 @@ def test_views_import_neither_torch_nor_transformers_and_pictures_only_when_draw
 
 @given(st.lists(st.tuples(SOURCES, st.booleans(), st.integers(0, 4)), max_size=8))
 def test_a_token_is_marked_trained_exactly_where_it_is_eligible(plan):
-    spans = [Span(source, 0, [97] * n, np.full(n, -1.0) if source is Source.POLICY and sampled else None)
+    spans = [Span(source, 0, [97] * n, np.full(n, -1.0) if source is Source.POLICY and sampled else None,
+                  sampled=source is Source.POLICY and sampled)
              for source, sampled, n in plan]
     segment = Segment(tuple(spans))
     kind_T = kinds_of(segment)
@@ -227,7 +228,7 @@ def test_a_png_refuses_what_it_cannot_hold():
 
 
 def test_one_trained_token_is_seen_however_long_the_sequence():
-    spans = (Span(Source.PROMPT, 0, [97] * 20_000), Span(Source.POLICY, 0, [98], [-1.0]),
+    spans = (Span(Source.PROMPT, 0, [97] * 20_000), Span(Source.POLICY, 0, [98], [-1.0], sampled=True),
              Span(Source.ENV, 0, [97] * 12_000))
     view = show_masks([Group((examples.trajectory(segments=(Segment(spans),)),))])
     pixels, _ = read_png(view.png)

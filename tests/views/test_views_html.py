@@ -114,7 +114,7 @@ def test_a_long_trajectory_stays_small_and_says_what_it_hides(tokens, segments):
     each = tokens // segments
     policy = each // 2
     one = Segment((Span(Source.PROMPT, 0, [97] * (each - policy)),
-                   Span(Source.POLICY, 0, [98] * policy, np.full(policy, -1.0))))
+                   Span(Source.POLICY, 0, [98] * policy, np.full(policy, -1.0), sampled=True)))
     trajectory = examples.trajectory(segments=(one,) * segments)
     view = show_tokens(trajectory, examples.token_texts)
     assert len(view.html) < 700_000 and len(Page(view.html).elements) < 5_000

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.run_diff import ColumnDifference, Difference, RunDiff
+from workbench.run.diff import ColumnDifference, RunDifference, RunDiff
 from workbench.views import show_diff, show_live, show_status
 from workbench.views.curve_svg import curves_svg
 from workbench.views.live import Status, live_curves
@@ -94,10 +94,10 @@ def test_whatever_the_numbers_are_the_picture_is_sound(values):
 def diff(**changes) -> RunDiff:
     table = {"trajectories": ("", "=", "≠"), "credit": ("", "=", "≠"), "metrics": ("", "=", "a"), "evaluation": ("=", "", "b"),
              "checkpoint": ("", "", "=")}
-    first = Difference("settings", None, "config.json", f"{EVIL} is not 1")
+    first = RunDifference("settings", None, "config.json", f"{EVIL} is not 1")
     return RunDiff(**{**dict(
         a=Path("runs/a"), b=Path("runs/b"), exact=False, settings=((EVIL, EVIL, None),), steps=(0, 1, 2), table=table,
-        differences=(first, Difference("credit", 2, "steps/x", EVIL)), digests=("0" * 64, "1" * 64), notes=(EVIL,),
+        differences=(first, RunDifference("credit", 2, "steps/x", EVIL)), digests=("0" * 64, "1" * 64), notes=(EVIL,),
         credit=(ColumnDifference("weight", 3, 0.5, "token 7: 1 is not 2"),)), **changes})
 
 

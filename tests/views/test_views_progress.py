@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from workbench.errors import ConfigError
+from workbench.types.errors import ConfigError
 from workbench.views import progress
 from workbench.views.progress_line import duration
 

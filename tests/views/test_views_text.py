@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def long_tokens() -> View:
     """More tokens than there is room for."""
-    spans = (Span(Source.PROMPT, 0, [97] * 300), Span(Source.POLICY, 0, [98] * 20, np.full(20, -1.0)))
+    spans = (Span(Source.PROMPT, 0, [97] * 300), Span(Source.POLICY, 0, [98] * 20, np.full(20, -1.0), sampled=True))
     return show_tokens(examples.trajectory(segments=(Segment(spans),)), examples.token_texts, max_tokens=60)
 
 

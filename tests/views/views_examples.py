@@ -5,8 +5,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from workbench.dumps import Imported, RawSequence
-from workbench.findings import NOTE, Answer, Finding, LintReport, Place
 from workbench.types import (
     CreditTable,
     Group,
@@ -22,6 +20,8 @@ from workbench.types import (
     Turn,
     View,
 )
+from workbench.types.dumps import Imported, RawSequence
+from workbench.types.findings import NOTE, Answer, Finding, LintReport, Place
 from workbench.views import (progress, show_config, show_credit, show_curves, show_demo, show_evaluation, show_group,
                              show_imported, show_lint, show_masks, show_metrics, show_mismatch, show_retokenized,
                              show_rows, show_segment, show_switches, show_text, show_tokens, show_trajectory)
@@ -57,11 +57,11 @@ def spans() -> tuple[Span, ...]:
         Span(Source.SCAFFOLD, 0, [100]),
         Span(Source.PROMPT, 0, ids_of("Go P to G")),
         Span(Source.SCAFFOLD, 0, [101, 102, 100]),
-        Span(Source.POLICY, 0, first, logprobs(len(first)), policy_version=3),
+        Span(Source.POLICY, 0, first, logprobs(len(first)), policy_version=3, sampled=True),
         Span(Source.SCAFFOLD, 0, [102, 100]),
         Span(Source.ENV, 0, ids_of("ok, P2")),
         Span(Source.SCAFFOLD, 1, [101, 100]),
-        Span(Source.POLICY, 1, second, logprobs(len(second)), policy_version=3),
+        Span(Source.POLICY, 1, second, logprobs(len(second)), policy_version=3, sampled=True),
     )
 
 
@@ -262,11 +262,11 @@ def imported_view(text: str = "go on") -> View:
 
 def mismatch_view(text: str = "go on") -> View:
     """One cause named, one declared, a control that failed, tokens with a gap."""
+    from workbench.auditing.causes import Cause, WaterfallStep
+    from workbench.auditing.control import Control
+    from workbench.auditing.figures import Ratios, Whole
+    from workbench.auditing.report import MismatchReport, PerToken
     from workbench.engines.gap import Gap
-    from workbench.mismatch.causes import Cause, Step
-    from workbench.mismatch.control import Control
-    from workbench.mismatch.figures import Ratios, Whole
-    from workbench.mismatch.report import MismatchReport, PerToken
 
     gap = np.array([1e-6, -0.4, 0.3, np.nan, 2e-3])
     zeros, ids = np.zeros(5, int), np.array([82, 105, 103, 104, 101])
@@ -274,7 +274,7 @@ def mismatch_view(text: str = "go on") -> View:
     return show_mismatch(MismatchReport(
         f"run {text}", Gap(0.2, 0.4, 5), (1e-4, 0.01), f"rounding {text}", Ratios.between(gap, np.zeros(5)),
         Whole(0.1, 0.2, 0.01, 0.02, 0.5, 1.0, 5, 491), "", Gap(4e-7, 2e-6, 5),
-        (Step("dtype", f"declared {text}", 0.2, 0.19, True), Step("stale weights", text, 0.19, 1e-7)),
+        (WaterfallStep("dtype", f"declared {text}", 0.2, 0.19, True), WaterfallStep("stale weights", text, 0.19, 1e-7)),
         (Cause("stale weights", f"the engine has {text}", f"evidence {text}"),), Gap(1e-7, 2e-7, 5), 12, {"a": text},
         PerToken(gap, ids, zeros, zeros, np.array([0, 0, 0, 1, 1]), np.arange(5)), control, text, (trajectory(text),),
         lambda ids: [text for _ in ids]))

@@ -17,12 +17,12 @@ from worker_envs import Fickle, said
 
 from workbench.envs import Bandit, FrozenLake
 from workbench.envs import tasks as env_tasks
+from workbench.envs.workers.values import describe, rebuild
 from workbench.envs.runners import EnvAnswer, InlineRunner
-from workbench.errors import EnvError
-from workbench.evaluation import evaluate_baselines
-from workbench.processes.values import describe, rebuild
+from workbench.envs.workers import ProcessRunner, env_wire
+from workbench.rollouts.evaluate import evaluate_baselines
 from workbench.types import Message, Observation, StepResult, Task, Text
-from workbench.workers import ProcessRunner, wire
+from workbench.types.errors import EnvError
 
 FOLDER = Path(__file__).parent
 
@@ -278,8 +278,18 @@ def test_a_run_goes_on_when_the_supervisor_is_killed(runner):
     wait_until(lambda: not any(map(alive, workers)))
 
 
+def test_attempts_that_are_begun_when_the_supervisor_has_just_died_go_on_too(runner):
+    begin(runner, "ab")
+    workers = pids_of_workers(runner)
+    os.kill(runner.supervisor_pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(alive, workers)))
+    assert len(begin(runner, "c")) == 1
+    got = do(runner, a="go", b="go", c="go")
+    assert [text(got[key]) for key in "abc"] == ["go, 1. of seed 0", "go, 1. of seed 1", "go, 1. of seed 0"]
+
+
 def test_where_no_worker_can_be_started_the_run_ends_with_the_reason(runner, monkeypatch):
-    monkeypatch.setattr("workbench.processes.supervisor._START", "import sys; sys.exit(3)")
+    monkeypatch.setattr("workbench.envs.workers.supervisor._START", "import sys; sys.exit(3)")
     with pytest.raises(EnvError, match="ended by itself before it could start one"):
         begin(runner, "a")
 
@@ -328,8 +338,8 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts in the background
 sys.path[:0] = [{folder!r}]
 from worker_envs import Fickle
+from workbench.envs.workers import ProcessRunner
 from workbench.types import Task
-from workbench.workers import ProcessRunner
 runner = ProcessRunner(workers=3)
 keys = ["busy", "deaf", "spawn", "spawn loose", "idle"]
 for key in keys: runner.reset(key, Fickle(), Task(key, "fickle", 0), 0)
@@ -466,7 +476,7 @@ class Settings:
 
 def test_a_family_is_rebuilt_from_class_and_fields():
     family = Settings(table={"x": [1, None, True]}, number=float("inf"))
-    described = json.loads(json.dumps(describe(family, "the family", wire.OTHERWISE)))
+    described = json.loads(json.dumps(describe(family, "the family", env_wire.OTHERWISE)))
     assert rebuild(described) == family
 
 
@@ -481,9 +491,9 @@ def test_a_family_that_no_worker_can_have_is_refused_with_what_to_do(runner, mon
     with pytest.raises(EnvError, match="notebook or script.*%%writefile my_code.py.*'threads' or 'inline'"):
         begin(runner, "a", Fickle())
     with pytest.raises(EnvError, match="has the key 1"):
-        describe(Settings(table={1: "x"}), "the family", wire.OTHERWISE)
+        describe(Settings(table={1: "x"}), "the family", env_wire.OTHERWISE)
     with pytest.raises(EnvError, match=r"handed the family.table.x as settings, but .*type generator"):
-        describe(Settings(table={"x": (i for i in [])}), "the family", wire.OTHERWISE)
+        describe(Settings(table={"x": (i for i in [])}), "the family", env_wire.OTHERWISE)
 
 
 def test_a_module_that_only_the_trainer_has_is_an_answer(runner, monkeypatch):
@@ -507,21 +517,21 @@ RESULTS = st.builds(StepResult, OBSERVATIONS, st.none() | st.floats(), st.dictio
 def test_every_answer_arrives_as_it_was_given(value, state_key):
     answer = EnvAnswer("k", **{"result" if isinstance(value, StepResult) else "observation": value}, state_key=state_key,
                        seconds=0.25)
-    content = wire.encode_answer(answer)
-    assert repr(wire.decode_answer("k", content, 0.25)) == repr(answer)  # by repr: NaN equals itself there
-    assert wire.first_difference(content, content) is None
+    content = env_wire.encode_answer(answer)
+    assert repr(env_wire.decode_answer("k", content, 0.25)) == repr(answer)  # by repr: NaN equals itself there
+    assert env_wire.first_difference(content, content) is None
 
 
 @settings(max_examples=300)
 @given(st.binary(max_size=60) | PLAIN.map(lambda value: json.dumps(value).encode()))
 def test_what_is_no_answer_is_refused_and_nothing_else_happens(content):
     with pytest.raises(ValueError, match="no answer of this program"):
-        wire.decode_answer("k", content, 0.0)
+        env_wire.decode_answer("k", content, 0.0)
 
 
 def test_differences_are_named_by_the_value_that_differs():
-    one, other = (wire.encode_answer(EnvAnswer("k", result=said("x", reward))) for reward in (1.0, 0.5))
-    assert wire.first_difference(one, other) == "reward was 1.0 and is 0.5 now"
+    one, other = (env_wire.encode_answer(EnvAnswer("k", result=said("x", reward))) for reward in (1.0, 0.5))
+    assert env_wire.first_difference(one, other) == "reward was 1.0 and is 0.5 now"
 
 
 @pytest.mark.parametrize("wrong", [{"deadline_s": 0}, {"workers": 0}, {"retries": -1}, {"answer_bytes": 0}])
@@ -530,7 +540,7 @@ def test_settings_that_make_no_sense_are_refused(wrong):
         ProcessRunner(**wrong)
 
 
-# ------------------------------------------------------------------------------------------------ yardsticks
+# ------------------------------------------------------------------------------------------------ baselines
 
 
 def test_random_play_of_a_hanging_environment_is_a_fault_and_the_rest_is_played():
@@ -541,7 +551,7 @@ def test_random_play_of_a_hanging_environment_is_a_fault_and_the_rest_is_played(
     runner.shutdown()
 
 
-def test_yardsticks_are_the_same_in_workers(runner):
+def test_baselines_are_the_same_in_workers(runner):
     family = FrozenLake(slip=0.2)
     tasks = env_tasks(family, "held-out", 8)
     assert evaluate_baselines(tasks, family=family, seed=3, runner=runner) == evaluate_baselines(tasks, family=family, seed=3)

@@ -9,16 +9,15 @@ from typing import Any
 
 from workbench.ablation import table as tables
 from workbench.ablation.plan import read_plan, read_settings  # noqa: F401  (part of this surface)
-from workbench.cells.resume import resume_here
-from workbench.cells.train import train_here
-from workbench.config import Config, to_dict
-from workbench.errors import ConfigError, StoreError
-from workbench.store import Run, open_run
+from workbench.notebook.train import resume_here, train_here
+from workbench.run.store import Run, open_run
+from workbench.run.writer import make_folder, write_file
+from workbench.training.config import Config, to_dict
 from workbench.types import View
+from workbench.types.errors import ConfigError, StoreError
 from workbench.views import show_arm_curves, show_arms
 from workbench.views.arms import arms_markdown
 from workbench.views.records import show_text
-from workbench.writer import make_folder, write_file
 
 
 def train_or_go_on(config: Config, path: str | Path) -> Run:

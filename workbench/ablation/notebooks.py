@@ -14,9 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from workbench.config import nearest
-from workbench.errors import ConfigError, WorkbenchError
-from workbench.writer import make_folder, write_file
+from workbench.run.writer import make_folder, write_file
+from workbench.training.config import nearest
+from workbench.types.errors import ConfigError, WorkbenchError
+
+
+# How long a finished cell is waited for until its output is here. nbclient gives it 4 s, too little on a busy machine.
+OUTPUT_WAIT_S = 120
 
 
 def run_notebook(notebook: Path, output: Path, parameters: Mapping[str, Any], *, cwd: Path | None = None,
@@ -38,7 +42,7 @@ def run_notebook(notebook: Path, output: Path, parameters: Mapping[str, Any], *,
     try:
         with _transport() as config:
             papermill.execute_notebook(str(notebook), str(output), dict(parameters), progress_bar=False, cwd=cwd,
-                                       execution_timeout=cell_limit_s, config=config,
+                                       execution_timeout=cell_limit_s, iopub_timeout=OUTPUT_WAIT_S, config=config,
                                        # Its log would say of every kernel that it was interrupted: to be shut down.
                                        extra_arguments=["--IPKernelApp.log_level=50"])
         return None
@@ -48,8 +52,8 @@ def run_notebook(notebook: Path, output: Path, parameters: Mapping[str, Any], *,
         raise  # of the writer: it is no use to write down that nothing can be written
     except DeadKernelError:
         words = "its kernel died; perhaps something killed it for want of memory"
-    except CellTimeoutError:
-        words = f"a cell took longer than {cell_limit_s:g} s"
+    except CellTimeoutError as error:  # also raised where a cell is done and its output does not come
+        words = f"{type(error).__name__}: {error}" if cell_limit_s is None else f"a cell took longer than {cell_limit_s:g} s"
     except (PapermillException, RuntimeError, OSError) as error:
         words = f"{type(error).__name__}: {error}"
     _mark(output, words)

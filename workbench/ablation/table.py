@@ -16,11 +16,11 @@ import numpy as np
 
 from workbench.ablation import work
 from workbench.ablation.plan import Arm, Expectation, Job, Plan, config_of, jobs, why_inert
-from workbench.config import from_dict, to_dict
-from workbench.errors import DataError, StoreError
-from workbench.stats import (Difference, clustered_difference, crossed_difference, crossed_mean, paired_difference,
+from workbench.run.store import Run, open_run
+from workbench.training.config import from_dict, to_dict
+from workbench.types.errors import DataError, StoreError
+from workbench.types.stats import (Difference, clustered_difference, crossed_difference, crossed_mean, paired_difference,
                              share)
-from workbench.store import Run, open_run
 
 MODES = ("sampled", "greedy")
 CURVES = ("success", "turns", "entropy", "grad_norm")  # of the metrics of a run
@@ -132,7 +132,7 @@ def _mean(by_task_RN: Sequence[Sequence[float]]) -> dict[str, Any] | None:
     return {"mean": found.mean, "low": max(low, 0.0), "high": min(high, 1.0), "lowest": min(each), "highest": max(each)}
 
 
-# ------------------------------------------------------------------------------------------------ neighbours
+# ------------------------------------------------------------------------------------------------ baselines
 
 
 def _starts(plan: Plan, arms: Facts) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from typing import Any
 
 from workbench.ablation.notebooks import run_notebook
 from workbench.ablation.plan import Job, Plan, config_of, key_of, settings_of, written
-from workbench.cells.resume import is_complete
-from workbench.errors import WorkbenchError
-from workbench.rounding import code_fingerprint
-from workbench.sealed import read_sealed_json, sealed_json
-from workbench.store import open_run
-from workbench.writer import make_folder, write_file
+from workbench.learn.rounding import code_fingerprint
+from workbench.run.store import open_run
+from workbench.run.writer import make_folder, write_file
+from workbench.training.resume import is_complete
+from workbench.types.canonical_json import read_sealed_json, sealed_json
+from workbench.types.errors import WorkbenchError
 
 KIND, VERSION = "ablation-job", 1
 

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.batch import Batch, concatenated_ranges
-from workbench.bias.tasks import ExactTask, Outcome
-from workbench.errors import DataError
+from workbench.bias.tasks import ExactTask, TaskOutcome
+from workbench.learn.batch import Batch, concatenated_ranges
 from workbench.types import (
     Group,
     Message,
@@ -31,6 +30,7 @@ from workbench.types import (
     Trajectory,
     Turn,
 )
+from workbench.types.errors import DataError
 
 PROMPT_ID, REPLY_ID, FIRST_ID = 0, 1, 2  # token ids: the prompt's, a reply's, and the first of the policy's own
 FIRST = Observation((Message("user", "choose"),))
@@ -38,7 +38,7 @@ EXACT = Sampling(engine="table", dtype="float64")
 
 
 @dataclass(frozen=True, eq=False)
-class Policy:
+class SoftmaxPolicy:
     """The softmax table of a task, by token id. All float64."""
 
     task: ExactTask
@@ -71,17 +71,17 @@ class Policy:
             score_VD[ids, own] = torch.eye(len(ids), dtype=torch.float64)[:, 1:] - logp_V[ids[1:]].exp()
         return score_VD
 
-    def token_ids(self, outcome: Outcome) -> list[int]:
+    def token_ids(self, outcome: TaskOutcome) -> list[int]:
         return [self.id_of(*token) for step in outcome.steps for token in step.tokens]
 
 
-def trajectory(policy: Policy, outcome: Outcome, attempt: int, task_number: int = 0) -> Trajectory:
+def trajectory(policy: SoftmaxPolicy, outcome: TaskOutcome, attempt: int, task_number: int = 0) -> Trajectory:
     """An outcome as an attempt: a prompt, then each turn's sampled tokens and, between turns, a reply of one token."""
     logp_V = policy.logp_V(policy.logits_D).numpy()
     turns, spans, segments = [], [Span(Source.PROMPT, 0, [PROMPT_ID])], []
     for k, step in enumerate(outcome.steps):
         ids = [policy.id_of(*token) for token in step.tokens]
-        spans.append(Span(Source.POLICY, k, ids, logp_V[ids], policy_version=0, sampling=EXACT))
+        spans.append(Span(Source.POLICY, k, ids, logp_V[ids], policy_version=0, sampling=EXACT, sampled=True))
         last = k + 1 == len(outcome.steps)
         if policy.task.fresh:
             segments.append(Segment(tuple(spans)))
@@ -100,7 +100,7 @@ def trajectory(policy: Policy, outcome: Outcome, attempt: int, task_number: int 
 class Templates:
     """A task's outcomes as one batch, one trajectory per outcome, in their order."""
 
-    policy: Policy
+    policy: SoftmaxPolicy
     batch: Batch
     probability_O: np.ndarray  # float64, sums to 1
 
@@ -111,7 +111,7 @@ class Templates:
 
 def templates(task: ExactTask) -> Templates:
     """All outcomes of a task, each once, in one group. Raises DataError if their probabilities do not sum to 1."""
-    policy = Policy(task)
+    policy = SoftmaxPolicy(task)
     logp_V = policy.logp_V(policy.logits_D)
     probability_O = np.array([o.chance * float(logp_V[policy.token_ids(o)].sum().exp()) for o in task.outcomes])
     if abs(probability_O.sum() - 1) > 1e-12:

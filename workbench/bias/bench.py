@@ -16,10 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.algorithms import ALGORITHMS, LossInputs
-from workbench.algorithms.base import needs_critic, shares_of
-from workbench.algorithms.filtering import Filter
-from workbench.batch import Batch
 from workbench.bias.attempts import Templates, state_values, templates, true_gradient, with_critic, wrong_values
 from workbench.bias.claims import CLAIMS, SCALES, Claim
 from workbench.bias.measure import (
@@ -42,8 +38,12 @@ from workbench.bias.traps import (
     sign_curve,
     turn_index_trap,
 )
-from workbench.errors import ConfigError
-from workbench.ops.reduce import masked_sum_over
+from workbench.learn.algorithms import ALGORITHMS, LossInputs
+from workbench.learn.algorithms.base import needs_critic, shares_of
+from workbench.learn.algorithms.filtering import Filter
+from workbench.learn.batch import Batch
+from workbench.learn.ops.reduce import masked_sum_over
+from workbench.types.errors import ConfigError
 
 ROUNDING = 1e-9       # relative to the true gradient: what an exact result may be off by
 ERROR = 0.02          # standard error that sampling goes on to, relative to the true gradient

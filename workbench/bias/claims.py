@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.algorithms.filtering import Filter
-from workbench.errors import ConfigError
+from workbench.learn.algorithms.filtering import Filter
+from workbench.types.errors import ConfigError
 
 SAYS = ("unbiased", "scaled", "biased", "nothing")
 LOOKS_AT = ("attempt", "group", "batch")

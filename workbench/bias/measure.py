@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.batch import Batch
 from workbench.bias.attempts import Templates, batch_of
-from workbench.errors import DataError
-from workbench.seeds import rng_at
+from workbench.learn.batch import Batch
+from workbench.types.errors import DataError
+from workbench.types.seeds import rng_at
 
 Estimator = Callable[[Batch], Tensor]  # batch -> what each token is worth [T], float64, zero where nothing is trained
 CHUNK = 32_768  # attempts that are made into one batch at a time

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import log
 
-from workbench.errors import DataError
+from workbench.types.errors import DataError
 
 Gradient = tuple[float, ...]
 
@@ -39,7 +39,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Step:
+class TaskTurn:
     """One turn of an outcome: (node, choice) per token, what the turn paid, and the state it was taken in."""
 
     tokens: tuple[tuple[str, str], ...]
@@ -48,10 +48,10 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskOutcome:
     """One whole attempt, and the probability of the environment's part in it."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[TaskTurn, ...]
     chance: float = 1.0
 
     def worth(self, gamma: float) -> float:
@@ -71,7 +71,7 @@ class ExactTask:
     name: str
     label: str
     nodes: tuple[Node, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[TaskOutcome, ...]
     closed_form: Callable[[float], Gradient]
     fresh: bool = False
 
@@ -98,8 +98,9 @@ def stop_continue(continues: float = 0.574442516811659) -> ExactTask:
     nothing among those who reached the second turn, tells one attempt from another; only their whole returns do.
     """
     nodes = (Node("first", ("stop", "continue"), (logit(continues),)), Node("second", ("answer",)))
-    stop = Outcome((Step((("first", "stop"),), 0.0, "first"),))
-    both = Outcome((Step((("first", "continue"),), 0.0, "first"), Step((("second", "answer"),), 1.0, "second")))
+    stop = TaskOutcome((TaskTurn((("first", "stop"),), 0.0, "first"),))
+    both = TaskOutcome((TaskTurn((("first", "continue"),), 0.0, "first"),
+                        TaskTurn((("second", "answer"),), 1.0, "second")))
     return ExactTask("stop_continue", "stop or continue", nodes, (stop, both),
                      lambda gamma: (gamma * continues * (1 - continues),))
 
@@ -112,8 +113,8 @@ def bandit(safe_payout: float, risky: float = 0.3, risky_chance: float = 0.25) -
     """
     node = Node("arm", ("safe", "risky"), (logit(risky),))
 
-    def pull(arm: str, payout: float, chance: float = 1.0) -> Outcome:
-        return Outcome((Step((("arm", arm),), payout, "arms"),), chance)
+    def pull(arm: str, payout: float, chance: float = 1.0) -> TaskOutcome:
+        return TaskOutcome((TaskTurn((("arm", arm),), payout, "arms"),), chance)
 
     outcomes = (pull("safe", safe_payout), pull("risky", 1.0, risky_chance), pull("risky", 0.0, 1 - risky_chance))
     return ExactTask(f"bandit-{safe_payout:g}", f"bandit, safe arm {safe_payout:g}", (node,), outcomes,
@@ -129,11 +130,11 @@ def lengths(goes_long: float = 0.4, careful: float = 0.6, short_payout: float = 
     nodes = (Node("start", ("short", "long"), (logit(goes_long),)),
              Node("effort", ("careless", "careful"), (logit(careful),)), Node("filler", ("more",)))
 
-    def answer(effort: str, payout: float) -> Outcome:
+    def answer(effort: str, payout: float) -> TaskOutcome:
         tokens = (("start", "long"), ("effort", effort), ("filler", "more"), ("filler", "more"))
-        return Outcome((Step(tokens, payout, "question"),))
+        return TaskOutcome((TaskTurn(tokens, payout, "question"),))
 
-    short = Outcome((Step((("start", "short"),), short_payout, "question"),))
+    short = TaskOutcome((TaskTurn((("start", "short"),), short_payout, "question"),))
     return ExactTask(
         "lengths", "short or long", nodes, (short, answer("careful", 1.0), answer("careless", 0.0)),
         lambda gamma: (goes_long * (1 - goes_long) * (careful - short_payout), careful * (1 - careful) * goes_long))
@@ -153,13 +154,13 @@ def three_turns(climbs_low: float = 0.35, climbs_high: float = 0.2) -> ExactTask
     nodes = (Node("low", ("rest", "climb"), (logit(climbs_low),)),
              Node("high", ("rest", "climb"), (logit(climbs_high),)), Node("effort", ("effort",)))
 
-    def outcome(climbs: tuple[bool, ...]) -> Outcome:
+    def outcome(climbs: tuple[bool, ...]) -> TaskOutcome:
         steps, state = [], "low"
         for up in climbs:
             tokens = ((state, "climb"), ("effort", "effort")) if up else ((state, "rest"),)
-            steps.append(Step(tokens, CLIMB if up else {"low": REST_LOW, "high": REST_HIGH}[state], state))
+            steps.append(TaskTurn(tokens, CLIMB if up else {"low": REST_LOW, "high": REST_HIGH}[state], state))
             state = "high" if up else "low"
-        return Outcome(tuple(steps))
+        return TaskOutcome(tuple(steps))
 
     return ExactTask("three_turns", "three turns", nodes, tuple(map(outcome, product((False, True), repeat=3))),
                      lambda gamma: _three_turns_gradient(climbs_low, climbs_high, gamma), fresh=True)

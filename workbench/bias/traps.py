@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.batch import Batch
 from workbench.bias.attempts import templates, true_gradient
 from workbench.bias.measure import Estimator, Unit, all_units, enumerated, estimates
 from workbench.bias.tasks import SAFE_PAYOUTS, bandit, stop_continue
-from workbench.ops.group import group_advantage
+from workbench.learn.batch import Batch
+from workbench.learn.ops.group import group_advantage
 
 CURVE_SIZES = (2, 4, 8, 16)
 TRAPPED_SIZES = (2, 3, 4, 5, 6, 7, 8)  # for these the bandit must be shown to go wrong

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from workbench.chat.rerender import rerender
-from workbench.errors import ConfigError, DataError
 from workbench.types import Observation, Sampling, Segment, Source, Span
+from workbench.types.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from workbench.chat.format import ChatFormat
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HISTORIES = ("append", "template", "window", "fresh")
 
 
-class Plan(NamedTuple):
+class Continuation(NamedTuple):
     """What an observation would add: `spans` to the running segment, or a whole new one."""
 
     spans: Sequence[Span]
@@ -51,7 +51,7 @@ class Conversation:
         self._exchanges: list[tuple[np.ndarray, Observation]] = []  # (sampled ids, reply)
         self._action: np.ndarray | None = None                      # sampled, not answered yet
         self._finished: list[Segment] = []
-        self._planned: tuple[Observation, Plan] | None = None
+        self._planned: tuple[Observation, Continuation] | None = None
         self._start(chat.open(observation))
 
     # -------------------------------------------------------------------------------------------- state
@@ -78,7 +78,7 @@ class Conversation:
         """All segments so far. One opened by an observation that no action followed (the context was full) is left out,
         unless it is the only one."""
         running = Segment(tuple(self._spans))
-        if self._finished and not any(span.eligible for span in running.spans):
+        if self._finished and not any(span.sampled for span in running.spans):
             return tuple(self._finished)
         return (*self._finished, running)
 
@@ -91,7 +91,8 @@ class Conversation:
         """Take what was sampled after `prompt_ids`, as it is; returns its text. `finish`: "stop" or "length"."""
         if self._action is not None:
             raise DataError(f"turn {self.turn}: a second action without an observation between; call add_observation")
-        span = Span(Source.POLICY, self.turn, token_ids, logprobs, plain_logprobs, policy_version, sampling)
+        span = Span(Source.POLICY, self.turn, token_ids, logprobs, plain_logprobs, policy_version, sampling,
+                    sampled=True)
         if span.logprobs is None:
             raise DataError(f"turn {self.turn}: sampled tokens without logprobs; an engine returns one per token")
         ended = len(span) > 0 and int(span.token_ids[-1]) in self.chat.stop_ids
@@ -124,24 +125,24 @@ class Conversation:
 
     # -------------------------------------------------------------------------------------------- plans
 
-    def _plan(self, observation: Observation) -> Plan:
+    def _plan(self, observation: Observation) -> Continuation:
         if self._action is None:
             raise DataError(f"turn {self.turn}: an observation before any action; sample one and call add_action first")
         if self._planned is None or self._planned[0] is not observation:
             self._planned = (observation, self._plan_anew(observation))
         return self._planned[1]
 
-    def _plan_anew(self, observation: Observation) -> Plan:
+    def _plan_anew(self, observation: Observation) -> Continuation:
         turn = self.turn
         if self.history == "fresh":
-            return Plan(self.chat.fresh(self._first, observation, turn=turn), True)
+            return Continuation(self.chat.fresh(self._first, observation, turn=turn), True)
         exchanges = [*self._exchanges[-self.window :], (self._action, observation)]
         if self.history == "window" and turn >= self.window:
-            return Plan(self._windowed(exchanges[-self.window :]), True)
+            return Continuation(self._windowed(exchanges[-self.window :]), True)
         if self.history == "template":
             return self._rerendered([*self._exchanges, (self._action, observation)])
         last_id = int(self._action[-1]) if len(self._action) else None
-        return Plan(self.chat.append(observation, turn=turn, last_id=last_id), False)
+        return Continuation(self.chat.append(observation, turn=turn, last_id=last_id), False)
 
     def _windowed(self, exchanges: Sequence[tuple[np.ndarray, Observation]]) -> list[Span]:
         spans = list(self.chat.open(self._first))
@@ -153,18 +154,18 @@ class Conversation:
             spans += self.chat.append_at(reply, turn=turn, last_id=last_id, later=place > 0)
         return spans
 
-    def _rerendered(self, exchanges: Sequence[tuple[np.ndarray, Observation]]) -> Plan:
+    def _rerendered(self, exchanges: Sequence[tuple[np.ndarray, Observation]]) -> Continuation:
         """Extend the segment where the template kept every old id, else open a new one."""
         spans = rerender(self.chat, self._first, exchanges)
         ids = np.concatenate([span.token_ids for span in spans])
         if len(ids) < self._length or not np.array_equal(ids[: self._length], self._buffer[: self._length]):
-            return Plan(spans, True)
+            return Continuation(spans, True)
         skip, rest = self._length, []
         for span in spans:
             if skip < len(span):
                 rest.append(Span(span.source, span.turn, span.token_ids[skip:]))
             skip = max(0, skip - len(span))
-        return Plan(rest, False)
+        return Continuation(rest, False)
 
     # -------------------------------------------------------------------------------------------- tokens
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.chat.encode import Piece
+from workbench.chat.encode import AuthoredText
 from workbench.chat.skeleton import Template, TemplateRefused, placeholder
-from workbench.errors import ChatFormatError
 from workbench.types import Message, Source
+from workbench.types.errors import ChatFormatError
 
 TOOLS_BEFORE = (
     "# Tools\n\nYou may call the functions below. Their signatures, one JSON object a line, stand within "
@@ -32,9 +32,9 @@ class ChatMessage:
     """A message in pieces by author. `policy`: number of the policy's turn that it stands for, else None."""
 
     role: str
-    pieces: tuple[Piece, ...]
-    name: Piece | None = None
-    call_id: Piece | None = None
+    pieces: tuple[AuthoredText, ...]
+    name: AuthoredText | None = None
+    call_id: AuthoredText | None = None
     policy: int | None = None
     is_tool_text: bool = False
     turn: int = 0
@@ -124,9 +124,9 @@ def chat_message(message: Message, source: Source, turn: int) -> ChatMessage:
     if not message.role.isidentifier():
         raise ChatFormatError(f"the role of a message is a word such as system, user, assistant or tool, got "
                               f"{message.role!r}; text belongs into the content")
-    pieces = tuple(Piece(part.text, source, turn, part.trusted) for part in message.content if part.text)
-    name = Piece(message.name, source, turn) if message.name else None
-    call_id = Piece(message.tool_call_id, source, turn) if message.tool_call_id else None
+    pieces = tuple(AuthoredText(part.text, source, turn, part.trusted) for part in message.content if part.text)
+    name = AuthoredText(message.name, source, turn) if message.name else None
+    call_id = AuthoredText(message.tool_call_id, source, turn) if message.tool_call_id else None
     return ChatMessage(message.role, pieces, name, call_id, turn=turn)
 
 
@@ -148,13 +148,13 @@ def fit(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]], dia
     return messages
 
 
-def _literal(text: str, turn: int) -> Piece:
-    return Piece(text, Source.SCAFFOLD, turn, True)
+def _literal(text: str, turn: int) -> AuthoredText:
+    return AuthoredText(text, Source.SCAFFOLD, turn, True)
 
 
 def _with_tool_text(messages: list[ChatMessage], tools: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
     lines = "\n".join(json.dumps(tool, ensure_ascii=False, default=dict) for tool in tools)
-    pieces = (_literal(TOOLS_BEFORE, 0), Piece(lines, Source.PROMPT, 0), _literal(TOOLS_AFTER, 0))
+    pieces = (_literal(TOOLS_BEFORE, 0), AuthoredText(lines, Source.PROMPT, 0), _literal(TOOLS_AFTER, 0))
     if messages and messages[0].role == "system":
         gap = (_literal("\n\n", 0),) if messages[0].pieces else ()
         return [replace(messages[0], pieces=messages[0].pieces + gap + pieces), *messages[1:]]
@@ -180,7 +180,7 @@ def _fold_tool_replies(messages: list[ChatMessage]) -> list[ChatMessage]:
 def _fold_system(messages: list[ChatMessage], dialect: Dialect, opening: bool) -> list[ChatMessage]:
     """System text that the template does not take goes in front of the next user message."""
     out: list[ChatMessage] = []
-    waiting: tuple[Piece, ...] = ()
+    waiting: tuple[AuthoredText, ...] = ()
     for index, message in enumerate(messages):
         native = dialect.system_first if opening and index == 0 else dialect.system_later
         if message.role == "system" and not native:
@@ -206,7 +206,7 @@ def _join_users(messages: list[ChatMessage]) -> list[ChatMessage]:
     return out
 
 
-def _joined(first: tuple[Piece, ...], second: tuple[Piece, ...]) -> tuple[Piece, ...]:
+def _joined(first: tuple[AuthoredText, ...], second: tuple[AuthoredText, ...]) -> tuple[AuthoredText, ...]:
     if not first or not second:
         return first + second
     return (*first, _literal("\n\n", second[0].turn), *second)

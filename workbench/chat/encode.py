@@ -17,15 +17,15 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from workbench.errors import ChatFormatError
 from workbench.types import Source, Span
+from workbench.types.errors import ChatFormatError
 
 CACHED_CHARACTERS = 2_048  # longer texts are encoded anew each time: they hardly repeat
 # What a tokenizer calls white space: Unicode's White_Space. Python's `str.isspace` counts U+001C..U+001F too.
 WHITE_SPACE = "".join(chr(c) for c in range(0x3001) if chr(c).isspace() and not 0x1C <= c <= 0x1F)
 
 
-class Piece(NamedTuple):
+class AuthoredText(NamedTuple):
     """Text by one author. `literal`: written by the template or trusted, so it may become control tokens."""
 
     text: str
@@ -103,7 +103,8 @@ class SafeEncoder:
 
     # -------------------------------------------------------------------------------------------- encoding
 
-    def encode(self, items: Iterable[Piece | Fixed], *, at_start: bool = False, after: int | None = None) -> list[Span]:
+    def encode(self, items: Iterable[AuthoredText | Fixed], *, at_start: bool = False,
+               after: int | None = None) -> list[Span]:
         """Spans of `items`, neighbours by the same author and turn joined.
 
         `at_start`: the sequence begins here (some tokenizers put a space there). `after`: the control token that stands

@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from workbench.chat.dialect import ChatMessage, Dialect, chat_message, find_dialect, fit
-from workbench.chat.encode import Piece, SafeEncoder
+from workbench.chat.encode import AuthoredText, SafeEncoder
 from workbench.chat.skeleton import (
     CALL_ID, CONTENT, NAME, PROBES, Guard, Part, Schema, Slot, Template, TemplateRefused, Transform, cut_at_slots,
     guard_tool, literal_pieces, mark_schemas, placeholder,
 )
-from workbench.errors import ChatFormatError
 from workbench.types import Observation, Source, Span
+from workbench.types.errors import ChatFormatError
 
 CACHED_SHAPES = 1_024  # skeletons kept; more only where every task brings tools of its own
 POLICY_MARK = placeholder(3_000_000)  # stands for the policy's text where the glue after it is derived
@@ -53,7 +53,7 @@ class ChatFormat:
         self._glues: dict[tuple, Glue] = {}
         self._token_texts: dict[int, str] = {}
         self._native = dialect.is_native
-        user_glue = self._glue([ChatMessage("user", (Piece("u", Source.ENV, 0),))], later=False)
+        user_glue = self._glue([ChatMessage("user", (AuthoredText("u", Source.ENV, 0),))], later=False)
         self.end_of_turn: int | None = user_glue.stop
         self.stop_ids = frozenset(token for token in (user_glue.stop, eos_id) if token is not None)
         if not self.stop_ids:
@@ -116,13 +116,13 @@ class ChatFormat:
         messages += [chat_message(message, Source.ENV, turn) for message in reply.messages]
         return tuple(self.encoder.encode(self._opening_items(messages, first.tools, turn), at_start=True))
 
-    def opening_items(self, observation: Observation) -> list[Piece]:
+    def opening_items(self, observation: Observation) -> list[AuthoredText]:
         """The pieces of `open`, before encoding."""
         messages = [chat_message(message, Source.PROMPT, 0) for message in observation.messages]
         return list(self._opening_items(messages, observation.tools, 0))
 
     def glue_items(self, observation: Observation, turn: int, last_id: int | None, later: bool
-                   ) -> tuple[Iterator[Piece], int | None]:
+                   ) -> tuple[Iterator[AuthoredText], int | None]:
         """(pieces of `append` before encoding, the control token that stands right before them if it was left out)."""
         messages = [chat_message(message, Source.ENV, turn) for message in observation.messages]
         if not self._native:
@@ -132,22 +132,22 @@ class ChatFormat:
             return self._filled(glue.parts_after_stop, messages, turn, opening=False), last_id
         return self._filled(glue.parts, messages, turn, opening=False), None
 
-    def _opening_items(self, messages: list[ChatMessage], tools: Sequence[Mapping], turn: int) -> Iterator[Piece]:
+    def _opening_items(self, messages: list[ChatMessage], tools: Sequence[Mapping], turn: int) -> Iterator[AuthoredText]:
         messages = fit(messages, tools, self.dialect, opening=True)
         parts = self.opening_parts(messages, tools if self.dialect.tool_schemas else ())
         return self._filled(parts, messages, turn, opening=True)
 
     def _filled(self, parts: Sequence[Part], messages: Sequence[ChatMessage], turn: int, *, opening: bool
-                ) -> Iterator[Piece]:
+                ) -> Iterator[AuthoredText]:
         for part in parts:
             if isinstance(part, str):
-                yield Piece(part, Source.SCAFFOLD, turn, True)
+                yield AuthoredText(part, Source.SCAFFOLD, turn, True)
             elif isinstance(part, Schema):
-                yield Piece(part.text, Source.PROMPT, 0, False)
+                yield AuthoredText(part.text, Source.PROMPT, 0, False)
             else:
                 yield from self.slot_pieces(part, messages, opening)
 
-    def slot_pieces(self, slot: Slot, messages: Sequence[ChatMessage], opening: bool) -> Sequence[Piece]:
+    def slot_pieces(self, slot: Slot, messages: Sequence[ChatMessage], opening: bool) -> Sequence[AuthoredText]:
         """What stands in a slot: the content as the template would change it, or a name."""
         message = messages[slot.message]
         if slot.field == CONTENT:
@@ -245,7 +245,7 @@ class ChatFormat:
             if not isinstance(part, str):
                 yield part
             elif part:
-                yield from (piece.text for piece in literal_pieces(part, lambda text: Piece(text, Source.SCAFFOLD, 0)))
+                yield from (piece.text for piece in literal_pieces(part, lambda text: AuthoredText(text, Source.SCAFFOLD, 0)))
 
     def _shape(self, messages: Sequence[ChatMessage], opening: bool) -> tuple:
         return tuple(

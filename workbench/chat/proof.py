@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from workbench.chat.dialect import chat_message, fit
-from workbench.chat.encode import Piece
-from workbench.errors import ChatFormatError
+from workbench.chat.encode import AuthoredText
 from workbench.types import Message, Observation, Source
+from workbench.types.errors import ChatFormatError
 
 if TYPE_CHECKING:
     from workbench.chat.format import ChatFormat
@@ -70,7 +70,7 @@ def _compare(chat: "ChatFormat", name: str, first: Observation, exchanges) -> It
     """Walk one conversation; yield (what was there, what the template makes of it) where it re-renders the past."""
     reference = _reference(chat, [chat_message(message, Source.PROMPT, 0) for message in first.messages], first, True)
     tools = list(first.tools) if chat.dialect.tool_schemas else []
-    items: list[Piece] = chat.opening_items(first)
+    items: list[AuthoredText] = chat.opening_items(first)
     ours = _text(items)
     ids = [token for span in chat.open(first) for token in span.token_ids.tolist()]
     theirs = chat.template.render(reference, tools)
@@ -79,7 +79,7 @@ def _compare(chat: "ChatFormat", name: str, first: Observation, exchanges) -> It
         _refuse(chat, f"{name}, first prompt", ids, chat.template.reference_ids(reference, tools))
     _same_ids(chat, f"{name}, first prompt", ids, reference, tools, theirs, glues)
     for turn, (text, reply) in enumerate(exchanges):
-        action = [Piece(text, Source.POLICY, turn, True)]
+        action = [AuthoredText(text, Source.POLICY, turn, True)]
         pieces, _ = chat.glue_items(reply, turn, None, turn > 0)
         glue = _text(pieces)
         ids += [token for span in chat.encoder.encode(action) for token in span.token_ids.tolist()]
@@ -168,7 +168,7 @@ def _change(before: str, after: str) -> tuple[str, str]:
 def _prove_no_forgery(chat: "ChatFormat") -> None:
     """Law 9 on this very tokenizer: an observation that spells out every control token holds none."""
     attack = "".join(f"{name}\n{name}" for name in chat.encoder.controls)
-    spans = chat.encoder.encode([Piece(attack, Source.ENV, 0)])
+    spans = chat.encoder.encode([AuthoredText(attack, Source.ENV, 0)])
     forged = [token for span in spans for token in span.token_ids.tolist() if token in chat.encoder.forbidden_ids]
     if forged:
         raise ChatFormatError(

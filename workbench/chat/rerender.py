@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from workbench.chat.dialect import ChatMessage, chat_message, fit
-from workbench.chat.encode import Fixed, Piece
+from workbench.chat.encode import Fixed, AuthoredText
 from workbench.chat.skeleton import (
     Schema, Slot, cut_at_slots, cut_guarded, guard_tool, literal_pieces, mark_schemas, unguard,
 )
-from workbench.errors import ChatFormatError
 from workbench.types import Observation, Source, Span
+from workbench.types.errors import ChatFormatError
 
 if TYPE_CHECKING:
     from workbench.chat.format import ChatFormat
@@ -43,20 +43,20 @@ def rerender(chat: "ChatFormat", first: Observation, exchanges: Sequence[Exchang
     guarded_tools = guard_tool(tools, chat.guard)
     parts = mark_schemas(cut_at_slots(chat.template.render(shown, guarded_tools)), guarded_tools)
     outline = chat.opening_parts(messages, tools)
-    items: list[Piece | Fixed] = []
+    items: list[AuthoredText | Fixed] = []
     skip_stop: int | None = None
     turn = 0
     for part, gap in _aligned(parts, outline, messages):
         if isinstance(part, Slot):
             items += chat.slot_pieces(part, messages, True)
         elif isinstance(part, Schema):
-            items.append(Piece(part.text, Source.PROMPT, 0))
+            items.append(AuthoredText(part.text, Source.PROMPT, 0))
         else:
             for number, text in _turns_in(part, gap, messages, texts):
                 if number is None:
                     if skip_stop is not None:
                         text = _without_stop(chat, text, skip_stop)
-                    items += literal_pieces(text, lambda plain: Piece(plain, Source.SCAFFOLD, turn, True))
+                    items += literal_pieces(text, lambda plain: AuthoredText(plain, Source.SCAFFOLD, turn, True))
                     skip_stop = skip_stop if not text else None
                 else:
                     ids = exchanges[number][0]
@@ -164,7 +164,7 @@ def _guarded_text(chat: "ChatFormat", ids: np.ndarray) -> str:
     return text if unguard(text) == whole else chat.guard(whole)
 
 
-def _reused(chat: "ChatFormat", ids: np.ndarray, text: str, shown: str, turn: int) -> list[Piece | Fixed]:
+def _reused(chat: "ChatFormat", ids: np.ndarray, text: str, shown: str, turn: int) -> list[AuthoredText | Fixed]:
     """Cover `shown`, what the template left of a turn, with as many of the sampled ids as fit; encode the rest anew.
 
     A template cuts a turn at its start (a dropped thought), trims it at both ends, or adds something in front.
@@ -180,12 +180,12 @@ def _reused(chat: "ChatFormat", ids: np.ndarray, text: str, shown: str, turn: in
     first, last, start, end = _tokens_between(chat, body, whole, place, stop)
     front, rest = cut_guarded(shown, len(left) - (stop - start))
     _, back = cut_guarded(rest, end - start)
-    items: list[Piece | Fixed] = []
+    items: list[AuthoredText | Fixed] = []
     for part, fixed in ((front, body[first:last]), (back, ids[len(body):])):
         written = unguard(part)
         # Words that the policy wrote stay the policy's, though in other tokens; what the template made up is scaffold.
         source = Source.POLICY if written in whole else Source.SCAFFOLD
-        items += literal_pieces(part, lambda plain, source=source: Piece(plain, source, turn, True))
+        items += literal_pieces(part, lambda plain, source=source: AuthoredText(plain, source, turn, True))
         items.append(Fixed(fixed, Source.POLICY, turn))
     return items
 

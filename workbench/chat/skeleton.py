@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from workbench.chat.encode import Piece
-from workbench.errors import ChatFormatError
+from workbench.chat.encode import AuthoredText
+from workbench.types.errors import ChatFormatError
 
 OPEN, CLOSE, ESCAPE, GUARD = "\ufdd0", "\ufdd1", "\ufdde", "\ufddf"
 PLACEHOLDER = re.compile("\ufdd0([\ufdd2-\ufddb]+)\ufdd1")
@@ -119,7 +119,7 @@ class Transform:
         text = text.lstrip(self.left).rstrip(self.right)
         return json.dumps(text, ensure_ascii=False)[1:-1] if self.quoted else text
 
-    def on_pieces(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+    def on_pieces(self, pieces: Sequence[AuthoredText]) -> Sequence[AuthoredText]:
         if self.left:
             pieces = _strip_start(pieces, self.left)
         if self.right:
@@ -137,7 +137,7 @@ CANDIDATES = tuple(
 )
 
 
-def _strip_start(pieces: Sequence[Piece], characters: str) -> list[Piece]:
+def _strip_start(pieces: Sequence[AuthoredText], characters: str) -> list[AuthoredText]:
     pieces = list(pieces)
     while pieces:
         text = pieces[0].text.lstrip(characters)
@@ -241,7 +241,7 @@ def mark_schemas(parts: list[str | Slot], tools: Sequence[Any]) -> list[Part]:
     return [part for part in out if part != ""]
 
 
-def literal_pieces(text: str, make) -> list[Piece]:
+def literal_pieces(text: str, make) -> list[AuthoredText]:
     """Literal text that may hold guards: cut there, so that what was broken up stays broken up."""
     return [make(unguard(part)) for part in text.split(GUARD) if part]
 

@@ -18,8 +18,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def main(argv: list[str] | None = None) -> int:
-    from workbench.errors import WorkbenchError
-    from workbench.stopping import heeding
+    from workbench.training.signals import stop_on_signals
+    from workbench.types.errors import WorkbenchError
 
     args = make_parser().parse_args(argv)
     rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
             if rank != "0":  # under torchrun the first process speaks; the others only of what went wrong
                 os.environ["WORKBENCH_PROGRESS"] = "quiet"
                 stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
-            stack.enter_context(heeding(signal.SIGTERM, signal.SIGINT))
+            stack.enter_context(stop_on_signals(signal.SIGTERM, signal.SIGINT))
             return args.run(args)
     except WorkbenchError as error:
         where = f" (process {rank} of {world})" if world != "1" else ""

@@ -10,10 +10,13 @@ import os
 import shlex
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from workbench.cli.opening import config_of, is_config, is_run, overrides, put, session_of
+from workbench.types.errors import ConfigError
 
 
 def train_command(args: argparse.Namespace) -> int:
@@ -25,8 +28,8 @@ def train_command(args: argparse.Namespace) -> int:
 
 
 def _tell_the_end(run) -> None:
-    from workbench.cells.show import show_evaluations
-    from workbench.metrics import filter_words
+    from workbench.notebook.show import show_evaluations
+    from workbench.rollouts.metrics import filter_words
     from workbench.views.words import count
 
     filtered = filter_words(run.metrics().to_dict("records"))
@@ -36,11 +39,11 @@ def _tell_the_end(run) -> None:
 
 
 def _train_with_progress(config, out: Path):
-    from workbench.cells.train import train_here
-    from workbench.cells.watch import watch
+    from workbench.notebook.train import train_here
+    from workbench.notebook.watch import watch
 
     if out.exists():  # `create_run` would say so too, but only after everything has been opened
-        from workbench.errors import StoreError
+        from workbench.types.errors import StoreError
 
         raise StoreError(f"{out} is there already, and a run is never overwritten; choose another name")
     with watch(config.train.steps, label=out.name) as eyes:
@@ -48,9 +51,10 @@ def _train_with_progress(config, out: Path):
 
 
 def resume_command(args: argparse.Namespace) -> int:
-    from workbench.cells.resume import is_complete, resume_here, resumed_config
-    from workbench.cells.watch import watch
-    from workbench.store import open_run
+    from workbench.notebook.train import resume_here
+    from workbench.notebook.watch import watch
+    from workbench.run.store import open_run
+    from workbench.training.resume import is_complete, resumed_config
 
     run, settings = open_run(args.run_path), overrides(args.settings)
     config, _ = resumed_config(run, settings)
@@ -64,10 +68,10 @@ def resume_command(args: argparse.Namespace) -> int:
 
 
 def evaluate_command(args: argparse.Namespace) -> int:
-    from workbench.cells.evaluate import evaluate, evaluation_report
-    from workbench.config import from_dict
-    from workbench.session import open_session
-    from workbench.store import open_run
+    from workbench.run.store import open_run
+    from workbench.training.config import from_dict
+    from workbench.training.evaluate import evaluate, evaluation_report
+    from workbench.training.session import open_session
     from workbench.views import show_evaluation
 
     session, scores = session_of(args.source, args.settings, args.step), []
@@ -82,7 +86,7 @@ def evaluate_command(args: argparse.Namespace) -> int:
 
 
 def rollout_command(args: argparse.Namespace) -> int:
-    from workbench.cells.rollout import rollout
+    from workbench.training.rollout import rollout
     from workbench.views import show_group, show_tokens, show_trajectory
 
     session = session_of(args.source, args.settings)
@@ -95,9 +99,9 @@ def rollout_command(args: argparse.Namespace) -> int:
 
 
 def replay_command(args: argparse.Namespace) -> int:
-    from workbench.config import from_dict
-    from workbench.replay import replay_step
-    from workbench.store import open_run
+    from workbench.learn.replay import replay_step
+    from workbench.run.store import open_run
+    from workbench.training.config import from_dict
 
     run = open_run(args.run_path)
     report = replay_step(run, args.step, from_dict(run.config).algorithm)
@@ -106,10 +110,9 @@ def replay_command(args: argparse.Namespace) -> int:
 
 
 def show_command(args: argparse.Namespace) -> int:
-    from workbench.cells.show import show_run, show_step
-    from workbench.errors import ConfigError
-    from workbench.imported import looks_like_rollouts
-    from workbench.store import open_run
+    from workbench.importers import looks_like_rollouts
+    from workbench.notebook.show import show_run, show_step
+    from workbench.run.store import open_run
 
     if not (args.run_path / "run.json").exists() and looks_like_rollouts(args.run_path):
         return _show_rollouts(args)
@@ -125,8 +128,7 @@ def show_command(args: argparse.Namespace) -> int:
 
 
 def _show_rollouts(args: argparse.Namespace) -> int:
-    from workbench.cells.show import show_rollouts
-    from workbench.errors import ConfigError
+    from workbench.notebook.show import show_rollouts
 
     if args.step is not None or args.task is not None:
         raise ConfigError(f"{args.run_path} holds rollouts of another framework, which have no steps or tasks to "
@@ -136,9 +138,8 @@ def _show_rollouts(args: argparse.Namespace) -> int:
 
 
 def lint_command(args: argparse.Namespace) -> int:
-    from workbench.cells.lint import lint
-    from workbench.errors import ConfigError
-    from workbench.session import open_session
+    from workbench.notebook.lint import lint
+    from workbench.training.session import open_session
 
     if is_config(args.source):
         if args.step is not None or args.start:
@@ -156,9 +157,9 @@ def lint_command(args: argparse.Namespace) -> int:
 
 
 def diff_command(args: argparse.Namespace) -> int:
-    from workbench.cells.show import diff_runs
-    from workbench.run_diff import compare_runs
-    from workbench.store import open_run
+    from workbench.notebook.show import diff_runs
+    from workbench.run.diff import compare_runs
+    from workbench.run.store import open_run
     from workbench.views import show_diff
 
     a, b = open_run(args.run_path), open_run(args.other_path)
@@ -168,8 +169,7 @@ def diff_command(args: argparse.Namespace) -> int:
 
 
 def export_command(args: argparse.Namespace) -> int:
-    from workbench.cells.export import export_run
-    from workbench.errors import ConfigError
+    from workbench.notebook.export import export_run
 
     if (args.to is None) == (args.folder is None):
         raise ConfigError("export makes one thing: a Hugging Face folder (workbench export RUN DIR) or a tracker's "
@@ -183,7 +183,7 @@ def export_command(args: argparse.Namespace) -> int:
     if args.out is not None:
         raise ConfigError("--out is for a tracker; a Hugging Face folder is named behind the run: workbench export "
                           "RUN DIR")
-    from workbench.cells.export_policy import export_policy
+    from workbench.notebook.export_policy import export_policy
 
     print(export_policy(args.run_path, args.folder, step=args.step, dtype=args.dtype).text)
     return 0
@@ -196,11 +196,10 @@ def chat_command(args: argparse.Namespace) -> int:
 
 
 def play_command(args: argparse.Namespace) -> int:
-    from workbench.cells.play import play
-    from workbench.config import nearest
+    from workbench.engines.policy import load_tokenizer
     from workbench.envs import PRESETS
-    from workbench.errors import ConfigError
-    from workbench.policy import load_tokenizer
+    from workbench.notebook.play import play
+    from workbench.training.config import nearest
     from workbench.views import show_trajectory
 
     if args.env not in PRESETS:
@@ -218,9 +217,18 @@ def play_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def pretrain_command(args: argparse.Namespace) -> int:
-    from workbench import pretrain
+def _recipes() -> ModuleType:
+    """`data/make/pretrain.py` of the checkout: how the shipped policies are made is not part of the package."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "data" / "make" / "pretrain.py").is_file():
+        raise ConfigError(f"`workbench pretrain` runs the recipes in data/make, which are not in {root}: run it in a "
+                          "checkout of the repository, installed with `pip install -e .`")
+    sys.path.append(str(root))
+    return import_module("data.make.pretrain")
 
+
+def pretrain_command(args: argparse.Namespace) -> int:
+    pretrain = _recipes()
     if args.check:
         report = pretrain.check(args.name, quick=args.quick)
         print(report.text)
@@ -233,7 +241,6 @@ def pretrain_command(args: argparse.Namespace) -> int:
 
 def doctor_command(args: argparse.Namespace) -> int:
     from workbench.doctor import doctor
-    from workbench.errors import ConfigError
 
     if args.plan is not None:
         from workbench.doctor.plan import plan
@@ -251,11 +258,11 @@ def doctor_command(args: argparse.Namespace) -> int:
 
 
 def bias_command(args: argparse.Namespace) -> int:
-    from workbench.cells.bias import bias_bench
+    from workbench.notebook.bias import bias_bench
 
     report = bias_bench(args.algorithm or None)
     if args.json is not None:
-        from workbench.writer import make_folder, write_file
+        from workbench.run.writer import make_folder, write_file
 
         make_folder(args.json.absolute().parent)
         write_file(args.json, replace=True, content=json.dumps(report.as_dict(), indent=1).encode())
@@ -264,8 +271,8 @@ def bias_command(args: argparse.Namespace) -> int:
 
 
 def audit_command(args: argparse.Namespace) -> int:
-    from workbench.cells.audit import audit_opened
-    from workbench.store import open_run
+    from workbench.notebook.audit import audit_opened
+    from workbench.run.store import open_run
 
     session = session_of(args.source, args.settings, args.step)
     run = open_run(args.source) if is_run(args.source) else None
@@ -278,8 +285,7 @@ def audit_command(args: argparse.Namespace) -> int:
 
 
 def demo_command(args: argparse.Namespace) -> int:
-    from workbench.cells.demo import demo
-    from workbench.errors import ConfigError
+    from workbench.notebook.demo import demo
     from workbench.views import show_demo
 
     if os.environ.get("WORLD_SIZE", "1") != "1":

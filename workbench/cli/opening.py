@@ -9,7 +9,7 @@ from typing import Any
 
 
 def overrides(settings: list[str]) -> dict[str, Any]:
-    from workbench.errors import ConfigError
+    from workbench.types.errors import ConfigError
 
     pairs = {}
     for setting in settings:
@@ -25,9 +25,9 @@ def overrides(settings: list[str]) -> dict[str, Any]:
 
 
 def config_of(source: str, settings: list[str]):
-    from workbench.config import from_dict, load_config_with_warnings
-    from workbench.errors import ConfigError
-    from workbench.session import first_process
+    from workbench.training.config import from_dict, load_config_with_warnings
+    from workbench.training.session import first_process
+    from workbench.types.errors import ConfigError
 
     if source.endswith(".json"):
         if settings:
@@ -37,7 +37,7 @@ def config_of(source: str, settings: list[str]):
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot read {source}: {error}") from error
         if isinstance(tree, dict) and tree.get("kind") == "config":  # of a run folder: inside its seal
-            from workbench.store import open_run
+            from workbench.run.store import open_run
 
             tree = open_run(Path(source).resolve().parent).config
         return from_dict(tree)
@@ -49,9 +49,9 @@ def config_of(source: str, settings: list[str]):
 
 def session_of(source: str, settings: list[str], step: int | None = None):
     """A run folder's policy, or a preset's untrained one."""
-    from workbench.errors import ConfigError
-    from workbench.session import open_session, reopen
-    from workbench.store import open_run
+    from workbench.run.store import open_run
+    from workbench.training.session import open_session, reopen
+    from workbench.types.errors import ConfigError
 
     if is_run(source):
         if settings:
@@ -64,13 +64,13 @@ def session_of(source: str, settings: list[str], step: int | None = None):
 
 def is_run(source: str) -> bool:
     """A preset's name is a preset, whatever folders there are; `./frozenlake` is a folder."""
-    from workbench.config import PRESETS
+    from workbench.training.config import PRESETS
 
     return source not in PRESETS and Path(source).is_dir()
 
 
 def is_config(source: str) -> bool:
-    from workbench.config import PRESETS
+    from workbench.training.config import PRESETS
 
     return source in PRESETS or source.endswith(".toml")
 
@@ -79,7 +79,7 @@ def put(view, html: Path | None) -> None:
     """Print a view, or write it as a page of its own."""
     if html is None:
         return print(view.text)
-    from workbench.writer import make_folder, write_file
+    from workbench.run.writer import make_folder, write_file
 
     make_folder(html.absolute().parent)
     page = f'<!doctype html><meta charset="utf-8">{view.html}\n'

@@ -28,7 +28,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_training(command)
     _add_questions_about_runs(command)
     _add_looking(command)
-    _add_tools_of_the_house(command)
+    _add_other_tools(command)
     return parser
 
 
@@ -45,7 +45,7 @@ def _add_training(command: AddCommand) -> None:
     _add_set(sub)
 
     sub = command("evaluate", commands.evaluate_command,
-                  "success of a run's or preset's policy on the held-out tasks, beside its neighbours")
+                  "success of a run's or preset's policy on the held-out tasks, beside its baselines")
     sub.add_argument("source", help="a run folder, or a preset (its untrained policy)")
     sub.add_argument("--tasks", type=_count, help="number of held-out tasks (default: the config's)")
     sub.add_argument("--attempts", type=_count, help="sampled attempts at each task; several give pass@k (default: the "
@@ -137,7 +137,7 @@ def _add_looking(command: AddCommand) -> None:
     sub.add_argument("--tokenizer", default="frozenlake-tiny", help="policy whose tokens you type in")
 
 
-def _add_tools_of_the_house(command: AddCommand) -> None:
+def _add_other_tools(command: AddCommand) -> None:
     sub = command("pretrain", commands.pretrain_command,
                   "make a shipped tiny policy again, or check that the shipped one does what it says")
     sub.add_argument("name")

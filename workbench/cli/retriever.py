@@ -6,11 +6,11 @@ import os
 
 
 def retriever_command(args: argparse.Namespace) -> int:
-    from workbench.errors import ConfigError
-    from workbench.qa.files import read_corpus
-    from workbench.retrieval import Corpus
-    from workbench.retrieval.remote import KEY_VARIABLE
-    from workbench.retrieval.server import RetrievalServer
+    from workbench.envs.qa.files import read_corpus
+    from workbench.envs.search import Corpus
+    from workbench.envs.search.remote import KEY_VARIABLE
+    from workbench.envs.search.server import RetrievalServer
+    from workbench.types.errors import ConfigError
 
     if args.searcher == "dense" and not args.encoder:
         raise ConfigError("dense search needs --encoder, a model's name or folder (BAAI/bge-large-en-v1.5, for one)")
@@ -37,16 +37,16 @@ def retriever_command(args: argparse.Namespace) -> int:
 
 
 def _bm25(corpus):
-    from workbench.retrieval import Bm25
+    from workbench.envs.search import Bm25
 
     return Bm25(corpus)
 
 
 def _dense(args: argparse.Namespace, corpus):
     """The index in the file, or a new one, which is then written there."""
-    from workbench.encoder import encoder
-    from workbench.retrieval.dense import Dense, faiss_module
-    from workbench.writer import write_file
+    from workbench.engines.encoder import encoder
+    from workbench.envs.search.dense import Dense, faiss_module
+    from workbench.run.writer import write_file
 
     faiss_module()
     encode = encoder(args.encoder)

@@ -18,7 +18,7 @@ from workbench.cli.opening import config_of, is_run, session_of
 from workbench.views.talk import STOPPED, Ended, TalkLines
 
 if TYPE_CHECKING:
-    from workbench.cells.talk import Talk
+    from workbench.notebook.talk import Talk
     from workbench.types import Task
 
 HELP = """  /tokens   the newest attempt token by token: who wrote each
@@ -42,10 +42,10 @@ def chat(args: argparse.Namespace) -> int:
 
 
 def _talk_of(args: argparse.Namespace) -> Talk:
-    from workbench.cells.talk import talk
-    from workbench.endpoint import Endpoint
-    from workbench.errors import ConfigError
-    from workbench.store import open_run
+    from workbench.engines.endpoint import Endpoint
+    from workbench.notebook.talk import talk
+    from workbench.run.store import open_run
+    from workbench.types.errors import ConfigError
 
     settings = {"temperature": args.temperature, "max_turns": args.max_turns, "keep": args.keep}
     if args.endpoint is None:
@@ -66,7 +66,7 @@ def _talk_of(args: argparse.Namespace) -> Talk:
 
 
 def _converse(talk: Talk, answering: dict[str, bool]) -> int:
-    from workbench.errors import ConfigError
+    from workbench.types.errors import ConfigError
 
     what = "a question" if hasattr(talk.family, "question_task") else "the number of a task"
     print(f"{talk.family.name}, up to {talk.max_turns} turns, temperature {talk.collect.temperature:g}: type {what}; "
@@ -105,7 +105,7 @@ def _typed() -> str:
 
 
 def _task(talk: Talk, number: str) -> Task:
-    from workbench.errors import ConfigError
+    from workbench.types.errors import ConfigError
 
     if not number.isdecimal():
         raise ConfigError("/task takes the number of a task (its seed), such as /task 7")
@@ -155,7 +155,7 @@ def _command(talk: Talk, typed: str) -> None:
 @contextmanager
 def _ctrl_c(talk: Talk) -> Iterator[dict[str, bool]]:
     """While an answer is under way Ctrl-C stops it; else it is an interrupt. "broken": pressed twice in one answer."""
-    from workbench.stopping import heeding
+    from workbench.training.signals import stop_on_signals
 
     answering = {"now": False, "broken": False}
 
@@ -167,7 +167,7 @@ def _ctrl_c(talk: Talk) -> Iterator[dict[str, bool]]:
             raise KeyboardInterrupt
         talk.stop()
 
-    with heeding():  # heeds nothing: and whoever counted the seconds after a Ctrl-C does not hear of these
+    with stop_on_signals():  # heeds nothing: and whoever counted the seconds after a Ctrl-C does not hear of these
         before = signal.signal(signal.SIGINT, pressed)
         try:
             yield answering

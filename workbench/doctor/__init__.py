@@ -15,10 +15,10 @@ from pathlib import Path
 
 from workbench.doctor import machine
 from workbench.doctor.packages import installed_versions, package_findings, read_requirements
-from workbench.doctor.report import AREAS, Finding, Report
+from workbench.doctor.report import AREAS, MachineFact, Report
 from workbench.doctor.trials import probes_to_run, run_probe, vllm_absent
 
-__all__ = ["Finding", "Report", "doctor"]
+__all__ = ["MachineFact", "Report", "doctor"]
 
 
 def doctor(policy: str | None = None) -> Report:

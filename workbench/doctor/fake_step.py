@@ -21,11 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
-from workbench.batch import Batch
-from workbench.critic import ValueModel
-from workbench.learner import ENTROPY_ROWS
-from workbench.microbatch import MicroBatch, Rows, output_head, trained_logits
-from workbench.ops.shift import entropy_of, logprobs_of
+from workbench.learn.batch import Batch
+from workbench.learn.critic import ValueModel
+from workbench.learn.learner import ENTROPY_ROWS
+from workbench.learn.microbatch import MicroBatch, Rows, output_head, trained_logits
+from workbench.learn.ops.shift import entropy_of, logprobs_of
 from workbench.types import Group, Observation, Segment, Source, Span, StopReason, Task, Trajectory
 
 
@@ -110,7 +110,8 @@ def _micro(shapes: Shapes) -> MicroBatch:
     """Attempts at one task, by the way that trajectories take: a prompt, then all that is trained, then one token."""
     def of(source: Source, count: int) -> Span:
         ids = np.zeros(count, np.int32)
-        return Span(source, 0, ids, np.zeros(count, np.float32) if source is Source.POLICY else None)
+        return Span(source, 0, ids, np.zeros(count, np.float32) if source is Source.POLICY else None,
+                    sampled=source is Source.POLICY)
 
     trained = max(1, shapes.trained // shapes.rows)
     before = max(1, shapes.length + 1 - trained)  # the last trained token is predicted, not fed

@@ -11,17 +11,17 @@ from functools import partial
 from pathlib import Path
 
 from workbench.doctor.packages import CHECKOUT
-from workbench.doctor.report import Finding
+from workbench.doctor.report import MachineFact
 
 LOW_DISK_GB = 3.0
 
-found = partial(Finding, "Machine")
+found = partial(MachineFact, "Machine")
 
 
-def python() -> Finding:
+def python() -> MachineFact:
     virtual = sys.prefix != sys.base_prefix or "CONDA_PREFIX" in os.environ
     fact = f"{platform.python_version()} at {sys.executable}, {platform.system()} {platform.machine()}"
-    version = partial(Finding, "Python", "version")
+    version = partial(MachineFact, "Python", "version")
     if sys.version_info < (3, 11):
         return version("broken", f"{fact}; expected 3.11 or newer", "make clean; make demo PYTHON=/path/to/python3.11")
     if not virtual:
@@ -39,7 +39,7 @@ def usable_cores() -> float:
         return allowed
 
 
-def threads(cores: float, omp_num_threads: str | None, load: float) -> list[Finding]:
+def threads(cores: float, omp_num_threads: str | None, load: float) -> list[MachineFact]:
     """Threads per process against the cores there are, and what else is running (`load`: busy threads)."""
     fact = f"{cores:g} cores usable, OMP_NUM_THREADS={omp_num_threads or 'not set'}"
     wanted = int(omp_num_threads) if (omp_num_threads or "").isdigit() else os.cpu_count() or 1
@@ -54,13 +54,13 @@ def threads(cores: float, omp_num_threads: str | None, load: float) -> list[Find
     return findings
 
 
-def disk(folder: Path) -> Finding:
+def disk(folder: Path) -> MachineFact:
     free = shutil.disk_usage(folder).free / 1e9
     return found("disk", "ok" if free >= LOW_DISK_GB else "warning", f"{free:.0f} GB free in {folder}",
                  "a checkpoint takes about 16 bytes a parameter; old folders in runs/ may be removed")
 
 
-def durable_writes(folder: Path) -> Finding:
+def durable_writes(folder: Path) -> MachineFact:
     """Whether a run can be written in `folder` the way runs are written: file, fsync, rename."""
     began = time.perf_counter()
     try:
@@ -76,13 +76,13 @@ def durable_writes(folder: Path) -> Finding:
     return found("durable writes", "ok", f"write, fsync, rename: {1e3 * (time.perf_counter() - began):.0f} ms")
 
 
-def shipped_policies(checkout: Path = CHECKOUT) -> Finding:
+def shipped_policies(checkout: Path = CHECKOUT) -> MachineFact:
     names = sorted(path.name for path in (checkout / "data" / "policies").glob("*") if path.is_dir())
     return found("shipped policies", "ok" if names else "broken", ", ".join(names) or "none in data/policies",
                  "data/ lives in the checkout: clone the repository and install it with pip install -e .")
 
 
-def browser() -> Finding:
+def browser() -> MachineFact:
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     return found("browser for tests", "ok" if path else "absent", path or "no chromium; the browser tests skip",
                  "apt-get install chromium fonts-dejavu-core")

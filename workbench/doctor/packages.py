@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from workbench.doctor.report import Finding
+from workbench.doctor.report import MachineFact
 
 PROJECT = "agent-rl-workbench"
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -65,7 +65,7 @@ def installed_versions(requirements: Mapping[str, list[str]]) -> dict[str, str |
     return {name_in(line): installed_version(name_in(line)) for lines in requirements.values() for line in lines}
 
 
-def package_findings(requirements: Mapping[str, list[str]], versions: Mapping[str, str | None]) -> list[Finding]:
+def package_findings(requirements: Mapping[str, list[str]], versions: Mapping[str, str | None]) -> list[MachineFact]:
     """One finding each. A missing package of the core is broken; an extra that is not there at all is only absent."""
     findings = []
     for extra, lines in requirements.items():
@@ -74,15 +74,15 @@ def package_findings(requirements: Mapping[str, list[str]], versions: Mapping[st
             continue  # an engine: what to do about it depends on the machine, see `trials`
         if extra and len(missing) == len(lines):
             words = f"not installed: {', '.join(missing)}"
-            findings.append(Finding("Packages", f"extra [{extra}]", "absent", words, HOW_TO_INSTALL.get(extra, "")))
+            findings.append(MachineFact("Packages", f"extra [{extra}]", "absent", words, HOW_TO_INSTALL.get(extra, "")))
         else:
             findings += [_judge(extra, line, versions.get(name_in(line))) for line in lines]
     return findings
 
 
-def _judge(extra: str, line: str, version: str | None) -> Finding:
+def _judge(extra: str, line: str, version: str | None) -> MachineFact:
     name, wanted, how = name_in(line), range_in(line), HOW_TO_INSTALL.get(extra, "")
-    found = partial(Finding, "Packages", f"{name} [{extra}]" if extra else name)
+    found = partial(MachineFact, "Packages", f"{name} [{extra}]" if extra else name)
     if version is None:
         return found("warning" if extra else "broken", f"missing, expected {wanted}", how)
     floor, flaw, meaning = SAFETY_FLOORS.get(name, ("0", "", ""))

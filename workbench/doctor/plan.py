@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 
-from workbench.algorithms.base import needs_critic
-from workbench.config import Config
 from workbench.doctor.fake_step import Shapes, StepBytes, fake_step
 from workbench.doctor.trials import run_probe
 from workbench.engines.intake import position_numbers
+from workbench.engines.policy import SHIPPED
 from workbench.envs import tasks as env_tasks
-from workbench.errors import ConfigError, PolicyError
-from workbench.policy import SHIPPED
+from workbench.learn.algorithms.base import needs_critic
+from workbench.training.config import Config
 from workbench.types import Observation, View
+from workbench.types.errors import ConfigError, PolicyError
 from workbench.views import markup
 from workbench.views.words import aligned
 

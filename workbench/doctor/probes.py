@@ -1,6 +1,6 @@
 """The trials behind `workbench doctor`, each in a process of its own: python -m workbench.doctor.probes NAME.
 
-Prints one line of JSON, a list of findings (see `report.Finding`), after whatever the libraries print. An exception is
+Prints one line of JSON, a list of findings (see `report.MachineFact`), after whatever the libraries print. An exception is
 left to end the process: `trials` makes a finding of it.
 """
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from workbench.doctor.report import Finding
+from workbench.doctor.report import MachineFact
 
 # Of float32 logprobs, sampled with kept keys and values against one plain forward pass, in nats.
 LOGPROB_TOLERANCE = 1e-4
@@ -24,11 +24,11 @@ LOGPROB_TOLERANCE = 1e-4
 LOGPROB_TOLERANCE_GPU = 1e-2
 END = 5
 
-device_found = partial(Finding, "Devices and processes")
-engine_found = partial(Finding, "Engines")
+device_found = partial(MachineFact, "Devices and processes")
+engine_found = partial(MachineFact, "Engines")
 
 
-def devices() -> list[Finding]:
+def devices() -> list[MachineFact]:
     """Multiply on every device that torch sees."""
     import torch
 
@@ -86,7 +86,7 @@ def sample_on(model: Any, device: str) -> tuple[float, str]:
     return worst, f"keys and values {kept}: {engine.cache_reason}"
 
 
-def engine_verdict(name: str, model: Any, device: str) -> Finding:
+def engine_verdict(name: str, model: Any, device: str) -> MachineFact:
     worst, cache = sample_on(model, device)
     good = worst <= (LOGPROB_TOLERANCE if device == "cpu" else LOGPROB_TOLERANCE_GPU)
     advice = "do not train with it: what is trained is not what was sampled; please report versions and device"
@@ -94,7 +94,7 @@ def engine_verdict(name: str, model: Any, device: str) -> Finding:
     return engine_found(name, "ok" if good else "broken", fact, advice)
 
 
-def engines() -> list[Finding]:
+def engines() -> list[MachineFact]:
     """Both engines sample: the scripted one a script, the embedded one a random toy model, on cpu and the first GPU."""
     import numpy as np
     import torch
@@ -122,14 +122,14 @@ def _toy(head_dim: int = 8, seed: int = 0) -> Any:
     return Qwen3ForCausalLM(config).eval()
 
 
-def policy(name: str) -> list[Finding]:
+def policy(name: str) -> list[MachineFact]:
     """The embedded engine on a policy of the user's choice."""
-    from workbench.policy import load_policy
+    from workbench.engines.policy import load_policy
 
     return [engine_verdict(f"policy {name}", load_policy(name).model.eval(), "cpu")]
 
 
-def accelerate() -> list[Finding]:
+def accelerate() -> list[MachineFact]:
     """One optimizer update through accelerate, in one process."""
     import torch
     from accelerate import Accelerator, __version__
@@ -157,7 +157,7 @@ def loopback_error() -> str | None:
     return None
 
 
-def two_processes() -> list[Finding]:
+def two_processes() -> list[MachineFact]:
     """Two processes on the CPU add up a number, started the way the workbench starts ranks."""
     advice = "one process works without it; more need the loopback network (127.0.0.1)"
     if error := loopback_error():
@@ -185,7 +185,7 @@ def rank() -> None:
     distributed.destroy_process_group()
 
 
-def vllm() -> list[Finding]:
+def vllm() -> list[MachineFact]:
     """The vllm engine samples from a toy model, before and after other weights were synced: opening and `sync` compare.
 
     A GPU build on a machine without one, or a torchvision that does not fit, ends at the import.
@@ -194,7 +194,7 @@ def vllm() -> list[Finding]:
     from vllm.platforms import current_platform
 
     from workbench.engines import VllmEngineConfig, open_engine
-    from workbench.errors import EngineError
+    from workbench.types.errors import EngineError
 
     kind = getattr(current_platform, "device_type", "") or "no device"
     if kind not in ("cuda", "cpu"):
@@ -211,13 +211,13 @@ def vllm() -> list[Finding]:
     return [engine_found("vllm", "ok", f"{installed.__version__} for {kind}: {fact}; {engine.cache_reason}")]
 
 
-def baseline() -> list[Finding]:
+def baseline() -> list[MachineFact]:
     """What a process takes that has imported everything and made an update of a toy model: for the memory plan."""
     import resource
 
-    import workbench.cells.train  # noqa: F401  (all that training imports)
-    from workbench.algorithms import GRPO
-    from workbench.learner import Learner, LearnerConfig
+    import workbench.training.train  # noqa: F401  (all that training imports)
+    from workbench.learn.algorithms import GRPO
+    from workbench.learn.learner import Learner, LearnerConfig
 
     engines()
     learner = Learner(_toy(), GRPO(), LearnerConfig())

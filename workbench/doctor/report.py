@@ -8,7 +8,7 @@ AREAS = ("Python", "Packages", "Devices and processes", "Engines", "Machine")
 
 
 @dataclass(frozen=True)
-class Finding:
+class MachineFact:
     """One fact. `state`: "ok" | "absent" (an optional part that is not there) | "warning" | "broken"."""
 
     area: str      # one of AREAS
@@ -22,7 +22,7 @@ class Finding:
 class Report:
     """All findings. `ok`: all that the workbench needs works, and nothing that is installed is unsafe or broken."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[MachineFact, ...]
 
     @property
     def ok(self) -> bool:

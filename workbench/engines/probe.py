@@ -4,25 +4,32 @@ A list of known architectures would be wrong for the next one; a comparison of n
 """
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from workbench.engines.attention import ATTENTION_NAME, Piece, Step, attending, bundle_pieces
+from workbench.engines.attention import ATTENTION_NAME, PIECE, ForwardStep, PackedPiece, attending, bundle_pieces
 from workbench.engines.cohort_runner import own_cache
 from workbench.engines.slots import SlotCache
-from workbench.errors import EngineError
+from workbench.types.errors import EngineError
 
-LENGTHS = (19, 7)       # two sequences, so that one that leaks into the other is noticed
-SPLIT = (11, 4)         # tokens of them that come in the first pass; the rest comes one by one
+# Tokens that each session of the probe gets, pass by pass. The long one comes first: a prompt in two passes and several
+# pieces, an observation that goes on from the cache after position 512 (beyond the usual short windows), then token by
+# token. The short ones end before it, and are two, so that one that leaks into the other is noticed.
+LONG = (300, 230, 30, 1, 1, 1, 1, 1, 1, 1)
+SHORT = ((11, 1, 1, 1, 1, 1, 1, 1, 1), (4, 1, 1, 1))
+FEW = 64                # tokens of a sequence whose logits are all made: of more of them they would fill the memory
+# How newest tokens may attend, where a run chooses by lengths; the passes of the probe take turns.
+WAYS = (dict(by_rows=False), dict(by_rows=True), dict(by_rows=True, thin=4_096))
 # Largest difference of a log-probability: below it is rounding of the dtype, wrong attention is far above in float32.
 TOLERANCE = {torch.float32: 3e-4, torch.float64: 3e-4, torch.float16: 0.05, torch.bfloat16: 0.3}
 
 
 # (step, ids [1, T], keep: logits of the first `keep` positions only, or None for all) -> logits [positions, V]
-Forward = Callable[[Step, torch.Tensor, int | None], torch.Tensor]
+Forward = Callable[[ForwardStep, torch.Tensor, int | None], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ def slot_forward(model: torch.nn.Module, keeps_logits: bool) -> Forward:
     `keeps_logits`: the model can be asked for the logits of chosen positions only.
     """
 
-    def forward(step: Step, ids_1T: torch.Tensor, keep: int | None) -> torch.Tensor:
+    def forward(step: ForwardStep, ids_1T: torch.Tensor, keep: int | None) -> torch.Tensor:
         chosen = {}
         if keep is not None and keeps_logits:
             chosen["logits_to_keep"] = torch.arange(keep, device=ids_1T.device)
@@ -57,15 +64,27 @@ def use_slots(model: torch.nn.Module) -> None:
         raise EngineError("its attention cannot be replaced by name")
 
 
-def judge(model: torch.nn.Module, vocab_size: int, device: torch.device, keeps_logits: bool) -> Verdict:
-    """Find the fastest way that agrees with a plain forward pass. Leaves the model set up for that way."""
+@dataclass(frozen=True, eq=False)
+class _Session:
+    """A sequence of the probe: its ids [T], and how many of them come in each pass."""
+
+    ids_T: torch.Tensor
+    takes: tuple[int, ...]
+
+    @property
+    def ends(self) -> list[int]:
+        """Positions that it has after each pass."""
+        return list(itertools.accumulate(self.takes))
+
+
+def judge(model: torch.nn.Module, vocab_size: int, device: torch.device, keeps_logits: bool, longest: int) -> Verdict:
+    """Find the fastest way that agrees with a plain forward pass, for sequences of up to `longest` tokens. Leaves the
+    model set up for that way."""
     name = type(model).__name__
     rng = np.random.default_rng(0)
-    sequences = [torch.from_numpy(rng.integers(0, vocab_size, length)).to(device) for length in LENGTHS]
-    plain = [
-        _log_softmax(model(input_ids=ids[None], use_cache=False).logits[0, split - 1 :])
-        for ids, split in zip(sequences, SPLIT)
-    ]
+    sessions = [_Session(torch.from_numpy(rng.integers(0, vocab_size, sum(takes))).to(device), takes)
+                for takes in (*_long_takes(longest), *SHORT)]
+    plain = [_plainly(model, session, keeps_logits) for session in sessions]
     tolerance = TOLERANCE[model.dtype]
     before = model.config._attn_implementation
     if not getattr(model, "_supports_attention_backend", False):
@@ -73,10 +92,11 @@ def judge(model: torch.nn.Module, vocab_size: int, device: torch.device, keeps_l
     else:
         try:
             use_slots(model)
-            found = _through_slots(model, sequences, device, keeps_logits)
+            found = _through_slots(model, sessions, device, keeps_logits)
             worst = _worst(found, plain)
             if worst <= tolerance:
-                return Verdict("slots", f"kept from turn to turn; probe agrees with a plain forward to {worst:.1e}")
+                tried = f"probe of {max(len(session.ids_T) for session in sessions)} tokens"
+                return Verdict("slots", f"kept from turn to turn; {tried} agrees with a plain forward to {worst:.1e}")
             reason = f"{name}: a kept cache differs from a plain forward by {worst:.1e} in log-probability"
         except EngineError as error:
             reason = f"{name}: {error}"
@@ -84,12 +104,31 @@ def judge(model: torch.nn.Module, vocab_size: int, device: torch.device, keeps_l
             reason = f"{name}: {type(error).__name__}: {error}"
         model.set_attn_implementation(before)
     try:
-        worst = _worst(_through_own_cache(model, sequences), plain)
+        found = [_through_own_cache(model, session) for session in sessions]
+        # Whole prompts pass at once here, so there are no logits of their parts.
+        worst = _worst(found, [rows[-len(own):] for rows, own in zip(plain, found)])
     except Exception as error:
         worst, reason = float("inf"), f"{reason}; its own cache fails too ({type(error).__name__}: {error})"
     if worst <= tolerance:
         return Verdict("turn", f"{reason}; each turn is prefilled anew, within a turn the model's own cache is used")
     return Verdict("none", f"{reason}; its own cache is off by {worst:.1e}: every token is computed anew")
+
+
+def _long_takes(longest: int) -> list[tuple[int, ...]]:
+    """The long session's passes, its prompt cut to what a run can hold; none where that is hardly a prompt."""
+    first, second, *later = LONG
+    room = min(first + second, longest - sum(later))
+    if room < 2:
+        return []
+    return [(room * first // (first + second), room - room * first // (first + second), *later)]
+
+
+def _plainly(model, session: _Session, keeps_logits: bool) -> torch.Tensor:
+    """Log-probabilities [passes, V] after each pass, by one plain forward."""
+    last = torch.tensor(session.ends, device=session.ids_T.device) - 1
+    chosen = {"logits_to_keep": last} if keeps_logits and len(session.ids_T) > FEW else {}
+    logits = model(input_ids=session.ids_T[None], use_cache=False, **chosen).logits[0]
+    return _log_softmax(logits if chosen else logits[last])
 
 
 def _log_softmax(logits: torch.Tensor) -> torch.Tensor:
@@ -98,42 +137,39 @@ def _log_softmax(logits: torch.Tensor) -> torch.Tensor:
 
 def _worst(found: list[torch.Tensor], plain: list[torch.Tensor]) -> float:
     """Largest difference of a log-probability over all positions; infinite if anything is not finite."""
-    worst = max(float((a - b).abs().max()) for a, b in zip(found, plain, strict=True))
-    return worst if np.isfinite(worst) else float("inf")
+    worst = [float((a - b).abs().max()) for a, b in zip(found, plain, strict=True)]
+    return max(worst) if np.isfinite(worst).all() else float("inf")
 
 
-def _through_slots(model, sequences, device, keeps_logits) -> list[torch.Tensor]:
-    """Log-probabilities [length - split + 1, V] after the first part of every sequence and after each later token, both
-    sequences together in one slab: first parts at once, then one by one."""
+def _through_slots(model, sessions: list[_Session], device, keeps_logits: bool) -> list[torch.Tensor]:
+    """Log-probabilities [passes, V] of each session after each of its passes, all together in one slab that grows."""
     cache = SlotCache(device)
-    cache.reserve(len(sequences), max(LENGTHS))
     forward = slot_forward(model, keeps_logits)
-    found: list[list[torch.Tensor]] = [[] for _ in sequences]
-    done = [0] * len(sequences)
-    take = list(SPLIT)
-    while any(done[i] < LENGTHS[i] for i in range(len(sequences))):
-        active = [i for i in range(len(sequences)) if done[i] < LENGTHS[i]]
-        # A shorter sequence is done first, so the active ones are always slots 0 .. A-1.
+    found: list[list[torch.Tensor]] = [[] for _ in sessions]
+    for number in range(max(len(session.takes) for session in sessions)):
+        # Sessions with fewer passes stand behind, so the active ones are always slots 0 .. A-1.
+        active = [session for session in sessions if number < len(session.takes)]
+        ends = [session.ends[number] for session in active]
+        cache.reserve(len(sessions), max(cache.length, *ends))
         pieces, first = [], len(active)
-        for slot in active:
-            if take[slot] > 1:
-                pieces.append(Piece(slot, done[slot], take[slot] - 1, first))
-                first += take[slot] - 1
-        newest = [done[i] + take[i] - 1 for i in active]
-        ids = torch.cat([torch.stack([sequences[i][p] for i, p in zip(active, newest)]),
-                         *(sequences[p.slot][p.start : p.start + p.count] for p in pieces)])
-        slots = torch.tensor(active + [p.slot for p in pieces for _ in range(p.count)], device=device)
-        positions = torch.tensor(newest + [q for p in pieces for q in range(p.start, p.start + p.count)], device=device)
-        step = Step(cache, slots, positions, len(active), tuple(p + 1 for p in newest), bundle_pieces(pieces))
+        for slot, (session, end) in enumerate(zip(active, ends)):
+            for start in range(end - session.takes[number], end - 1, PIECE):
+                pieces.append(PackedPiece(slot, start, min(PIECE, end - 1 - start), first))
+                first += pieces[-1].count
+        ids = torch.cat([torch.stack([session.ids_T[end - 1] for session, end in zip(active, ends)]),
+                         *(active[p.slot].ids_T[p.start : p.start + p.count] for p in pieces)])
+        slots = [*range(len(active)), *(p.slot for p in pieces for _ in range(p.count))]
+        positions = [*(end - 1 for end in ends), *(q for p in pieces for q in range(p.start, p.start + p.count))]
+        step = ForwardStep(cache, torch.tensor(slots, device=device), torch.tensor(positions, device=device), len(active),
+                           tuple(ends), bundle_pieces(pieces), **WAYS[number % len(WAYS)])
         logits = forward(step, ids[None], len(active) if pieces else None)
         _check_layers(model, step)
-        for index, slot in enumerate(active):
-            found[slot].append(_log_softmax(logits[index]))
-            done[slot], take[slot] = done[slot] + take[slot], 1
+        for slot in range(len(active)):
+            found[slot].append(_log_softmax(logits[slot]))
     return [torch.stack(rows) for rows in found]
 
 
-def _check_layers(model, step: Step) -> None:
+def _check_layers(model, step: ForwardStep) -> None:
     """What small numbers could hide: layers whose memory is no keys and values, windows longer than the probe."""
     config = model.config.get_text_config(decoder=True)
     count = config.num_hidden_layers
@@ -149,16 +185,18 @@ def _check_layers(model, step: Step) -> None:
             raise EngineError(f"layer {layer} has attention of kind {kind!r}")
 
 
-def _through_own_cache(model, sequences) -> list[torch.Tensor]:
-    found = []
-    for ids, split in zip(sequences, SPLIT):
-        outputs = model(input_ids=ids[None, :split], use_cache=True, return_dict=True)
-        rows = [_log_softmax(outputs.logits[0, -1])]
-        for position in range(split, len(ids)):
-            cache = own_cache(outputs)
-            if not cache:
-                raise EngineError("the model hands back no cache")
-            outputs = model(input_ids=ids[None, position : position + 1], use_cache=True, return_dict=True, **cache)
-            rows.append(_log_softmax(outputs.logits[0, -1]))
-        found.append(torch.stack(rows))
-    return found
+def _through_own_cache(model, session: _Session) -> torch.Tensor:
+    """Log-probabilities [passes, V] after what comes before the last single tokens, all at once, and after each of
+    those."""
+    singles = len(list(itertools.takewhile(lambda take: take == 1, reversed(session.takes))))
+    split = len(session.ids_T) - singles
+    outputs = model(input_ids=session.ids_T[None, :split], use_cache=True, return_dict=True)
+    rows = [_log_softmax(outputs.logits[0, -1])]
+    for position in range(split, len(session.ids_T)):
+        cache = own_cache(outputs)
+        if not cache:
+            raise EngineError("the model hands back no cache")
+        newest = session.ids_T[None, position : position + 1]
+        outputs = model(input_ids=newest, use_cache=True, return_dict=True, **cache)
+        rows.append(_log_softmax(outputs.logits[0, -1]))
+    return torch.stack(rows)

@@ -5,7 +5,8 @@ One call over the slab makes every sequence read as many keys as the longest one
 on arranging the keys; numpy's has a fast path for thin products. Both together halve the time, where sequences are long
 enough to outweigh two calls for each of them.
 
-Axis letters: A active sequences · K key/value heads · G query heads that share one · D head size · L key positions.
+Axis letters: A active sequences · K key/value heads · G query heads that share one · D head size of queries and keys ·
+E head size of values (another one in latent attention) · L key positions.
 """
 from __future__ import annotations
 
@@ -21,35 +22,40 @@ LONG = 8_192    # numbers in the keys of a sequence, on average, from where its 
 THREADS = 2     # with more of them, one call that is spread over all is faster than this loop
 
 
+def can_read_rows(keys: Tensor) -> bool:
+    """False off the CPU and in half precision, which numpy does not have."""
+    return keys.device.type == "cpu" and keys.dtype == torch.float32
+
+
 def reads_long_rows(ends_A: Sequence[int], keys: Tensor) -> bool:
-    """True where sequences of these lengths are attended faster one by one; always False off the CPU and in half
-    precision, which numpy does not have."""
-    return (keys.device.type == "cpu" and keys.dtype == torch.float32 and torch.get_num_threads() <= THREADS
+    """True where sequences of these lengths are attended faster one by one."""
+    return (can_read_rows(keys) and torch.get_num_threads() <= THREADS
             and sum(ends_A) * keys.shape[1] * keys.shape[3] >= LONG * len(ends_A))
 
 
 def attend_by_rows(query_AHD: Tensor, keys: Tensor, values: Tensor, ends_A: Sequence[int],
-                   scaling: float | None) -> Tensor:
-    """softmax(scaling * q k^T) v for the newest token of every sequence [A, H, D], in float32 on the CPU, without
+                   scaling: float | None, thin: int | None = None) -> Tensor:
+    """softmax(scaling * q k^T) v for the newest token of every sequence [A, H, E], in float32 on the CPU, without
     gradient.
 
-    Sequence a looks at positions 0 .. ends[a]-1 of its slot; `keys` and `values` are slabs [slots >= A, K, length, D].
-    The same numbers as one call over the slab, up to rounding.
+    Sequence a looks at positions 0 .. ends[a]-1 of its slot; `keys` [slots >= A, K, length, D] and `values` [slots >= A,
+    K, length, E] are slabs. `thin`: multiplications in one product (None: `THIN`). The same numbers as one call over the
+    slab, up to rounding.
     """
     active, heads, size = query_AHD.shape
-    kv_heads = keys.shape[1]
+    kv_heads, value_size = keys.shape[1], values.shape[3]
     scale = 1 / math.sqrt(size) if scaling is None else scaling
     query_AKGD = (query_AHD * scale).reshape(active, kv_heads, heads // kv_heads, size)
     scores_AKGL = query_AKGD.new_full((*query_AKGD.shape[:3], max(ends_A)), -math.inf)
     query, key, value, scores = (states.numpy() for states in (query_AKGD, keys, values, scores_AKGL))
-    step = max(1, THIN // (query.shape[2] * size))
+    step = max(1, (thin or THIN) // (query.shape[2] * max(size, value_size)))
     for row, first, last in _pieces(ends_A, step):
         np.matmul(query[row], key[row, :, first:last].transpose(0, 2, 1), out=scores[row, :, :, first:last])
     weights = torch.softmax(scores_AKGL, dim=-1).numpy()
-    out_AKGD = np.zeros_like(query)
+    out_AKGE = np.zeros((*query.shape[:3], value_size), query.dtype)
     for row, first, last in _pieces(ends_A, step):
-        out_AKGD[row] += np.matmul(weights[row, :, :, first:last], value[row, :, first:last])
-    return torch.from_numpy(out_AKGD).view(active, heads, size)
+        out_AKGE[row] += np.matmul(weights[row, :, :, first:last], value[row, :, first:last])
+    return torch.from_numpy(out_AKGE).view(active, heads, value_size)
 
 
 def _pieces(ends_A: Sequence[int], step: int) -> Iterator[tuple[int, int, int]]:

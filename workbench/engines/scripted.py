@@ -15,8 +15,8 @@ import numpy as np
 
 from workbench.engines.base import Completion, Request
 from workbench.engines.intake import Intake, new_token_limit
-from workbench.errors import EngineError
 from workbench.types import Sampling
+from workbench.types.errors import EngineError
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from workbench.engines.attention import PIECE, Piece, Step, bundle_pieces
+from workbench.engines.attention import PIECE, PackedPiece, ForwardStep, bundle_pieces
 from workbench.engines.probe import Forward
 from workbench.engines.rows import Counters, Row, Ticked
 from workbench.engines.slots import SlotCache
@@ -156,6 +156,8 @@ class SlotRunner:
         return True
 
     def _forget(self, session: _Session) -> None:
+        if session.row is not None:
+            self._cache.clear(session.slot)  # in the middle of its prompt there may be NaN that no logits have shown
         self._unlist(session)
         del self._sessions[session.name]
         session.row, self._changed = None, True
@@ -242,12 +244,12 @@ class SlotRunner:
             slots.append(np.full(piece.count, piece.slot))
             positions.append(np.arange(piece.start, piece.start + piece.count))
         packed = torch.from_numpy(np.stack([np.concatenate(part) for part in (ids, slots, positions)])).to(self._device)
-        step = Step(self._cache, slot_T=packed[1], position_T=packed[2], active=count,
+        step = ForwardStep(self._cache, slot_T=packed[1], position_T=packed[2], active=count,
                     ends=tuple((positions[0] + 1).tolist()), pieces=bundle_pieces(pieces))
         logits_AV = self._forward(step, packed[:1], count if pieces else None)
         return self._passed(rows, takes, logits_AV)
 
-    def _pieces(self, rows: list[Row], takes: list[int]) -> list[Piece]:
+    def _pieces(self, rows: list[Row], takes: list[int]) -> list[PackedPiece]:
         """What stands before the newest token of each row, cut into pieces, short ones first."""
         cut = []
         for slot, (row, take) in enumerate(zip(rows, takes)):
@@ -255,7 +257,7 @@ class SlotRunner:
                 cut.append((min(PIECE, row.cached + take - 1 - start), start, slot))
         first, pieces = len(rows), []
         for length, start, slot in sorted(cut):
-            pieces.append(Piece(slot, start, length, first))
+            pieces.append(PackedPiece(slot, start, length, first))
             first += length
         return pieces
 

@@ -3,12 +3,17 @@
     keys[layer], values[layer]    [slots, kv heads, length, head size]
 
 Sequences that are decoded now lie in slots 0 .. A-1, so that a decode step reads a plain view of the slab; sessions
-that wait for their environment lie behind them. The slab starts as zeros and never holds NaN: a masked position has
-weight zero, and zero times NaN would still be NaN.
+that wait for their environment lie behind them.
 
-The memory behind a slab is kept while it is large enough, and laid out anew for other sizes: to take it from the system
-again, page by page, costs more than to fill it, and what an allocator is given back piece by piece it does not always
-hand on (three evaluations of 512 attempts held 1.6 times as much). On a CPU it outlives a change of weights.
+The slab is a view of memory that has room for more, and that is laid out as [slots it has room for, kv heads, length it
+has room for, head size]: within its room a slab grows without a copy. The memory is kept while it is large enough: to
+take it from the system again, page by page, costs more than to fill it, and what an allocator is given back piece by
+piece it does not always hand on (three evaluations of 512 attempts held 1.6 times as much). On a CPU it outlives a
+change of weights.
+
+All of the memory holds finite numbers: a masked position has weight zero, and zero times NaN would still be NaN. So new
+memory is filled with zeros where nothing is copied into it, and a slot in which a model produced NaN is cleared. What
+else lies in it from earlier sequences is finite, and is multiplied by that zero.
 """
 from __future__ import annotations
 
@@ -24,27 +29,21 @@ class SlotCache:
         self.length = 0
         self.keys: dict[int, torch.Tensor] = {}
         self.values: dict[int, torch.Tensor] = {}
+        self._room = (0, 0)  # slots and length that the memory is laid out for
+        self._key_memory: dict[int, torch.Tensor] = {}    # as `keys`, of the size of the room
+        self._value_memory: dict[int, torch.Tensor] = {}
 
     def drop(self) -> None:
         """Forget everything; give the memory back where that is cheap."""
-        self.slots = self.length = 0
-        if self.device.type == "cpu":
-            for slab in (self.keys, self.values):
-                for layer, tensor in slab.items():
-                    with torch.inference_mode():
-                        slab[layer] = _laid_out(tensor, 0, 0, 0, 0)
-        else:
-            self.keys, self.values = {}, {}
+        if self.device.type != "cpu":
+            self._key_memory, self._value_memory, self._room = {}, {}, (0, 0)
+        self._show(0, 0)
 
     def reserve(self, slots: int, length: int) -> None:
         """Set the size of the slab; what lies inside both the old and the new size is kept."""
-        if (slots, length) == (self.slots, self.length):
-            return
-        kept = min(slots, self.slots), min(length, self.length)
-        for slab in (self.keys, self.values):
-            for layer, old in slab.items():
-                slab[layer] = _laid_out(old, slots, length, *kept)
-        self.slots, self.length = slots, length
+        if slots > self._room[0] or length > self._room[1]:
+            self._lay_out(slots, length)
+        self._show(slots, length)
 
     def move(self, pairs: list[tuple[int, int]], length: int) -> None:
         """Copy slots (source, destination), all read before any is written; only `length` positions matter."""
@@ -58,17 +57,22 @@ class SlotCache:
 
     def clear(self, slot: int) -> None:
         """Make a slot zeros again, after a model produced NaN in it."""
-        for slab in (self.keys, self.values):
-            for tensor in slab.values():
-                tensor[slot].zero_()
+        with torch.inference_mode():
+            for slab in (self.keys, self.values):
+                for tensor in slab.values():
+                    tensor[slot].zero_()
 
     def write(
         self, layer: int, key: torch.Tensor, value: torch.Tensor, slot_T: torch.Tensor, position_T: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store key and value [tokens, kv heads, head size] at (slot, position); returns the layer's whole slabs."""
+        """Store key [tokens, kv heads, head size] and value (its head size may be another) at (slot, position); returns
+        the layer's whole slabs."""
         if layer not in self.keys:
-            self.keys[layer] = key.new_zeros((self.slots, key.shape[1], self.length, key.shape[2]))
-            self.values[layer] = value.new_zeros((self.slots, value.shape[1], self.length, value.shape[2]))
+            slots, length = self._room
+            for memory, state in ((self._key_memory, key), (self._value_memory, value)):
+                new = _fresh(state, slots * state.shape[1] * length * state.shape[2]).zero_()
+                memory[layer] = new.view(slots, state.shape[1], length, state.shape[2])
+            self._show(self.slots, self.length)
         keys, values = self.keys[layer], self.values[layer]
         keys[slot_T, :, position_T] = key
         values[slot_T, :, position_T] = value
@@ -79,18 +83,42 @@ class SlotCache:
         """Memory that is held, in use or not."""
         return sum(t.untyped_storage().nbytes() for slab in (self.keys, self.values) for t in slab.values())
 
+    def _show(self, slots: int, length: int) -> None:
+        """Make the slabs views of this size."""
+        self.slots, self.length = slots, length
+        self.keys = {layer: memory[:slots, :, :length] for layer, memory in self._key_memory.items()}
+        self.values = {layer: memory[:slots, :, :length] for layer, memory in self._value_memory.items()}
 
-def _laid_out(old: torch.Tensor, slots: int, length: int, kept_slots: int, kept_length: int) -> torch.Tensor:
-    """A slab of another size with the old one's leading slots and positions, elsewhere zeros; in its memory, if that is
-    large enough."""
+    def _lay_out(self, slots: int, length: int) -> None:
+        """Give the memory room for a slab of this size: as it is, if it is large enough, and then all of it."""
+        held = self._room[0] * self._room[1] if self._key_memory else 0
+        room = (slots, max(length, held // max(1, slots)))
+        kept = min(slots, self.slots), min(length, self.length)
+        self.keys, self.values = {}, {}  # views would keep what is replaced
+        for memory in (self._key_memory, self._value_memory):
+            for layer, old in memory.items():
+                memory[layer] = _laid_out(old, room, kept)
+        self._room = room
+
+
+def _laid_out(old: torch.Tensor, room: tuple[int, int], kept: tuple[int, int]) -> torch.Tensor:
+    """Memory for another room with the leading slots and positions of the old one; in the same memory, if that is large
+    enough."""
+    (slots, length), (kept_slots, kept_length) = room, kept
     heads, size = old.shape[1], old.shape[3]
-    memory = old.as_strided((old.untyped_storage().nbytes() // old.element_size(),), (1,), 0)
-    count = slots * heads * length * size
-    kept = old[:kept_slots, :, :kept_length]
-    if count > len(memory):
-        new = memory.new_zeros(count).view(slots, heads, length, size)
+    count, held = slots * heads * length * size, old.untyped_storage().nbytes() // old.element_size()
+    inside = old[:kept_slots, :, :kept_length]
+    if count <= held:
+        inside = inside.clone()  # the two overlap
+        new = old.as_strided((slots, heads, length, size), (heads * length * size, length * size, size, 1), 0)
     else:
-        kept = kept.clone()  # the two overlap
-        new = memory[:count].view(slots, heads, length, size).zero_()
-    new[:kept_slots, :, :kept_length] = kept
+        new = _fresh(old, count).view(slots, heads, length, size)
+        new[kept_slots:] = 0
+        new[:kept_slots, :, kept_length:] = 0
+    new[:kept_slots, :, :kept_length] = inside
     return new
+
+
+def _fresh(like: torch.Tensor, count: int) -> torch.Tensor:
+    """New memory for this many numbers, whatever lies in it: possibly NaN."""
+    return like.new_empty(count)

@@ -29,8 +29,8 @@ from workbench.engines.rows import Counters, Row
 from workbench.engines.sampling import Sampled, sample_rows, uniforms
 from workbench.engines.slot_runner import SlotRunner
 from workbench.engines.weights import cast_weights, copy_weights, lay_out_for_few_rows
-from workbench.errors import EngineError
 from workbench.types import Sampling
+from workbench.types.errors import EngineError
 
 
 class TransformersEngine:
@@ -57,9 +57,9 @@ class TransformersEngine:
         self.listener: Listener | None = None
         self._counters = Counters()
         vocab_size = int(self._model.get_input_embeddings().weight.shape[0])
-        self._verdict = self._choose(vocab_size)
-        self._intake = Intake(model_context(self._model, config.max_context), vocab_size,
-                              config.cache_tokens if self.keeps_cache else None)
+        context = model_context(self._model, config.max_context)
+        self._verdict = self._choose(vocab_size, min(context, config.cache_tokens))
+        self._intake = Intake(context, vocab_size, config.cache_tokens if self.keeps_cache else None)
         self._runner = self._make_runner()
         self._rows: dict[int, Row] = {}  # in flight, by request id
 
@@ -124,11 +124,11 @@ class TransformersEngine:
 
     # ------------------------------------------------------------------------------------------ inside
 
-    def _choose(self, vocab_size: int) -> Verdict:
+    def _choose(self, vocab_size: int, longest: int) -> Verdict:
         if self.config.cache == "off":
             return Verdict("turn", "switched off by engine.cache='off'")
         with torch.inference_mode():
-            return judge(self._model, vocab_size, self._device, _keeps_logits(self._model))
+            return judge(self._model, vocab_size, self._device, _keeps_logits(self._model), longest)
 
     def _make_runner(self) -> SlotRunner | CohortRunner:
         limits = dict(max_rows=self.config.max_rows, prefill_tokens=self.config.prefill_tokens, counters=self._counters)

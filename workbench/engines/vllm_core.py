@@ -21,7 +21,7 @@ import torch
 
 from workbench.engines.config import VllmEngineConfig
 from workbench.engines.intake import position_numbers
-from workbench.errors import EngineError
+from workbench.types.errors import EngineError
 
 HOW_TO_INSTALL = (
     "Without a GPU: `make setup-vllm`, then run this with .venv-vllm/bin/workbench (by hand: pip install -c "
@@ -34,7 +34,7 @@ WHOLE = 2  # logprobs per token that vLLM gives of itself at most: the sampled t
 
 
 @dataclass(frozen=True)
-class Answer:
+class VllmOutput:
     """What vLLM says of a request that is over."""
 
     name: str
@@ -60,7 +60,7 @@ class VllmCore:
         sampling = self._vllm.SamplingParams(**params, detokenize=False, output_kind=final)
         self._llm.add_request(name, {"prompt_token_ids": prompt}, sampling)
 
-    def step(self) -> list[Answer]:
+    def step(self) -> list[VllmOutput]:
         """One scheduler step: admit, one forward pass, sample. Returns what is over."""
         # vLLM draws a number per row from torch's global stream even where every request has its own.
         with _global_randomness_kept():
@@ -206,7 +206,7 @@ def _pack_embeddings(model: torch.nn.Module) -> None:
             dispatch_cpu_unquantized_gemm(module, remove_weight=False)
 
 
-def _answer(output: Any) -> Answer:
+def _answer(output: Any) -> VllmOutput:
     said = output.outputs[0]
     token_ids = [int(token) for token in said.token_ids]
     scored = None
@@ -216,7 +216,7 @@ def _answer(output: Any) -> Answer:
     whole = None
     if any(len(logprobs) > WHOLE for logprobs in said.logprobs or ()):
         whole = [{int(token): float(one.logprob) for token, one in logprobs.items()} for logprobs in said.logprobs]
-    return Answer(
+    return VllmOutput(
         output.request_id, token_ids,
         [float(logprobs[token].logprob) for token, logprobs in zip(token_ids, said.logprobs or ())],
         said.finish_reason or "none", int(output.num_cached_tokens or 0), scored, whole,

@@ -27,9 +27,9 @@ from workbench.engines.base import Completion, Listener, Request
 from workbench.engines.config import VllmEngineConfig
 from workbench.engines.gap import Gap, PlainForward, came_along, head_differs, limits, what_is_stale
 from workbench.engines.intake import Intake, model_context, new_token_limit
-from workbench.engines.vllm_core import Answer, open_core
-from workbench.errors import EngineError
+from workbench.engines.vllm_core import VllmOutput, open_core
 from workbench.types import Sampling
+from workbench.types.errors import EngineError
 
 PROBES, PROBE_PROMPT, PROBE_TOKENS = 8, 16, 6  # prompts that were never seen; tokens of each; tokens sampled
 PROBE = "probe"                                # begins the names of the engine's own requests
@@ -43,7 +43,7 @@ class Core(Protocol):
     cache_tokens: int
 
     def add(self, name: str, prompt: list[int], params: Mapping[str, Any]) -> None: ...
-    def step(self) -> list[Answer]: ...
+    def step(self) -> list[VllmOutput]: ...
     def abort(self, name: str) -> None: ...
     def load(self, weights: Mapping[str, torch.Tensor]) -> None: ...
     def refresh_tied(self) -> None: ...
@@ -74,7 +74,7 @@ class _Turn:
 
     request: Request
     limit: int
-    sampled: Answer | None = None
+    sampled: VllmOutput | None = None
 
 
 class VllmEngine:
@@ -176,7 +176,7 @@ class VllmEngine:
 
     # ------------------------------------------------------------------------------------------ turns
 
-    def _take(self, answer: Answer) -> Completion | None:
+    def _take(self, answer: VllmOutput) -> Completion | None:
         """The completion of a turn that is over; None while its plain logprobs are still to come."""
         turn = self._turns.get(answer.name)
         if turn is None:
@@ -328,7 +328,7 @@ class VllmEngine:
         """Sample a few tokens after each prompt. Only while nothing else is in flight. Raises EngineError."""
         count = min(PROBE_TOKENS, self.context_length - prompts_NT.shape[1])
         names = [f"{PROBE}-{what}-{row}" for row in range(len(prompts_NT))]
-        found: dict[str, Answer] = {}
+        found: dict[str, VllmOutput] = {}
         try:
             for row, name in enumerate(names):
                 request = Request(row, name, prompts_NT[row], seed=row, max_new_tokens=count, stop_ids=frozenset(),
@@ -388,7 +388,7 @@ def is_bent(request: Request) -> bool:
     return request.temperature != 0.0 and (request.temperature != 1.0 or request.top_p != 1.0)
 
 
-def fault_of(request: Request, limit: int, answer: Answer) -> str | None:
+def fault_of(request: Request, limit: int, answer: VllmOutput) -> str | None:
     """Why an answer cannot be a turn, or None."""
     ids, last_stops = answer.token_ids, bool(answer.token_ids) and answer.token_ids[-1] in request.stop_ids
     if answer.finish not in ("stop", "length"):
@@ -403,8 +403,8 @@ def fault_of(request: Request, limit: int, answer: Answer) -> str | None:
     return None
 
 
-def completion_of(request: Request, limit: int, sampled: Answer, version: int, dtype: str,
-                  scored: Answer | None = None) -> Completion:
+def completion_of(request: Request, limit: int, sampled: VllmOutput, version: int, dtype: str,
+                  scored: VllmOutput | None = None) -> Completion:
     """The turn as our contract says it. `scored`: the answer to `SCORING`, where sampling was bent."""
     if why := fault_of(request, limit, sampled):
         return failure(request, f"{why} (policy version {version}, {dtype})", version, dtype)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.errors import EngineError
+from workbench.types.errors import EngineError
 
 
 def cast_weights(model: torch.nn.Module, dtype: torch.dtype) -> None:

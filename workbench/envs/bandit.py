@@ -20,11 +20,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from workbench.envs import reasoning
-from workbench.envs.format import format_action, parse_action, refusal
+from workbench.envs.format import format_action, parse_action, refusal, user_message
 from workbench.envs.splits import content_split
-from workbench.errors import ConfigError, EnvError
-from workbench.seeds import rng_at
-from workbench.types import Message, Observation, StepResult, Task, Text
+from workbench.types import Observation, StepResult, Task, Text
+from workbench.types.errors import ConfigError, EnvError
+from workbench.types.seeds import rng_at
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -113,7 +113,7 @@ class Bandit:
     def make(self) -> BanditEnv:
         return BanditEnv(self)
 
-    # -------------------------------------------------------------------------------------------- yardsticks
+    # -------------------------------------------------------------------------------------------- baselines
 
     def random_action(self, env: BanditEnv, rng: np.random.Generator) -> str:
         return format_action([env.arms[rng.integers(2)]], think=self.think)
@@ -162,7 +162,7 @@ class BanditEnv:
         if len(self.arms) != 2 or self.risky not in self.arms:
             raise EnvError(f"a bandit task has two arms, one of them risky; task {task.id!r} has {dict(task.payload)}")
         self.finished, self.dynamics_seed = False, int(dynamics_seed)
-        return _user(Text(self.family.instructions, trusted=True), Text(self._state_words()))
+        return user_message(Text(self.family.instructions, trusted=True), Text(self._state_words()))
 
     def step(self, action_text: str) -> StepResult:
         if self.finished:
@@ -182,7 +182,7 @@ class BanditEnv:
         words = [Text(f"You pulled {arm}.")]
         if self.family.show_rewards:
             words.append(Text(f"\nReward: {sum(parts.values()):g}"))
-        return StepResult(_user(*words), sum(parts.values()), parts, terminated=True,
+        return StepResult(user_message(*words), sum(parts.values()), parts, terminated=True,
                           info=self._info([arm], "") | ({"reasoning": said} if said else {}))
 
     def snapshot(self) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class BanditEnv:
         words = refusal(complaint, quote, self.family.example)
         if self.family.show_rewards:
             words.append(Text(f"Reward: {penalty:g}\n"))
-        return StepResult(_user(*words, Text(self._state_words())), penalty,
+        return StepResult(user_message(*words, Text(self._state_words())), penalty,
                           self._parts("", payout=0.0, format=penalty),
                           info=self._info([], complaint))
 
@@ -223,7 +223,3 @@ class BanditEnv:
 
     def _state_words(self) -> str:
         return self.draw()
-
-
-def _user(*parts: Text) -> Observation:
-    return Observation((Message("user", parts),))

@@ -1,7 +1,7 @@
 """The contract of an environment: messages in and out, no token in sight.
 
 Two things share a room: the *family* (a frozen dataclass: what kind of problem, with which settings) and the
-*environment* (one running attempt, with state). A family makes tasks and environments and brings its own yardsticks:
+*environment* (one running attempt, with state). A family makes tasks and environments and brings its own baselines:
 a random policy and the best solver known.
 """
 from __future__ import annotations

@@ -10,31 +10,27 @@ The split: questions of `heldout` are held out; without such a file, one questio
 """
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
+from workbench.envs.answer_rewards import AnswerRewards
+from workbench.envs.qa.files import FORMATS
+from workbench.envs.qa.opened import OWN, QuestionPool, QuestionFiles, check_files, no_file, open_files, open_searcher
+from workbench.envs.search import MOST_QUERY_CHARACTERS, Searcher
+from workbench.envs.search.remote import RemoteSearcher
 from workbench.envs.splits import content_split
-from workbench.envs.tool_env import AnswerRewards, CallSettings, ToolEnv
-from workbench.errors import ConfigError
-from workbench.qa.files import FORMATS, Question, pooled, read_corpus, read_questions, resolved, title_ids, without_paragraphs
-from workbench.retrieval import MOST_QUERY_CHARACTERS, Bm25, Corpus, Searcher
-from workbench.retrieval.dense import Dense, Encode
-from workbench.retrieval.remote import RemoteSearcher
-from workbench.seeds import rng_at
-from workbench.tools.base import Tool, tools_named
-from workbench.tools.search import SearchTool, lines_of
+from workbench.envs.tool_env import CallSettings, ToolEnv
+from workbench.envs.tools.base import Tool, tools_named
+from workbench.envs.tools.search import SearchTool, lines_of
 from workbench.types import Task
+from workbench.types.errors import ConfigError
+from workbench.types.seeds import rng_at
 
 CONTEXTS = ("search", "closed", "rag", "gold")
-OWN = "contexts"
 _OPENING = threading.RLock()  # a large file is read by one thread; the others wait for what it made
 
 
@@ -49,7 +45,7 @@ class FileQA:
                 where a server is searched and nothing needs to know which documents support an answer
     searcher    "bm25", "dense", or the URL of a server (`workbench retriever`)
     encoder     of dense search: "module:attribute(argument)", called with the argument, gives (texts, query) -> vectors;
-                workbench.encoder:encoder(BAAI/bge-large-en-v1.5), for one
+                workbench.engines.encoder:encoder(BAAI/bge-large-en-v1.5), for one
     index       of dense search: a file with the index; "": it is made when the files are opened
     tools       in a search: "search", "calculator", or "module:name"
     context     "search" (tools), "closed" (none), "rag" (one search for the question's own words, in the prompt) or "gold"
@@ -107,26 +103,26 @@ class FileQA:
 
     def check_files(self) -> None:
         """Raise ConfigError for a file that is not there. Quick: nothing is read."""
-        _check_files(self._files)
+        check_files(self._files)
         if self.index and not Path(self.index).is_file():
-            raise _no_file("index", self.index)
+            raise no_file("index", self.index)
 
-    def open(self) -> Opened:
+    def open(self) -> QuestionPool:
         """Questions and corpus, read once a process. Raises ConfigError and DataError."""
         with _OPENING:
-            return _open(self._files, "gold" if self.context == "gold" else "process" if self.rewards.process else "")
+            return open_files(self._files, "gold" if self.context == "gold" else "process" if self.rewards.process else "")
 
     @property
-    def _files(self) -> _Files:
-        return _Files(self.questions, self.format, self.beside, self.heldout, self.corpus)
+    def _files(self) -> QuestionFiles:
+        return QuestionFiles(self.questions, self.format, self.beside, self.heldout, self.corpus)
 
     def open_searcher(self) -> Searcher:
         """What is searched; an index is made once a process. Raises ConfigError and DataError."""
-        if self.is_remote:  # a little less than the desk's own deadline, so that the agent is told what was wrong
+        if self.is_remote:  # a little less than a call's deadline, so that the agent is told what was wrong
             return RemoteSearcher(self.searcher, deadline_s=0.9 * self.calls.deadline_s)
         corpus = self.open().corpus
         with _OPENING:
-            return _searcher(corpus, self.encoder, self.index)
+            return open_searcher(corpus, self.encoder, self.index)
 
     # -------------------------------------------------------------------------------------------- tasks
 
@@ -166,7 +162,7 @@ class FileQA:
     def make(self) -> FileEnv:
         return FileEnv(self)
 
-    # -------------------------------------------------------------------------------------------- yardsticks
+    # -------------------------------------------------------------------------------------------- baselines
 
     def random_action(self, env: FileEnv, rng: np.random.Generator) -> str:
         """A search for any document's title (where there are any), or the answer of any question of the files."""
@@ -194,119 +190,6 @@ class FileQA:
                "closed": "no tool", "rag": f"one search for the question's words ({by}, {self.documents} found)",
                "gold": "handed the supporting documents"}[self.context]
         return f"File QA, {self.format}: {Path(self.questions).name or 'no file yet'}, {way}"
-
-
-# ------------------------------------------------------------------------------------------------ opened files
-
-
-@dataclass(frozen=True)
-class _Files:
-    """Which files; as in `FileQA`."""
-
-    questions: str
-    format: str
-    beside: str
-    heldout: str
-    corpus: str
-
-
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """What the files hold: questions with known answers, and documents."""
-
-    train: tuple[Question, ...]
-    heldout: tuple[Question, ...]
-    corpus: Corpus
-
-    @cached_property
-    def titles(self) -> tuple[str, ...]:
-        """Titles of documents, for whoever searches at random."""
-        return tuple(document.title for document in self.corpus.documents if document.title)
-
-
-def _check_files(files: _Files) -> None:
-    if not files.questions:
-        raise ConfigError("env.questions names no file; for HotpotQA, say --set env.questions=hotpot_train_v1.1.json")
-    for name in ("questions", "heldout", "beside", "corpus"):
-        path = getattr(files, name)
-        if path and path != OWN and not Path(path).is_file():
-            raise _no_file(name, path)
-
-
-def _no_file(name: str, path: str) -> ConfigError:
-    return ConfigError(f"env.{name}: there is no file {path!r} (looked for in {Path.cwd()}); fetch it, or name it where it "
-                       "is. The README, \"Questions from files\", says where the data sets are published")
-
-
-@lru_cache(maxsize=4)
-def _read(files: _Files) -> Opened:
-    _check_files(files)
-    sources = [(path, read_questions(path, files.format, beside=files.beside))
-               for path in (files.questions, files.heldout) if path]
-    origin: list[int] = []  # of every question: the number of its file
-
-    def all_questions() -> Iterator[Question]:
-        for number, (path, questions) in enumerate(sources):
-            for question in questions:
-                origin.append(number)
-                yield question
-            if number not in origin:
-                raise ConfigError(f"{path} holds no questions; expected the format {files.format}")
-
-    if files.corpus == OWN:
-        found, corpus = pooled(all_questions())
-        if not len(corpus):
-            raise ConfigError(f"the questions of {files.questions} come without paragraphs; name the documents to search "
-                              "in env.corpus")
-    else:
-        found = [without_paragraphs(question) for question in all_questions()]
-        corpus = Corpus(tuple(read_corpus(files.corpus)) if files.corpus else ())
-    by_title = title_ids(corpus)
-    splits: list[list[Question]] = [[] for _ in sources]
-    for number, question in zip(origin, found, strict=True):
-        if question.answers:
-            splits[number].append(resolved(question, corpus, by_title))
-    for (path, _), answered in zip(sources, splits):
-        if not answered:
-            raise ConfigError(f"no question of {path} has a known answer, so that nothing could be scored; name another file")
-    return Opened(tuple(splits[0]), tuple(splits[1]) if len(splits) > 1 else (), corpus)
-
-
-@lru_cache(maxsize=8)
-def _open(files: _Files, needs_support: str) -> Opened:
-    """`needs_support`: "gold" (all documents of every question must be known), "process" (those of some), or ""."""
-    opened = _read(files)
-    if needs_support:
-        questions = opened.train + opened.heldout
-        known = sum(bool(question.support) and len(question.support) >= question.hops for question in questions)
-        if known < (len(questions) if needs_support == "gold" else 1):
-            asks = "env.context = 'gold'" if needs_support == "gold" else "env.rewards.process"
-            raise ConfigError(f"{asks} needs the documents that support an answer, but only {known:,} of {len(questions):,} "
-                              f"questions have all of theirs in env.corpus = {files.corpus!r}; take env.corpus = 'contexts', "
-                              "or a corpus with their titles")
-    return opened
-
-
-@lru_cache(maxsize=2)
-def _searcher(corpus: Corpus, encoder: str, index: str) -> Searcher:
-    if not encoder:
-        return Bm25(corpus)
-    encode = _encode_named(encoder)
-    return Dense.load(index, corpus, encode, encoder=encoder) if index else Dense(corpus, encode, encoder=encoder)
-
-
-def _encode_named(name: str) -> Encode:
-    """"module:attribute" or "module:attribute(argument)", imported: an encoder needs a tensor library, which this room
-    does without."""
-    match = re.fullmatch(r"([\w.]+):(\w+)(?:\((.*)\))?", name)
-    if match is None:
-        raise ConfigError(f"env.encoder is 'module:attribute(argument)', such as workbench.encoder:encoder(MODEL); got {name!r}")
-    module, attribute, argument = match.groups()
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"env.encoder {name!r} cannot be imported: {error}") from error
-    return found if argument is None else found(argument)
 
 
 # ------------------------------------------------------------------------------------------------ one attempt

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workbench.types import Text
+from workbench.types import Message, Observation, Text
 
 SEPARATOR = "||"
 THINK_TAGS = ("<think>", "</think>")
@@ -77,6 +77,11 @@ def limit_notice(done: int, asked: int) -> list[Text]:
     if asked <= done:
         return []
     return [Text(f"Only {done} of {asked} moves were done; the limit is {done} per answer.\n", trusted=True)]
+
+
+def user_message(*parts: Text) -> Observation:
+    """An observation of one message."""
+    return Observation((Message("user", parts),))
 
 
 def _split(text: str, tags: Sequence[str], places: Sequence[int]) -> tuple[list[str], list[str]]:

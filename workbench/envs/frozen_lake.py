@@ -26,11 +26,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from workbench.envs import lake_solver, reasoning
-from workbench.envs.format import ParsedAction, format_action, limit_notice, parse_action, refusal
+from workbench.envs.format import format_action, user_message
+from workbench.envs.grid_game import GridEnv, check_settings
 from workbench.envs.splits import content_split
-from workbench.errors import ConfigError, EnvError
-from workbench.seeds import rng_at
-from workbench.types import Message, Observation, StepResult, Task, Text
+from workbench.types import Observation, Task, Text
+from workbench.types.errors import ConfigError, EnvError
+from workbench.types.seeds import rng_at
 
 MOVES = ("Left", "Down", "Right", "Up")  # neighbours in this ring are perpendicular
 PLAYER, ICE, HOLE, GOAL, PLAYER_IN_HOLE, PLAYER_ON_GOAL = "P", "_", "O", "G", "X", "√"
@@ -70,18 +71,13 @@ class FrozenLake:
     name: ClassVar[str] = "frozenlake"
 
     def __post_init__(self) -> None:
-        for field, low in (("size", 2), ("max_moves", 1), ("max_moves_per_action", 1), ("max_turns", 1)):
-            if getattr(self, field) < low:
-                raise ConfigError(f"FrozenLake.{field} must be at least {low}, got {getattr(self, field)!r}")
+        check_settings(self, "FrozenLake", {"size": (2, None), "max_moves": (1, None),
+                                            "max_moves_per_action": (1, None), "max_turns": (1, None)})
         if not 0 <= self.slip <= 1:
             raise ConfigError(f"FrozenLake.slip is a probability from 0 to 1, got {self.slip!r}")
         if not 0 <= self.hole_density <= 0.9:
             raise ConfigError(f"FrozenLake.hole_density must lie in 0 to 0.9, got {self.hole_density!r}; with more "
                               "holes hardly any map has a path")
-        if not float("-inf") < self.format_penalty <= 0:
-            raise ConfigError("FrozenLake.format_penalty is 0 or negative (more would pay for garbage), got "
-                              f"{self.format_penalty!r}")
-        reasoning.check_bonus("FrozenLake", self.reasoning_bonus, self.think)
 
     # -------------------------------------------------------------------------------------------- tasks
 
@@ -110,7 +106,7 @@ class FrozenLake:
     def make(self) -> FrozenLakeEnv:
         return FrozenLakeEnv(self)
 
-    # -------------------------------------------------------------------------------------------- yardsticks
+    # -------------------------------------------------------------------------------------------- baselines
 
     def random_action(self, env: FrozenLakeEnv, rng: np.random.Generator) -> str:
         """One move, uniformly at random."""
@@ -174,16 +170,16 @@ class FrozenLake:
         return format_action(moves, think=self.think, thought="plan")
 
 
-class FrozenLakeEnv:
-    """One attempt. Holds nothing but numbers and strings: picklable, and rebuilt by (family, task, dynamics_seed)."""
+class FrozenLakeEnv(GridEnv):
+    """One attempt."""
+
+    move_names = MOVES
+    reward_parts = ("goal", "format")
 
     def __init__(self, family: FrozenLake) -> None:
-        self.family = family
+        super().__init__(family)
         self.rows: tuple[str, ...] = ()
         self.position = (0, 0)
-        self.moves_used = 0
-        self.turns = 0
-        self.finished = True
         self.dynamics_seed = 0
 
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
@@ -192,28 +188,7 @@ class FrozenLakeEnv:
         self.rows = rows
         self.position = lake_solver.find(rows, PLAYER)
         self.moves_used, self.turns, self.finished, self.dynamics_seed = 0, 0, False, int(dynamics_seed)
-        return _user(Text(self.family.instructions, trusted=True), Text(self._state_words()))
-
-    def step(self, action_text: str) -> StepResult:
-        if self.finished:
-            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
-        self.turns += 1
-        parsed = parse_action(action_text, MOVES, think=self.family.think)
-        if not parsed.valid:
-            return self._refuse(parsed)
-        wanted = parsed.moves[: self.family.max_moves_per_action]
-        done = []
-        before = self.position
-        effective = False
-        for move in wanted:
-            effective |= self._move(MOVES.index(move))
-            done.append(move)
-            if self.finished:
-                break
-        goal = 1.0 if self._cell() == GOAL else 0.0
-        # Moves left over because the attempt ended need no word; those beyond the limit do.
-        notices = [] if self.finished else limit_notice(len(wanted), len(parsed.moves))
-        return self._result(notices, {"goal": goal, "format": 0.0}, done, effective, parsed, before)
+        return user_message(Text(self.family.instructions, trusted=True), Text(self._state_words()))
 
     # -------------------------------------------------------------------------------------------- optional parts
 
@@ -222,23 +197,23 @@ class FrozenLakeEnv:
         """Moves that a solver can still make, given the limits on moves and on answers."""
         per_answer = 1 if self.family.slip else self.family.max_moves_per_action
         turns_left = max(self.family.max_turns - self.turns, 0)
-        return min(self.family.max_moves - self.moves_used, turns_left * per_answer)
+        return min(self._moves_left(), turns_left * per_answer)
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that the future depends on, as JSON values."""
-        return {"grid": list(self.rows), "position": list(self.position), "moves_used": self.moves_used,
-                "turns": self.turns, "finished": self.finished, "dynamics_seed": self.dynamics_seed}
+        return {"grid": list(self.rows), "position": list(self.position), **self._counters(),
+                "dynamics_seed": self.dynamics_seed}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Go on from a snapshot of the same family, without a reset."""
         lake_solver.check_rows(tuple(snapshot["grid"]), self.family.size)
         self.rows, self.position = tuple(snapshot["grid"]), tuple(snapshot["position"])
-        self.moves_used, self.turns = snapshot["moves_used"], snapshot["turns"]
-        self.finished, self.dynamics_seed = snapshot["finished"], snapshot["dynamics_seed"]
+        self._set_counters(snapshot)
+        self.dynamics_seed = snapshot["dynamics_seed"]
 
     def state_key(self) -> str:
         """Names the state: two attempts with the same key face the same future chances."""
-        return f"{self.draw().replace(' ', '').replace(chr(10), '/')} {self.family.max_moves - self.moves_used}"
+        return f"{self.draw().replace(' ', '').replace(chr(10), '/')} {self._moves_left()}"
 
     def draw(self) -> str:
         """The grid as text: one character a cell, single spaces between, one line a row."""
@@ -249,53 +224,44 @@ class FrozenLakeEnv:
     def _cell(self) -> str:
         return self.rows[self.position[0]][self.position[1]]
 
-    def _move(self, intended: int) -> bool:
-        """Carry out one move, slip included. True if the player changed cells."""
-        row, column = self.position
+    def _position(self) -> tuple[int, int]:
+        return self.position
+
+    def _move(self, intended: int) -> dict[str, float]:
+        """Slips included."""
         direction = slipped(intended, self.family.slip, self.dynamics_seed, self.moves_used)
-        self.position = lake_solver.neighbour(self.family.size, row, column, direction)
+        self.position = lake_solver.neighbour(self.family.size, *self.position, direction)
         self.moves_used += 1
-        self.finished = self._cell() in (HOLE, GOAL) or self.moves_used >= self.family.max_moves
-        return self.position != (row, column)
+        self.finished = self._over() or self.moves_used >= self.family.max_moves
+        return {"goal": 1.0 if self._won() else 0.0}
 
-    def _refuse(self, parsed: ParsedAction) -> StepResult:
-        notices = refusal(parsed.complaint, parsed.quote, self.family.example)
-        return self._result(notices, {"goal": 0.0, "format": float(self.family.format_penalty)}, [], False, parsed,
-                            self.position)
+    def _price(self, count: int) -> dict[str, float]:
+        return {}
 
-    def _result(self, notices: Sequence[Text], parts: dict[str, float], done: list[str], effective: bool,
-                parsed: ParsedAction, before: tuple[int, int]) -> StepResult:
-        said = self._reasoning(parsed, before)
-        if self.family.reasoning_bonus:
-            parts = parts | {"reasoning": reasoning.payment(said, self.family.reasoning_bonus)}
-        reward = sum(parts.values())
-        terminated = self._cell() in (HOLE, GOAL)
-        texts = list(notices)
-        if self.family.show_rewards:
-            texts.append(Text(f"Reward: {reward:g}\n"))
-        info = {"success": self._cell() == GOAL, "moves": done, "effective": effective, "valid_format": parsed.valid,
-                "complaint": parsed.complaint, "asked_moves": len(parsed.moves), "state": self.draw(),
-                "position_before": list(before), "position": list(self.position),
-                "moves_left": self.family.max_moves - self.moves_used} | ({"reasoning": said} if said else {})
-        return StepResult(_user(*texts, Text(self._state_words())), reward, parts, terminated,
-                          self.finished and not terminated, info)
+    def _effective(self, positions: Sequence[tuple[int, int]]) -> bool:
+        """Whether the player changed cells, be it there and back."""
+        return any(before != after for before, after in zip(positions, positions[1:]))
 
-    def _reasoning(self, parsed: ParsedAction, before: tuple[int, int]) -> str:
-        """Whether the thought of a valid answer agrees with the state that it was thought in; "" where there is none.
-        """
-        if not self.family.think or not parsed.valid:
-            return ""
-        return reasoning.verdict(reasoning.lake_statements(parsed.thought, self.rows, before, MOVES))
+    def _won(self) -> bool:
+        return self._cell() == GOAL
+
+    def _over(self) -> bool:
+        return self._cell() in (HOLE, GOAL)
+
+    def _statements(self, thought: str, before: tuple[int, int]) -> list[bool]:
+        return reasoning.lake_statements(thought, self.rows, before, MOVES)
+
+    def _facts(self, before: tuple[int, int]) -> dict[str, Any]:
+        return {"state": self.draw(), "position_before": list(before), "position": list(self.position)}
 
     def _state_words(self) -> str:
-        left = self.family.max_moves - self.moves_used
         end = {HOLE: "You fell into a hole.", GOAL: "You reached the goal."}.get(self._cell())
         where = ""
         if self.family.coordinates:
             row, column = lake_solver.find(self.rows, GOAL)
             where = (f"You are in row {self.position[0] + 1}, column {self.position[1] + 1}; "
                      f"the goal is in row {row + 1}, column {column + 1}.\n")
-        return f"{self.draw()}\n{where}{end or f'Moves left: {left}'}"
+        return f"{self.draw()}\n{where}{end or f'Moves left: {self._moves_left()}'}"
 
 
 def slipped(intended: int, slip: float, dynamics_seed: int, move_index: int) -> int:
@@ -313,7 +279,3 @@ def task_from_grid(rows: Sequence[str], task_id: str = "frozenlake/drawn") -> Ta
     rows = tuple(row.replace(" ", "") for row in rows)
     lake_solver.check_rows(rows, len(rows))
     return Task(task_id, FrozenLake.name, 0, {"grid": list(rows)}, {"distance": lake_solver.distance(rows)})
-
-
-def _user(*parts: Text) -> Observation:
-    return Observation((Message("user", parts),))

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from workbench.errors import EnvError
+from workbench.types.errors import EnvError
 
 _DELTAS = ((0, -1), (1, 0), (0, 1), (-1, 0))
 _TIE = 1e-9

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from workbench.envs import lake_solver, sokoban_solver
-from workbench.errors import ConfigError
+from workbench.types.errors import ConfigError
 
 AGREES, DISAGREES, SILENT = "agrees", "disagrees", "not stated"
 MOST_WORDS = 1000

@@ -7,7 +7,7 @@ or in worker processes. Every call is answered exactly once by `poll`, by a valu
     InlineRunner   steps in the caller's own thread, at once: deterministic, for pure and fast environments
     ThreadRunner   one daemon thread per attempt: a slow environment holds nobody up, a hung one is given up at its
                    deadline
-    ProcessRunner  in `workbench.workers`: a hung environment is killed at its deadline, a dead one is run again
+    ProcessRunner  in `workbench.envs.workers`: a hung environment is killed at its deadline, a dead one is run again
 """
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from workbench.envs.base import Env, EnvFamily
-from workbench.errors import EnvError
 from workbench.types import Message, Observation, StepResult, Task, Text
+from workbench.types.errors import EnvError
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class ThreadRunner:
     """One daemon thread per attempt. `deadline_s` bounds each call by the wall clock.
 
     A thread cannot be killed: a hung call is answered with `timed_out=True` at its deadline and its thread abandoned
-    (it ends with the process). Code that may hang for ever belongs in worker processes (`workbench.workers`).
+    (it ends with the process). Code that may hang for ever belongs in worker processes (`workbench.envs.workers`).
     """
 
     def __init__(self, deadline_s: float = 30.0) -> None:

@@ -27,10 +27,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from workbench.envs import reasoning, sokoban_levels as levels, sokoban_solver as solver
-from workbench.envs.format import ParsedAction, format_action, limit_notice, parse_action, refusal
+from workbench.envs.format import format_action, user_message
+from workbench.envs.grid_game import GridEnv, check_settings
 from workbench.envs.splits import content_split
-from workbench.errors import ConfigError, EnvError
-from workbench.types import Message, Observation, StepResult, Task, Text
+from workbench.types import Observation, Task, Text
+from workbench.types.errors import ConfigError, EnvError
 
 MOVES = ("Up", "Down", "Left", "Right")
 OBSERVATIONS = ("grid", "coordinates", "both")
@@ -77,20 +78,12 @@ class Sokoban:
     solver_name: ClassVar[str] = "optimal"
 
     def __post_init__(self) -> None:
-        for field, low, high in (("size", 5, 9), ("boxes", 1, 2), ("min_solution", 1, self.max_solution),
-                                 ("max_solution", 1, 40), ("max_moves", 1, None), ("max_moves_per_action", 1, None),
-                                 ("max_turns", 1, None)):
-            value = getattr(self, field)
-            if value < low or high is not None and value > high:
-                upper = "" if high is None else f" and at most {high}"
-                raise ConfigError(f"Sokoban.{field} must be at least {low}{upper}, got {value!r}")
+        check_settings(self, "Sokoban", {
+            "size": (5, 9), "boxes": (1, 2), "min_solution": (1, self.max_solution), "max_solution": (1, 40),
+            "max_moves": (1, None), "max_moves_per_action": (1, None), "max_turns": (1, None)})
         if not 0 <= self.wall_density <= 0.4:
             raise ConfigError(f"Sokoban.wall_density must lie in 0 to 0.4, got {self.wall_density!r}; with more walls "
                               "hardly any floor is in one piece")
-        if not float("-inf") < self.format_penalty <= 0:
-            raise ConfigError("Sokoban.format_penalty is 0 or negative (more would pay for garbage), got "
-                              f"{self.format_penalty!r}")
-        reasoning.check_bonus("Sokoban", self.reasoning_bonus, self.think)
         if self.observation not in OBSERVATIONS:
             raise ConfigError(f"Sokoban.observation is one of {', '.join(OBSERVATIONS)}, got {self.observation!r}")
         if len(self.symbols) != 7 or len(set(self.symbols)) != 7 or any(not c.isprintable() or c.isspace()
@@ -134,7 +127,7 @@ class Sokoban:
     def make(self) -> SokobanEnv:
         return SokobanEnv(self)
 
-    # -------------------------------------------------------------------------------------------- yardsticks
+    # -------------------------------------------------------------------------------------------- baselines
 
     def random_action(self, env: SokobanEnv, rng: np.random.Generator) -> str:
         """Moves uniformly at random out of the four, as many as an answer may hold: the limit on answers then takes
@@ -178,61 +171,38 @@ class Sokoban:
         return format_action(moves, think=self.think, thought="plan")
 
 
-class SokobanEnv:
-    """One attempt. Holds nothing but numbers and strings: picklable, and rebuilt by (family, task, dynamics_seed)."""
+class SokobanEnv(GridEnv):
+    """One attempt."""
+
+    move_names = MOVES
+    reward_parts = ("moves", "boxes", "solved", "format")
 
     def __init__(self, family: Sokoban) -> None:
-        self.family = family
+        super().__init__(family)
         self.room: solver.Room = ()
         self.state: solver.State = (0, ())
-        self.moves_used = 0
-        self.turns = 0
-        self.finished = True
 
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
         self._open(task.payload["level"])
-        self.moves_used, self.turns, self.finished = 0, 0, self._solved()
+        self.moves_used, self.turns, self.finished = 0, 0, self._won()
         if self.finished:
             raise EnvError(f"task {task.id!r} is solved before the first move; give it a box that is off its target")
-        return _user(Text(self.family.instructions, trusted=True), Text(self._state_words()))
-
-    def step(self, action_text: str) -> StepResult:
-        if self.finished:
-            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
-        self.turns += 1
-        parsed = parse_action(action_text, MOVES, think=self.family.think)
-        if not parsed.valid:
-            notices = refusal(parsed.complaint, parsed.quote, self.family.example)
-            return self._result(notices, _parts(format=float(self.family.format_penalty)), [], False, parsed,
-                                self.state)
-        wanted = parsed.moves[: self.family.max_moves_per_action]
-        done, before, parts = [], self.state, _parts()
-        for move in wanted:
-            for part, paid in self._move(MOVES.index(move)).items():
-                parts[part] += paid
-            done.append(move)
-            if self.finished:
-                break
-        effective = self.state != before
-        notices = [] if self.finished else limit_notice(len(wanted), len(parsed.moves))
-        return self._result(notices, parts | {"moves": PER_MOVE * len(done)}, done, effective, parsed, before)
+        return user_message(Text(self.family.instructions, trusted=True), Text(self._state_words()))
 
     # -------------------------------------------------------------------------------------------- optional parts
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that the future depends on, as JSON values."""
-        return {"level": list(levels.draw(self.room, self.state)), "moves_used": self.moves_used, "turns": self.turns,
-                "finished": self.finished}
+        return {"level": list(levels.draw(self.room, self.state)), **self._counters()}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Go on from a snapshot of the same family, without a reset."""
         self._open(snapshot["level"])
-        self.moves_used, self.turns, self.finished = (
-            snapshot["moves_used"], snapshot["turns"], snapshot["finished"])
+        self._set_counters(snapshot)
 
     def state_key(self) -> str:
         """Names the state: two attempts with the same key have the same future."""
-        return f"{'/'.join(levels.draw(self.room, self.state))} {self.family.max_moves - self.moves_used}"
+        return f"{'/'.join(levels.draw(self.room, self.state))} {self._moves_left()}"
 
     def draw(self) -> str:
         """The grid as text: one symbol a cell, single spaces between, one line a row."""
@@ -258,52 +228,44 @@ class SokobanEnv:
                            f"box(es), got {size} x {size} with {boxes}; the task must come from a family of the same "
                            "kind")
 
-    def _solved(self) -> bool:
+    def _position(self) -> solver.State:
+        return self.state
+
+    def _won(self) -> bool:
         return self.state[1] == solver.targets_of(self.room)
+
+    def _over(self) -> bool:
+        return self._won()
 
     def _on_targets(self) -> int:
         return len(set(self.state[1]) & set(solver.targets_of(self.room)))
 
     def _move(self, move: int) -> dict[str, float]:
-        """Carry out one move; what it pays besides its price."""
         before = self._on_targets()
         self.state = solver.step(self.room, self.state, move)
         self.moves_used += 1
         change = self._on_targets() - before
-        self.finished = self._solved() or self.moves_used >= self.family.max_moves
+        self.finished = self._won() or self.moves_used >= self.family.max_moves
         return {"boxes": ONTO_TARGET if change > 0 else OFF_TARGET if change < 0 else 0.0,
-                "solved": ALL_ON_TARGETS if self._solved() else 0.0}
+                "solved": ALL_ON_TARGETS if self._won() else 0.0}
 
-    def _result(self, notices: Sequence[Text], parts: dict[str, float], done: list[str], effective: bool,
-                parsed: ParsedAction, before: solver.State) -> StepResult:
-        said = ""  # nothing is read in an answer that could not be
-        if self.family.think and parsed.valid:
-            said = reasoning.verdict(reasoning.sokoban_statements(parsed.thought, self.room, before, MOVES))
-        if self.family.reasoning_bonus:
-            parts = parts | {"reasoning": reasoning.payment(said, self.family.reasoning_bonus)}
-        reward = sum(parts.values())
-        solved = self._solved()
-        texts = list(notices)
-        if self.family.show_rewards:
-            texts.append(Text(f"Reward: {reward:g}\n"))
-        info = {"success": solved, "moves": done, "effective": effective, "valid_format": parsed.valid,
-                "complaint": parsed.complaint, "asked_moves": len(parsed.moves), "on_targets": self._on_targets(),
-                "state": self.family.state_for_people(levels.draw(self.room, self.state)),
-                "moves_left": self.family.max_moves - self.moves_used} | ({"reasoning": said} if said else {})
-        return StepResult(_user(*texts, Text(self._state_words())), reward, parts, solved,
-                          self.finished and not solved, info)
+    def _price(self, count: int) -> dict[str, float]:
+        return {"moves": PER_MOVE * count}
+
+    def _effective(self, positions: Sequence[solver.State]) -> bool:
+        """Whether anything stands elsewhere than before."""
+        return positions[-1] != positions[0]
+
+    def _statements(self, thought: str, before: solver.State) -> list[bool]:
+        return reasoning.sokoban_statements(thought, self.room, before, MOVES)
+
+    def _facts(self, before: solver.State) -> dict[str, Any]:
+        return {"on_targets": self._on_targets(),
+                "state": self.family.state_for_people(levels.draw(self.room, self.state))}
 
     def _state_words(self) -> str:
         shown = {"grid": [self.draw()], "coordinates": [self.places()], "both": [self.draw(), self.places()]}
-        end = f"Moves left: {self.family.max_moves - self.moves_used}"
-        if self._solved():
+        end = f"Moves left: {self._moves_left()}"
+        if self._won():
             end = "All boxes are on targets." if self.family.boxes > 1 else "The box is on the target."
         return "\n".join([*shown[self.family.observation], end])
-
-
-def _parts(**paid: float) -> dict[str, float]:
-    return {"moves": 0.0, "boxes": 0.0, "solved": 0.0, "format": 0.0} | paid
-
-
-def _user(*parts: Text) -> Observation:
-    return Observation((Message("user", parts),))

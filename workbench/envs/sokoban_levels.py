@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.envs.sokoban_solver import FLOOR, TARGET, WALL, Room, State, distance, distances, targets_of
-from workbench.errors import EnvError
-from workbench.seeds import rng_at
+from workbench.types.errors import EnvError
+from workbench.types.seeds import rng_at
 
 BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = "√", "X", "P", "S"
 STANDARD = WALL + FLOOR + TARGET + BOX_ON_TARGET + BOX + PLAYER + PLAYER_ON_TARGET  # RAGEN's order of symbols

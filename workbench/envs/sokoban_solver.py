@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from workbench.errors import EnvError
+from workbench.types.errors import EnvError
 
 WALL, FLOOR, TARGET = "#", "_", "O"
 Room = tuple[str, ...]

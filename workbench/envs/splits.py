@@ -10,9 +10,9 @@ import json
 from itertools import count as integers
 
 from workbench.envs.base import EnvFamily
-from workbench.errors import ConfigError
-from workbench.seeds import seed_of
 from workbench.types import Task
+from workbench.types.errors import ConfigError
+from workbench.types.seeds import seed_of
 
 SPLITS = ("train", "held-out")
 _HELD_OUT_SHARE = 5     # one problem in five is held out

@@ -1,6 +1,6 @@
 """The environment between a policy and its tools: a question, calls and their results, an answer.
 
-    turn   <tool_call>...</tool_call> ...   the calls run on the desk, side by side; one tool message answers each
+    turn   <tool_call>...</tool_call> ...   the calls are run side by side; one tool message answers each
            <answer>...</answer>             the attempt is over (terminated)
            neither                          what was wrong, in words; the turn is spent
 
@@ -25,16 +25,15 @@ from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from typing import Any
 
-from workbench.envs.format import refusal
-from workbench.errors import ConfigError, EnvError
-from workbench.qa.answers import exact_match, f1
-from workbench.tools.base import Tool, ToolResult, check_name, schema_of
-from workbench.tools.desk import ToolDesk, ToolLimits
-from workbench.tools.formats import FORMATS, BadCall, CallFormat, ParsedTurn, format_for
+from workbench.envs.answer_rewards import AnswerRewards
+from workbench.envs.qa.answers import exact_match, f1
+from workbench.envs.tool_replies import placed, remembered, replies_to
+from workbench.envs.tools.base import Tool, ToolResult, check_name, schema_of
+from workbench.envs.tools.executor import ToolExecutor, ToolLimits
+from workbench.envs.tools.formats import FORMATS, CallFormat, format_for
+from workbench.envs.tools.turns import ParsedTurn
 from workbench.types import Message, Observation, StepResult, Task, Text, ToolCall
-
-RULES = ("sum", "agent-r1")
-PAID_BY = ("em", "f1")
+from workbench.types.errors import ConfigError, EnvError
 
 
 @dataclass(frozen=True)
@@ -76,45 +75,6 @@ class CallSettings:
 
 
 @dataclass(frozen=True)
-class AnswerRewards:
-    """What is paid for, and how much.
-
-    answer          "em": 1 for an exact match, else 0; "f1": the F1 over words
-    format_penalty  for a turn that is not wholly in order
-    process         for each supporting document that a turn's calls bring for the first time
-    no_answer       where the turns run out without an answer
-    rule            "sum": the parts as above. "agent-r1": Eq. 6 of arXiv 2511.14460, all of it at the end: the exact
-                    match where every turn was in order and the last one an answer; else, whatever was answered,
-                    (answer in order + calls in order) / 2 - 1, each 0 or 1; so the values are -1, -0.5, 0 and 1
-    """
-
-    answer: str = "em"
-    format_penalty: float = -0.1
-    process: float = 0.0
-    no_answer: float = 0.0
-    rule: str = "sum"
-
-    def __post_init__(self) -> None:
-        if self.answer not in PAID_BY or self.rule not in RULES:
-            raise ConfigError(f"rewards.answer is {' or '.join(PAID_BY)} and rewards.rule {' or '.join(RULES)}; got "
-                              f"{self.answer!r} and {self.rule!r}")
-        if not -math.inf < self.format_penalty <= 0:
-            raise ConfigError(f"rewards.format_penalty is 0 or negative, got {self.format_penalty!r}; more would pay "
-                              "for garbage")
-        if not -math.inf < self.no_answer <= 0:
-            raise ConfigError(f"rewards.no_answer is 0 or negative, got {self.no_answer!r}; more would pay for silence")
-        if not 0 <= self.process < math.inf:
-            raise ConfigError(f"rewards.process is 0 or positive, got {self.process!r}")
-        if self.rule == "agent-r1":
-            plain = AnswerRewards()
-            idle = [name for name in ("answer", "format_penalty", "no_answer")
-                    if getattr(self, name) != getattr(plain, name)]
-            if idle:
-                raise ConfigError(f"rewards.{idle[0]} has no effect under rewards.rule = 'agent-r1', which pays exact "
-                                  "match and format by its own formula; leave it out")
-
-
-@dataclass(frozen=True)
 class _Attempt:
     """Where an attempt stands."""
 
@@ -147,7 +107,7 @@ class ToolEnv:
         self.format: CallFormat = format_for(calls.format, self.tools, think=calls.think)
         self.instructions = self.own_instructions if instructions is None else instructions
         self.opening = opening
-        self.desk: ToolDesk | None = None
+        self.executor: ToolExecutor | None = None
         self._attempt: _Attempt | None = None
 
     # -------------------------------------------------------------------------------------------- the contract
@@ -166,29 +126,31 @@ class ToolEnv:
         if attempt is None or attempt.finished:
             raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
         parsed = self.format.parse(action_text)
-        calls = tuple(replace(call, call_id=f"t{attempt.turn}c{index}") for index, call in _placed(parsed))
-        results = self.desk.run(calls) if calls else []
+        calls = tuple(replace(call, call_id=f"t{attempt.turn}c{index}") for index, call in placed(parsed))
+        results = self.executor.run(calls) if calls else []
         found = [each for result in results for each in _documents(result)]
         support = attempt.task.payload.get("support", ())
         new = [each for each in dict.fromkeys(found) if each in support and each not in attempt.paid]
         answered, turn = parsed.answer is not None, attempt.turn + 1
         finished = answered or turn >= self.max_turns
-        messages = () if answered else self._replies(parsed, calls, results)
-        parts = self._parts(parsed, results, len(new), finished)
+        messages = () if answered else replies_to(parsed, calls, results, turn=attempt.turn, past=attempt.past,
+                                                  example=self.example)
+        parts = self.rewards.parts(parsed, results, self.golds, new_documents=len(new), in_order=attempt.in_order,
+                                   finished=finished)
         info = self._info(parsed, calls, results, found, new, finished)
         self._attempt = replace(
             attempt, turn=turn, in_order=attempt.in_order and parsed.valid, finished=finished,
-            paid=(*attempt.paid, *new), past=attempt.past + self._remembered(calls, results),
+            paid=(*attempt.paid, *new), past=attempt.past + (remembered(calls, results) if self.calls.recall else ()),
             history=_digest(attempt.history, [message.text for message in messages] or [action_text]))
         return StepResult(Observation(messages), None if parts is None else sum(parts.values()), parts or {},
                           terminated=answered, truncated=finished and not answered, info=info, tool_calls=calls,
-                          if_cut=self._if_cut())
+                          if_cut={} if finished or not self.golds else self.rewards.if_cut(self._attempt.in_order))
 
     def close(self) -> None:
         """Give back what tools hold: worker processes and connections."""
-        if self.desk is not None:
-            self.desk.close()
-            self.desk = None
+        if self.executor is not None:
+            self.executor.close()
+            self.executor = None
 
     def state_key(self) -> str:
         """The question, and all that was replied so far: nothing else out there decides what a call brings."""
@@ -209,85 +171,14 @@ class ToolEnv:
 
     def _begin(self, attempt: _Attempt) -> None:
         self.close()
-        self.desk = ToolDesk(self.tools, self.calls.limits, attempt.task)
+        self.executor = ToolExecutor(self.tools, self.calls.limits, attempt.task)
         self._attempt = attempt
 
-    # -------------------------------------------------------------------------------------------- what is paid
-
-    def _parts(self, parsed: ParsedTurn, results: Sequence[ToolResult], new: int, finished: bool
-               ) -> dict[str, float] | None:
-        """The parts of this turn's reward; None where it is the last one and nobody knows the answer (law 5)."""
-        if finished and not self.golds:
-            return None
-        if self.rewards.rule == "agent-r1":
-            parts = self._equation_6(parsed) if finished else {"answer": 0.0, "format": 0.0}
-        else:
-            parts = {"answer": self._answer_value(parsed) if finished else 0.0,
-                     "format": 0.0 if parsed.valid else float(self.rewards.format_penalty)}
-        if self.rewards.process:
-            parts["process"] = float(self.rewards.process * new)
-        paid_by_tools = [result.reward for result in results if result.reward is not None]
-        if paid_by_tools:
-            parts["tool"] = float(sum(paid_by_tools))
-        return parts
-
-    def _equation_6(self, parsed: ParsedTurn) -> dict[str, float]:
-        answers = parsed.answer is not None
-        answer_in_order, calls_in_order = answers and parsed.valid, self._attempt.in_order and (answers or parsed.valid)
-        if answer_in_order and calls_in_order:
-            return {"answer": float(exact_match(parsed.answer, self.golds)), "format": 0.0}
-        return {"answer": 0.0, "format": (answer_in_order + calls_in_order) / 2 - 1.0}
-
-    def _if_cut(self) -> dict[str, float]:
-        """What is due for the missing answer, should the context be full before the turns run out: no way out of a
-        penalty."""
-        if self._attempt.finished or not self.golds:
-            return {}
-        if self.rewards.rule == "agent-r1":
-            return {"format": self._attempt.in_order / 2 - 1.0}
-        return {"answer": float(self.rewards.no_answer)} if self.rewards.no_answer else {}
-
-    def _answer_value(self, parsed: ParsedTurn) -> float:
-        if parsed.answer is None:
-            return float(self.rewards.no_answer)
-        measure = exact_match if self.rewards.answer == "em" else f1
-        return float(measure(parsed.answer, self.golds))
+    # -------------------------------------------------------------------------------------------- what is said
 
     @property
     def golds(self) -> tuple[str, ...]:
         return tuple(self._attempt.task.payload.get("answers", ()))
-
-    # -------------------------------------------------------------------------------------------- what is said
-
-    def _replies(self, parsed: ParsedTurn, calls: Sequence[ToolCall], results: Sequence[ToolResult]
-                 ) -> tuple[Message, ...]:
-        """One tool message for each call, in the order of the text; a user message for what else was wrong."""
-        replies: dict[int, Message] = {}
-        for (index, _), call, result in zip(_placed(parsed), calls, results, strict=True):
-            replies[index] = Message("tool", (Text(result.text),), call.name, call.call_id)
-        for bad in parsed.bad_calls:
-            replies[bad.index] = self._bad_call(bad)
-        messages = [replies[index] for index in sorted(replies)]
-        if self._attempt.past:
-            past = Text("\n".join(self._attempt.past))
-            messages.insert(0, Message("user", (Text("Before this you called:\n", trusted=True), past)))
-        if not replies:
-            return (*messages, Message("user", tuple(refusal(parsed.complaint, parsed.quote, self.example))))
-        if parsed.complaint and parsed.complaint not in {bad.complaint for bad in parsed.bad_calls}:
-            said = [Text(" It says: ", trusted=True), Text(parsed.quote)] if parsed.quote else []
-            messages.append(Message("user", (Text(parsed.complaint, trusted=True), *said)))
-        return tuple(messages)
-
-    def _bad_call(self, bad: BadCall) -> Message:
-        """It names tags, which some tokenizers have tokens for, in the place of a tool's output: untrusted like it."""
-        said = f" It says: {bad.quote}" if bad.quote else ""
-        return Message("tool", (Text(f"Error: {bad.complaint}{said}"),), None, f"t{self._attempt.turn}c{bad.index}")
-
-    def _remembered(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[str, ...]:
-        if not self.calls.recall:
-            return ()
-        return tuple(f"{call.name} {json.dumps(call.arguments, ensure_ascii=False)}\n{result.text}"
-                     for call, result in zip(calls, results, strict=True))
 
     def _info(self, parsed: ParsedTurn, calls: Sequence[ToolCall], results: Sequence[ToolResult], found: list[str],
               new: list[str], finished: bool) -> dict[str, Any]:
@@ -344,13 +235,6 @@ def _check(task: Task) -> None:
             for value in texts.values()):
         raise EnvError("the payload of a task with tools holds a question (text), answers and support (lists of text); "
                        f"task {task.id!r} has {dict(payload)}")
-
-
-def _placed(parsed: ParsedTurn) -> list[tuple[int, ToolCall]]:
-    """The calls with their places among all calls of the turn, the bad ones counted."""
-    bad = {each.index for each in parsed.bad_calls}
-    places = [index for index in range(len(parsed.calls) + len(bad)) if index not in bad]
-    return list(zip(places, parsed.calls, strict=True))
 
 
 def _documents(result: ToolResult) -> list[str]:

@@ -11,7 +11,7 @@ The same question can be put in four ways (`context`): with the tool; without an
 question's own words brings, as naive retrieval does; and beside all documents that it takes, which shows what reading
 alone is worth. The last three have one turn.
 
-Held-out tasks are about held-out worlds, of which no name occurs in training (`workbench.qa.worlds`).
+Held-out tasks are about held-out worlds, of which no name occurs in training (`workbench.envs.qa.worlds`).
 """
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from workbench.envs.tool_env import AnswerRewards, CallSettings, ToolEnv
-from workbench.errors import ConfigError, EnvError
-from workbench.qa.worlds import HELD_OUT_WORLDS, SHAPES, World, split_of_world, world
-from workbench.retrieval import Bm25
-from workbench.seeds import rng_at
-from workbench.tools.base import tools_named
-from workbench.tools.search import SearchTool, lines_of
+from workbench.envs.answer_rewards import AnswerRewards
+from workbench.envs.qa.worlds import HELD_OUT_WORLDS, SHAPES, World, split_of_world, world
+from workbench.envs.search import Bm25
+from workbench.envs.tool_env import CallSettings, ToolEnv
+from workbench.envs.tools.base import tools_named
+from workbench.envs.tools.search import SearchTool, lines_of
 from workbench.types import Task
+from workbench.types.errors import ConfigError, EnvError
+from workbench.types.seeds import rng_at
 
 CONTEXTS = ("search", "closed", "rag", "gold")
 TRAINING_WORLDS = 64   # that the tasks of training are about; held-out worlds come on top
@@ -43,7 +44,7 @@ _WORDS = {"search": "Search, then answer", "closed": "Answer", "rag": "Read, the
 class WorldQA:
     """A family of questions about invented worlds. The fields are its only configuration.
 
-    world       "plain" (one fact a subject) or "hard" (several: see `workbench.qa.worlds`)
+    world       "plain" (one fact a subject) or "hard" (several: see `workbench.envs.qa.worlds`)
     context     "search", "closed" (no tool), "rag" (one search for the question's own words, in the prompt) or "gold"
                 (all documents that it takes, in the prompt)
     documents   that one search brings
@@ -125,7 +126,7 @@ class WorldQA:
     def make(self) -> WorldEnv:
         return WorldEnv(self)
 
-    # -------------------------------------------------------------------------------------------- yardsticks
+    # -------------------------------------------------------------------------------------------- baselines
 
     def random_action(self, env: WorldEnv, rng: np.random.Generator) -> str:
         """A search for any name of the world, or any country as the answer."""

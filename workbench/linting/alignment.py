@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from workbench.findings import NOTE, Finding, Looked, Missing, Place
 from workbench.linting.attempts import FAULTS
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import Flat
 from workbench.linting.prefixes import token
 from workbench.linting.rule import Rule, Said
 from workbench.types import StopReason, Trajectory
+from workbench.types.findings import NOTE, Finding, Looked, Missing, Place
 
 AXES = {"T": "tokens", "N": "trajectories", "S": "segments", "K": "turns"}
 

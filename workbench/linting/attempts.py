@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workbench.findings import Place
 from workbench.types import Source, StopReason, Trajectory
+from workbench.types.findings import Place
 
 if TYPE_CHECKING:
-    from workbench.batch import Batch
+    from workbench.learn.batch import Batch
 
 FAULTS = (StopReason.ENV_ERROR, StopReason.ENV_TIMEOUT, StopReason.ENGINE_ERROR)
 

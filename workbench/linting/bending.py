@@ -15,11 +15,11 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from workbench.findings import ERROR, NOTE, Finding, Looked, Place
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Said
-from workbench.seeds import rng_at
 from workbench.types import Segment, Span
+from workbench.types.findings import ERROR, NOTE, Finding, Looked, Place
+from workbench.types.seeds import rng_at
 
 CLEAR = 0.01   # nats: far above the rounding of two float32 passes (logprobs differ by 1e-4), far below a wrong setting
 SHARE = 0.05   # of the tokens: rounding may put one at the edge of the nucleus on its other side, seldom

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from workbench.findings import ERROR, NOTE, Finding, Looked, Missing
 from workbench.linting.attempts import Attempts
 from workbench.linting.credit_oracle import (PER_ATTEMPT, PER_TURN, Expected, Facts, expected_credit, gives_its_own,
                                              kind_of, over)
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, Said
+from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing
 
 TERM_COLUMNS = ("weight", "entropy_weight", "kl_weight", "critic_weight")
 

@@ -1,6 +1,6 @@
 """Credit once more, by another hand: numpy and plain loops over attempts, turns and tokens, straight from the papers.
 
-It reads an algorithm's *settings* and calls none of its functions, nothing of `workbench.ops`, and nothing that a batch
+It reads an algorithm's *settings* and calls none of its functions, nothing of `workbench.learn.ops`, and nothing that a batch
 derives: a fault in those changes what training gets and leaves this as it is. Slow where it may be (a loop per token is
 a loop), since a step has only a few thousand sampled tokens.
 
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from workbench.findings import Missing
-from workbench.linting.filter_oracle import expected_kept, group_spread
 from workbench.linting.attempts import Attempts
+from workbench.linting.filter_oracle import expected_kept, group_spread
+from workbench.types.findings import Missing
 
 if TYPE_CHECKING:
-    from workbench.algorithms.base import Algorithm
+    from workbench.learn.algorithms.base import Algorithm
 
 STD_EPSILON = 1e-6     # beside a group's deviation: the published GRPO
 WHITEN_EPSILON = 1e-8  # inside the root of whitening: the published PPO implementations
@@ -82,7 +82,7 @@ class Scale:
 def kind_of(algorithm: Any) -> str | None:
     """The one of our algorithms whose credit it gives, by name; None: it has its own."""
     for cls in type(algorithm).__mro__:
-        if cls.__module__.startswith("workbench.algorithms.") and cls.__name__ in ESTIMATORS:
+        if cls.__module__.startswith("workbench.learn.algorithms.") and cls.__name__ in ESTIMATORS:
             return cls.__name__
         if OWN & vars(cls).keys():
             return None

@@ -1,6 +1,6 @@
 """What is at hand to check rollouts and credit with. Every field may be missing; a rule says which it wanted.
 
-Axis letters as in `workbench.batch`.
+Axis letters as in `workbench.learn.batch`.
 """
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from workbench.findings import Place
 from workbench.linting.flat import Flat, flatten
 from workbench.types import CreditTable, Group, Trajectory
+from workbench.types.findings import Place
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from workbench.algorithms.base import Algorithm, Credit
-    from workbench.batch import Batch
     from workbench.chat import ChatFormat
-    from workbench.collect import CollectConfig
-    from workbench.engines.journal import Exchange
+    from workbench.engines.recorder import Exchange
     from workbench.envs.base import EnvFamily
+    from workbench.learn.algorithms.base import Algorithm, Credit
+    from workbench.learn.batch import Batch
     from workbench.linting.attempts import Attempts
     from workbench.linting.raw import RawSequence
+    from workbench.rollouts.collect import CollectConfig
 
 
 class Update(NamedTuple):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workbench.findings import Place
 from workbench.types import Span, Trajectory
+from workbench.types.findings import Place
 
 if TYPE_CHECKING:
     from workbench.linting.evidence import Evidence

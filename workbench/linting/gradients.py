@@ -22,16 +22,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.algorithms.base import TERMS, Credit, needs_critic
-from workbench.batch import Batch
-from workbench.errors import ConfigError, DataError
-from workbench.findings import NOTE, Finding, Looked, Missing, Place
+from workbench.learn.algorithms.base import TERMS, Credit, needs_critic
+from workbench.learn.batch import Batch
 from workbench.linting.evidence import Evidence, Gradient, LearnerProbe
 from workbench.linting.rule import Rule, Said
-from workbench.seeds import rng_at
+from workbench.types.errors import ConfigError, DataError
+from workbench.types.findings import NOTE, Finding, Looked, Missing, Place
+from workbench.types.seeds import rng_at
 
 if TYPE_CHECKING:
-    from workbench.algorithms.base import Algorithm
+    from workbench.learn.algorithms.base import Algorithm
 
 # Relative to the norm of a parameter's gradient. Rounding, measured on the three shipped policies and on small random
 # models: up to 3e-6 in float32; 2.5e-2 where the forward pass has 8 bits. A bug is a part of the gradient.

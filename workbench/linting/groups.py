@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from workbench.findings import ERROR, NOTE, Finding, Looked, Missing, Place
 from workbench.linting.attempts import Attempts
 from workbench.linting.credit import columns_of
 from workbench.linting.credit_oracle import PER_ATTEMPT, kind_of
@@ -20,6 +19,7 @@ from workbench.linting.evidence import Evidence
 from workbench.linting.filter_oracle import group_spread
 from workbench.linting.rule import Rule, Said
 from workbench.types import Trajectory
+from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing, Place
 
 # ------------------------------------------------------------------------------------------------ R7
 

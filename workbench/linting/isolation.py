@@ -26,11 +26,11 @@ import numpy as np
 
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvAnswer, EnvRunner, InlineRunner
-from workbench.findings import NOTE, Finding, Looked, Missing, Place
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, Said
-from workbench.seeds import rng_at, seed_of
 from workbench.types import Observation, StepResult, Task
+from workbench.types.findings import NOTE, Finding, Looked, Missing, Place
+from workbench.types.seeds import rng_at, seed_of
 
 PLAYED = 4            # attempts that are played alone and among each other
 MOST_PARTS = 20_000   # objects of an environment that are looked at

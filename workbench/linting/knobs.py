@@ -19,20 +19,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.algorithms.base import Algorithm, Credit, LossInputs, needs_critic
-from workbench.algorithms.liveness import inert_settings
-from workbench.algorithms.masks import SETS
-from workbench.algorithms.policy_gradient import OBJECTIVES, PolicyGradient
-from workbench.batch import Batch
-from workbench.errors import ConfigError, DataError, WorkbenchError
-from workbench.findings import NOTE, Finding, Looked, Missing
+from workbench.learn.algorithms.base import Algorithm, Credit, LossInputs, needs_critic
+from workbench.learn.algorithms.liveness import inert_settings
+from workbench.learn.algorithms.masks import SETS
+from workbench.learn.algorithms.policy_gradient import OBJECTIVES, PolicyGradient
+from workbench.learn.batch import Batch
+from workbench.learn.ops.kl import ESTIMATORS
+from workbench.learn.ops.reduce import REDUCTIONS
 from workbench.linting.evidence import Evidence, LearnerProbe
 from workbench.linting.rule import Rule, Said
-from workbench.ops.kl import ESTIMATORS
-from workbench.ops.reduce import REDUCTIONS
-from workbench.seeds import rng_at
 from workbench.types import (Group, Message, Observation, Sampling, Segment, Source, Span, StopReason, Task, Trajectory,
                              Turn)
+from workbench.types.errors import ConfigError, DataError, WorkbenchError
+from workbench.types.findings import NOTE, Finding, Looked, Missing
+from workbench.types.seeds import rng_at
 
 Setting = tuple[str, ...]  # ("filter", "share")
 WORDS = {"reduction": REDUCTIONS, "objective": OBJECTIVES, "kl_estimator": ESTIMATORS, "kl_in": ("loss", "reward")}
@@ -349,7 +349,8 @@ def _attempt(task: int, number: int, ids: np.ndarray, spread: float) -> Trajecto
     spans = [Span(Source.PROMPT, 0, np.resize(ids, 4 + task % 2))]
     for turn in range(count):
         mine = words(1, 5)
-        spans += [Span(Source.POLICY, turn, mine, -rng.random(len(mine)), policy_version=0, sampling=Sampling()),
+        spans += [Span(Source.POLICY, turn, mine, -rng.random(len(mine)), policy_version=0, sampling=Sampling(),
+                       sampled=True),
                   Span(Source.ENV, turn, words(1, 4))]
     paid = rng.normal(size=count) * spread + (0.2 if spread else 0.2 / count)
     turns = tuple(Turn(k, "", reward=round(float(paid[k]), 6) if spread else 0.5 / count,

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from workbench.engines.gap import TRAINING_LIMITS
-from workbench.findings import ERROR, NOTE, Finding, Looked, Missing, Place
 from workbench.linting.bending import WHOLE, against_the_model, drawn_as_said, drawn_from_the_model
 from workbench.linting.evidence import Evidence, Update
 from workbench.linting.rule import Rule, Said
 from workbench.types import Sampling
+from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing, Place
 
 SURE = -1e-3         # a token less likely than this has a logprob that temperature or top-p visibly move
 ENOUGH = 16          # so many such tokens before "all of them are the same" means anything

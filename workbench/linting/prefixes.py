@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workbench.engines.journal import Exchange
-from workbench.findings import NOTE, Finding, Looked, Missing
+from workbench.engines.recorder import Exchange
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import ENV, POLICY, PROMPT, Flat
 from workbench.linting.rule import Rule, Said
+from workbench.types.findings import NOTE, Finding, Looked, Missing
 
 HISTORY = "the sampling settings (which history was asked for)"
 JOURNAL = "what the engine was asked and answered"

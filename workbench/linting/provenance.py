@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from workbench.engines.base import Completion
-from workbench.findings import ERROR, NOTE, Finding, Looked, Missing, Place
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import POLICY, SCAFFOLD, Flat
 from workbench.linting.prefixes import JOURNAL, Asked, asked, token
 from workbench.linting.rule import Rule, Said
 from workbench.types import Message, StopReason
+from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing, Place
 
 SOURCES = ("PROMPT", "SCAFFOLD", "POLICY", "ENV")
 AROUND = 16  # tokens that a template writes around a message, and once more: up to 6.5 over the families of the tests

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.dumps import RawSequence
-from workbench.findings import ERROR, NOTE, Finding, Looked, Missing
 from workbench.linting import raw_credit
 from workbench.linting.evidence import Evidence
 from workbench.linting.raw_credit import at, turns_of
 from workbench.linting.rule import Check, Said
+from workbench.types.dumps import RawSequence
+from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing
 
 __all__ = ["RAW_CHECKS", "RawSequence"]
 

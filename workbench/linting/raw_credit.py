@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from workbench.dumps import RawSequence
-from workbench.findings import ERROR, NOTE, Finding, Looked, Missing, Place
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Said
+from workbench.types.dumps import RawSequence
+from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing, Place
 
 SLACK = 1e-3      # of rewards and advantages: files round (verifiers to 4 decimals)
 COINCIDENCE = 30  # nats: two attempts drawn alike whose tokens had a probability below exp(-30) did not draw by chance

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from workbench.chat.dialect import REPLY_AFTER, REPLY_BEFORE, TOOLS_AFTER, TOOLS_BEFORE
-from workbench.errors import WorkbenchError
 from workbench.types import Message, Trajectory, Turn
+from workbench.types.errors import WorkbenchError
 
 if TYPE_CHECKING:
     from workbench.chat import ChatFormat

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from workbench.findings import NOTE, Finding, Looked, Missing
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import ENV, POLICY, PROMPT, SCAFFOLD, Flat
 from workbench.linting.reference import Piece, Reference, Refused, pieces_text
 from workbench.linting.rule import Rule, Said
 from workbench.types import Message, Trajectory
+from workbench.types.findings import NOTE, Finding, Looked, Missing
 
 
 def chosen(evidence: Evidence) -> list[int]:

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workbench.envs.base import EnvFamily
-from workbench.findings import NOTE, Finding, Looked, Missing
 from workbench.linting.evidence import Evidence
 from workbench.linting.isolation import Script, played_alone, unplayable
 from workbench.linting.rule import Rule, Said
 from workbench.types import StepResult, StopReason, Trajectory
+from workbench.types.findings import NOTE, Finding, Looked, Missing
 
 ENOUGH_S = 0.02       # of replaying in a step, after which no further attempt is begun: environments may be slow
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from workbench.findings import NOTE, Finding, Looked, Missing, Place
 from workbench.linting.attempts import Attempts, nan
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, Said
+from workbench.types.findings import NOTE, Finding, Looked, Missing, Place
 
 NEAR = 1e-6      # relative: parts are added up in another order, some environments round what they report
 DISTINCT = 3     # so many different totals that equal the outcome are no coincidence

@@ -4,8 +4,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from workbench.findings import ERROR, NOTE, SHOWN, Answer, Finding, LintReport, Looked, Missing
 from workbench.linting.evidence import Evidence
+from workbench.types.findings import ERROR, NOTE, SHOWN, Answer, Finding, LintReport, Looked, Missing
 
 Said = Finding | Looked | Missing
 Check = Callable[[Evidence], Iterable[Said]]

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from workbench.findings import NOTE, Finding, Looked, Missing, Place
 from workbench.linting.evidence import Evidence, RunClaims, StepFacts
 from workbench.linting.rule import Rule, Said
-from workbench.store import Run, step_folders
+from workbench.run.store import Run, step_folders
 from workbench.types import Group, Trajectory
+from workbench.types.findings import NOTE, Finding, Looked, Missing, Place
 
 CLOSE = 1e-9  # relative: metrics and their recomputation are sums of the same float64 numbers
 

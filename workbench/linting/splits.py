@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workbench.envs.splits import split_of
-from workbench.findings import Finding, Looked, Missing
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, Said
+from workbench.types.findings import Finding, Looked, Missing
 
 
 def _check(evidence: Evidence) -> Iterator[Said]:

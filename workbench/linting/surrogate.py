@@ -48,10 +48,10 @@ class Surrogate:
 def owns_its_loss(algorithm: Any) -> bool:
     """Whether its loss is its own: then only its author can say what it is to be."""
     for cls in type(algorithm).__mro__:
-        if cls.__module__ == "workbench.algorithms.policy_gradient" and cls.__name__ == "PolicyGradient":
+        if cls.__module__ == "workbench.learn.algorithms.policy_gradient" and cls.__name__ == "PolicyGradient":
             return False
         if {"loss", "_objective", "reduction_of", "value_loss"} & vars(cls).keys() and not (
-                cls.__module__ == "workbench.algorithms.ppo" and cls.__name__ == "PPO"):
+                cls.__module__ == "workbench.learn.algorithms.ppo" and cls.__name__ == "PPO"):
             return True
     return True
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.findings import LintReport
 from workbench.linting import (credit, gradients, groups, isolation, knobs, logprobs, render, replayed, rewards, runs,
                                splits, terms, tokens, updates)
 from workbench.linting.evidence import Evidence
 from workbench.linting.raw import RAW_CHECKS
 from workbench.linting.rule import Rule, check
+from workbench.types.findings import LintReport
 
 RULES: dict[str, Rule] = {
     rule.id: rule

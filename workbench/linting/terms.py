@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from workbench.findings import ERROR, NOTE, Finding, Looked, Missing
 from workbench.linting.attempts import FAULTS, Attempts
 from workbench.linting.credit import columns_of
 from workbench.linting.credit_oracle import CRITICS, gives_its_own, kind_of, over
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, Said
 from workbench.types import Source, StopReason
+from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing
 
 # term -> (column of its weights; without one it is the policy's), the switch that widens it
 TERMS: Mapping[str, tuple[str, str]] = {

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workbench.findings import ERROR, NOTE, Finding, Looked, Missing, Place
 from workbench.linting.alignment import R4
 from workbench.linting.credit_oracle import gives_its_own
 from workbench.linting.evidence import Evidence
@@ -18,6 +17,7 @@ from workbench.linting.flat import ENV, POLICY, PROMPT, Flat
 from workbench.linting.prefixes import JOURNAL, R1, asked
 from workbench.linting.provenance import R3
 from workbench.linting.rule import Rule, Said
+from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing, Place
 
 # Two attempts that draw by themselves say the same by chance with probability exp(sum of logprobs). Over a run of a
 # million steps, a false alarm of this bound is still a one-in-a-million event.

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from workbench.findings import ERROR, NOTE, Finding, Looked, Missing, Place
 from workbench.linting.credit import columns_of
 from workbench.linting.evidence import Evidence, Update
 from workbench.linting.rule import Rule, Said
 from workbench.linting.surrogate import Surrogate, owns_its_loss, recomputed
+from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing, Place
 
 # Numbers per token are float32 and were added up in float64: measured differences stay below 1e-7 of the sum of sizes
 # on a CPU. Another exponential may be off by a few units in the last place.

@@ -24,7 +24,7 @@ NEIGHBOURS = {"random": "random play", "solver": "solver"}
 
 
 def show_arms(table: Facts) -> View:
-    """You will see the neighbours before training, then one line per arm (mean over the training seeds with its 95 %
+    """You will see the baselines before training, then one line per arm (mean over the training seeds with its 95 %
     interval, lowest and highest seed, the paired difference over its own start, greedy play), the comparisons with
     their verdicts, and the checks that the plan asks for.
     """
@@ -81,7 +81,7 @@ def about(table: Facts) -> str:
 
 
 def arm_lines(table: Facts) -> list[list[str]]:
-    """Head, neighbours, arms."""
+    """Head, baselines, arms."""
     return [list(HEAD), *_start_lines(table), *(_arm_line(arm) for arm in table["arms"].values())]
 
 

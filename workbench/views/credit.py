@@ -3,7 +3,7 @@
     show_credit(groups, chat.token_texts, credited, before, attempt=2)     one estimator, one batch, one attempt in full
     show_estimators(groups, {"grpo": credited, "ppo": "needs value_T"})    the same batch under several estimators
 
-Pure functions of arrays: who computes them, and how, is the business of `cells/credit.py`.
+Pure functions of arrays: who computes them, and how, is the business of `notebook/credit.py`.
 
 Axis letters: N trajectories, all groups end to end · T tokens, all their segments end to end.
 """
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from workbench.errors import DataError
 from workbench.types import Group, Trajectory, View, trajectories_of
+from workbench.types.errors import DataError
 from workbench.views import markup as m
 from workbench.views import words
 from workbench.views.escape import visible

@@ -1,6 +1,6 @@
 """The credit editor: change a reward, an estimator or one of its settings, and see the credit of every token change.
 
-It knows no tensor library and no algorithm. Whoever opens it (`cells/credit.py`) hands over the settings there are and
+It knows no tensor library and no algorithm. Whoever opens it (`notebook/credit.py`) hands over the settings there are and
 a function `edit -> Outcome`, which calls what training calls. In JupyterLab it is made of widgets that live as long as
 the kernel does, and in an output of its own stands the picture as it was when the cell was run: hidden while the
 widgets are alive, there when the notebook is opened again without them. (In one output JupyterLab would prefer the
@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from workbench.errors import ConfigError, DataError
 from workbench.types import Group, Trajectory, View, trajectories_of
+from workbench.types.errors import ConfigError, DataError
 from workbench.views import words
 from workbench.views.credit import Credited, TokenTexts, failed_view, show_credit
 

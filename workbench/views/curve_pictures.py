@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from workbench.errors import WorkbenchError
+from workbench.types.errors import WorkbenchError
 from workbench.views.curves import SMOOTH, Curve
 from workbench.views.escape import visible
 

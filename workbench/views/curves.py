@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.errors import DataError
 from workbench.types import View
+from workbench.types.errors import DataError
 from workbench.views import markup as m
 from workbench.views import words
 from workbench.views.escape import visible

@@ -1,4 +1,4 @@
-"""Results with their neighbours: no success rate without its interval, random play, the untrained policy, the solver.
+"""Results with their baselines: no success rate without its interval, random play, the untrained policy, the solver.
 
     show_evaluation(report["rows"], report["paired"])     one evaluation
     show_demo(table)                                      the last evaluation of several seeds, and the verdict
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.errors import DataError
 from workbench.types import View
+from workbench.types.errors import DataError
 from workbench.views import markup as m
 from workbench.views import words
 from workbench.views.curves import NEIGHBOURS

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from workbench.dumps import Imported, RawSequence
-from workbench.errors import DataError
 from workbench.types import Observation, Segment, Source, Span, StopReason, Task, Trajectory, Turn, View
+from workbench.types.dumps import Imported, RawSequence
+from workbench.types.errors import DataError
 from workbench.views import markup as m
 from workbench.views import words
 from workbench.views.escape import capped, visible
@@ -103,7 +103,7 @@ def _drawable(sequences: Sequence[RawSequence]) -> tuple[Trajectory, np.ndarray,
         edges = [0, *(np.flatnonzero(np.diff(sampled)) + 1), len(ids)] if len(ids) else []
         for a, b in zip(edges, edges[1:]):
             spans.append(Span(Source.POLICY if sampled[a] else Source.ENV, sequence.number, np.maximum(ids[a:b], 0),
-                              logprobs[a:b] if sampled[a] else None))
+                              logprobs[a:b] if sampled[a] else None, sampled=bool(sampled[a])))
         segments.append(Segment(tuple(spans)))
         prompt_weight = _fitted(sequence.prompt_mask, len(prompt), 0)
         weights += [prompt_weight != 0, trained]

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from workbench.findings import ERROR, FINDING, NOT_CHECKED, PASSED, TOLD, Answer, Finding, LintReport
 from workbench.types import Trajectory, View
+from workbench.types.findings import ERROR, FINDING, NOT_CHECKED, PASSED, TOLD, Answer, Finding, LintReport
 from workbench.views import markup as m
 from workbench.views.escape import visible
 from workbench.views.markup import Html, tag

@@ -1,6 +1,6 @@
 """What each of the seven mask switches changes on one batch, beside the two groups that they belong to.
 
-Takes numbers and draws them; `cells/mask_switches.py` computes them, with the functions of training.
+Takes numbers and draws them; `notebook/mask_switches.py` computes them, with the functions of training.
 """
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from workbench.errors import DataError
+from workbench.types.errors import DataError
 
 
 def palette_png(pixels_YX: np.ndarray, palette: Sequence[str]) -> bytes:

@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from workbench.errors import ConfigError
 from workbench.types import View
+from workbench.types.errors import ConfigError
 from workbench.views import markup as m
 from workbench.views.escape import visible
 from workbench.views.markup import tag

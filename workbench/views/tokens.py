@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.errors import DataError
 from workbench.types import CreditTable, Segment, Source, Trajectory, View
+from workbench.types.errors import DataError
 from workbench.views import markup as m
 from workbench.views import words
 from workbench.views.escape import visible

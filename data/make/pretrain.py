@@ -1,0 +1,384 @@
+"""Make the tiny policies that ship with the project, and check that the shipped ones are what they say.
+
+    python -m data.make.pretrain frozenlake-tiny --out my-policy     # the whole recipe: tokenizer, weights, provenance
+    python -m data.make.pretrain frozenlake-tiny --check             # shipped: checksums, success, and the recipe again
+    python -m data.make.pretrain frozenlake-tiny --check --quick     # the same without running the recipe
+
+A recipe is supervised fine-tuning of a randomly initialised Qwen3-architecture model on the transcripts of an imperfect
+demonstrator (`demonstrations.py`) in fresh tasks of the *training* split: no held-out problem is ever set. (In passing one may be
+met: a move in a training level can lead to a board that a held-out task begins with. data/README.md says how often.) The
+token ids are those that `chat` builds for reinforcement learning too, so nothing is new to the policy when that begins.
+
+What is trained is what the demonstrator wrote, its end-of-turn included; never a prompt, a reply or a template's
+literal.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from workbench.chat import ChatFormat, Conversation
+from workbench.envs import PRESETS, tasks
+from workbench.envs.bandit import Bandit
+from workbench.envs.base import EnvFamily
+from workbench.envs.qa.worlds import SYLLABLES
+from workbench.envs.world_qa import WorldQA
+from data.make.demonstrations import (
+    BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, SokobanDemonstrator, any_arms,
+)
+from data.make.fine_tuning import FineTuning, fine_tune
+from data.make.search_demonstrator import SearchDemonstrator
+from data.make.shipped import CHECKSUMS, PROVENANCE, CheckReport, check_shipped, checksums, measure
+from data.make.tiny_tokenizer import build_tokenizer
+from workbench.run.writer import make_folder, write_file
+from workbench.types import Observation, Sampling, Task
+from workbench.types.errors import ConfigError
+from workbench.types.seeds import rng_at, seed_of
+
+QUESTIONS_A_WORLD = 16   # a world costs a few hundredths of a second to make
+FRESH_WORLDS = 1_000     # demonstrations are about worlds from this seed on: neither held out nor trained on later
+
+
+class Demonstrator(Protocol):
+    """Writes the text of one turn in the current state of an environment; a frozen dataclass."""
+
+    def action(self, env: Any, rng: np.random.Generator) -> str: ...
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """So many optimizer steps on the transcripts of one demonstrator.
+
+    `all_tokens` trains on prompts and replies too, not only on what the demonstrator wrote: whoever must copy names that
+    it has never seen learns that sooner from every place where a name comes again.
+    """
+
+    steps: int
+    demonstrator: Demonstrator
+    all_tokens: bool = False
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that a tiny policy is made from, apart from the seed.
+
+    `env`: a preset of `workbench.envs`, to demonstrate in. `config`: a preset of `workbench.training.config`, to evaluate in.
+    `lessons` follow each other in one run: first the skill, shown well, then the habits that rewards are to sort out.
+    `words` become single tokens even where demonstrations hardly use them; `syllables`, `json`: see `build_tokenizer`.
+    `contexts` are the shares of the transcripts in which a question is put otherwise than with tools on offer. `copying`
+    steps come before all lessons, on strings of random syllables that are repeated: see `copying_exercise`.
+    """
+
+    name: str
+    env: str
+    config: str
+    lessons: tuple[Lesson, ...]
+    tuning: FineTuning = FineTuning()
+    words: tuple[str, ...] = ()
+    syllables: tuple[str, ...] = ()
+    json: bool = False
+    contexts: tuple[tuple[str, float], ...] = ()
+    copying: int = 0
+    tokenizer_transcripts: int = 400
+    vocab_limit: int = 640
+    hidden: int = 128
+    layers: int = 3
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 32
+    intermediate: int = 384
+
+    @property
+    def steps(self) -> int:
+        return sum(lesson.steps for lesson in self.lessons)
+
+    def lesson_at(self, index: int) -> Lesson:
+        """The lesson that the step of problem number `index` belongs to; the last one from there on."""
+        step = index // self.tuning.batch
+        for lesson in self.lessons:
+            if step < lesson.steps:
+                return lesson
+            step -= lesson.steps
+        return self.lessons[-1]
+
+    def demonstrator_at(self, index: int) -> Demonstrator:
+        """Who plays problem number `index`."""
+        return self.lesson_at(index).demonstrator
+
+
+RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (
+    Recipe("frozenlake-tiny", "frozenlake-4x4", "frozenlake", words=("guess",), lessons=(
+        Lesson(700, LakeDemonstrator(guess=0.0, look=1.0, slip=0.0)),
+        Lesson(250, LakeDemonstrator()))),
+    Recipe("sokoban-tiny", "sokoban-6x6-coordinates", "sokoban", words=("guess", "stuck"), lessons=(
+        Lesson(900, SokobanDemonstrator(guess=0.1, slip=0.0)),
+        Lesson(250, SokobanDemonstrator()))),
+    Recipe("bandit-tiny", "bandit", "bandit", words=SAFE_NAMES + BOLD_NAMES, lessons=(
+        Lesson(1000, BanditDemonstrator()),)),
+    Recipe("search-tiny", "world-qa", "search", syllables=SYLLABLES, json=True, copying=100, tokenizer_transcripts=60,
+           contexts=(("closed", 0.03), ("rag", 0.04), ("gold", 0.05)), tuning=FineTuning(batch=16, fall=0.65), lessons=(
+               Lesson(520, SearchDemonstrator(early=0.02, stray=0.04, misread=0.0, slip=0.0)),
+               Lesson(180, SearchDemonstrator()))),
+)}
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe of a shipped policy. ConfigError with the known names otherwise."""
+    if name not in RECIPES:
+        raise ConfigError(f"no recipe for a policy {name!r}; known: {', '.join(RECIPES)}")
+    return RECIPES[name]
+
+
+# ------------------------------------------------------------------------------------------------ demonstrations
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """One demonstrated attempt: what the environment showed, and what the demonstrator wrote, in turn."""
+
+    observations: tuple[Observation, ...]
+    actions: tuple[str, ...]
+    success: bool
+
+
+def training_task(env: str, seed: int, index: int, contexts: Sequence[tuple[str, float]] = ()
+                  ) -> tuple[EnvFamily, Task]:
+    """Problem number `index`, of the training split, with the family that it is played in.
+
+    The bandit's names change from problem to problem, so that the policy learns to read them, not to recite a few; and so
+    do the worlds that questions are about, from one handful of questions to the next. `contexts`: as in Recipe.
+    """
+    family = PRESETS[env]
+    if isinstance(family, WorldQA):
+        drawn = rng_at(seed, "pretrain.context", index).random()
+        for context, share in contexts:
+            if 0 <= drawn < share:
+                family = replace(family, context=context)
+            drawn -= share
+        world = FRESH_WORLDS + seed_of(seed, "pretrain.world", index // QUESTIONS_A_WORLD) % 10 ** 9
+        return family, family.task_in(world, seed_of(seed, "pretrain.task", index))
+    if isinstance(family, Bandit):
+        names = any_arms(rng_at(seed, "pretrain.names", index))
+        family = replace(family, names=names, heldout_names=names)
+        return family, family.task(seed_of(seed, "pretrain.task", index))
+    return family, tasks(family, "train", 1, seed=seed_of(seed, "pretrain.task"), step=index)[0]
+
+
+def demonstrate(recipe: Recipe, seed: int, index: int) -> Transcript:
+    """Let the lesson's demonstrator play problem number `index`. A pure function of its arguments."""
+    family, task = training_task(recipe.env, seed, index, recipe.contexts)
+    env, rng = family.make(), rng_at(seed, "pretrain.demonstrator", recipe.env, index)
+    observations, actions, success = [env.reset(task, seed_of(seed, "pretrain.dynamics", index))], [], False
+    for _ in range(family.max_turns):
+        actions.append(recipe.demonstrator_at(index).action(env, rng))
+        result = env.step(actions[-1])
+        success = bool(result.info["success"])
+        if result.terminated or result.truncated:
+            break
+        observations.append(result.observation)
+    return Transcript(tuple(observations[:len(actions)]), tuple(actions), success)
+
+
+def encode(transcript: Transcript, chat: ChatFormat, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(token ids [T], True where the demonstrator wrote them [T]), built exactly as a rollout builds them."""
+    conversation = Conversation(chat, transcript.observations[0])
+    for turn, action in enumerate(transcript.actions):
+        if turn:
+            conversation.add_observation(transcript.observations[turn])
+        ids = np.array(tokenizer.encode(action, add_special_tokens=False) + [tokenizer.eos_token_id], np.int32)
+        # Zeros stand where a sampler's logprobs would: they mark the span as written here, and nobody reads them.
+        conversation.add_action(ids, np.zeros(len(ids), np.float32), finish="stop", policy_version=0,
+                                sampling=Sampling())
+    segment, = conversation.segments
+    return segment.token_ids, segment.eligible
+
+
+def example(recipe: Recipe, seed: int, index: int, chat: ChatFormat, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
+    """What number `index` of the whole run teaches: (token ids [T], True where they are trained [T])."""
+    number = index - recipe.copying * recipe.tuning.batch
+    if number < 0:
+        return copying_exercise(recipe, seed, index, tokenizer)
+    ids, written = encode(demonstrate(recipe, seed, number), chat, tokenizer)
+    return ids, np.ones_like(written) if recipe.lesson_at(number).all_tokens else written
+
+
+def copying_exercise(recipe: Recipe, seed: int, index: int, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
+    """A string of random syllables, said again and again; trained from the second time on.
+
+    The only way to foretell it is to look up what followed the same syllable before, which is what copying a name that
+    was never seen takes. From transcripts alone a tiny model learns that late: names are a few tokens among many.
+    """
+    rng = rng_at(seed, "pretrain.copying", index)
+    capitals = [syllable.capitalize() for syllable in recipe.syllables]
+    known = tokenizer.convert_tokens_to_ids([*recipe.syllables, *capitals])
+    once = rng.choice(known, size=int(rng.integers(12, 40))).astype(np.int32)
+    ids = np.concatenate([once, once, once])[:90]
+    return ids, np.arange(len(ids)) > len(once)
+
+
+def tokenizer_of(recipe: Recipe) -> Any:
+    """The recipe's tokenizer, trained on what its environment and demonstrator say: the same one for every seed."""
+    texts = []
+    for index in range(recipe.tokenizer_transcripts):
+        # One in so many, so that all lessons are heard.
+        transcript = demonstrate(recipe, 0, index * recipe.steps * recipe.tuning.batch // recipe.tokenizer_transcripts)
+        texts += [message.text for shown in transcript.observations for message in shown.messages]
+        texts += [json.dumps(schema) for shown in transcript.observations for schema in shown.tools]
+        texts += transcript.actions
+    return build_tokenizer(texts, vocab_size=recipe.vocab_limit, words=recipe.words, syllables=recipe.syllables,
+                           json=recipe.json)
+
+
+# ------------------------------------------------------------------------------------------------ making
+
+
+def new_model(recipe: Recipe, tokenizer: Any, seed: int) -> Any:
+    """A randomly initialised Qwen3-architecture causal LM in float32. The same seed gives the same weights."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=len(tokenizer), hidden_size=recipe.hidden, intermediate_size=recipe.intermediate,
+        num_hidden_layers=recipe.layers, num_attention_heads=recipe.heads, num_key_value_heads=recipe.kv_heads,
+        head_dim=recipe.head_dim, tie_word_embeddings=True, max_position_embeddings=2048,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(seed, "pretrain.weights", recipe.name))
+        return Qwen3ForCausalLM(config).float()
+
+
+def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: int = 512, steps: int | None = None,
+             say: Callable[[str], None] | None = None) -> Path:
+    """Run a recipe from nothing and write the policy into the folder `out`, which must not exist or be empty.
+
+    `seed` None: the one of the shipped policy (0). `num_tasks`: held-out tasks that the provenance reports success on;
+    0 leaves that out. `steps` shortens the recipe, for tests. Returns `out`. One thread, so that the result does not
+    depend on how sums are split; minutes of one core.
+    """
+    say = say or (lambda line: print(line, file=sys.stderr, flush=True))
+    recipe, out, seed = recipe_named(name), Path(out), seed or 0
+    if steps is not None:
+        recipe = replace(recipe, lessons=(replace(recipe.lessons[-1], steps=steps),))
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out} is not empty; choose another folder, a policy is never written over another")
+    began = time.process_time()
+    with _one_thread():
+        tokenizer = tokenizer_of(recipe)
+        chat = ChatFormat.from_tokenizer(tokenizer)
+        model = new_model(recipe, tokenizer, seed)
+        say(f"{name}: {sum(p.numel() for p in model.parameters()):,} weights, {len(tokenizer)} tokens, seed {seed}")
+        losses = fine_tune(model, lambda index: example(recipe, seed, index, chat, tokenizer),
+                           recipe.copying + recipe.steps, recipe.tuning, say=say)
+    cpu_seconds = time.process_time() - began
+    _save(model, tokenizer, out)
+    habits = range(recipe.steps * recipe.tuning.batch, recipe.steps * recipe.tuning.batch + 512)
+    provenance = {
+        "name": name, "seed": seed, "recipe": stated_recipe(recipe),
+        "demonstrations": recipe.steps * recipe.tuning.batch,
+        "demonstrator_success": float(np.mean([demonstrate(recipe, seed, index).success for index in habits])),
+        "last_loss": float(np.mean(losses[-20:])), "cpu_seconds": round(cpu_seconds, 1), "versions": _versions(),
+        "success": measure(out, recipe.config, num_tasks) if num_tasks else None,
+    }
+    write_file(out / PROVENANCE, (json.dumps(provenance, indent=1) + "\n").encode(), replace=True)
+    write_file(out / CHECKSUMS, checksums(out).encode(), replace=True)
+    return out
+
+
+def stated_recipe(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as JSON values, with the kind of each lesson's demonstrator. What came with the policies that call tools
+    is left out where a recipe does not use it: the others are stated as they were when they were made."""
+    unused = {"syllables": (), "json": False, "contexts": (), "copying": 0, "tokenizer_transcripts": 400}
+    tree = {key: value for key, value in asdict(recipe).items() if key not in unused or value != unused[key]}
+    for lesson, stated in zip(recipe.lessons, tree["lessons"]):
+        stated["demonstrator"] = {"kind": type(lesson.demonstrator).__name__, **stated["demonstrator"]}
+        if not stated["all_tokens"]:
+            del stated["all_tokens"]
+    return tree
+
+
+def _save(model: Any, tokenizer: Any, out: Path) -> None:
+    """Weights in bfloat16 safetensors, configuration and tokenizer, through the project's one writer."""
+    import torch
+
+    make_folder(out)
+    with tempfile.TemporaryDirectory() as scratch:
+        model.to(torch.bfloat16).save_pretrained(scratch)
+        tokenizer.save_pretrained(scratch)
+        for path in sorted(Path(scratch).iterdir()):
+            write_file(out / path.name, path.read_bytes(), replace=True)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Within it torch computes on one thread: the order of sums, hence the result, does not depend on the cores."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _versions() -> dict[str, str]:
+    import safetensors
+    import tokenizers
+    import torch
+    import transformers
+
+    return {"python": platform.python_version(), "machine": platform.machine(), "torch": torch.__version__,
+            "transformers": transformers.__version__, "tokenizers": tokenizers.__version__,
+            "safetensors": safetensors.__version__, "numpy": np.__version__}
+
+
+# ------------------------------------------------------------------------------------------------ checking
+
+
+def check(name: str, *, quick: bool = False, num_tasks: int = 512,
+          say: Callable[[str], None] | None = None) -> CheckReport:
+    """Does the shipped policy do what its provenance says, and does the recipe make such a policy again?
+
+    Compares checksums, then success on the held-out tasks, sampled and greedy, with what `provenance.json` states;
+    unless `quick`, runs the recipe anew with the shipped seed and compares its success too (minutes). See
+    `check_shipped` for what counts as reproduced.
+    """
+    recipe = recipe_named(name)
+
+    def remake(folder: Path) -> Path:
+        return pretrain(name, folder / name, num_tasks=0, say=say)
+
+    return check_shipped(name, recipe.config, num_tasks=num_tasks, remake=None if quick else remake)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m data.make.pretrain", description=__doc__.split("\n")[0])
+    parser.add_argument("name", choices=sorted(RECIPES))
+    parser.add_argument("--out", type=Path, help="folder to write (default: runs/policies/NAME)")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--check", action="store_true",
+                        help="check the shipped policy instead; exit 1 if it is not reproduced")
+    parser.add_argument("--quick", action="store_true", help="with --check: do not run the recipe anew")
+    chosen = parser.parse_args(arguments)
+    if chosen.check:
+        report = check(chosen.name, quick=chosen.quick)
+        print(report.text)
+        return 0 if report.passed else 1
+    print(pretrain(chosen.name, chosen.out or Path("runs/policies") / chosen.name, seed=chosen.seed))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

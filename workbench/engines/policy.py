@@ -1,0 +1,213 @@
+"""Load a policy: a causal language model and its tokenizer, checked to fit each other.
+
+    load_policy("frozenlake-tiny")           shipped in data/policies/ of this repository
+    load_policy("Qwen/Qwen3-0.6B")           any Hugging Face causal language model, by hub name
+    load_policy("./runs/lake/policy")        ... or by folder
+
+Shipped policies lie in `data/` beside the package, so they are there in a checkout or an editable install.
+Weights are read from safetensors only, and code that comes with a model is never run.
+"""
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from workbench.types.errors import PolicyError
+
+SHIPPED = Path(__file__).resolve().parents[2] / "data" / "policies"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# What a policy needs from a repository on the hub; subfolders and other formats of the same weights stay there.
+WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+UNWANTED = ["*/*", "consolidated*"]
+# What decides what a policy does, beside its weights: the names that transformers reads.
+DECIDING = ["config.json", "generation_config.json", "tokenizer*", "*.jinja", "vocab*", "merges.txt", "*.model",
+            "added_tokens.json", "special_tokens_map.json", "chat_template*"]
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """`name` as asked for; `fingerprint` is the SHA-256 of the weight files: the same weights have the same one.
+    `files`: name -> SHA-256 of all other files that decide what the policy does (`other_files`)."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    fingerprint: str
+    folder: Path
+    files: Mapping[str, str]
+
+
+def shipped_policies() -> list[str]:
+    """Names of the policies in data/policies, sorted; empty where the package was installed without its checkout."""
+    return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
+
+
+def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str = "cpu") -> Policy:
+    """Find, load and check a policy. Raises PolicyError saying what is wrong and what to do about it."""
+    if dtype not in DTYPES:
+        raise PolicyError(f"dtype is one of {', '.join(DTYPES)}, got {dtype!r}")
+    name = str(name_or_path)
+    folder = _find(name)
+    config = _read_json(folder / "config.json", name)
+    _check_files(folder, config, name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        with _no_loading_bar():
+            model, loading = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=DTYPES[dtype], trust_remote_code=False, use_safetensors=True, output_loading_info=True)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise PolicyError(
+            f"{name}: transformers could not load this as a causal language model (model_type "
+            f"{config.get('model_type')!r}): "
+            f"{error}. Check that the download is complete and that this version of transformers knows the architecture"
+        ) from error
+    if missing := sorted(loading["missing_keys"]):
+        raise PolicyError(f"{name}: the weight files lack {len(missing)} of the model's tensors "
+                          f"({', '.join(missing[:3])} ...), which "
+                          "would be filled with random numbers. Finish the download, or convert the checkpoint again")
+    _check_fit(model, tokenizer, name)
+    return Policy(name, model.to(device).eval(), tokenizer, fingerprint(folder), folder, other_files(folder))
+
+
+def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer alone, to read stored tokens without loading weights. Raises PolicyError like `load_policy`."""
+    return AutoTokenizer.from_pretrained(_find(str(name_or_path)), trust_remote_code=False)
+
+
+@contextmanager
+def _no_loading_bar() -> Iterator[None]:
+    """The files are here by now: a bar over tensors says nothing, and in a notebook it is saved for ever at 0 %."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
+def fingerprint(folder: str | Path) -> str:
+    """SHA-256 over the weight files of a policy's folder, names included, in name order."""
+    digest = sha256()
+    for path in sorted(Path(folder).glob("*.safetensors")):
+        digest.update(path.name.encode())
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def other_files(folder: str | Path) -> dict[str, str]:
+    """Name -> SHA-256 of the files of a policy's folder that its numbers and its tokens also depend on: architecture,
+    generation, tokenizer, templates. The statement of where it comes from is none of them."""
+    paths = {path for pattern in DECIDING for path in Path(folder).glob(pattern) if path.is_file()}
+    return {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted(paths)}
+
+
+def weights_fingerprint(weights: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 over tensors by name, type, shape and bytes: for weights that are in memory only."""
+    digest = sha256()
+    for name in sorted(weights):
+        tensor = weights[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------ finding
+
+
+def _find(name: str) -> Path:
+    """A folder as it stands, a shipped name, else a name on the hub: its snapshot folder, downloaded or cached."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if (SHIPPED / name / "config.json").is_file():
+        return SHIPPED / name
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or not name:
+        close = _close(path.name, _folders(path.parent)) or "."
+        raise PolicyError(f"no folder {name!r}{close} Give the folder that holds "
+                          f"config.json, a shipped policy ({', '.join(shipped_policies()) or 'none found'}) or a name "
+                          "on the hub")
+    return _download(name)
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download  # comes with transformers
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    shipped = shipped_policies()
+    known = f"Shipped policies: {', '.join(shipped) or 'none found beside the package'}{_close(name, shipped)}"
+    try:
+        return Path(snapshot_download(name, allow_patterns=WANTED, ignore_patterns=UNWANTED))
+    except LocalEntryNotFoundError as error:
+        offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+        why = "HF_HUB_OFFLINE is set" if offline else "the hub cannot be reached"
+        raise PolicyError(f"{name!r} is no shipped policy and not in the local cache, and {why}, so it cannot be "
+                          "downloaded. Connect (or unset HF_HUB_OFFLINE), or copy the model here and give its folder. "
+                          f"{known}") from error
+    except (HfHubHTTPError, HFValidationError) as error:
+        raise PolicyError(f"{name!r} is no shipped policy, and the hub does not hand it out ({type(error).__name__}): "
+                          f"check the spelling (owner/name); a gated model needs `hf auth login`. {known}") from error
+    except OSError as error:
+        raise PolicyError(f"{name!r} is no shipped policy and could not be downloaded ({error}): check network and "
+                          f"disk. {known}") from error
+
+
+def _folders(parent: Path) -> list[str]:
+    return sorted(p.name for p in parent.iterdir() if p.is_dir()) if parent.is_dir() else []
+
+
+def _close(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+# ------------------------------------------------------------------------------------------------ checking
+
+
+def _read_json(path: Path, name: str) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise PolicyError(f"{name}: {path.parent} holds no config.json, so it is not a model folder; "
+                          "give the folder that `save_pretrained` wrote") from error
+    except ValueError as error:
+        raise PolicyError(f"{name}: {path} is not valid JSON ({error}); the download or copy is damaged") from error
+
+
+def _check_files(folder: Path, config: Mapping[str, Any], name: str) -> None:
+    if "auto_map" in config:
+        raise PolicyError(f"{name}: this model brings its own Python code (auto_map in config.json), and code from a "
+                          "model is never run here (trust_remote_code is off). Use a model whose architecture is part "
+                          "of transformers")
+    if not any(folder.glob("*.safetensors")):
+        others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".gguf"))
+        found = ", ".join(others) or "none"
+        raise PolicyError(f"{name}: expected weights as *.safetensors in {folder}, found {found}. Pickled weights can "
+                          "run code when they are opened, so they are refused; convert them once with save_pretrained")
+
+
+def _check_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    rows = model.get_input_embeddings().weight.shape[0]
+    highest = max(tokenizer.get_vocab().values(), default=-1)
+    if highest >= rows:
+        raise PolicyError(f"{name}: the tokenizer knows ids up to {highest}, but the model has {rows} embeddings "
+                          f"(0..{rows - 1}): "
+                          "they do not belong together, or tokens were added without model.resize_token_embeddings")
+    if not tokenizer.chat_template:
+        raise PolicyError(f"{name}: the tokenizer has no chat template, so turns cannot be told apart. Use an "
+                          "instruction-tuned "
+                          "model, or put a chat_template.jinja into the folder")

@@ -1,0 +1,129 @@
+"""What FrozenLake and Sokoban have in common: an answer of several moves on a grid, within limits, and what is told.
+
+An answer that cannot be read does nothing and pays `format_penalty`. Of one that can, the first `max_moves_per_action`
+moves are carried out, until the attempt is over. A game says what a move does, what it pays, and how its state looks.
+"""
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from workbench.envs import reasoning
+from workbench.envs.format import ParsedAction, limit_notice, parse_action, refusal, user_message
+from workbench.types import StepResult, Text
+from workbench.types.errors import ConfigError, EnvError
+
+
+def check_settings(family: Any, kind: str, ranges: Mapping[str, tuple[int, int | None]]) -> None:
+    """Raise ConfigError for a field out of its range (least, most or None) and for what both games pay alike."""
+    for field, (low, high) in ranges.items():
+        value = getattr(family, field)
+        if value < low or high is not None and value > high:
+            upper = "" if high is None else f" and at most {high}"
+            raise ConfigError(f"{kind}.{field} must be at least {low}{upper}, got {value!r}")
+    if not float("-inf") < family.format_penalty <= 0:
+        raise ConfigError(f"{kind}.format_penalty is 0 or negative (more would pay for garbage), got "
+                          f"{family.format_penalty!r}")
+    reasoning.check_bonus(kind, family.reasoning_bonus, family.think)
+
+
+class GridEnv(ABC):
+    """One attempt. Holds nothing but numbers and strings: picklable, and rebuilt by (family, task, dynamics_seed)."""
+
+    move_names: ClassVar[tuple[str, ...]]
+    reward_parts: ClassVar[tuple[str, ...]]  # what a turn pays for, in the order in which it is added up
+
+    def __init__(self, family: Any) -> None:
+        self.family = family
+        self.moves_used = 0
+        self.turns = 0
+        self.finished = True
+
+    def step(self, action_text: str) -> StepResult:
+        if self.finished:
+            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
+        self.turns += 1
+        parsed = parse_action(action_text, self.move_names, think=self.family.think)
+        parts = dict.fromkeys(self.reward_parts, 0.0)
+        if not parsed.valid:
+            parts["format"] = float(self.family.format_penalty)
+            notices = refusal(parsed.complaint, parsed.quote, self.family.example)
+            return self._result(notices, parts, [], parsed, [self._position()])
+        wanted = parsed.moves[: self.family.max_moves_per_action]
+        done: list[str] = []
+        positions = [self._position()]
+        for move in wanted:
+            for part, paid in self._move(self.move_names.index(move)).items():
+                parts[part] += paid
+            done.append(move)
+            positions.append(self._position())
+            if self.finished:
+                break
+        # Moves left over because the attempt ended need no word; those beyond the limit do.
+        notices = [] if self.finished else limit_notice(len(wanted), len(parsed.moves))
+        return self._result(notices, parts | self._price(len(done)), done, parsed, positions)
+
+    def _result(self, notices: Sequence[Text], parts: dict[str, float], done: list[str], parsed: ParsedAction,
+                positions: Sequence[Any]) -> StepResult:
+        said = ""  # nothing is read in an answer that could not be
+        if self.family.think and parsed.valid:
+            said = reasoning.verdict(self._statements(parsed.thought, positions[0]))
+        if self.family.reasoning_bonus:
+            parts = parts | {"reasoning": reasoning.payment(said, self.family.reasoning_bonus)}
+        reward = sum(parts.values())
+        texts = list(notices)
+        if self.family.show_rewards:
+            texts.append(Text(f"Reward: {reward:g}\n"))
+        info = {"success": self._won(), "moves": done, "effective": self._effective(positions),
+                "valid_format": parsed.valid, "complaint": parsed.complaint, "asked_moves": len(parsed.moves),
+                **self._facts(positions[0]), "moves_left": self._moves_left()} | ({"reasoning": said} if said else {})
+        return StepResult(user_message(*texts, Text(self._state_words())), reward, parts, self._over(),
+                          self.finished and not self._over(), info)
+
+    def _moves_left(self) -> int:
+        return self.family.max_moves - self.moves_used
+
+    def _counters(self) -> dict[str, Any]:
+        """The part of a snapshot that both games have."""
+        return {"moves_used": self.moves_used, "turns": self.turns, "finished": self.finished}
+
+    def _set_counters(self, snapshot: Mapping[str, Any]) -> None:
+        self.moves_used, self.turns, self.finished = (snapshot[name] for name in ("moves_used", "turns", "finished"))
+
+    # -------------------------------------------------------------------------------------------- what a game says
+
+    @abstractmethod
+    def _position(self) -> Any:
+        """What moves change, as a value."""
+
+    @abstractmethod
+    def _move(self, move: int) -> Mapping[str, float]:
+        """Carry out one move, and set `finished` where it was the last one; what it pays, by part of the reward."""
+
+    @abstractmethod
+    def _price(self, count: int) -> Mapping[str, float]:
+        """What `count` moves cost, whatever they do."""
+
+    @abstractmethod
+    def _effective(self, positions: Sequence[Any]) -> bool:
+        """Whether the moves did anything, by the positions before them and after each of them."""
+
+    @abstractmethod
+    def _won(self) -> bool: ...
+
+    @abstractmethod
+    def _over(self) -> bool:
+        """Whether the game itself has ended, rather than its moves."""
+
+    @abstractmethod
+    def _statements(self, thought: str, before: Any) -> list[bool]:
+        """Which statements of a thought are true, in the position in which it was thought."""
+
+    @abstractmethod
+    def _facts(self, before: Any) -> dict[str, Any]:
+        """The game's own part of a turn's info."""
+
+    @abstractmethod
+    def _state_words(self) -> str:
+        """How the state is shown to the agent."""

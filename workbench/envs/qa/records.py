@@ -1,0 +1,233 @@
+"""Large files of records, one record in memory at a time, and complaints that name file, record and field.
+
+A file is a JSON list or a record a line, plain or gzipped; which of the two is told by its first character. The official
+training files are one JSON list of half a gigabyte, which `json.load` would hold twice over.
+"""
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from workbench.types.errors import DataError
+
+LONGEST_RECORD = 16_000_000  # characters; a question with its paragraphs has some ten thousand
+_PIECE = 1_000_000
+_SHOWN = 80
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record of a file: where it stands, and its fields. Asking for a field that is not as it should be raises
+    DataError, which says what was expected."""
+
+    path: Path
+    number: int                # from 1
+    fields: Mapping[str, Any]
+    id_field: str = "_id"
+    within: Record | None = None  # of what stands inside another: that one
+
+    def wrong(self, field: str, expected: str) -> DataError:
+        """The error for a field: expected this, found that."""
+        found = f"found {_shown(self.fields[field])}" if field in self.fields else (
+            f"it is missing (there are: {', '.join(map(str, self.fields)) or 'none'})")
+        known = (self.within or self).fields.get(self.id_field)
+        named = f" (id {known!r:.60})" if isinstance(known, (str, int)) else ""
+        return DataError(f"{self.path}, record {self.number}{named}, field {field!r}: expected {expected}; {found}")
+
+    def text(self, field: str, default: str | None = None, *, empty: bool = False) -> str:
+        """Text; where there is no such field (or it is null) the default, if there is one."""
+        value = self.fields.get(field)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, str) or not (empty or value.strip()):
+            raise self.wrong(field, "text" if empty else "text that is not empty")
+        return value
+
+    def texts(self, field: str, *, optional: bool = False) -> tuple[str, ...]:
+        """A list of texts."""
+        value = self.fields.get(field)
+        if value is None and optional:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise self.wrong(field, "a list of texts")
+        return tuple(value)
+
+    def pairs(self, field: str, second: type, expected: str) -> list[tuple[str, Any]]:
+        """A list of pairs of a text and a `second`."""
+        value = self.fields.get(field)
+        if not isinstance(value, list) or not all(
+                isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], second)
+                for pair in value):
+            raise self.wrong(field, expected)
+        return [(pair[0], pair[1]) for pair in value]
+
+    def objects(self, field: str, expected: str) -> list[Record]:
+        """A list of objects, each as a record of its own in this one's place."""
+        value = self.fields.get(field)
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            raise self.wrong(field, expected)
+        return [Record(self.path, self.number, each, self.id_field, self) for each in value]
+
+
+def records(path: Path | str, id_field: str = "_id") -> Iterator[Record]:
+    """The records of a JSON list or of JSON lines (empty lines are passed over), `.gz` or not, one at a time.
+
+    Raises DataError for a file that cannot be read, and for the first record that is no JSON object.
+    """
+    path, number = Path(path), 0
+    try:
+        with _opened(path) as stream:
+            start = stream.read(_PIECE)
+            whole = _list_items if start.lstrip()[:1] == "[" else _lines
+            for number, value in enumerate(whole(stream, start, path), start=1):
+                if not isinstance(value, dict):
+                    raise DataError(f"{path}, record {number}: expected a JSON object with fields, found {_shown(value)}")
+                yield Record(path, number, value, id_field)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: expected UTF-8, found the byte {error.object[error.start]:#04x} soon after record "
+                        f"{number}; is it in another encoding, or compressed?") from error
+
+
+def rows(path: Path | str) -> Iterator[tuple[int, list[str]]]:
+    """The lines of a tab-separated file with their numbers from 1, empty ones left out."""
+    path = Path(path)
+    with _opened(path) as stream:
+        for number, line in enumerate(_text_lines(stream, "", path), start=1):
+            if line.strip():
+                yield number, line.rstrip("\r\n").split("\t")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    try:
+        with (gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as raw:
+            yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: the compressed file is damaged or cut short ({error}); fetch it again") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _text_lines(stream: TextIO, start: str, path: Path) -> Iterator[str]:
+    """Lines at "\\n" only: a text may hold other line separators."""
+    text, more = start, True
+    while more or text:
+        *lines, text = text.split("\n")
+        yield from lines
+        if not more:
+            if text:
+                yield text
+            return
+        if len(text) > LONGEST_RECORD:
+            raise _endless(path, "a line")
+        piece = stream.read(_PIECE)
+        text, more = text + piece, bool(piece)
+
+
+def _lines(stream: TextIO, start: str, path: Path) -> Iterator[Any]:
+    for number, line in enumerate(_text_lines(stream, start, path), start=1):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{path}, line {number}: expected one JSON object a line, found {_shown(line)} "
+                                f"({error}); a file that ends in the middle was not fetched whole") from error
+
+
+def _list_items(stream: TextIO, start: str, path: Path) -> Iterator[Any]:
+    """The items of one JSON list, decoded as their text comes in."""
+    reading = _ListReading(stream, path, start, start.index("[") + 1)
+    while (mark := reading.next_mark()) != "]":
+        if reading.number:
+            if mark != ",":
+                raise DataError(f"{path}: expected a comma or the end of the list after record {reading.number}, found "
+                                f"{reading.shown if mark else 'the end of the file'}; was the file fetched whole?")
+            reading.place += 1
+            reading.next_mark()
+        yield reading.next_item()
+    reading.place += 1
+    if reading.next_mark():
+        raise DataError(f"{path}: expected nothing after the list of {reading.number} records, found {reading.shown}")
+
+
+@dataclass
+class _ListReading:
+    """How far the text of a list has been read and decoded."""
+
+    stream: TextIO
+    path: Path
+    text: str        # what was read and not given up yet
+    place: int       # in it, behind what was decoded
+    number: int = 0  # of the newest item
+
+    @property
+    def shown(self) -> str:
+        return _shown(self.text[self.place:self.place + _SHOWN])
+
+    def filled(self) -> bool:
+        """Read on; what was decoded is given up. False at the end of the file."""
+        piece = self.stream.read(_PIECE)
+        self.text, self.place = self.text[self.place:] + piece, 0
+        return bool(piece)
+
+    def next_mark(self) -> str:
+        """The next character that is no white space, "" at the end."""
+        while True:
+            while self.place < len(self.text) and self.text[self.place] in " \t\r\n":
+                self.place += 1
+            if self.place < len(self.text) or not self.filled():
+                return self.text[self.place:self.place + 1]
+
+    def next_item(self) -> Any:
+        """Decode one, reading on until it is whole."""
+        self.number += 1
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self.text, self.place)
+                broken = None
+            except (ValueError, RecursionError) as error:
+                broken = error
+            if broken is None and end < len(self.text):  # what ends with the text (a number, say) might go on
+                break
+            if broken is not None and not _is_cut(broken, self.text):
+                raise _no_json(self.path, self.number, self.text[self.place:self.place + _SHOWN], broken) from broken
+            if len(self.text) - self.place > LONGEST_RECORD:
+                raise _endless(self.path, f"record {self.number}")
+            taken = end - self.place if broken is None else 0
+            if not self.filled():
+                if broken is not None:
+                    raise _no_json(self.path, self.number, self.text[:_SHOWN], broken) from broken
+                end = taken
+                break
+        self.place = end
+        return value
+
+
+def _is_cut(error: Exception, text: str) -> bool:
+    """Whether decoding failed because the text ends, not for what is in it."""
+    return isinstance(error, json.JSONDecodeError) and (
+        error.pos >= len(text) - len("\\uD83D\\uDE00") or error.msg.startswith("Unterminated string"))
+
+
+def _no_json(path: Path, number: int, text: str, error: Exception) -> DataError:
+    return DataError(f"{path}, record {number}: expected JSON, found {_shown(text)} ({error}); was the file fetched "
+                     "whole?")
+
+
+def _endless(path: Path, what: str) -> DataError:
+    return DataError(f"{path}, {what}: more than {LONGEST_RECORD:,} characters and still not whole; expected a JSON list "
+                     "of records, or one record a line")
+
+
+def _shown(value: Any) -> str:
+    """What was found, in a few words."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+    return repr(text[:_SHOWN]) + (f"... ({len(text):,} characters)" if len(text) > _SHOWN else "")

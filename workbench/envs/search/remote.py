@@ -1,0 +1,171 @@
+"""A searcher somewhere else: one that `workbench retriever` serves, or any server that speaks the same JSON.
+
+What is asked and answered is on top of `server.py`; a result needs `text` (or `content`), the rest may be missing: without
+an `id` a document is known by its title. Everything about the other side is bounded: one deadline for the whole call
+(connecting, retries and a body that trickles in), and the bytes that are read. Whatever goes wrong is a SearchError with
+cause and cure, which the tool executor turns into words that an agent can act on.
+
+Nothing here is cached, and answers come by the wall clock: attempts that search remotely are addressed, not bit-exact.
+"""
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from workbench.envs.search.base import MOST_QUERY_CHARACTERS, Document, Hit
+from workbench.types.errors import ConfigError, SearchError
+
+KEY_VARIABLE = "WORKBENCH_RETRIEVER_KEY"  # a key in a config would be stored with every run
+_RETRIED = (502, 503, 504)
+_PAUSE_S = 0.05
+_PIECE = 65_536
+
+
+@dataclass(frozen=True)
+class RemoteSearcher:
+    """Asks the server at `url`. The key, if it wants one, is read from the environment: WORKBENCH_RETRIEVER_KEY.
+
+    deadline_s  of a whole search, in seconds of the wall clock
+    retries     of a connection that fails or breaks, and of an answer 502, 503 or 504, as long as there is time
+    most_bytes  of an answer
+    """
+
+    url: str
+    deadline_s: float = 5.0
+    retries: int = 2
+    most_bytes: int = 2_000_000
+
+    remote = True
+
+    def __post_init__(self) -> None:
+        parts = _split(self.url)
+        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment \
+                or parts.username is not None:
+            raise ConfigError(f"a retriever is named by http://HOST:PORT (or https, and a path in front of /search), got "
+                              f"{self.url!r}")
+        if not 0 < self.deadline_s < math.inf or self.retries < 0 or self.most_bytes < 1:
+            raise ConfigError(f"a retriever has a positive deadline, 0 or more retries and a positive bound of bytes, got "
+                              f"{self.deadline_s!r}, {self.retries!r} and {self.most_bytes!r}")
+
+    def search(self, query: str, k: int) -> list[Hit]:
+        """As in `Searcher`. Raises SearchError where there is no usable answer in time."""
+        asked = json.dumps({"query": query[:MOST_QUERY_CHARACTERS], "k": k}).encode()
+        return self._hits(self._ask("POST", "/search", asked), k)
+
+    def health(self) -> Mapping[str, Any]:
+        """What the server says of itself. Raises SearchError where it does not answer."""
+        return self._ask("GET", "/health", None)
+
+    def _ask(self, method: str, path: str, body: bytes | None) -> Mapping[str, Any]:
+        until, last = time.monotonic() + self.deadline_s, ""
+        for attempt in range(self.retries + 1):
+            try:
+                status, data = self._once(method, path, body, until)
+            except (OSError, http.client.HTTPException) as error:
+                last = str(error) or type(error).__name__
+            else:
+                if status not in _RETRIED:
+                    return self._value(status, data)
+                last = f"status {status}"
+            pause = _PAUSE_S * 2**attempt
+            if attempt == self.retries or time.monotonic() + pause >= until:
+                break
+            time.sleep(pause)
+        if time.monotonic() >= until - _PAUSE_S:
+            raise SearchError(f"{self.url} gave no whole answer within {self.deadline_s:g} s ({last}); is it overloaded?")
+        raise SearchError(f"{self.url} cannot be asked ({last}); is it running? workbench retriever --corpus FILE starts one")
+
+    def _once(self, method: str, path: str, body: bytes | None, until: float) -> tuple[int, bytes]:
+        parts = urlsplit(self.url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname, parts.port, timeout=max(until - time.monotonic(), 0.001))
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
+        if key := os.environ.get(KEY_VARIABLE):
+            headers["Authorization"] = f"Bearer {key}"
+        try:
+            connection.connect()
+            with _cut_at(connection.sock, until):
+                connection.request(method, parts.path.rstrip("/") + path, body, headers)
+                response = connection.getresponse()
+                data = bytearray()
+                while len(data) <= self.most_bytes and (piece := response.read1(_PIECE)):
+                    data += piece
+                announced = response.headers.get("Content-Length")
+                if time.monotonic() >= until or announced is not None and len(data) < min(int(announced), self.most_bytes):
+                    raise http.client.HTTPException("the connection ended in the middle of the answer")
+                return response.status, bytes(data)
+        except ValueError as error:  # a Content-Length that is no number
+            raise http.client.HTTPException(str(error)) from error
+        finally:
+            connection.close()
+
+    def _value(self, status: int, data: bytes) -> Mapping[str, Any]:
+        if len(data) > self.most_bytes:
+            raise SearchError(f"{self.url} answered with more than {self.most_bytes:,} bytes; ask for fewer or shorter "
+                              "documents")
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            value = None
+        if status in (401, 403):
+            raise SearchError(f"{self.url} wants another key (status {status}); put the one that it was started with into "
+                              f"the environment: {KEY_VARIABLE}")
+        if status != 200:
+            said = value.get("error") if isinstance(value, dict) else None
+            raise SearchError(f"{self.url} answered with status {status}"
+                              + (f": {said[:200]}" if isinstance(said, str) else "; is it a retriever?"))
+        if not isinstance(value, dict):
+            raise SearchError(f"{self.url} answered with {data[:60]!r}, expected a JSON object; is it a retriever?")
+        return value
+
+    def _hits(self, answer: Mapping[str, Any], k: int) -> list[Hit]:
+        results = answer.get("results")
+        if not isinstance(results, list):
+            raise SearchError(f"{self.url} answered without a list of 'results', but with {', '.join(map(str, answer))!r:.100}")
+        return [self._hit(number, entry) for number, entry in enumerate(results[:k])]
+
+    def _hit(self, number: int, entry: Any) -> Hit:
+        entry = entry if isinstance(entry, dict) else {}
+        title, text = entry.get("title", ""), entry.get("text", entry.get("content"))
+        name, score = entry.get("id", title), entry.get("score", -float(number))
+        if not isinstance(title, str) or not isinstance(text, str) or not isinstance(name, (str, int)) or \
+                isinstance(score, bool) or not isinstance(score, (int, float)):
+            raise SearchError(f"{self.url}, result {number}: expected id, title and text (texts) and score (a number), got "
+                              f"{str(entry)[:100]}")
+        return Hit(Document(str(name), title, text), float(score))
+
+
+def _split(url: Any) -> Any:
+    try:
+        parts = urlsplit(url)
+        parts.port  # raises for what is no number
+    except (ValueError, AttributeError, TypeError):
+        return None
+    return parts
+
+
+@contextmanager
+def _cut_at(sock: socket.socket, until: float) -> Iterator[None]:
+    """Break the connection at a time, whatever is going on in it: a time-out of a socket begins anew with every byte."""
+
+    def cut() -> None:
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(max(until - time.monotonic(), 0.0), cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -1,0 +1,171 @@
+"""A searcher behind HTTP: one index in one process, asked by many. JSON in, JSON out; standard library only.
+
+    POST /search   {"query": "who built the mill", "k": 3}          k may be missing; Content-Type: application/json
+                   {"results": [{"id": "309", "title": "Halcyon mill", "text": "...", "score": 3.88}, ...]}   best first
+    GET  /health   {"status": "ok", "searches": 17, ...what the server was told to say of its corpus}
+    otherwise      {"error": "what was expected, what came"} with status 400, 401, 404, 405, 411, 413 or 415
+
+Whoever can reach the port can read the corpus, so it listens on the loopback device unless there is a key, which every
+request then carries: `Authorization: Bearer KEY`. The content type is demanded because a page in a browser cannot send
+it to another origin without being allowed to, which nothing here does.
+"""
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from workbench.envs.search.base import MOST_QUERY_CHARACTERS, Searcher
+from workbench.types.errors import ConfigError
+
+MOST_K = 100
+MOST_BODY_BYTES = 32_000   # a query of 1,000 characters, however it is escaped
+IDLE_S = 30.0              # without a word, before a connection is given up
+SHORTEST_KEY = 12
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class RetrievalServer(ThreadingHTTPServer):
+    """Serves `searcher` on `host`:`port` (0: any free port) until `shutdown` or an exception; a thread a connection, one
+    search at a time. Raises ConfigError for a host that others can reach without a key, and for a port that is taken."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, searcher: Searcher, host: str = "127.0.0.1", port: int = 0, *, k: int = 5,
+                 key: str | None = None, about: Mapping[str, Any] | None = None) -> None:
+        if not 1 <= k <= MOST_K:
+            raise ConfigError(f"a retriever answers with 1 to {MOST_K} documents, got k = {k}")
+        if key is None and not is_loopback(host):
+            raise ConfigError(f"{host!r} can be reached from other machines, and whoever reaches it reads the corpus; "
+                              "give a key that every request must carry, or listen on 127.0.0.1")
+        if key is not None and (len(key) < SHORTEST_KEY or not key.isascii() or not key.isprintable() or " " in key):
+            raise ConfigError(f"a key is at least {SHORTEST_KEY} printable ASCII characters without spaces; got "
+                              f"{len(key)} characters")
+        self.searcher, self.k, self.key, self.about = searcher, k, key, dict(about or {})
+        self.searches = 0
+        self.lock = threading.Lock()
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror or error}; name another --port (0: "
+                              "any free one)") from error
+
+    @property
+    def url(self) -> str:
+        host, port = self.server_address[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def server_bind(self) -> None:
+        """Without the reverse look-up of the host's name, which may take seconds."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = self.server_address[:2]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away in the middle is no news; anything else is said on stderr by the base class."""
+        if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
+
+
+def serve(searcher: Searcher, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> None:
+    """Serve until the process is told to stop (see `RetrievalServer`)."""
+    with RetrievalServer(searcher, host, port, **settings) as server:
+        server.serve_forever(poll_interval=0.1)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "workbench-retriever", ""
+    timeout = IDLE_S
+    server: RetrievalServer
+
+    def do_GET(self) -> None:
+        if self._may_ask():
+            if self.path != "/health":
+                return self._answer(404 if self.path != "/search" else 405, _error(
+                    f"expected GET /health or POST /search, got GET {self.path[:80]}"))
+            self._answer(200, {"status": "ok", "searches": self.server.searches, **self.server.about})
+
+    def do_POST(self) -> None:
+        body = self._body()
+        if body is None or not self._may_ask():
+            return
+        if self.path != "/search":
+            return self._answer(404, _error(f"expected POST /search, got POST {self.path[:80]}"))
+        if self.headers.get_content_type() != "application/json":
+            return self._answer(415, _error("expected Content-Type: application/json"))
+        query, k = self._question(body)
+        if query is None:
+            return
+        with self.server.lock:
+            found = self.server.searcher.search(query, k)
+            self.server.searches += 1
+        self._answer(200, {"results": [{"id": hit.document.id, "title": hit.document.title, "text": hit.document.text,
+                                        "score": hit.score} for hit in found]})
+
+    def _body(self) -> bytes | None:
+        """The request's body; None where it was refused, and the connection with it: its rest was not read."""
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or len(length) > 12:
+            self.close_connection = True
+            return self._answer(411, _error("expected a Content-Length"))
+        if int(length) > MOST_BODY_BYTES:
+            self.close_connection = True
+            return self._answer(413, _error(f"expected at most {MOST_BODY_BYTES} bytes, got {int(length)}"))
+        return self.rfile.read(int(length))
+
+    def _may_ask(self) -> bool:
+        key = self.server.key
+        said = self.headers.get("Authorization", "")
+        if key is None or hmac.compare_digest(said.encode("utf-8", "replace"), f"Bearer {key}".encode()):
+            return True
+        self._answer(401, _error("expected the key that the server was started with, as Authorization: Bearer KEY"))
+        return False
+
+    def _question(self, body: bytes) -> tuple[str | None, int]:
+        try:
+            asked = json.loads(body)
+        except (ValueError, RecursionError):
+            asked = None
+        query, k = (asked.get("query"), asked.get("k", self.server.k)) if isinstance(asked, dict) else (None, None)
+        if not isinstance(query, str) or len(query) > MOST_QUERY_CHARACTERS:
+            self._answer(400, _error(f'expected {{"query": text of at most {MOST_QUERY_CHARACTERS} characters, "k": number}}'))
+            return None, 0
+        if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= MOST_K:
+            self._answer(400, _error(f"expected k from 1 to {MOST_K}, a whole number"))
+            return None, 0
+        return query, k
+
+    def _answer(self, status: int, value: Mapping[str, Any]) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nothing: queries are the users' own."""
+
+
+def _error(words: str) -> dict[str, str]:
+    return {"error": words}

@@ -1,0 +1,109 @@
+"""What is wrong with arguments that do not fit a tool's schema, and what they are in Python where they do.
+
+Arguments come from a policy, so nothing that they hold raises: `mismatches` says in plain words what was expected and
+what came. Nothing is converted on the way: "3" and true are no integer. JSON has one kind of number, so 3.0 is an
+integer where one is expected, as the standard says, and is handed over as one.
+
+Schemas may come from elsewhere, so what could run away is shown to the agent and left to the tool to check: patterns
+(backtracking) and `uniqueItems` (quadratic).
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from workbench.envs.tools.schema import hints_of, schema_of_type, shown
+
+if TYPE_CHECKING:  # imported where something is checked: with Jupyter's packages around it takes a second
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
+
+MOST_COMPLAINTS = 5     # of one call
+
+_WORDS = {"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false",
+          "null": "null", "object": "an object", "array": "a list"}
+_RUNAWAY = ("pattern", "patternProperties", "uniqueItems")
+
+
+def from_json(hint: Any, value: Any) -> Any:
+    """A checked argument as its annotation says: members of an Enum, instances of a dataclass, 3.0 as 3 for an int."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return from_json(inner[0], value)
+    if origin in (typing.Union, types.UnionType):
+        fitting = (option for option in inner if not mismatches(validator_of(schema_of_type(option, "")), value))
+        return from_json(next(fitting, None), value)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(value)
+    if hint is int and isinstance(value, float):
+        return int(value)
+    if origin in (list, Sequence) and inner and isinstance(value, list):
+        return [from_json(inner[0], item) for item in value]
+    if origin in (dict, Mapping) and inner and isinstance(value, dict):
+        return {name: from_json(inner[1], item) for name, item in value.items()}
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        hints = hints_of(hint)
+        return hint(**{name: from_json(hints[name], item) for name, item in value.items()})
+    return value
+
+
+def validator_of(parameters: Mapping[str, Any]) -> Draft202012Validator:
+    """What checks arguments: the schema without what could run away on them."""
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(_bounded(dict(parameters)))
+
+
+def _bounded(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_bounded(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    # What is called like that in "properties" is an argument's name, not a rule.
+    names = {name: {key: _bounded(item) for key, item in schema[name].items()}
+             for name in ("properties", "$defs") if isinstance(schema.get(name), dict)}
+    left_out = (*_RUNAWAY, "additionalProperties") if "patternProperties" in schema else _RUNAWAY
+    return {name: names.get(name, value if name in ("enum", "const", "default") else _bounded(value))
+            for name, value in schema.items() if name not in left_out}
+
+
+def mismatches(validator: Draft202012Validator, arguments: Any) -> str:
+    """"" where the arguments fit, else what was expected and what came, a sentence each; never raises."""
+    try:
+        errors = sorted(validator.iter_errors(arguments), key=lambda error: [str(part) for part in error.path])
+    except RecursionError:
+        return "The arguments could not be checked: the tool's schema refers to itself without end."
+    sentences = list(dict.fromkeys(_sentence(error) for error in errors))
+    more = len(sentences) - MOST_COMPLAINTS
+    return " ".join([*sentences[:MOST_COMPLAINTS], *([f"And {more} more."] if more > 0 else [])])
+
+
+def _sentence(error: ValidationError) -> str:
+    place = ".".join(str(part) for part in error.path)
+    of, came, rule = f'"{shown(place)}"' if place else "the arguments", shown(error.instance), error.validator_value
+    if error.validator == "required":
+        missing = [name for name in rule if name not in error.instance]
+        return f"Missing{f' in {of}' if place else ''}: {', '.join(missing)}."
+    if error.validator == "additionalProperties" and rule is False:
+        known = list(error.schema.get("properties", {}))
+        extra = [shown(name) for name in error.instance if name not in known]
+        return (f"Not {'there' if place else 'an argument'}: {', '.join(extra[:MOST_COMPLAINTS])}. "
+                f"There {'is' if len(known) == 1 else 'are'}: {', '.join(known) or 'none'}.")
+    if error.validator == "type":
+        wanted = [rule] if isinstance(rule, str) else rule
+        return f"Expected {' or '.join(_WORDS.get(kind, kind) for kind in wanted)} for {of}, got {came}."
+    if error.validator == "enum":
+        return f"Expected one of {', '.join(shown(json.dumps(value)) for value in rule[:20])} for {of}, got {came}."
+    if error.validator in ("anyOf", "oneOf"):
+        return f"Expected {' or '.join(map(_kind, rule))} for {of}, got {came}."
+    return f"{of[0].upper()}{of[1:]} breaks the rule {error.validator}: {shown(rule)}; got {came}."
+
+
+def _kind(option: Any) -> str:
+    named = option.get("type") if isinstance(option, Mapping) else None
+    return _WORDS.get(named, shown(option)) if isinstance(named, str) else shown(option)

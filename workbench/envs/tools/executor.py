@@ -1,0 +1,227 @@
+"""Where an environment hands in the calls of one turn, and gets back one result each, in the same order.
+
+Nothing that a tool does is raised: whatever goes wrong is a `ToolResult` with the kind of failure and a text that the
+agent can act on. Trusted tools run in the caller's thread, one after the other, so that they are bit-exact (law 8); all
+others run side by side in worker processes, and one that misses its deadline is killed.
+"""
+from __future__ import annotations
+
+import itertools
+import json
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.envs.tools.base import Tool, ToolResult, refusal_of
+from workbench.envs.tools.handover import ToolRecipe, describe_tool
+from workbench.envs.tools.results import as_result, from_json, most_content, raised
+from workbench.envs.tools.shared_workers import Owner, ToolWorkers, shared_workers
+from workbench.envs.workers.values import describe_task
+from workbench.envs.workers.worker import START_S, Worker, WorkerAnswer, WorkerCall, WorkerFailure
+from workbench.types import Task, ToolCall
+from workbench.types.canonical_json import plain
+from workbench.types.errors import StoreError, ToolError
+
+WAIT_S = 0.02      # how often to ask for a worker, where all are busy for others
+_NUMBERS = itertools.count()
+
+
+@dataclass(frozen=True)
+class ToolLimits:
+    """What one call may take.
+
+    deadline_s   seconds of the wall clock, from when the call begins
+    most_bytes   of its text (UTF-8); the rest is cut, with a mark
+    most_calls   in one turn; the rest is not run
+    workers      calls at work at once in worker processes, for all executors of this process together
+    open_s       seconds in which a tool must be ready for its first call in a worker: its module, its constructor
+    most_memory  bytes of address space that a call may take on top of what its worker has
+    """
+
+    deadline_s: float = 5.0
+    most_bytes: int = 2000
+    most_calls: int = 4
+    workers: int = 2
+    open_s: float = 30.0
+    most_memory: int = 2 << 30
+
+    def __post_init__(self) -> None:
+        for name in ("deadline_s", "open_s"):
+            if not getattr(self, name) > 0:
+                raise ToolError(f"{name} is a positive number of seconds, got {getattr(self, name)!r}")
+        for name in ("most_bytes", "most_calls", "workers", "most_memory"):
+            if getattr(self, name) < 1:
+                raise ToolError(f"{name} is at least 1, got {getattr(self, name)!r}")
+
+
+class ToolExecutor:
+    """The tools of one attempt, and how they are run. Used by one thread at a time; `close` it when the attempt is over.
+
+    `task`: the attempt's; tools with state, and those that ask for the task, are made for it: trusted ones here, others
+    where they run. Raises ToolError where two tools have one name, and for a tool that is neither trusted nor can be
+    imported by a worker process.
+    """
+
+    def __init__(self, tools: Sequence[Tool], limits: ToolLimits = ToolLimits(), task: Task | None = None) -> None:
+        names = [tool.name for tool in tools]
+        if len(set(names)) < len(names):
+            raise ToolError(f"every tool of an executor has a name of its own, got {', '.join(names)}")
+        self.limits, self.number = limits, next(_NUMBERS)
+        self._described = {tool.name: describe_tool(tool) for tool in tools if not tool.trusted}
+        self._task = None if task is None else describe_task(task)
+        self.tools: dict[str, Tool] = {
+            tool.name: tool.for_attempt(task) if tool.trusted and task is not None else tool for tool in tools}
+        self._release = weakref.finalize(self, _release, self.number)
+
+    def run(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
+        """One result for each call, in the order of the calls."""
+        results: dict[int, ToolResult] = {}
+        waiting: list[_WaitingCall] = []
+        for index, call in enumerate(calls):
+            if index >= self.limits.most_calls:
+                results[index] = ToolResult(f"Error: not run: {len(calls)} calls in one turn, and at most "
+                                            f"{self.limits.most_calls} are taken.", error="too_many")
+            elif call.name not in self._described:
+                results[index] = self._run_here(call)
+            else:
+                try:
+                    waiting.append(self._waiting_call(index, call))
+                except StoreError as error:
+                    results[index] = ToolResult(f"Error: {error}", error="bad_arguments")
+        if waiting:
+            results |= ToolTurn(shared_workers(), self.limits, waiting).run()
+        return [results[index] for index in range(len(calls))]
+
+    def close(self) -> None:
+        """The attempt is over: workers that hold state of its tools are killed. May be called again."""
+        self._release()
+        self._release = weakref.finalize(self, _release, self.number)
+
+    def _run_here(self, call: ToolCall) -> ToolResult:
+        if refused := refusal_of(call, self.tools):
+            return refused
+        try:
+            return as_result(self.tools[call.name].call(call.arguments), self.limits.most_bytes)
+        except (Exception, SystemExit) as error:  # a tool may raise anything (law 10); Ctrl-C is the user's
+            return raised(call.name, error, self.limits.most_bytes)
+
+    def _waiting_call(self, index: int, call: ToolCall) -> _WaitingCall:
+        """Raises StoreError for arguments that JSON would lose."""
+        tool = self._described[call.name]
+        arguments = plain(dict(call.arguments), f"the arguments of {call.name}")
+        return _WaitingCall(index, tool, (self.number, tool.home) if tool.stateful else None,
+                            self._task if tool.asks else None, arguments)
+
+
+def _release(number: int) -> None:
+    shared_workers().release(number)
+
+
+# ------------------------------------------------------------------------------------------------ side by side
+
+
+@dataclass(frozen=True)
+class _WaitingCall:
+    """A call for a worker process. `owner`: of the only worker that may run it, for a tool with state."""
+
+    index: int
+    tool: ToolRecipe
+    owner: Owner | None
+    task: dict[str, Any] | None
+    arguments: dict[str, Any]
+
+
+class ToolTurn:
+    """The calls of one turn that need workers, from the first to the last answer.
+
+    A worker that does not have the tool yet is told to open it, then to call it: two answers, each with a deadline.
+    """
+
+    def __init__(self, workers: ToolWorkers, limits: ToolLimits, waiting: list[_WaitingCall]) -> None:
+        self.workers, self.limits, self.waiting = workers, limits, waiting
+        self.in_flight: dict[Worker, _WaitingCall] = {}
+        self.results: dict[int, ToolResult] = {}
+
+    def run(self) -> dict[int, ToolResult]:
+        try:
+            while self.waiting or self.in_flight:
+                self._begin_calls()
+                wait_s = WAIT_S if self.waiting else START_S
+                most_bytes = most_content(self.limits.most_bytes)
+                for event in self.workers.pool.listen(list(self.in_flight), most_bytes, wait_s):
+                    if event.worker not in self.in_flight:
+                        continue
+                    if isinstance(event, WorkerAnswer):
+                        self._on_answer(event)
+                    else:
+                        self._on_end(event)
+            return self.results
+        finally:  # the caller was interrupted: otherwise these might go on without end
+            for worker in list(self.in_flight):
+                self._kill(worker)
+
+    def _begin_calls(self) -> None:
+        for call in list(self.waiting):
+            if call.owner is not None and any(call.owner == other.owner for other in self.in_flight.values()):
+                continue  # calls of a tool with state come one after the other, in their order
+            tool, limits = call.tool, self.limits
+            worker = self.workers.take(tool.key, call.owner, limits.workers)
+            if worker is None:
+                return
+            self.waiting.remove(call)
+            self.in_flight[worker] = call
+            to_open, to_call = (call.task, None) if tool.stateful else (None, call.task)
+            if tool.key not in worker.residents:
+                worker.send(["open", tool.key, tool.content, to_open], WorkerCall("open", limits.open_s, _complaint))
+            worker.send(["call", tool.key, to_call, call.arguments, limits.most_bytes, limits.most_memory],
+                        WorkerCall("call", limits.deadline_s, lambda content, _: from_json(content, limits.most_bytes)))
+
+    def _on_answer(self, event: WorkerAnswer) -> None:
+        worker, call = event.worker, self.in_flight[event.worker]
+        if event.call.owner == "open" and not event.value:
+            worker.residents.add(call.tool.key)
+        elif event.call.owner == "open":
+            self._kill(worker)
+            self.results[call.index] = ToolResult(f"Error: {call.tool.name} could not be started: {event.value}",
+                                                  error="raised")
+        else:
+            self.results[call.index] = event.value
+            # What stands behind a tool may have died too, and what was left unread is no answer to a later call.
+            if event.value.error == "died" or worker.incoming or worker.outgoing:
+                self._kill(worker)
+            else:
+                del self.in_flight[worker]
+                self.workers.give_back(worker, call.owner, self.limits.workers)
+
+    def _on_end(self, event: WorkerFailure) -> None:
+        """A worker is gone; where it held state, the agent is told."""
+        call, limits = self._kill(event.worker), self.limits
+        if event.how == "garbled":
+            what = f"wrote into its worker's connection and was stopped: {event.words}"
+        elif event.how == "died":
+            what = f"died during the call by {event.words}"
+        elif event.how == "supervisor":
+            what = "died during the call"
+        elif event.worker.last_ended is None:
+            what = f"could not be run: no worker process began within {START_S:g} s"
+        elif event.worker.calls[0].owner == "open":
+            what = f"was not ready within {limits.open_s:g} s and was stopped"
+        else:
+            what = f"gave no answer within {limits.deadline_s:g} s and was stopped"
+        lost = " Its state is lost: the next call begins anew." if call.tool.stateful else ""
+        self.results[call.index] = ToolResult(f"Error: {call.tool.name} {what}.{lost}",
+                                              error="timeout" if event.how == "late" else "died")
+
+    def _kill(self, worker: Worker) -> _WaitingCall:
+        """The call that it was busy with."""
+        self.workers.kill(worker)
+        return self.in_flight.pop(worker)
+
+
+def _complaint(content: bytes, seconds: float) -> str:
+    """Why a tool could not be opened, "" where it could. Raises ValueError for what is no answer."""
+    held = json.loads(content)
+    if not isinstance(held, dict):
+        raise ValueError("no answer of this program")
+    return str(held.get("complaint", ""))

@@ -1,0 +1,171 @@
+"""The tools of an MCP server, by the official client (`mcp`): a server started by a command, or one at a URL.
+
+    mounted = mount(command=["python", "-m", "my_server"])      mounted.tools, to hand to an environment
+    mounted = mount(url="http://127.0.0.1:8000/mcp")            mounted.close() when done
+
+A server is foreign code, so nothing of it runs in the trainer's process, the client neither: a worker process holds the
+connection (and the server that it started), and is killed with it where a call misses its deadline. Names, descriptions,
+schemas and results are the server's words: untrusted text (law 9).
+
+What the parts are for: `McpServer` says where, as settings that a worker can be handed; `McpTool` is one of its tools;
+the connection lives in a worker (`mcp_connection`).
+"""
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+from workbench.envs.tools.base import NAME, Tool, ToolResult
+from workbench.envs.tools.executor import ToolExecutor, ToolLimits
+from workbench.envs.tools.handover import describe_tool
+from workbench.envs.tools.mcp_connection import McpServer, connection, forget, in_short, is_answer
+from workbench.envs.tools.results import MOST_VALUE_BYTES
+from workbench.envs.tools.schema import checked_parameters
+from workbench.envs.tools.shared_workers import shared_workers
+from workbench.types import Task, ToolCall
+from workbench.types.errors import ToolError
+
+MOST_LISTED = 2_000_000    # bytes that the names, words and schemas of a server's tools may take
+MOST_DESCRIPTION = 2_000   # characters of a tool's description that are kept
+
+
+@dataclass(frozen=True)
+class McpTool:
+    """One tool of a server. `theirs` is its name there, where that is no name for a call here."""
+
+    server: McpServer
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    theirs: str
+    trusted: bool = False
+
+    @property
+    def stateful(self) -> bool:
+        return self.server.stateful
+
+    @property
+    def home(self) -> str:
+        """All tools of one server share what state there is."""
+        return f"mcp {self.server.key}"
+
+    def open(self) -> None:
+        """Connect, before the first call's deadline begins to count."""
+        connection(self.server)
+
+    def call(self, arguments: Mapping[str, Any]) -> ToolResult:
+        """Runs in a worker process. A server that is gone is an error of this call; the next one starts it again."""
+        try:
+            return _result(connection(self.server).ask("call_tool", self.theirs, dict(arguments)))
+        except Exception as error:  # whatever the client raises for a server that broke off, or answered nonsense
+            if is_answer(error):
+                return ToolResult(f"Error: the server refused the call of {self.name}: {error}", error="raised")
+            words = forget(self.server)
+            state = " Its state is lost." if self.stateful else ""
+            return ToolResult(f"Error: the server of {self.name} broke off ({in_short(error)}).{state}",
+                              {"stderr": words} if words else None, error="died")
+
+    def for_attempt(self, task: Task) -> McpTool:
+        return self
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A server's tools, in its order. Iterates over them."""
+
+    server: McpServer
+    tools: tuple[McpTool, ...]
+
+    def __iter__(self) -> Iterator[McpTool]:
+        return iter(self.tools)
+
+    def __len__(self) -> int:
+        return len(self.tools)
+
+    def close(self) -> None:
+        """End the connections that idle workers of this process hold, and the servers started for them. A call after it
+        connects anew."""
+        shared_workers().forget({describe_tool(tool).key for tool in (*self.tools, _Listing(self.server))})
+
+
+def mount(command: Any = (), url: str = "", *, environment: Mapping[str, str] | None = None, folder: str = "",
+          headers: Mapping[str, str] | None = None, stateful: bool = False, prefix: str = "",
+          limits: ToolLimits = ToolLimits()) -> Mount:
+    """The tools that a server offers, as it describes them; see `McpServer` for what the arguments mean.
+
+    `prefix` stands before every name, where two servers have tools of one name. `limits.open_s` is how long the server
+    may take to begin and to list them. Raises ToolError where it does not, or lists what cannot be
+    offered to a policy: then with the server's own last words.
+    """
+    if find_spec("mcp") is None:
+        raise ToolError("tools of an MCP server need the package mcp: pip install 'agent-rl-workbench[mcp]'")
+    server = McpServer(command, url, dict(environment or {}), folder, dict(headers or {}), stateful)
+    executor = ToolExecutor([_Listing(server)], ToolLimits(
+        limits.deadline_s, MOST_LISTED, workers=limits.workers, open_s=limits.open_s, most_memory=limits.most_memory))
+    [listed] = executor.run([ToolCall("list_tools")])
+    executor.close()
+    if listed.error or listed.cut_bytes:
+        why = listed.text.removeprefix("Error: list_tools ") if listed.error else f"more than {MOST_LISTED:,} bytes of them"
+        raise ToolError(f"the MCP server {str(server)!r} did not list its tools: {why}")
+    tools = tuple(_tool(server, prefix, **each) for each in json.loads(listed.text))
+    names = [tool.name for tool in tools]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ToolError(f"the MCP server {str(server)!r} has several tools that would be called {', '.join(twice)} here")
+    return Mount(server, tools)
+
+
+def _tool(server: McpServer, prefix: str, name: str, description: str, parameters: Mapping[str, Any]) -> McpTool:
+    ours = re.sub(r"[^A-Za-z0-9_-]", "_", prefix + name)[:64]
+    if not NAME.fullmatch(ours):
+        raise ToolError(f"the tool {name!r} of the MCP server {str(server)!r} needs a name that begins with a letter or _; "
+                        "mount it with a prefix")
+    schema = checked_parameters(parameters, f"tool {name!r} of the MCP server {str(server)!r}")
+    return McpTool(server, ours, description[:MOST_DESCRIPTION], schema, name)
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """What a server offers, asked in a worker as a call is: with the same deadline and bounds."""
+
+    server: McpServer
+    name: str = "list_tools"
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
+    trusted: bool = False
+    stateful: bool = False
+
+    def open(self) -> None:
+        connection(self.server)
+
+    def call(self, arguments: Mapping[str, Any]) -> Any:
+        return [{"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
+                for tool in connection(self.server).tools]
+
+    def for_attempt(self, task: Task) -> Tool:
+        return self
+
+
+# ------------------------------------------------------------------------------------------------ results
+
+
+def _result(answer: Any) -> ToolResult:
+    """What the server gave back: its texts, the rest named; what it says in a structure is for people and rewards."""
+    parts = [part.text if part.type == "text" else _named(part) for part in answer.content]
+    value = answer.structured_content
+    if value is not None and len(json.dumps(value)) > MOST_VALUE_BYTES:
+        value = None
+    text = "\n".join(parts) if parts else json.dumps(answer.structured_content, ensure_ascii=False)
+    return ToolResult(f"Error: {text}" if answer.is_error else text, value, error="raised" if answer.is_error else "")
+
+
+def _named(part: Any) -> str:
+    """A part that is no text: an image, a sound, a link to a resource; or a resource that is text."""
+    resource = getattr(part, "resource", part)
+    if isinstance(text := getattr(resource, "text", None), str):
+        return text
+    where = getattr(resource, "uri", None) or getattr(resource, "mime_type", None) or "no name"
+    return f"[{part.type}: {where}]"

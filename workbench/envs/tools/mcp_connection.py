@@ -1,0 +1,172 @@
+"""Where an MCP server is, and the connection to it: the official client (`mcp`), inside a worker process.
+
+A worker has one connection for all tools of one server. It is foreign code, so it never runs in the trainer's process.
+"""
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.types.canonical_json import json_bytes
+from workbench.types.errors import ToolError
+
+LAST_WORDS = 1_000         # bytes of what a server last printed on stderr, for the error that says why it failed
+
+
+@dataclass(frozen=True)
+class McpServer:
+    """Where a server is: `command` starts it (and it ends with its worker process), or it listens at `url`.
+
+    environment  variables on top of the few that the client hands over (PATH, HOME and the like: no secrets)
+    folder       in which the command is started; "" for that of the run
+    headers      sent with every request to the URL
+    stateful     every attempt has a connection (and a started server) of its own, else attempts share
+    """
+
+    command: tuple[str, ...] = ()
+    url: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folder: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    stateful: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "command", (self.command,) if isinstance(self.command, str) else tuple(self.command))
+        if bool(self.command) == bool(self.url):
+            raise ToolError("an MCP server is started by command=[...] or found at url=..., one of the two; got "
+                            f"command={list(self.command)} and url={self.url!r}")
+        if self.url and not re.match(r"https?://", self.url):
+            raise ToolError(f"the URL of an MCP server begins with http:// or https://, got {self.url!r}")
+
+    @property
+    def key(self) -> str:
+        return json_bytes(vars(self), "an MCP server").decode()
+
+    def __str__(self) -> str:
+        return self.url or " ".join(self.command)
+
+
+_CONNECTIONS: dict[str, _Connection] = {}
+
+
+def connection(server: McpServer) -> _Connection:
+    """The connection of this process, begun where there is none."""
+    if server.key not in _CONNECTIONS:
+        _CONNECTIONS[server.key] = _Connection(server)
+    return _CONNECTIONS[server.key]
+
+
+def forget(server: McpServer) -> str:
+    """End this process's connection; what the server last printed."""
+    ended = _CONNECTIONS.pop(server.key, None)
+    return ended.close() if ended else ""
+
+
+class _Connection:
+    """The official client in an event loop of its own thread. Raises ConnectionError where the server does not begin.
+
+    `tools` is what the server lists. It is asked once here whatever it is needed for: some servers do at their first
+    request what takes long, and a call's deadline should not pay for that.
+    """
+
+    def __init__(self, server: McpServer) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._ready = threading.Event()
+        self._client: Any = None
+        self.tools: list[Any] = []
+        self._failure: BaseException | None = None
+        self._words = _LastWords()
+        self._thread = threading.Thread(target=self._serve, args=(server,), daemon=True, name=f"mcp {server}")
+        self._thread.start()
+        self._ready.wait()
+        if self._client is None:
+            words = self._words.close()
+            raise ConnectionError(f"the server did not begin: {in_short(self._failure)}"
+                                  + (f"; it printed: {words}" if words else ""))
+
+    def ask(self, what: str, *arguments: Any) -> Any:
+        """Call a method of the client, and wait for what comes of it."""
+        if not self._thread.is_alive():
+            raise ConnectionError("its connection has ended")
+        return asyncio.run_coroutine_threadsafe(getattr(self._client, what)(*arguments), self._loop).result()
+
+    def close(self) -> str:
+        with suppress(RuntimeError):  # the loop has ended by itself
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(5.0)
+        return self._words.close()
+
+    def _serve(self, server: McpServer) -> None:
+        try:
+            self._loop.run_until_complete(self._hold(server))
+        except BaseException as error:  # whatever it is, it is the server's; who waits for it gets to know
+            self._failure = error
+        finally:
+            self._ready.set()
+            self._loop.close()
+
+    async def _hold(self, server: McpServer) -> None:
+        from mcp import Client, StdioServerParameters
+        from mcp.client.stdio import stdio_client
+        from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
+
+        async with AsyncExitStack() as held:
+            if server.url:
+                http = await held.enter_async_context(create_mcp_http_client(headers=dict(server.headers)))
+                transport = streamable_http_client(server.url, http_client=http)
+            else:
+                program, *arguments = server.command
+                transport = stdio_client(StdioServerParameters(
+                    command=program, args=arguments, env=dict(server.environment), cwd=server.folder or None),
+                    errlog=self._words.file)
+            client = await held.enter_async_context(Client(transport, cache=None))
+            page = await client.list_tools()
+            self.tools = list(page.tools)
+            while page.next_cursor:  # a list without end is ended by the deadline of whoever waits for it
+                page = await client.list_tools(cursor=page.next_cursor)
+                self.tools += page.tools
+            self._client = client
+            self._ready.set()
+            await self._stop.wait()
+
+
+class _LastWords:
+    """The end of what a server prints on stderr, however much that is."""
+
+    def __init__(self) -> None:
+        reader, writer = os.pipe()
+        self.file, self._tail = os.fdopen(writer, "w"), b""
+        self._thread = threading.Thread(target=self._read, args=(reader,), daemon=True)
+        self._thread.start()
+
+    def _read(self, reader: int) -> None:
+        with os.fdopen(reader, "rb", buffering=0) as pipe:
+            while data := pipe.read(1 << 16):
+                self._tail = (self._tail + data)[-LAST_WORDS:]
+
+    def close(self) -> str:
+        self.file.close()
+        self._thread.join(0.5)  # a process that the server let loose may hold it open: not waited for
+        return self._tail.decode("utf-8", "replace").strip()
+
+
+def is_answer(error: Exception) -> bool:
+    """Whether the server is there and said no, rather than gone."""
+    from mcp import MCPError
+    from mcp.types import CONNECTION_CLOSED
+
+    return isinstance(error, MCPError) and error.error.code != CONNECTION_CLOSED
+
+
+def in_short(error: BaseException | None) -> str:
+    """The innermost of an error and of the groups around it, on one line."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"[:300].replace("\n", " ") if error else "no reason given"

@@ -1,0 +1,105 @@
+"""The worker processes for the tools of this process: which one is idle, which one is busy, which one is killed.
+
+One pool for all executors, begun with the first call that needs it. A worker answers one call at a time, for one thread
+at a time; that thread listens to it, so the pool has no thread of its own. Tools without state take any idle worker.
+Tools with state have workers of their own: of one attempt, killed when its executor is closed.
+
+A call that has run for `PATIENCE_S` no longer counts against `workers`: what hangs does not keep others waiting until
+its deadline.
+"""
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Set
+
+from workbench.envs.workers.pool import WorkerPool, room_for_another
+from workbench.envs.workers.worker import Worker
+
+SERVE = "workbench.envs.tools.worker:serve"
+PATIENCE_S = 1.0       # how long a call counts as one of those at work; then another one may begin beside it
+Owner = tuple[int, str]  # the number of an executor, and the home of its tools with state
+
+
+class ToolWorkers:
+    """Safe to use from several threads. A worker that was taken belongs to the caller until `give_back` or `kill`;
+    `pool` listens to it."""
+
+    def __init__(self) -> None:
+        self.pool = WorkerPool(SERVE)
+        self._lock = self.pool.lock
+        self._idle: list[tuple[Owner | None, Worker]] = []  # an owner's, or None: anyone may take it
+        self._busy: dict[Worker, float] = {}                # since when
+
+    def take(self, key: str, owner: Owner | None, most: int) -> Worker | None:
+        """An idle worker of this owner, best one that has the tool `key` open, or a new one; None where `most` calls
+        are at work. An owner's worker is handed over dead or alive: what it held is lost then, and the call tells."""
+        with self._lock:
+            if not self._may_begin(most):
+                return None
+            fit = [each for each in self._idle if each[0] == owner]
+            for each in sorted(fit, key=lambda each: key not in each[1].residents):
+                self._idle.remove(each)
+                if each[1].is_silent or owner is not None:
+                    return self._at_work(each[1])
+                self.kill(each[1])
+            return self._at_work(self.pool.start())
+
+    def give_back(self, worker: Worker, owner: Owner | None, keep: int) -> None:
+        """The call is over. No more than `keep` workers are kept for anyone."""
+        with self._lock:
+            self._busy.pop(worker, None)
+            self._idle.append((owner, worker))
+            if owner is None:
+                for surplus in [each for each in self._idle if each[0] is None][:-keep]:
+                    self._idle.remove(surplus)
+                    self.kill(surplus[1])
+
+    def kill(self, worker: Worker) -> None:
+        with self._lock:
+            self._busy.pop(worker, None)
+            self.pool.kill(worker)
+
+    def release(self, number: int) -> None:
+        """Kill the workers of an executor that is closed, with all that they started."""
+        self._kill_idle(lambda owner, worker: owner is not None and owner[0] == number)
+
+    def forget(self, keys: Set[str]) -> None:
+        """Kill the workers that anyone may take in which one of these tools is open, with all that they started."""
+        self._kill_idle(lambda owner, worker: owner is None and not worker.residents.isdisjoint(keys))
+
+    def shutdown(self) -> None:
+        """Kill all workers and the supervisor; returns once they are gone. A call that is still going on dies with it.
+        """
+        with self._lock:
+            for _, worker in self._idle:
+                self.kill(worker)
+            self._idle = []
+            self.pool.shutdown()
+
+    def _may_begin(self, most: int) -> bool:
+        late = time.monotonic() - PATIENCE_S
+        return room_for_another(len(self._busy), sum(since <= late for since in self._busy.values()), most)
+
+    def _kill_idle(self, which: Callable[[Owner | None, Worker], bool]) -> None:
+        with self._lock:
+            for each in [each for each in self._idle if which(*each)]:
+                self._idle.remove(each)
+                self.kill(each[1])
+
+    def _at_work(self, worker: Worker) -> Worker:
+        self._busy[worker] = time.monotonic()
+        return worker
+
+
+_SHARED: dict[int, ToolWorkers] = {}
+_SHARED_LOCK = threading.RLock()  # an executor that is collected as garbage asks for it too
+
+
+def shared_workers() -> ToolWorkers:
+    """Those of this process; a forked child has its own."""
+    with _SHARED_LOCK:
+        if os.getpid() not in _SHARED:
+            _SHARED[os.getpid()] = ToolWorkers()
+        return _SHARED[os.getpid()]

@@ -1,0 +1,101 @@
+"""What crosses between the trainer and its environments' workers: JSON, exact both ways.
+
+No pickle: families go by class and fields (`workbench.envs.workers.values`), and an answer can carry values but no code.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from workbench.envs.base import EnvFamily
+from workbench.envs.runners import EnvAnswer, check_messages
+from workbench.envs.workers.values import describe, describe_task
+from workbench.types import Message, Observation, StepResult, Task, Text, ToolCall
+from workbench.types.canonical_json import json_bytes, plain
+from workbench.types.errors import EnvError
+
+SPARE = 4096  # bytes that an answer may have beyond the cap: its names
+OTHERWISE = "set collect.env_runner to 'threads' or 'inline'"
+
+
+def reset_call(family: EnvFamily, task: Task, dynamics_seed: int) -> list:
+    described = plain(describe_task(task), f"task {task.id!r}")
+    return ["reset", describe(family, "the family", OTHERWISE), described, dynamics_seed]
+
+
+# ------------------------------------------------------------------------------------------------ answers
+
+
+def encode_answer(answer: EnvAnswer) -> bytes:
+    """The content of an answer, without its times. Raises StoreError for values that JSON would lose."""
+    what = "StepResult" if answer.result is not None else "Observation"
+    return json_bytes({
+        "error": answer.error, "state_key": answer.state_key,
+        "observation": _observation(answer.observation), "result": _result(answer.result),
+    }, f"the {what}")
+
+
+def _observation(observation: Observation | None) -> dict | None:
+    if observation is None:
+        return None
+    messages = [[m.role, m.name, m.tool_call_id, [[part.text, part.trusted] for part in m.content]]
+                for m in observation.messages]
+    return {"messages": messages, "tools": plain(list(observation.tools), "the tools of an Observation")}
+
+
+def _result(result: StepResult | None) -> dict | None:
+    if result is None:
+        return None
+    held = {name: plain(getattr(result, name), f"{name} of a StepResult")
+            for name in ("reward", "reward_parts", "terminated", "truncated", "info", "if_cut")}
+    calls = [[call.name, plain(call.arguments, "arguments of a ToolCall"), call.call_id] for call in result.tool_calls]
+    return {"observation": _observation(result.observation), **held, "tool_calls": calls}
+
+
+def decode_answer(key: str, content: bytes, seconds: float) -> EnvAnswer:
+    """What `encode_answer` wrote. Raises ValueError for anything else (an environment may write where it should not).
+    """
+    try:
+        held = json.loads(content)
+        observation, result = held["observation"], held["result"]
+        if held["error"] is not None:
+            return EnvAnswer(key, error=str(held["error"]), seconds=seconds)
+        answer = EnvAnswer(key, observation and _to_observation(observation), result and _to_result(result),
+                           state_key=held["state_key"], seconds=seconds)
+        if (answer.observation is None) == (answer.result is None):
+            raise ValueError("neither an observation nor a result")
+        check_messages(answer.observation or answer.result.observation)
+        return answer
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, EnvError) as error:
+        raise ValueError(f"no answer of this program: {type(error).__name__}: {error}") from error
+
+
+def _to_observation(held: dict) -> Observation:
+    return Observation(
+        tuple(Message(role, tuple(Text(text, trusted) for text, trusted in parts), name, call_id)
+              for role, name, call_id, parts in held["messages"]), tuple(held["tools"]))
+
+
+def _to_result(held: dict) -> StepResult:
+    return StepResult(**held | {"observation": _to_observation(held["observation"]),
+                                "tool_calls": tuple(ToolCall(*call) for call in held["tool_calls"])})
+
+
+def first_difference(before: bytes, after: bytes) -> str | None:
+    """Which value of two answers differs first, with both values; None if the answers are equal."""
+    if before == after:
+        return None
+    return _difference(json.loads(before), json.loads(after), "the answer") or "the order of names in the answer"
+
+
+def _difference(a: Any, b: Any, where: str) -> str | None:
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return next(filter(None, (_difference(a[key], b[key], key) for key in a)), None)
+    same: Callable[[Any], str] = json.dumps  # NaN equals itself here
+    return None if same(a) == same(b) else f"{where} was {_short(a)} and is {_short(b)} now"
+
+
+def _short(value: Any) -> str:
+    words = json.dumps(value)
+    return words if len(words) <= 100 else f"{words[:100]}..."

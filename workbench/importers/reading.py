@@ -1,0 +1,193 @@
+"""Files and folders of foreign rollouts, told by their content and read one row at a time."""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from workbench.importers import prime_exports, trl_tables, verifiers_results, verifiers_traces, verl_generations
+from workbench.importers.lines import LONGEST_LINE, lines_of
+from workbench.importers.values import Damaged, mapping, name
+from workbench.importers.whole import groups_of
+from workbench.types.dumps import Imported, RawSequence
+from workbench.types.errors import DataError
+
+MOST_TOKENS = 4_000_000  # about 150 MB of arrays
+MOST_FILES = 10_000
+LOOK = 20                # lines of a file that are looked at to tell whose it is
+NAMED = 12               # damaged places that are named; all are counted
+KEPT_ROWS = 4            # rows of which the reader of a framework is shown what is in them
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How the rows of one framework are told and read."""
+
+    framework: str
+    is_row: Callable[[Row], bool]
+    sequences_of: Callable[[Row, str], list[RawSequence]]
+    missing: Callable[[list[RawSequence], list[Row]], list[str]]
+    unit: str = "line"
+
+
+READERS = (
+    Reader(verifiers_traces.FRAMEWORK, verifiers_traces.is_row, verifiers_traces.sequences_of,
+           verifiers_traces.missing),
+    Reader(verifiers_results.FRAMEWORK, verifiers_results.is_row, verifiers_results.sequences_of,
+           verifiers_results.missing),
+    Reader(prime_exports.FRAMEWORK, prime_exports.is_row, prime_exports.sequences_of,
+           lambda sequences, rows: list(prime_exports.MISSING)),
+    Reader(verl_generations.FRAMEWORK, verl_generations.is_row, verl_generations.sequences_of,
+           verl_generations.missing),
+)
+TABLES = Reader(trl_tables.FRAMEWORK, lambda row: False, trl_tables.sequences_of, trl_tables.missing, unit="row")
+
+
+def looks_like_rollouts(path: Path | str) -> bool:
+    """Whether `path` is a file of rollouts that a framework known here wrote, or a folder with such files."""
+    return any(_reader(file) is not None for file in _files(Path(path)))
+
+
+def read_rollouts(path: Path | str, *, max_tokens: int = MOST_TOKENS) -> Imported:
+    """Read a file of rollouts, or all such files of a folder, written by one framework.
+
+    Rows are read one at a time; from `max_tokens` tokens on the rest is counted (`left_out`) and not kept. A row that
+    cannot be read is named in `damaged` by its line and skipped. Raises DataError where there is nothing known, or
+    where two frameworks lie in one folder.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"there is no {path}; expected a file of rollouts, or a folder with such files")
+    files = [(file, reader) for file in _files(path) if (reader := _reader(file)) is not None]
+    kinds = list(dict.fromkeys(reader.framework for _, reader in files))
+    if not files:
+        raise DataError(f"{path} holds no rollouts that can be read here; known are "
+                        f"{', '.join(reader.framework for reader in (*READERS, TABLES))}, told by their content")
+    if len(kinds) > 1:
+        raise DataError(f"{path} holds rollouts of several kinds ({'; '.join(kinds)}); name one file, or a folder of "
+                        "one kind")
+    reader = files[0][1]
+    reading = _Reading(max_tokens)
+    for file, _ in files:
+        reading.read(file, reader, several=len(files) > 1)
+    if path.is_dir():
+        reading.note_unreadable(path, {file for file, _ in files})
+    if not reading.sequences and not reading.skipped:
+        raise DataError(f"{path} is told to be of {reader.framework}, but holds no rollout")
+    return Imported(
+        reader.framework, _version(reader, reading.rows, files[0][0]), tuple(reading.sequences),
+        groups_of(reading.sequences), tuple(reader.missing(reading.sequences, reading.rows)), tuple(reading.damaged),
+        reading.skipped, reading.left_out, name(path, 200))
+
+
+@dataclass
+class _Reading:
+    """What has been read so far."""
+
+    max_tokens: int
+    sequences: list[RawSequence] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    skipped: int = 0
+    left_out: int = 0
+    tokens: int = 0
+
+    def read(self, file: Path, reader: Reader, *, several: bool) -> None:
+        """All rows of a file."""
+        prefix = f"{name(file.name)} " if several else ""
+        for number, row, damage in _rows(file, reader):
+            where = f"{prefix}{reader.unit} {number}"
+            if damage is None and self.tokens >= self.max_tokens:
+                self.left_out += 1
+                continue
+            try:
+                if damage is not None:
+                    raise Damaged(damage)
+                if reader.unit == "line" and not reader.is_row(row):
+                    raise Damaged(f"not a row of {reader.framework}; it has {name(', '.join(map(str, row)), 80)}")
+                found = reader.sequences_of(row, where)
+            except Damaged as error:
+                self.skipped += 1
+                if len(self.damaged) < NAMED:
+                    self.damaged.append(f"{where}: {error}")
+                continue
+            self.sequences += found
+            self.tokens += sum(len(ids) for s in found for ids in (s.prompt_ids, s.completion_ids) if ids is not None)
+            if len(self.rows) < KEPT_ROWS:
+                self.rows.append(row)
+
+
+    def note_unreadable(self, folder: Path, known: set[Path]) -> None:
+        """Files beside those that were read of which nothing can be read: whose they were nobody can tell."""
+        for file in _files(folder):
+            if file not in known and file.stat().st_size and not _readable(file):
+                self.skipped += 1
+                if len(self.damaged) < NAMED:
+                    self.damaged.append(f"{name(file.name)}: nothing in it can be read")
+
+
+def _readable(file: Path) -> bool:
+    """Whether anything can be read: a line that is an object, or the columns of a table."""
+    if file.suffix == ".parquet":
+        return trl_tables.columns_of(file) is not None
+    return any(line.row is not None for line in islice(lines_of(file), LOOK))
+
+
+def _rows(file: Path, reader: Reader) -> Iterator[tuple[int, Row | None, str | None]]:
+    if reader.unit == "line":
+        yield from lines_of(file)
+        return
+    number = 0
+    try:
+        for number, row in enumerate(trl_tables.rows_of(file), start=1):
+            yield number, row, None
+    except DataError as error:
+        yield number + 1, None, str(error)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """The file, or those of a folder that may hold rollouts, in the order of their names (numbers by value)."""
+    if path.is_file():
+        yield path
+    elif path.is_dir():
+        found = islice((file for pattern in ("*.jsonl", "*.parquet") for file in path.rglob(pattern) if file.is_file()),
+                       MOST_FILES)
+        yield from sorted(found, key=lambda file: [(int(p), "") if p.isdecimal() else (0, p)
+                                                   for p in (*file.parent.parts, file.stem)])
+
+
+def _reader(file: Path) -> Reader | None:
+    """Whose rows these are: told by the first one that can be read."""
+    try:
+        with file.open("rb") as opened:
+            is_parquet = opened.read(4) == b"PAR1"
+    except OSError as error:
+        raise DataError(f"{file} cannot be opened ({error.strerror}); make it readable, or name the files to read"
+                        ) from error
+    if is_parquet:
+        return TABLES if trl_tables.is_table(file) else None
+    for line in islice(lines_of(file), LOOK):
+        if line.row is not None:
+            for reader in READERS:
+                if reader.is_row(line.row):
+                    return reader
+    return None
+
+
+def _version(reader: Reader, rows: list[Row], file: Path) -> str | None:
+    """The version of the framework, where the rows or a file beside them tell it."""
+    if reader.framework == verifiers_traces.FRAMEWORK:
+        return next((version for row in rows if (version := verifiers_traces.version_of(row))), None)
+    beside = file.with_name("metadata.json")
+    if reader.framework == verifiers_results.FRAMEWORK and beside.is_file() and beside.stat().st_size < LONGEST_LINE:
+        try:
+            info = mapping(mapping(json.loads(beside.read_bytes()), "metadata").get("version_info"), "version_info")
+        except (ValueError, RecursionError, Damaged):
+            return None
+        return name(info["vf_version"], 24) if isinstance(info.get("vf_version"), str) else None
+    return None

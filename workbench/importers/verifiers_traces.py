@@ -1,0 +1,182 @@
+"""verifiers from 0.2 on (`verifiers.v1`), and prime-rl's own rollouts: `traces.jsonl`, a row an episode of one or more
+traces.
+
+A trace is a graph of messages, each with the tokens it adds; a path from a root to a leaf is one training sample. Who
+sampled a token is written twice: in `mask`, and in `sampled` with as many logprobs as tokens were sampled. So the one
+is held against the other here.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.importers.values import Damaged, flags, ids, mapping, name, number, numbers, rows_of, text_of
+from workbench.types.dumps import RawSequence
+
+FRAMEWORK = "verifiers (traces)"
+NO_TOKENS = ("token ids, masks and logprobs: these traces were sampled through a client that relays text, so R1, R3, "
+             "R4, R5, R12 and R22 cannot be checked; sample with verifiers' train client (type 'train', an inference "
+             "server that returns token ids), as prime-rl does")
+LIMITS = {"max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "compaction_failed"}
+
+
+def is_row(row: Mapping[str, Any]) -> bool:
+    """Whether a row is one of these: an episode, or a trace by itself."""
+    return _is_trace(row) or (isinstance(row.get("traces"), list) and "task" in row)
+
+
+def _is_trace(row: Mapping[str, Any]) -> bool:
+    return isinstance(row.get("nodes"), list) and "task" in row
+
+
+def version_of(row: Mapping[str, Any]) -> str | None:
+    """The verifiers version that the first trace of a row names."""
+    for trace in [row] if _is_trace(row) else row.get("traces") or ():
+        build = trace.get("verifiers") if isinstance(trace, dict) else None
+        if isinstance(build, dict) and isinstance(build.get("version"), str):
+            return name(build["version"], 24)
+    return None
+
+
+def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
+    """One sequence for each path of each trace."""
+    if _is_trace(row):
+        return _trace(row, {}, where)
+    found = []
+    for k, trace in enumerate(rows_of(row.get("traces"), "traces")):
+        found += _trace(mapping(trace, "a trace"), row, where if len(row["traces"]) == 1 else f"{where}, trace {k}")
+    return found
+
+
+def _trace(trace: dict[str, Any], episode: Mapping[str, Any], where: str) -> list[RawSequence]:
+    nodes = [mapping(node, "a node") for node in rows_of(trace.get("nodes"), "nodes")]
+    task = mapping(trace.get("task"), "task")
+    stamped = mapping(mapping(trace.get("info"), "info").get("prime_rl"), "info.prime_rl")
+    group = mapping(episode.get("group"), "group").get("id", trace.get("group_id", stamped.get("group_id")))
+    data = mapping(task.get("data"), "task.data")
+    label = next((data[key] for key in ("id", "name", "idx") if data.get(key) is not None), None) or task.get("type")
+    key = task.get("key") or task.get("hash")
+    errors = [*rows_of(trace.get("errors"), "errors"), *rows_of(episode.get("errors"), "errors")]
+    last = mapping(errors[-1], "an error") if errors and not trace.get("ok") else {}
+    common: dict[str, Any] = {
+        "attempt": f"{name(label, 24)}, {where}",
+        "group": name(group if group is not None else key, 64) if group is not None or key is not None else None,
+        "grouped": group is not None,
+        "reward": _reward(trace),
+        "truncated": _truncated(trace),
+        "failed": name(f"{last.get('type', 'error')}: {last.get('message', '')}") if last else None,
+    }
+    trainable = mapping(trace.get("agent"), "agent").get("trainable", True)
+    paths = _paths(nodes)
+    if not any(node.get("token_ids") for node in nodes):
+        wrote = [node for node in nodes if node.get("sampled")]
+        said = nodes[:next((n for n, node in enumerate(nodes) if node.get("sampled")), len(nodes))]
+        return [RawSequence(number=0, prompt_ids=None, completion_ids=None, **common,
+                            prompt_text=text_of([node.get("message") for node in said]),
+                            completion_text=text_of([node.get("message") for node in wrote]))]
+    return [_sequence(nodes, path, k, bool(trainable), common) for k, path in enumerate(paths)]
+
+
+def _paths(nodes: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Node numbers from a root to each leaf, leaves in order."""
+    parents = []
+    for n, node in enumerate(nodes):
+        parent = node.get("parent")
+        if parent is not None and not (type(parent) is int and 0 <= parent < n):
+            raise Damaged(f"node {n} names {name(parent)} as its parent, expected an earlier node")
+        parents.append(parent)
+    paths = []
+    for leaf in sorted(set(range(len(nodes))) - set(parents)):
+        path, at = [], leaf
+        while at is not None:
+            path.append(at)
+            at = parents[at]
+        paths.append(path[::-1])
+    return paths
+
+
+def _sequence(nodes: Sequence[Mapping[str, Any]], path: Sequence[int], k: int, trainable: bool,
+              common: Mapping[str, Any]) -> RawSequence:
+    """The path as one sequence: its prompt ends where the first token was sampled (or, if none was, with the path)."""
+    parts = [_part(nodes[n], n) for n in path]
+    token_ids, mask, sampled, logprobs = (np.concatenate(arrays) for arrays in zip(*parts))
+    credits = [numbers(nodes[n].get("advantages"), f"advantages of node {n}") for n in path]
+    starts = np.flatnonzero(sampled)
+    first = int(starts[0]) if len(starts) else len(token_ids)
+    fits = len(mask) == len(token_ids)
+    before = [nodes[n] for n in path[:next((i for i, n in enumerate(path) if nodes[n].get("sampled")), len(path))]]
+    return RawSequence(
+        number=k, prompt_ids=token_ids[:first], completion_ids=token_ids[first:], sampled=sampled[first:].astype(bool),
+        mask=mask[first:] if trainable else None, prompt_mask=mask[:first] if trainable and fits else None,
+        logprobs=logprobs[first:],
+        advantages=_spread(credits, parts)[first:] if any(credit is not None for credit in credits) else None,
+        fork=True if k else None, prompt_text=text_of([node.get("message") for node in before]),
+        completion_text=text_of([nodes[n].get("message") for n in path if nodes[n].get("sampled")]), **common)
+
+
+def _part(node: Mapping[str, Any], n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Ids, mask, who sampled, logprobs of a node's tokens. What was sampled stands at the end of a sampled node, one
+    logprob a token."""
+    token_ids = ids(node.get("token_ids") or [], f"token_ids of node {n}")
+    mask = flags(node.get("mask") or [], f"mask of node {n}")
+    logprobs = numbers(node.get("logprobs") or [], f"logprobs of node {n}")
+    sampled = np.zeros(len(token_ids))
+    spread = np.full(len(token_ids), np.nan)
+    if node.get("sampled") and len(logprobs) <= len(token_ids):
+        start = len(token_ids) - len(logprobs)
+        sampled[start:], spread[start:] = 1, logprobs
+    else:
+        spread = logprobs if len(logprobs) else spread
+    return token_ids, mask, sampled, spread
+
+
+def _spread(credits: Sequence[np.ndarray | None], parts: Sequence[tuple[np.ndarray, ...]]) -> np.ndarray:
+    """Advantages of sampled tokens on their places, NaN elsewhere and where a node has none."""
+    spread = []
+    for values, (token_ids, _, sampled, _) in zip(credits, parts):
+        places = np.flatnonzero(sampled)
+        if values is not None and len(values) != len(places):
+            raise Damaged(f"{len(values)} advantages for {len(places)} sampled tokens of a node")
+        row = np.full(len(token_ids), np.nan)
+        if values is not None:
+            row[places] = values
+        spread.append(row)
+    return np.concatenate(spread)
+
+
+def _reward(trace: Mapping[str, Any]) -> float | None:
+    """The weighted sum; None where nothing was scored, or something could not be."""
+    rewards = mapping(trace.get("rewards"), "rewards")
+    if not rewards or any(reward is None for reward in rewards.values()):
+        return None
+    total = 0.0
+    for each, reward in rewards.items():
+        reward = mapping(reward, f"reward {name(each)}")
+        score, weight = number(reward.get("score"), "score"), number(reward.get("weight", 1.0), "weight")
+        if score is None or weight is None:
+            return None
+        total += score * weight
+    return total
+
+
+def _truncated(trace: Mapping[str, Any]) -> bool:
+    if trace.get("stop_condition") in LIMITS:
+        return True
+    calls = [call for call in trace.get("calls") or () if isinstance(call, dict) and call.get("error") is None]
+    return bool(calls) and calls[-1].get("finish_reason") == "length"
+
+
+def missing(sequences: list[RawSequence], rows: list[dict[str, Any]]) -> list[str]:
+    """What these files do not tell."""
+    said = []
+    if not any(sequence.completion_ids is not None for sequence in sequences):
+        said.append(NO_TOKENS)
+    elif all(sequence.advantages is None for sequence in sequences):
+        said.append("advantages: verifiers assigns none, the trainer does (prime-rl writes them beside the traces, as "
+                    "annotations, which are not read here), so the credit of R6 cannot be checked")
+    if not any(sequence.grouped for sequence in sequences):
+        said.append("group ids: an evaluation writes none; attempts at the same task are taken as a group, so R7 "
+                    "cannot be checked")
+    return said

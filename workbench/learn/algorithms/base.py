@@ -1,0 +1,232 @@
+"""What an algorithm is: a frozen dataclass with two functions, `credit` once per step and `loss` per micro-batch.
+
+Its fields are its only configuration; its arithmetic lives in `workbench/ops`; it never sees a model or an optimizer.
+`PolicyGradient` (policy_gradient.py) is the frame that all of ours share; an algorithm of yours derives from it and
+writes one function, `advantages`.
+
+Axis letters: N trajectories · K turns (flat) · T tokens of the whole batch (flat) · A tokens that get credit, in the
+order of time (the timeline) · P turns with at least one of them · M trained tokens of one micro-batch (flat).
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from workbench.learn.batch import Batch
+from workbench.learn.ops.gae import whiten
+from workbench.learn.ops.reduce import Reduction
+from workbench.learn.ops.turns import TurnSpans, sum_over_turns, turn_spans
+from workbench.learn.ops.value import ValueLoss
+from workbench.types.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Credit:
+    """What each token is worth: computed once a step, for the whole batch, on the CPU, in float64 [T].
+
+    `advantage_T` is zero where nothing is trained. `weight_T` is eligibility times the weight of the token's row
+    (law 1): what the policy gradient is summed over; the denominator is counted over the same tokens (law 4).
+    `entropy_weight_T`, `kl_weight_T`, `critic_weight_T` say the same of the other terms; None: the same tokens.
+    `return_T` is what a critic is fitted to, NaN where it is not. `minibatches`: updates per epoch (None: as the
+    algorithm says). `notes` are figures about the batch for the metrics line.
+    `widened` names the reason where tokens that were not sampled are trained on purpose (supervised fine-tuning, the
+    loss-mask ablation); without it such a weight is an error.
+    """
+
+    advantage_T: Tensor
+    weight_T: Tensor
+    notes: Mapping[str, float] = field(default_factory=dict)
+    return_T: Tensor | None = None
+    widened: str | None = None
+    entropy_weight_T: Tensor | None = None
+    kl_weight_T: Tensor | None = None
+    critic_weight_T: Tensor | None = None
+    minibatches: int | None = None
+
+    def weights_of(self, term: str) -> Tensor:
+        """[T]: the weights of a term, "policy", "entropy", "kl" or "critic"."""
+        own = None if term == "policy" else getattr(self, f"{term}_weight_T")
+        return self.weight_T if own is None else own
+
+    @property
+    def trained_T(self) -> Tensor:
+        """bool [T]: tokens with a weight in any term."""
+        return torch.stack([self.weights_of(term) != 0 for term in TERMS]).any(0)
+
+
+TERMS = ("policy", "entropy", "kl", "critic")  # of which a loss is made
+
+
+class Advantages(NamedTuple):
+    """Per token of the timeline [A], float64. `target_A`: what a critic is fitted to there; NaN: not at all."""
+
+    advantage_A: Tensor
+    target_A: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class CreditInputs:
+    """What an estimator may look at: the trajectories that count (scored, and kept by the filter), and nothing else.
+
+    `reward_A` is what was paid at each token: a turn's reward on the last action token of that turn, the outcome on the
+    trajectory's last, both normalised as the algorithm says, less what the token pays for leaving the reference.
+    `reward_N` is its sum (NaN where `kept_N` is false), rounded as the raw reward is. `value_A`, `final_value_N` are
+    None without a critic; `final_value_N` is 0 where an attempt ended for good.
+    """
+
+    batch: Batch
+    kept_N: Tensor      # bool
+    group_N: Tensor     # int64
+    reward_N: Tensor
+    token_A: Tensor     # int64, indices into T, ascending
+    row_A: Tensor       # int64, the trajectory of each; does not decrease
+    turn_A: Tensor      # int64
+    reward_A: Tensor
+    value_A: Tensor | None
+    final_value_N: Tensor | None
+    whiten_T: Tensor    # bool [T]: the tokens that statistics of whitening are taken over
+
+    @cached_property
+    def turns(self) -> TurnSpans:
+        """The turns on the timeline [P]: where each begins and ends, and which token belongs to which."""
+        return turn_spans(self.row_A, self.turn_A)
+
+    @cached_property
+    def reward_P(self) -> Tensor:
+        """What was paid in each turn."""
+        return sum_over_turns(self.reward_A, self.turns)
+
+    @cached_property
+    def state_P(self) -> Tensor:
+        """int64 [P]: which turns stood in the same state of the same task, by number; -1: the environment did not say.
+        """
+        turns, batch = self.turns, self.batch
+        return batch.state_of_turn_K[batch.turn_offsets[:-1][turns.row_P] + turns.turn_P]
+
+    def of_rows(self, advantage_N: Tensor) -> Tensor:
+        """Every token of a trajectory gets what its trajectory gets [A]."""
+        return advantage_N[self.row_A]
+
+    def whitened(self, advantage_A: Tensor) -> Tensor:
+        """To mean 0 and deviation 1 over the tokens that `masks.whiten_over` names; those of them that are not on the
+        timeline count as 0."""
+        over_A = self.whiten_T[self.token_A]
+        strangers = int(self.whiten_T.sum()) - int(over_A.sum())
+        return whiten(advantage_A, over=torch.cat([advantage_A[over_A], advantage_A.new_zeros(strangers)]))
+
+
+@dataclass(frozen=True, eq=False)
+class LossInputs:
+    """The trained tokens of one micro-batch, aligned [M]. A micro-batch holds whole segments, never parts of one.
+
+    `logp_M` carries the gradient; `entropy_M` does if the algorithm's `entropy_coef` is not zero. `old_logp_M` is the
+    trainer's own, never a sampler's; `rollout_logp_M` is the sampler's, of the distribution that it sampled from (NaN
+    for a token that was not sampled here). `segment_M` numbers the segments; `counts_M` says which tokens the policy
+    gradient is summed over (None: all), so that a ratio over a sequence is one over those.
+    """
+
+    logp_M: Tensor
+    entropy_M: Tensor
+    old_logp_M: Tensor
+    advantage_M: Tensor
+    rollout_logp_M: Tensor
+    segment_M: Tensor
+    ref_logp_M: Tensor | None = None
+    counts_M: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TokenLoss:
+    """Per token [M]: each term of the loss before weighting, and what happened to the token. Only the learner sums up.
+
+    `loss_M` is the policy gradient's; `entropy_loss_M`, `kl_loss_M` None: the algorithm has no such term.
+    `clip_state_M`: 0 free, -1 and +1 held at a bound of the ratio, 2 held by the dual clip. `figures` are further
+    per-token numbers to be averaged over the trained tokens into the metrics line.
+    """
+
+    loss_M: Tensor
+    ratio_M: Tensor
+    clip_state_M: Tensor
+    figures: Mapping[str, Tensor] = field(default_factory=dict)
+    entropy_loss_M: Tensor | None = None
+    kl_loss_M: Tensor | None = None
+
+
+class Algorithm(Protocol):
+    """`requires` names the later facts of the Batch (such as "ref_logp_T") that must be there before `credit`, at the
+    tokens that `reads_T` names. One that names "value_T" needs a critic: see `CriticAlgorithm`.
+
+    A step makes `epochs` passes of `minibatches` updates (or as many as its Credit says): in each the trajectories are
+    shuffled and dealt out. `min_group_size` is the least number of attempts per task that credit can be given for.
+    """
+
+    name: str
+    min_group_size: int
+    requires: tuple[str, ...]
+    entropy_coef: float
+    epochs: int
+    minibatches: int
+
+    def reads_T(self, batch: Batch) -> Tensor: ...
+
+    def credit(self, batch: Batch) -> Credit: ...
+
+    def loss(self, inputs: LossInputs) -> TokenLoss: ...
+
+    def reduction_of(self, counts_T: Tensor, batch: Batch) -> Reduction:
+        """How the tokens [T] that one term of one update is taken over are summed up."""
+
+
+class CriticAlgorithm(Algorithm, Protocol):
+    """An algorithm whose credit has a `return_T`, and that says how a critic is fitted to it."""
+
+    def value_loss(self, value_M: Tensor, old_value_M: Tensor, target_M: Tensor) -> ValueLoss: ...
+
+
+def needs_critic(algorithm: Algorithm) -> bool:
+    """Whether a critic must be trained beside the policy."""
+    return "value_T" in algorithm.requires
+
+
+def missing_facts(algorithm: Algorithm, batch: Batch) -> list[str]:
+    """What the algorithm requires and the batch does not have."""
+    return [name for name in algorithm.requires if getattr(batch, name) is None]
+
+
+def demand_facts(algorithm: Algorithm, batch: Batch) -> None:
+    """Raises DataError naming what the algorithm requires and the batch does not have."""
+    if missing := missing_facts(algorithm, batch):
+        raise DataError(f"{algorithm.name} needs {', '.join(missing)}, which this batch does not have: "
+                        "Learner.facts(batch) makes one that does")
+
+
+class Share(NamedTuple):
+    """How the tokens [T] of one term are summed up in one update: weight (float64, 0: not at all), denominator."""
+
+    weight_T: Tensor
+    denominator: float
+
+
+def shares_of(algorithm: Algorithm, batch: Batch, credit: Credit, used_T: Tensor) -> dict[str, Share]:
+    """The share of each term ("policy", "entropy", "kl", "critic") in one update, counted over the whole of it (law 4).
+
+    A term without a token in this update is left out. A critic is fitted to a mean over tokens whatever the policy's
+    reduction: which tokens it is wrong about has nothing to do with how attempts are compared.
+    """
+    shares = {}
+    for term in TERMS:
+        weight_T = torch.where(used_T, credit.weights_of(term), 0.0)
+        counts_T = weight_T != 0
+        if not bool(counts_T.any()):
+            continue
+        if term == "critic":
+            shares[term] = Share(weight_T, float(counts_T.sum()))
+        else:
+            scale_T, denominator = algorithm.reduction_of(counts_T, batch)
+            shares[term] = Share(weight_T * scale_T, denominator)
+    return shares

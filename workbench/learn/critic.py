@@ -1,0 +1,169 @@
+"""The critic: what is to be expected from here on, as a number before every token.
+
+    own trunk (default)   a copy of the policy's trunk with a linear head, trained apart, with its own learning rate
+    the policy's trunk    only the head is the critic's: one forward pass for both, one loss, shared hidden states
+
+The value of what stands before token t stands at index t (law 3): it is read from the hidden state at t - 1, exactly
+where the token's logprob is read, by the very same function. So a `ValueModel` looks like a language model with a
+vocabulary of one. The head starts at zero: an untrained critic expects nothing, rather than something random.
+
+Axis letters: N trajectories · T tokens of the whole batch (flat) · M trained tokens of a micro-batch · H hidden.
+"""
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workbench.learn.batch import Batch
+from workbench.learn.distributed import Ranks
+from workbench.learn.microbatch import MicroBatch, output_head, trained_logits
+from workbench.learn.training_state import (copied, load_optimizer, load_tensors, named_tensors, optimizer_tensors,
+                                      refuse_other, trainable_names)
+from workbench.types.errors import ConfigError, LearnerError
+
+TRUNKS = ("own", "policy")
+
+
+@dataclass(frozen=True)
+class CriticConfig:
+    """How a critic is built and moved. Everything else (betas, weight decay, gradient norm) is the learner's."""
+
+    trunk: str = "own"        # "policy": a head on the policy's trunk; half the memory and time, shared features
+    lr: float = 1e-3          # of the critic's own weights: it starts knowing nothing, so it moves faster than a policy
+    value_coef: float = 0.5   # trunk "policy" only: what the value loss counts in the shared weights
+
+    def __post_init__(self) -> None:
+        if self.trunk not in TRUNKS:
+            raise ConfigError(f"critic.trunk is one of {', '.join(TRUNKS)}, got {self.trunk!r}")
+        for name in ("lr", "value_coef"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"critic.{name} is finite and above 0, got {getattr(self, name)}")
+
+
+class ValueModel(nn.Module):
+    """A trunk and a linear head of one output. Called like a language model, it gives `logits` [B, L, 1]: values."""
+
+    def __init__(self, trunk: nn.Module, width: int) -> None:
+        super().__init__()
+        parameter = next(trunk.parameters())
+        self.trunk, self.head = trunk, nn.Linear(width, 1, device=parameter.device, dtype=torch.float32)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    @property
+    def config(self) -> Any:
+        """The trunk's: how its attention is done."""
+        return self.trunk.config
+
+    def forward(self, *, input_ids: Tensor, use_cache: bool = False, position_ids: Tensor | None = None
+                ) -> SimpleNamespace:
+        placed = {} if position_ids is None else {"position_ids": position_ids}  # not every trunk takes them
+        hidden_BLH = self.trunk(input_ids=input_ids, use_cache=use_cache, **placed).last_hidden_state
+        return SimpleNamespace(logits=self.value_of(hidden_BLH))
+
+    def value_of(self, hidden_BLH: Tensor) -> Tensor:
+        """In float32 also under autocast: a value of 8 bits could not be regressed on."""
+        with torch.autocast(hidden_BLH.device.type, enabled=False):
+            return self.head(hidden_BLH.float())
+
+
+class Critic:
+    """A value model and the optimizer of those of its weights that are the critic's own."""
+
+    def __init__(self, policy: nn.Module, config: CriticConfig, ranks: Ranks,
+                 make_optimizer: Callable[[list[nn.Parameter], float], torch.optim.Optimizer], *, bf16: bool) -> None:
+        """`policy` is the learner's model: copied for an own trunk, else used as it is. Raises LearnerError for a model
+        that does not say which part of it is the trunk."""
+        trunk = getattr(policy, "base_model", policy)
+        if trunk is policy:
+            raise LearnerError(f"{type(policy).__name__} names no base_model below its output head, so a critic has no "
+                               "hidden states to read; use a causal language model (AutoModelForCausalLM)")
+        self.config, self.bf16, self._ranks = config, bf16, ranks
+        self.shares_trunk = config.trunk == "policy"
+        width = output_head(policy).weight.shape[1]
+        self.bare = ValueModel(trunk if self.shares_trunk else copy.deepcopy(trunk), width).eval()
+        self._own: nn.Module = self.bare.head if self.shares_trunk else self.bare
+        self.parameters = [p for p in self._own.parameters() if p.requires_grad]
+        self.model, self._optimizer = self.bare, make_optimizer(self.parameters, config.lr)
+        if not self.shares_trunk:
+            self.model, self._optimizer = ranks.prepare(self.bare, self._optimizer)
+
+    # -------------------------------------------------------------------------------------------- values
+
+    def values(self, micro: MicroBatch) -> Tensor:
+        """Values before the trained tokens of a micro-batch [M], with gradient if grad mode is on."""
+        model = self.model if torch.is_grad_enabled() else self.bare
+        return trained_logits(model, self.bare.head, micro, bf16=self.bf16)[:, 0]
+
+    @contextmanager
+    def listening(self, policy_head: nn.Module) -> Iterator[list[Tensor]]:
+        """While open, the hidden states that the policy's head is given are written down [1, M, H]: on a shared trunk
+        they are the critic's too, and no second forward pass is needed."""
+        heard: list[Tensor] = []
+        handle = policy_head.register_forward_hook(lambda module, args, output: heard.append(args[0]))
+        try:
+            yield heard
+        finally:
+            handle.remove()
+
+    def values_heard(self, heard: Sequence[Tensor]) -> Tensor:
+        """Values [M] from what `listening` wrote down."""
+        return self.bare.value_of(heard[0]).reshape(-1)
+
+    def facts(self, batch: Batch, needed_T: Tensor, budget: int) -> tuple[Tensor, Tensor]:
+        """(value_T, final_value_N), float32, NaN where none is needed: before each needed token, and after the last
+        token of each truncated trajectory that has such tokens. One pass for both."""
+        row_T = batch.trajectory_of_token_T
+        has_any_N = torch.zeros(batch.num_trajectories, dtype=torch.bool).index_fill(0, row_T[needed_T], True)
+        cut_N = (has_any_N & batch.truncated_N).nonzero()[:, 0]
+        longer, old_T, end_of_cut = batch.with_a_token_after(cut_N)
+        asked_T = torch.zeros(longer.num_tokens, dtype=torch.bool)
+        asked_T[old_T], asked_T[end_of_cut] = needed_T, True
+        value_T = self._ranks.gathered(longer, asked_T, budget, self.values)
+        final_N = torch.full((batch.num_trajectories,), torch.nan).index_copy(0, cut_N, value_T[end_of_cut])
+        return value_T[old_T], final_N
+
+    # -------------------------------------------------------------------------------------------- weights
+
+    def gradients(self) -> dict[str, Tensor]:
+        return {f"critic.{name}": p.grad for name, p in self._own.named_parameters() if p.grad is not None}
+
+    def clear(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def exchange_gradients(self) -> None:
+        """Mean over the processes, where nobody else does it: a head on the policy's trunk stands outside the wrapper
+        that exchanges the trunk's gradients."""
+        if self.shares_trunk and self._ranks.count > 1:
+            for parameter in self.parameters:
+                parameter.grad = self._ranks.accelerator.reduce(parameter.grad, "mean")
+
+    def step(self) -> None:
+        self._optimizer.step()
+        self.clear()
+
+    def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """{"critic": ..., "critic_optimizer": ...} as copies on the CPU, and a JSON value."""
+        tensors = {"critic": copied(named_tensors(self._own)), "critic_optimizer": optimizer_tensors(self._optimizer)}
+        return tensors, {"trunk": self.config.trunk, "trainable": trainable_names(self._own)}
+
+    def refuse_other(self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any] | None) -> None:
+        """Raises LearnerError for a state that has no critic, or another one. Changes nothing."""
+        if state is None or "critic" not in tensors or "critic_optimizer" not in tensors:
+            raise LearnerError("this state has no critic, but the algorithm needs one: it was saved by a run whose "
+                               "algorithm had none. Start a new run, or use that run's algorithm")
+        if state["trunk"] != self.config.trunk:
+            raise LearnerError(f"this state's critic has trunk {state['trunk']!r}, but critic.trunk is "
+                               f"{self.config.trunk!r}; set it as it was, or start a new run")
+        refuse_other(self._own, tensors["critic"], list(state["trainable"]), "critic")
+
+    def load_state(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        load_tensors(self._own, tensors["critic"])
+        load_optimizer(self._optimizer, tensors["critic_optimizer"])

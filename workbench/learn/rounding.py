@@ -1,0 +1,51 @@
+"""What the last bit of a number depends on besides the configuration: threads, processes, versions, processor, code.
+
+A run writes these facts down when it begins and when it goes on. Where two of its processes differ in them, the result
+need not be, bit for bit, that of a run that was never interrupted; and a replayed step that does not come out again
+has an explanation. Where they are the same, it has none, and that is an error.
+"""
+from __future__ import annotations
+
+import platform
+from functools import cache
+from hashlib import blake2b
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+NEAR = 0.01  # relative to 1 + |value|: what a few updates make of another rounding, and far below any real change
+
+
+def machine_facts(device: torch.device, processes: int) -> dict[str, Any]:
+    """JSON values; equal facts promise equal bits (on the CPU, for the same configuration)."""
+    return {
+        "threads": torch.get_num_threads(), "processes": processes,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "cpu": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "transformers", "accelerate", "numpy")},
+        "code": code_fingerprint(),
+    }
+
+
+@cache
+def code_fingerprint() -> str:
+    """A hash over the source of this package: a changed formula is no rounding, but it is a reason."""
+    digest, folder = blake2b(digest_size=6), Path(__file__).parents[1]
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder).as_posix()} ".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def is_rounding(stored: np.ndarray, again: np.ndarray) -> bool:
+    """True where two columns of numbers differ by no more than another rounding explains. Whole numbers and truths must
+    be equal; so must the places of NaN."""
+    if stored.dtype != again.dtype or stored.shape != again.shape:
+        return False
+    if stored.dtype.kind != "f":
+        return bool((stored == again).all())
+    near = np.abs(stored.astype(np.float64) - again) <= NEAR * (1 + np.abs(stored.astype(np.float64)))
+    return bool((near | (np.isnan(stored) & np.isnan(again)) | (stored == again)).all())

@@ -1,0 +1,197 @@
+"""The lint as an instrument of training: rules before the first update of a step, after the last, and over the run.
+
+    train_step(session, step, instruments=[TrainingLint()])
+
+It asks the session for its configuration, chat format, engine, policy and learner, and changes none of them.
+"""
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from workbench.engines.recorder import Journal
+from workbench.learn.algorithms.base import Credit
+from workbench.learn.batch import Batch
+from workbench.linting.evidence import Evidence, RunClaims, StepFacts, Update
+from workbench.linting.rule import WORDS, check
+from workbench.linting.runs import facts_of_step, step_facts
+from workbench.linting.table import RULES, lint_evidence
+from workbench.types import Group
+from workbench.types.errors import LintError
+from workbench.types.findings import Answer, Finding, LintReport, together
+
+if TYPE_CHECKING:
+    from workbench.learn.update_report import UpdateReport
+    from workbench.run.store import Run
+
+BEFORE, AFTER = ("step",), ("update",)
+REMEMBERED = 50  # steps that a new one is held against
+
+
+class LintedSession(Protocol):
+    """What the lint reads of an open session."""
+
+    config: Any
+    chat: Any
+    engine: Any
+    learner: Any
+    policy: Any
+    place: tuple[int, int]  # rank, number of processes
+
+
+class TrainingLint:
+    """Asks the rules at every step; remembers the last steps. `mode` and what is asked come from `config.lint`."""
+
+    def __init__(self) -> None:
+        self.history: deque[StepFacts] = deque(maxlen=REMEMBERED)
+
+    def resume(self, run: Run) -> None:
+        """Remember the last steps of a run that goes on."""
+        self.history.extend(step_facts(run, last=REMEMBERED))
+
+    def begin(self, session: LintedSession, step: int, *, start: bool) -> LintWatch:
+        return LintWatch(session, step, start, self.history)
+
+
+class LintWatch:
+    """The lint's part of one new step: what it said before the updates is joined with what it says after them."""
+
+    def __init__(self, session: LintedSession, step: int, start: bool, history: deque[StepFacts]) -> None:
+        self.session, self.step, self.start, self.history = session, step, start, history
+        self.engine = Journal(session.engine)
+
+    def before(self, groups: Sequence[Group], batch: Batch, credit: Credit) -> None:
+        """Raises LintError where it finds an error, and `config.lint.mode` is "assert"."""
+        self.version = self.session.learner.version
+        # What is stored with a step does not depend on where a run was interrupted, so only step 1 holds what is asked
+        # once; a process that goes on with a run asks it again, and only says what it finds.
+        again = self.start and self.step != 1
+
+        def asked(start: bool) -> LintReport:
+            return before_updates(self.session, self.step, groups, batch, credit, self.engine, start=start)
+
+        self.found = asked(self.start and not again)
+        if self.session.config.lint.mode != "assert":
+            return
+        for found in (self.found, asked(True)) if again else (self.found,):
+            raise_errors(found, "so nothing was learned from this step")
+
+    def after(self, groups: Sequence[Group], batch: Batch, credit: Credit, reports: Sequence[UpdateReport],
+              metrics: Mapping[str, Any]) -> LintReport:
+        updates = after_updates(self.session, self.step, groups, batch, credit, reports)
+        facts, run = after_the_step(self.session, self.step, groups, metrics, self.history, self.version)
+        self.history.append(facts)
+        return together([self.found, updates, run])
+
+    def judge(self, report: LintReport) -> None:
+        if self.session.config.lint.mode == "assert":
+            raise_errors(report, "after the updates that they are about were made, so the step is not committed")
+
+
+def raise_errors(report: LintReport, consequence: str = "so nothing is learned from this") -> None:
+    """Raise LintError where the report has an error; `consequence` says what that means for whoever asked."""
+    if report.ok:
+        return
+    lines = []
+    for answer in report.answers:
+        if answer.errors:
+            first = answer.errors[0]
+            more = len(answer.errors) - 1 + answer.further_errors
+            lines.append(f"{answer.rule} ({answer.title}): {first.place}: {first.what}"
+                         + (f"; and {more} more" if more else "")
+                         + f". It means: {answer.means} To mend it: {answer.mend}")
+    error = LintError(f"the lint found errors, {consequence}:\n" + "\n".join(lines))
+    error.report = report
+    raise error
+
+
+def before_updates(session: LintedSession, step: int, groups: Sequence[Group], batch: Batch, credit: Credit,
+                   journal: Journal | None, *, start: bool) -> LintReport:
+    """What training asks before the first update of a step. With `start` also what is asked once: whether settings act,
+    the learner's gradient, isolated environments. Every process calls it and gets the same answer."""
+    import torch.distributed as dist
+
+    rank, world = session.place
+    evidence = step_evidence(session, step, groups, batch=batch, credit=credit,
+                              policy_version=session.learner.version)
+    exchanges = None if journal is None else journal.exchanges
+    starts = start and session.config.lint.start
+    if world == 1:
+        evidence = replace(evidence, journal=exchanges)
+        if starts:
+            return lint_evidence(replace(evidence, probe=probe_of_session(session), samples=None), ("step", "start"))
+        return lint_evidence(evidence, BEFORE)
+    # What needs no journal is the same for all; the journal of each process knows the attempts of that process.
+    report = lint_evidence(evidence, ("step", "start") if starts else BEFORE)
+    wanting = [RULES[answer.rule] for answer in report.answers if WORDS["journal"] in answer.missing]
+    local = replace(step_evidence(session, step, groups[rank::world]), journal=exchanges)
+    parts: list[Any] = [None] * world
+    dist.all_gather_object(parts, check(local, wanting).as_dict() if local.groups else None)
+    names = {f"{t.task.id}/{t.attempt}": n for n, t in enumerate(evidence.trajectories)}
+    shared = together([_renumbered(LintReport.from_dict(part), names) for part in parts if part is not None])
+    known = {answer.rule: answer for answer in shared.answers}
+    return LintReport(tuple(_both(answer, known[answer.rule]) if answer.rule in known else answer
+                            for answer in report.answers), report.about)
+
+
+def _both(whole: Answer, parts: Answer) -> Answer:
+    """A rule's answers to two kinds of evidence: what was found by either, what was missing to both."""
+    found = tuple(dict.fromkeys((*whole.findings, *parts.findings)))
+    return replace(whole, findings=found, further=whole.further + parts.further,
+                   further_errors=whole.further_errors + parts.further_errors, looked=whole.looked + parts.looked,
+                   missing=tuple(words for words in whole.missing if words in parts.missing))
+
+
+def _renumbered(report: LintReport, names: Mapping[str, int]) -> LintReport:
+    """With the numbers that trajectories have in the whole batch; each process counted its own."""
+    def moved(finding: Finding) -> Finding:
+        return replace(finding, place=replace(finding.place, index=names.get(finding.place.trajectory or "")))
+
+    return LintReport(tuple(replace(answer, findings=tuple(map(moved, answer.findings))) for answer in report.answers),
+                      report.about)
+
+
+def after_updates(session: LintedSession, step: int, groups: Sequence[Group], batch: Batch, credit: Credit,
+                  reports: Iterable[UpdateReport]) -> LintReport:
+    """What training asks after the updates of a step: is each of them what its table says?"""
+    updates = tuple(Update(report.table, report.metrics, report.skipped) for report in reports)
+    return lint_evidence(step_evidence(session, step, groups, batch=batch, credit=credit, updates=updates), AFTER)
+
+
+def after_the_step(session: LintedSession, step: int, groups: Sequence[Group], metrics: Mapping[str, Any],
+                   history: Sequence[StepFacts], version: int) -> tuple[StepFacts, LintReport]:
+    """What is to be remembered of a step, and how it follows on those before: every batch once, versions in order.
+    `version`: of the weights that the step began with."""
+    config = session.config.learner
+    facts = facts_of_step(step, groups, metrics, lr=config.lr, warmup=config.warmup_updates)
+    if not history and version:  # a session that was trained before, by somebody who keeps no history
+        return facts, LintReport(())
+    claims = RunClaims(session.config.train.steps)
+    report = lint_evidence(Evidence(steps=(*history, facts), claims=claims, step=step), ("run",))
+    # What is wrong between earlier steps was said when they were made.
+    kept = [replace(answer, findings=tuple(f for f in answer.findings if f.place.step in (step, None)), further=0,
+                    further_errors=0) for answer in report.answers]
+    return facts, LintReport(tuple(kept), report.about)
+
+
+def step_evidence(session: LintedSession, step: int, groups: Sequence[Group], **more: Any) -> Evidence:
+    return Evidence(tuple(tuple(group) for group in groups), step=step, samples=session.config.lint.samples,
+                    **given_by(session) | more)
+
+
+def given_by(session: LintedSession | None) -> dict[str, Any]:
+    if session is None:
+        return {}
+    config = session.config
+    return {"chat": session.chat, "collect": config.collect, "algorithm": config.algorithm, "family": config.env,
+            "precision": config.learner.precision,
+            "context_length": getattr(session.engine, "context_length", None)}
+
+
+def probe_of_session(session: LintedSession) -> Any:
+    from workbench.linting.probe import probe_of
+
+    config = session.config
+    return probe_of(session.policy.model, config.algorithm, config.learner, config.critic)

@@ -1,0 +1,106 @@
+"""A run's policy as a plain Hugging Face folder, for whatever reads one: transformers, vLLM, llama.cpp's converter.
+
+    export_policy("runs/first", "exported")        then: AutoModelForCausalLM.from_pretrained("exported")
+
+    model.safetensors     the weights of a checkpoint, tied ones once
+    config.json, generation_config.json, tokenizer and chat template: the files of the policy that the run started from,
+                          byte for byte but for the dtype in config.json
+    README.md, provenance.json     which run, which step, which settings; how well it did, beside its baselines
+
+The folder is there whole or not at all, and never overwritten.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from workbench import __version__
+from workbench.engines.policy import DTYPES, Policy, load_policy, other_files, weights_fingerprint
+from workbench.learn.training_state import named_tensors, refuse_other
+from workbench.run.store import Run, open_run
+from workbench.run.writer import create_folder, make_folder
+from workbench.training import checkpoint
+from workbench.training.checkpoint import safetensors_bytes
+from workbench.training.config import from_dict
+from workbench.types import View
+from workbench.types.errors import ConfigError, StoreError
+from workbench.views import show_evaluation, show_text
+from workbench.views.words import count
+
+
+def export_policy(run: Run | str | Path, folder: str | Path, *, step: int | None = None, dtype: str | None = None
+                  ) -> View:
+    """Write the policy of a run's newest checkpoint (or that of `step`) into a new folder; says what is in it.
+
+    `dtype`: float32, bfloat16 or float16 (default: the one it was trained in, and then not a bit is lost). A critic is
+    not part of it. Raises StoreError where the folder is there already or the run has no checkpoint, ConfigError for an
+    unknown dtype, and what loading the policy raises.
+    """
+    run = run if isinstance(run, Run) else open_run(run)
+    config = from_dict(run.config)
+    dtype = dtype or config.policy.dtype
+    if dtype not in DTYPES:
+        raise ConfigError(f"the weights can be written as {', '.join(DTYPES)}; got {dtype!r}")
+    folder = Path(folder)
+    if run.path.absolute() in (folder.absolute(), *folder.absolute().parents):
+        raise StoreError(f"{folder} is inside the run folder, which holds what the run was and nothing else; choose "
+                         "another one")
+    if folder.exists() or folder.is_symlink():  # the writer would say so, but only after everything has been read
+        raise StoreError(f"{folder} is there already, and an export is never written over one; choose another name")
+    found = checkpoint.load_newest(run.path) if step is None else checkpoint.load(run.path, step)
+    if found is None:
+        raise StoreError(f"{run.path} has no checkpoint yet; train at least one step. What it started from is the "
+                         f"policy {config.policy.name}")
+    policy = load_policy(config.policy.name, dtype=config.policy.dtype)
+    refuse_other(policy.model, found.tensors["model"], list(found.state["learner"]["trainable"]), "model")
+    weights = {name: found.tensors["model"][name].to(DTYPES[dtype]) if tensor.is_floating_point() else
+               found.tensors["model"][name] for name, tensor in named_tensors(policy.model).items()}
+    facts = _facts(run, found.step, policy, dtype, weights, config.policy.template_flags)
+    make_folder(folder.absolute().parent)
+    create_folder(folder, {
+        **{name: (policy.folder / name).read_bytes() for name in other_files(policy.folder) if name != "config.json"},
+        "config.json": _config_bytes(policy.folder, dtype),
+        "model.safetensors": safetensors_bytes(weights, {"format": "pt"}),
+        "provenance.json": (json.dumps(facts, indent=1) + "\n").encode(),
+        "README.md": _readme(run, facts).encode("utf-8", "replace"),
+    })
+    numbers = sum(tensor.numel() for tensor in weights.values())
+    return show_text(f"{count(numbers, 'weight')} in {dtype}, tokenizer and chat template are in {folder}\n"
+                     f"use it: AutoModelForCausalLM.from_pretrained({str(folder)!r}), or policy.name={folder} in a "
+                     "config",
+                     title=f"{run.name}, after step {found.step}")
+
+
+def _config_bytes(folder: Path, dtype: str) -> bytes:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config.pop("torch_dtype", None)  # its older name
+    return (json.dumps(config | {"dtype": dtype}, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _facts(run: Run, step: int, policy: Policy, dtype: str, weights: Mapping[str, Any], flags: Any) -> dict[str, Any]:
+    return {"run": run.name, "run_digest": run.digest(), "step": step, "steps_committed": len(run.steps()),
+            "dtype": dtype, "weights_sha256": weights_fingerprint(weights), "started_from": policy.name,
+            "started_from_sha256": policy.fingerprint, "template_flags": dict(flags), "config": run.config,
+            "workbench": __version__}
+
+
+def _readme(run: Run, facts: Mapping[str, Any]) -> str:
+    """A page for whoever finds the folder: what it is, how to load it, how well it did."""
+    lines = [f"# {run.name}, after step {facts['step']}", "",
+             f"A policy trained by reinforcement learning with the Agent RL Workbench {facts['workbench']}, from "
+             f"`{facts['started_from']}`; weights in {facts['dtype']}. Settings and checksums: `provenance.json`.", "",
+             "```python", "from transformers import AutoModelForCausalLM, AutoTokenizer", "",
+             'model, tokenizer = AutoModelForCausalLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")', "```",
+             ""]
+    if facts["template_flags"]:
+        lines += [f"It was trained with these variables of the chat template: `{json.dumps(facts['template_flags'])}`; "
+                  "hand them to `apply_chat_template`.", ""]
+    reports = [report for report in run.evaluations().values() if report.get("step") == facts["step"]]
+    for report in reports[-1:]:
+        table = show_evaluation(report["rows"], report["paired"]).text
+        lines += ["On its held-out tasks:", "", "```text", table, "```", ""]
+    if not reports:
+        lines += ["It was not evaluated at this step.", ""]
+    return "\n".join(lines)

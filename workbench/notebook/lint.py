@@ -1,0 +1,228 @@
+"""The lint's door: rules over rollouts and credit, from whatever is at hand.
+
+    wb.lint(groups, session=session)           what was just sampled
+    wb.lint(batch, credit=credit, algorithm=GRPO())
+    wb.lint("runs/first")                      every step of a run, and the run as a whole
+    wb.lint("rollouts.jsonl")                  what another framework wrote
+    wb.lint(session)                           samples a little, and tries settings and environments as well
+    wb.assert_clean(groups, session=session)   the same, and LintError where it finds an error
+
+In training the same rules are an instrument: linting/in_training.py. What evidence is missing is said rule by rule.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.engines.recorder import Journal
+from workbench.learn.algorithms.base import Credit
+from workbench.learn.batch import Batch
+from workbench.linting import Evidence, Update, lint_evidence
+from workbench.linting.in_training import given_by, probe_of_session, raise_errors, step_evidence
+from workbench.linting.runs import run_claims, step_facts
+from workbench.notebook.credit import facts_of, with_facts
+from workbench.notebook.show import token_texts as texts_of_run
+from workbench.run.store import Run, open_run
+from workbench.types import Group, Trajectory, View
+from workbench.types.errors import DataError, WorkbenchError
+from workbench.types.findings import LintReport, together
+
+if TYPE_CHECKING:
+    from workbench.training.session import Session
+
+TokenTexts = Callable[[Sequence[int]], list[str]]
+LOOK_TASKS, LOOK_ATTEMPTS = 2, 4  # what `lint(session)` samples
+
+
+@dataclass(frozen=True, eq=False)
+class Linted:
+    """A report with the rollouts it is about, so that it can show the tokens. Shows itself."""
+
+    report: LintReport
+    trajectories: tuple[Trajectory, ...] = ()
+    token_texts: TokenTexts | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True where no rule found an error."""
+        return self.report.ok
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The rules that found an error."""
+        return self.report.named
+
+    @property
+    def text(self) -> str:
+        return self.report.text
+
+    def view(self, max_findings: int = 4) -> View:
+        """The answers of all rules, and the tokens that the first findings point at, marked."""
+        from workbench.views import show_lint
+
+        return show_lint(self.report, self.trajectories, self.token_texts, max_findings=max_findings)
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return self.view()._repr_mimebundle_()
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__
+
+
+def lint(what: Any, *, session: Session | None = None, step: int | None = None, credit: Credit | None = None,
+         start: bool | None = None, **evidence: Any) -> Linted:
+    """Ask every rule about `what`: groups, a Batch, a run (folder, path), a file of rollouts that another framework
+    wrote, an open session (it samples a few attempts), or an `Evidence`.
+
+    `session` brings the chat format, sampling settings, algorithm and environment; each can be given by name instead
+    (`chat`, `collect`, `algorithm`, `family`, `journal`, `updates` ...: the fields of `linting.Evidence`). `step`: only
+    this step of a run. `start`: also the rules that try settings, gradients and environments; the default is to do so
+    for a session only. Raises DataError for what is none of these.
+    """
+    if isinstance(what, (str, os.PathLike)):
+        what = _opened(Path(what))
+    if isinstance(what, Run):
+        return _of_run(what, step, bool(start))
+    if _is_session(what):
+        return _of_session(what, True if start is None else start)
+    given = given_by(session) | {"credit": credit, "step": step} | evidence
+    made = _evidence(what, {name: value for name, value in given.items() if value is not None})
+    if start and session is not None and made.probe is None:
+        made = replace(made, probe=probe_of_session(session))
+    when = ("step", "update", "run", *(("start",) if start or made.probe is not None else ()))
+    texts = made.chat.token_texts if made.chat is not None else None
+    return Linted(lint_evidence(made, when), made.trajectories, texts)
+
+
+def assert_clean(what: Any, *, session: Session | None = None, **evidence: Any) -> Linted:
+    """`lint`, and LintError naming the first findings where there is an error. Returns what was found otherwise."""
+    found = lint(what, session=session, **evidence)
+    raise_errors(found.report, "so this should not be learned from")
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ what is looked at
+
+
+def _opened(path: Path) -> Any:
+    """A run, or the rollouts of another framework."""
+    from workbench.importers import looks_like_rollouts, read_rollouts
+
+    if not (path / "run.json").exists() and looks_like_rollouts(path):
+        return read_rollouts(path)
+    return open_run(path)
+
+
+def _is_session(what: Any) -> bool:
+    return hasattr(what, "engine") and hasattr(what, "chat") and hasattr(what, "config")
+
+
+def _evidence(what: Any, given: dict[str, Any]) -> Evidence:
+    if isinstance(what, Evidence):
+        return replace(what, **given)
+    if isinstance(what, Batch):
+        return Evidence(batch=what, **{"about": f"a batch of {what.num_trajectories} trajectories"} | given)
+    if hasattr(what, "sequences") and hasattr(what, "framework"):  # imported.Imported
+        # The arrays alone: trajectories made of them take the mask for provenance and equal prompts for a group, so
+        # the rules for our own would pass what nobody told.
+        return Evidence(raw=what.sequences, **{"about": what.about} | given)
+    if isinstance(what, Trajectory):
+        what = [(what,)]
+    if isinstance(what, Group):
+        what = [what]
+    if not isinstance(what, Sequence) or not all(isinstance(t, Trajectory) for group in what for t in group):
+        raise DataError("lint looks at groups, a Batch, a run, a session, or a file of rollouts; got "
+                        f"{type(what).__name__}")
+    groups = tuple(tuple(group) for group in what)
+    if "batch" not in given and groups:
+        given = given | {"batch": _batch_of(groups)}
+    count = sum(map(len, groups))
+    return Evidence(groups, **{"about": f"{len(groups)} groups, {count} trajectories"} | given)
+
+
+def _batch_of(groups: tuple[tuple[Trajectory, ...], ...]) -> Batch | None:
+    """The batch that training would make of them; None where a law keeps them from becoming one: the rules say which."""
+    try:
+        return Batch.from_groups([Group(group) for group in groups])
+    except DataError:
+        return None
+
+
+# ------------------------------------------------------------------------------------------------ a run
+
+
+def _of_run(run: Run, step: int | None, start: bool) -> Linted:
+    steps = run.steps() if step is None else [step]
+    opened = _OfRun(run)
+    reports, kept = [], ()
+    for number in steps:
+        evidence = opened.evidence(number)
+        report = lint_evidence(evidence, ("step", "update", *(("start",) if start and number == steps[-1] else ())))
+        reports.append(report)
+        if report.errors and not kept:
+            kept = evidence.trajectories
+    if step is None:
+        reports.append(lint_evidence(Evidence(claims=run_claims(run), steps=step_facts(run)), ("run",)))
+    what = f"run {run.name}: " + (f"step {step}" if step is not None else f"{len(steps)} steps")
+    return Linted(together(reports, what), kept, texts_of_run(run))
+
+
+class _OfRun:
+    """What a run folder has to say about its steps; what cannot be loaded here is missing evidence."""
+
+    def __init__(self, run: Run) -> None:
+        from workbench.training.config import from_dict
+
+        self.run, self.config = run, from_dict(run.config)
+
+    @cached_property
+    def chat(self) -> Any:
+        from workbench.chat import ChatFormat
+        from workbench.engines.policy import load_tokenizer
+
+        try:
+            tokenizer = load_tokenizer(self.config.policy.name)
+            return ChatFormat.from_tokenizer(tokenizer, template_flags=dict(self.config.policy.template_flags))
+        except WorkbenchError:  # a run opens where its policy is not
+            return None
+
+    def evidence(self, step: int) -> Evidence:
+        """Everything that is stored of a step."""
+        run, config = self.run, self.config
+        groups = run.groups(step)
+        tables = [run.credit(step, update) for update in run.updates(step)]
+        skipped, batch = run.skipped(step), Batch.from_groups(groups)
+        if tables:
+            batch = with_facts(batch, facts_of(groups, tables[0]))
+        means = run.metrics_line(step)
+        metrics = means if len(tables) == 1 else {}  # of several updates the means are kept, no more
+        return Evidence(
+            tuple(tuple(group) for group in groups), batch=batch, algorithm=config.algorithm, collect=config.collect,
+            chat=self.chat, family=config.env, step=step, precision=config.learner.precision,
+            updates=tuple(Update(table, metrics, skipped.get(table.update)) for table in tables), means=means)
+
+
+# ------------------------------------------------------------------------------------------------ a session
+
+
+def _of_session(session: Session, start: bool) -> Linted:
+    """Sample a little with the session, as a step of training would, and look at that."""
+    from workbench.training.rollout import rollout
+
+    journal = Journal(session.engine)
+    groups = rollout(session, LOOK_TASKS, group_size=max(LOOK_ATTEMPTS, session.config.algorithm.min_group_size),
+                     purpose="lint", engine=journal)
+    batch = session.learner.facts(Batch.from_groups(groups))
+    evidence = replace(
+        step_evidence(session, 0, groups, batch=batch, credit=session.config.algorithm.credit(batch),
+                       policy_version=session.learner.version, probe=probe_of_session(session) if start else None),
+        journal=journal.exchanges, samples=None, step=None,
+        about=f"{session.policy.name}, {LOOK_TASKS} tasks of {session.config.env.name}, freshly sampled")
+    report = lint_evidence(evidence, ("step", *(("start",) if start else ())))
+    return Linted(report, evidence.trajectories, session.chat.token_texts)

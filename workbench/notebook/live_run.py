@@ -1,0 +1,378 @@
+"""A run that trains in a process of its own, and the handle a notebook has on it.
+
+    run = train(config, "runs/first")     at once; the run goes on whatever happens to this kernel
+    run                                   curves with their baselines, live, with a button that stops it
+    run = attach("runs/first")            the same handle again, after a restart of the kernel
+
+The kernel never becomes a rank: what it holds is a folder and a process. Beside the folder lie three small files: the
+settings it was started with (`.config.json`), what it prints (`.log`), and which process it is (`.process.json`).
+"""
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from workbench.notebook.processes import Identity, Process, identity, writer_of
+from workbench.notebook.watch import follow
+from workbench.run.follow import RunFollower
+from workbench.run.store import Run, open_run
+from workbench.run.writer import write_file
+from workbench.training.config import Config, to_dict
+from workbench.types import View
+from workbench.types.errors import LearnerError, StoreError
+from workbench.views import progress, show_text
+from workbench.views.live import Status
+
+if TYPE_CHECKING:
+    from workbench.notebook.live import LiveView
+
+ON_REQUEST = (-15, -2, 143, 130)  # exit statuses of a process that was asked to end, by SIGTERM or Ctrl-C
+STOPPED = ": stopped "  # in the last line that such a process prints
+LOG_SHOWN = 3000  # characters
+PROMPT = "$ workbench "  # begins the line of a log that says what was started
+LOOK_S = 1.0  # between two looks at the folder while waiting
+
+
+@dataclass(frozen=True, eq=False)
+class RunningRun:
+    """A run and the process that trains it. It shows itself: as the last line of a cell it is followed live.
+
+    `process`: None where it had ended before this handle was made. `steps`: how many it was asked for, as far as known.
+    """
+
+    path: Path
+    process: Process | None
+    steps: int | None = None
+    _asked: threading.Event = field(default_factory=threading.Event, repr=False)
+    _views: list[LiveView] = field(default_factory=list, repr=False)
+
+    @property
+    def run(self) -> Run:
+        """What is committed so far."""
+        return open_run(self.path)
+
+    @cached_property
+    def _follower(self) -> RunFollower:
+        """For whoever asks from a cell; a view that draws in a thread has its own."""
+        return RunFollower(self.path)
+
+    @property
+    def status(self) -> Status:
+        """How it stands now: state, step, phase, elapsed time, what went wrong."""
+        self._follower.read()
+        return self.status_of(self._follower)
+
+    def status_of(self, follower: RunFollower) -> Status:
+        """The same by what somebody who follows the run has read already."""
+        ended = self.process is None or self.process.ended()
+        status = None if self.process is None else self.process.status
+        if ended:
+            follower.read()  # what it wrote between the last look and its end
+        state = "running" if not ended else _ending(follower, status, self._asked.is_set(), _last_line(self.path))
+        if state == "running" and self._asked.is_set():
+            state = "stopping"
+        steps = follower.steps if follower.steps is not None else self.steps
+        return Status(self.path.name, state, follower.step, steps, follower.phase(), _elapsed(self, follower, ended),
+                      tuple(_problems(self, follower, state, status)))
+
+    @property
+    def log(self) -> View:
+        """The end of what its process printed."""
+        return show_text(_log_end(self.path, 4 * LOG_SHOWN) or "nothing yet", title=f"the end of {self.path.name}.log")
+
+    def watch(self, *, every_s: float = 2.0, button: bool | None = None) -> LiveView:
+        """Curves with baselines, state and problems, drawn anew at most every `every_s` seconds and only when there is
+        something new, in one output, by a thread: the kernel stays free.
+
+        `button`: with a Stop button (an ipywidget). Default: where a notebook is open in front of somebody; elsewhere
+        (papermill, nbclient) the output is a picture that `wait` brings up to date.
+        """
+        from workbench.notebook.live import LiveView
+
+        view = LiveView(self, every_s=every_s, button=button)
+        self._views.append(view)
+        return view
+
+    def _ipython_display_(self) -> None:
+        self.watch()._ipython_display_()
+
+    def wait(self, step: int | None = None) -> Run:
+        """Block until it ends, or until `step` is committed, with a progress line; a run that was stopped is returned as
+        far as it came. Raises LearnerError with the end of its log if it failed.
+
+        An interrupt (Ctrl-C, or the kernel's stop button) ends the waiting, not the run.
+        """
+        with progress(self.steps, self.path.name) as bar:
+            try:
+                self._follower.read()
+                bar.found(self._follower.step)
+                follow(bar, self._follower, self.steps)
+                while not self._over(step) and not self.process.ended(LOOK_S):
+                    follow(bar, self._follower, self.steps)
+            except KeyboardInterrupt:
+                bar.close("no longer waited for; the run goes on until it is done, or .stop()")
+                raise
+            follow(bar, self._follower, self.steps)
+            status = self.status
+            bar.close("" if status.state in ("done", "running") else status.state)
+        for view in self._views:
+            view.draw()
+        if status.state in ("failed", "ended"):
+            raise LearnerError(f"the run in {self.path} ended at step {status.step} of {status.steps}: "
+                               f"{status.problems[-1]}\n\nThe end of {self.path.name}.log:\n"
+                               f"{_log_end(self.path, LOG_SHOWN) or '(it is empty)'}")
+        return self.run
+
+    def _over(self, step: int | None) -> bool:
+        return self.process is None or (step is not None and self._follower.step >= step)
+
+    def stop(self, *, kill_after_s: float | None = None) -> None:
+        """Ask it to end (SIGTERM): it abandons the step under way, committed steps stay. Returns at once; `wait` waits.
+
+        A second call kills it, and so does `kill_after_s` seconds without an end (this call waits for them). That loses
+        no committed step either (law 14).
+        """
+        if self.process is None or self.process.ended():
+            return
+        if self._asked.is_set():
+            return self.process.kill()
+        self._asked.set()
+        self.process.ask()
+        if kill_after_s is not None and not self.process.ended(kill_after_s):
+            self.process.kill()
+
+    def __repr__(self) -> str:
+        return f"<{self.status}>"
+
+
+def _ending(follower: RunFollower, status: int | None, asked: bool, last_line: str) -> str:
+    """Why a process that has ended did so: by its exit status, or where that is not known, by what it left."""
+    if follower.done and (status in (0, None, *ON_REQUEST) or asked):
+        return "done"  # also where the request came after the last thing was written
+    if status in ON_REQUEST or (asked and status in (0, -9, None)) or (status is None and STOPPED in last_line):
+        return "stopped"
+    return "ended" if status in (0, None) else "failed"
+
+
+def _elapsed(running: RunningRun, follower: RunFollower, ended: bool) -> float | None:
+    """Seconds since its process began, until now or its last sign of life."""
+    opened = [_when(line) for line in follower.clock if line.get("what") in ("created", "reopened")]
+    began, last = _changed(_process_file(running.path)), _changed(Path(f"{running.path}.log"))
+    if opened and (began is None or sum(time_ > began for time_ in opened) > 1):
+        began = opened[-1]  # a terminal went on with it after our process: what we noted is about an earlier one
+    if follower.clock:
+        last = max(last or 0.0, _when(follower.clock[-1]))
+    end = last if ended else time.time()
+    return None if began is None or end is None else max(0.0, end - began)
+
+
+def _when(line: Mapping[str, Any]) -> float:
+    return datetime.fromisoformat(line["at"]).timestamp()
+
+
+def _changed(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _problems(running: RunningRun, follower: RunFollower, state: str, status: int | None) -> list[str]:
+    """What went wrong, in words, the worst last."""
+    found = []
+    row = follower.rows[-1] if follower.rows else {}
+    faults = sum(row.get(f"stop_{kind}") or 0.0 for kind in ("env_error", "env_timeout", "engine_error"))
+    if faults:
+        found.append(f"step {row['step']}: {faults:.0%} of the attempts were ended by a fault")
+    skipped = [event for event in follower.events if event.get("kind") == "skipped_update"]
+    if skipped:
+        last = skipped[-1]
+        found.append(f"{len(skipped)} updates were skipped, the last in step {last['step']}: {last['reason']}")
+    if state in ("failed", "ended"):
+        last = _last_line(running.path)
+        cure = f" resume({str(running.path)!r}) goes on after step {follower.step}." if follower.config is not None else ""
+        found.append(f"{_cause(status)}.{cure} {f'The last it said: {last}' if last else 'It said nothing'}")
+    return found
+
+
+def _cause(status: int | None) -> str:
+    """Why a process ended that was not asked to, as far as its exit status says."""
+    if status is None:
+        return "its process is gone before the last step, with an exit status that only its parent knows"
+    if status >= 0:
+        return f"its process ended with status {status}"
+    name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+    memory = ("; if nobody did that, the machine ran out of memory (`workbench doctor --plan` estimates what a run needs)"
+              if -status == signal.SIGKILL else "")
+    return f"its process was ended from outside, by {name}{memory}"
+
+
+def _log_end(path: Path, most: int) -> str:
+    """The end of its log; empty where there is none."""
+    try:
+        with open(f"{path}.log", "rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - 4 * most))
+            return log.read().decode("utf-8", "replace")[-most:].strip()
+    except OSError:
+        return ""
+
+
+def _last_line(path: Path) -> str:
+    """What its process printed last; empty where it printed nothing."""
+    last = next((line for line in reversed(_log_end(path, LOG_SHOWN).splitlines()) if line.strip()), "")
+    return "" if last.startswith(PROMPT) else last.strip()
+
+
+# ------------------------------------------------------------------------------------------------ starting, attaching
+
+
+def fresh_path(path: str | Path) -> Path:
+    """`path`, or `path-2`, `path-3` ... if it is taken: a run is never overwritten."""
+    path, number = Path(path), 2
+    free = path
+    while free.exists() or Path(f"{free}.log").exists():
+        free, number = path.with_name(f"{path.name}-{number}"), number + 1
+    return free
+
+
+def train(config: Config, path: str | Path) -> RunningRun:
+    """Start training in a process of its own and return at once; `.wait()` gives the finished `Run`.
+
+    Raises StoreError where the run exists or is being trained already, and where nothing can be written.
+    """
+    path = Path(path)
+    _refuse_existing(path)
+    with _claimed(path) as log:
+        _refuse_existing(path)  # somebody else's may have come, and ended, since
+        settings = path.parent / f"{path.name}.config.json"
+        # one may lie there of a failed try, and so may its log
+        write_file(settings, json.dumps(to_dict(config), indent=1).encode(), replace=True)
+        log.truncate(0)
+        return _start(["train", str(settings), "--out", str(path)], path, config.train.steps, log)
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise StoreError(f"{path} exists; a run is never overwritten. Choose another name, or remove the folder")
+
+
+def resume(path: str | Path, settings: Mapping[str, Any] = {}) -> RunningRun:
+    """Go on with a run that was killed or stopped, in a process of its own, and return at once.
+
+    `settings`: what may be changed on the way, by dotted name: `resume("runs/first", {"train.steps": 60})`. A run that
+    is complete is left as it is. Raises StoreError where there is no such run or a process is still at it, ConfigError
+    for a setting that cannot be changed.
+    """
+    from workbench.training.resume import resumed_config
+
+    path = Path(path)
+    config, changed = resumed_config(open_run(path), settings)
+    words = {name: new if isinstance(new, str) else json.dumps(new) for name, (_, new) in changed.items()}
+    arguments = [f"--set={name}={word}" for name, word in words.items()]
+    with _claimed(path) as log:
+        return _start(["resume", str(path), *arguments], path, config.train.steps, log)
+
+
+def attach(path: str | Path) -> RunningRun:
+    """The handle on a run that was started earlier: by a kernel that is gone, by another notebook, by a terminal.
+
+    Its process is the one that `train` noted, if that very process is still alive (its id may belong to another one by
+    now), else the one that holds the run's lock. A run whose process has ended is given back all the same, to look at.
+    Raises StoreError where there is no such run, or where this machine or process is not the one to ask.
+    """
+    path = Path(path)
+    noted = _noted(path)
+    if noted is None and not path.is_dir():
+        open_run(path)  # says that there is none, and what to do
+    who = None if noted is None or noted.machine != socket.gethostname() or identity(noted.pid) != noted else noted
+    who = who or writer_of(path)
+    if who is not None and who.machine != socket.gethostname():
+        raise StoreError(f"{path} is being trained by process {who.pid} on machine {who.machine}; attach there. "
+                         "`show_run` shows it from here")
+    if who is not None and who.pid == os.getpid():
+        raise StoreError(f"{path} is being written by this very process; there is no other to attach to")
+    if path.is_dir():
+        open_run(path)
+    return RunningRun(path, None if who is None else Process.find(who))
+
+
+@contextmanager
+def _claimed(path: Path) -> Iterator[IO[bytes]]:
+    """The run's log, open and locked: meanwhile nobody else starts a process for it, also where it has no folder yet.
+
+    A claim ends with whoever made it, so a stale one cannot exist. Raises StoreError where a process is at the run or
+    just being started, and where nothing can be written beside it.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(f"{path}.log", "ab", buffering=0) as log:
+            try:
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StoreError(f"{path} is being started by somebody else just now; attach({str(path)!r}) gives its "
+                                 "handle in a moment, or choose another name") from None
+            try:
+                before = attach(path).process if path.is_dir() else _alive(_noted(path))
+                if before is not None and not before.ended():
+                    raise StoreError(f"{path} is being trained by process {before.who.pid}; attach({str(path)!r}) "
+                                     "gives its handle: stop it or wait for it first, or choose another name")
+                yield log
+            finally:
+                fcntl.flock(log, fcntl.LOCK_UN)  # told: the child's output is a copy of it and would keep the lock
+    except OSError as error:
+        raise StoreError(f"{path} was not started: {error}. Its log and settings are written beside it; choose a place "
+                         "that you may write to and that has room") from error
+
+
+def _alive(who: Identity | None) -> Process | None:
+    return None if who is None else Process.find(who)
+
+
+def _start(arguments: list[str], path: Path, steps: int | None, log: IO[bytes]) -> RunningRun:
+    """One `workbench` command in a session of its own, so that no signal to the kernel reaches it. The log begins with
+    it: what an earlier process said last is not said by this one. A process that cannot be noted is not left running:
+    nobody could find it again."""
+    log.write(f"{PROMPT}{' '.join(arguments)}\n".encode())
+    child = subprocess.Popen([sys.executable, "-m", "workbench.cli", *arguments], stdin=subprocess.DEVNULL,
+                             stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=_environment())
+    try:
+        process = Process.of_child(child)
+        write_file(_process_file(path), json.dumps(asdict(process.who)).encode(), replace=True)
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        raise
+    return RunningRun(path, process, steps)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, but its progress goes into a log: a notebook's way of showing it is not for there."""
+    asked = os.environ.get("WORKBENCH_PROGRESS")
+    return {**os.environ, "WORKBENCH_PROGRESS": "quiet" if asked == "quiet" else "terminal"}
+
+
+def _process_file(path: Path) -> Path:
+    return path.parent / f"{path.name}.process.json"
+
+
+def _noted(path: Path) -> Identity | None:
+    """The process that was started for a run; None where no (readable) note says so."""
+    try:
+        return Identity(**json.loads(_process_file(path).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None

@@ -1,0 +1,145 @@
+"""The process that trains a run, found again: by a handle that can never mean another process.
+
+A process id alone is not enough to stop something: ids are used again. An `Identity` is the id together with when that
+process was started, on which machine; a handle is opened for an identity only while that very process is alive, and on
+Linux it then holds a pidfd, which the kernel ties to the process and to nothing else. Waiting is done by the kernel
+too: nobody looks every few milliseconds.
+"""
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench.run.writer import process_state
+
+# What `writer.FolderLock` writes into its file; when that process was started, where its system says it.
+_LOCK_TEXT = re.compile(r"process (\d+) on (\S+) since \S+\s*(?:started (\S+))?")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One process among all that ever were: its id, when it was started (as its system says it), on which machine."""
+
+    pid: int
+    started: str
+    machine: str
+
+
+def identity(pid: int) -> Identity | None:
+    """The process that has this id now; None where there is none, or only what is left of one that has ended."""
+    found = process_state(pid)
+    if found is None and not Path("/proc/self/stat").exists():
+        command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
+        said = subprocess.run(command, capture_output=True, text=True).stdout.split()
+        found = (said[0], " ".join(said[1:])) if said else None
+    return None if found is None or found[0][0] in "ZX" else Identity(pid, found[1], socket.gethostname())
+
+
+class Process:
+    """A handle on a process that was alive, and the one that was meant, when this was made (`Process.find`)."""
+
+    def __init__(self, who: Identity, child: subprocess.Popen | None = None):
+        self.who, self._child = who, child
+        try:
+            self._fd: int | None = os.pidfd_open(who.pid)
+        except (AttributeError, OSError):  # not Linux, or it has ended already
+            self._fd = None
+
+    @classmethod
+    def find(cls, who: Identity) -> Process | None:
+        """The process `who` if it is alive, else None; also where its id now belongs to another process."""
+        found = cls(who)
+        return found if identity(who.pid) == who else None  # asked after the handle was opened: no gap between
+
+    @classmethod
+    def of_child(cls, child: subprocess.Popen) -> Process:
+        """A child of ours: also its exit status will be known."""
+        return cls(identity(child.pid) or Identity(child.pid, "ended", socket.gethostname()), child)
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status; None while it runs, and where it is not our child."""
+        return None if self._child is None else self._child.poll()
+
+    def ended(self, within_s: float = 0.0) -> bool:
+        """Wait until it has ended, but not longer than `within_s` seconds; True if it has."""
+        end = time.monotonic() + within_s
+        while not self._gone(max(0.0, end - time.monotonic())):
+            if time.monotonic() >= end:
+                return False
+        return True
+
+    def _gone(self, within_s: float) -> bool:
+        if self._child is not None and self._child.poll() is not None:
+            return True
+        if self._fd is not None:
+            poll = select.poll()
+            poll.register(self._fd, select.POLLIN)
+            return bool(poll.poll(1000 * within_s)) and (self._child is None or self._reaped())
+        time.sleep(min(0.5, within_s))
+        return identity(self.who.pid) != self.who
+
+    def _reaped(self) -> bool:
+        self._child.wait()  # it has ended: this only fetches its status
+        return True
+
+    def ask(self) -> None:
+        """Ask it to end (SIGTERM). One that has ended is left in peace."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once, and what it has started where it leads a group of its own."""
+        if self.ended():
+            return
+        if os.getpgid(self.who.pid) == self.who.pid != os.getpgid(0):
+            os.killpg(self.who.pid, signal.SIGKILL)
+        else:
+            self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
+        if self.ended():
+            return
+        try:
+            if self._fd is not None:
+                signal.pidfd_send_signal(self._fd, number)
+            else:
+                os.kill(self.who.pid, number)
+        except ProcessLookupError:
+            pass  # it ended just now
+
+    def __del__(self, close=os.close) -> None:  # `os` may be gone when the interpreter ends
+        if getattr(self, "_fd", None) is not None:
+            close(self._fd)
+
+
+def writer_of(folder: Path) -> Identity | None:
+    """The process that writes a run folder just now, by the lock it holds; None where nobody does.
+
+    The lock's file stays when its holder ends, the lock does not: so it is tried, not believed. A process that was
+    started at another time than the one that took it only has its id.
+    """
+    try:
+        fd = os.open(Path(folder) / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None  # nobody holds it
+    except BlockingIOError:
+        said = _LOCK_TEXT.match(os.read(fd, 500).decode("utf-8", "replace"))
+    finally:
+        os.close(fd)
+    if said is None:
+        return None
+    if said[2] != socket.gethostname():
+        return Identity(int(said[1]), "", said[2])
+    who = identity(int(said[1]))
+    return None if who is not None and said[3] not in (None, who.started) else who

@@ -1,0 +1,313 @@
+"""From tasks to groups of finished trajectories: the one loop between policy and environments.
+
+There is no barrier between turns. Whatever an environment has answered goes to the engine at the next tick, whatever
+the engine has finished goes to its environment, and a slow, hung or finished attempt never holds up the others:
+
+    reset ──▶ prompt ──▶ engine ──▶ action ──▶ environment ──▶ observation ──▶ prompt ──▶ ...  to a named stop reason
+
+Every draw has an address (law 8), so the result does not depend on who finished first, and comes back in address
+order.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from workbench.chat import ChatFormat, Conversation
+from workbench.chat.conversation import HISTORIES
+from workbench.engines.base import Completion, Engine, Request
+from workbench.envs.base import EnvFamily
+from workbench.envs.runners import EnvAnswer, EnvRunner, InlineRunner, ThreadRunner
+from workbench.envs.workers import ProcessRunner
+from workbench.types import Group, Observation, StepResult, StopReason, Task, ToolCall, Trajectory, Turn
+from workbench.types.canonical_json import plain
+from workbench.types.errors import ConfigError, EngineError, EnvError, WorkbenchError
+from workbench.types.seeds import seed_of
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """How attempts are sampled. Limits on moves belong to the environment, limits on tokens and exchanges live here."""
+
+    history: str = "append"         # what the policy sees of the past: append | template | window | fresh
+    window: int = 2                 # exchanges kept by history="window"
+    max_turn_tokens: int = 64       # tokens the policy may sample in one turn
+    max_context: int | None = None  # tokens of one sequence, prompt included; None: what the engine can hold
+    temperature: float = 1.0
+    top_p: float = 1.0
+    # "inline": deterministic, in the tick | "threads": slow ones | "processes": slow ones, killed at their deadline
+    env_runner: str = "inline"
+    env_deadline_s: float = 30.0    # wall-clock limit of one reset or step (not inline)
+    env_workers: int = 4            # processes that answer; one that is stuck is replaced until its deadline
+    env_retries: int = 2            # times an attempt is run again from its seed after its worker process died
+    env_answer_bytes: int = 1_000_000  # longest answer that is taken from a worker process
+
+    def __post_init__(self) -> None:
+        if self.history not in HISTORIES:
+            raise ConfigError(f"collect.history is one of {', '.join(HISTORIES)}; got {self.history!r}")
+        if self.window < 1:
+            raise ConfigError(f"collect.window counts exchanges and is at least 1, got {self.window}; "
+                              "use history='fresh'")
+        if self.max_turn_tokens < 1:
+            raise ConfigError(f"collect.max_turn_tokens is at least 1, got {self.max_turn_tokens}")
+        if self.max_context is not None and self.max_context < 1:
+            raise ConfigError(f"collect.max_context is at least 1 token, or none, got {self.max_context}")
+        if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1:
+            raise ConfigError("collect.temperature is finite and not negative, and collect.top_p lies above 0 and up "
+                              f"to 1; got {self.temperature} and {self.top_p}")
+        if self.env_runner not in ("inline", "threads", "processes"):
+            raise ConfigError(f"collect.env_runner is 'inline', 'threads' or 'processes', got {self.env_runner!r}")
+        if not self.env_deadline_s > 0:
+            raise ConfigError(f"collect.env_deadline_s is a positive number of seconds, got {self.env_deadline_s}")
+        for name, least in (("env_workers", 1), ("env_retries", 0), ("env_answer_bytes", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"collect.{name} is at least {least}, got {getattr(self, name)}")
+
+    def runner(self) -> EnvRunner:
+        """A new runner of this kind; whoever asks for it shuts it down."""
+        if self.env_runner == "processes":
+            return ProcessRunner(self.env_deadline_s, self.env_workers, self.env_retries, self.env_answer_bytes)
+        return InlineRunner() if self.env_runner == "inline" else ThreadRunner(self.env_deadline_s)
+
+    def runs_like(self, other: CollectConfig) -> bool:
+        """True where a runner made for `other` will do."""
+        names = ("env_runner", "env_deadline_s", "env_workers", "env_retries", "env_answer_bytes")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+
+@dataclass
+class _Attempt:
+    """One attempt in progress. Everything mutable about collecting lives here and is gone when `collect` returns."""
+
+    key: str
+    task: Task
+    number: int
+    dynamics_seed: int
+    first_observation: Observation = Observation(())
+    conversation: Conversation | None = None
+    turns: list[Turn] = field(default_factory=list)
+    pending: Turn | None = None  # an action that the environment has not answered yet
+    state_key: str | None = None
+    if_cut: dict[str, float] = field(default_factory=dict)  # the outcome, should a limit of ours end it now
+    result: Trajectory | None = None
+
+    def finish(self, reason: StopReason, error: str | None = None) -> None:
+        if self.pending is not None:  # sampled, never answered: it is kept, and unscored (law 5)
+            self.turns.append(self.pending)
+            self.pending = None
+        last = self.turns[-1].info if self.turns else {}
+        parts = self.if_cut if reason in (StopReason.CONTEXT_FULL, StopReason.MAX_TURNS) else {}
+        self.result = Trajectory(
+            task=self.task, attempt=self.number, dynamics_seed=self.dynamics_seed,
+            first_observation=self.first_observation, turns=tuple(self.turns),
+            segments=self.conversation.segments if self.conversation is not None else (),
+            stop_reason=reason, scored=not reason.is_fault, error=error,
+            outcome=sum(parts.values()) if parts else None, outcome_parts=parts,
+            success=None if reason.is_fault else bool(last["success"]) if "success" in last else None,
+        )
+
+
+class Collector:
+    def __init__(self, engine: Engine, chat: ChatFormat, family: EnvFamily, config: CollectConfig,
+                 address: tuple[int | str, ...], runner: EnvRunner,
+                 on_done: Callable[[Trajectory], None] | None) -> None:
+        self.engine, self.chat, self.family, self.config = engine, chat, family, config
+        self.address, self.runner, self.on_done = address, runner, on_done
+        if config.max_context is not None and config.max_context > engine.context_length:
+            raise ConfigError(f"collect.max_context = {config.max_context} has no effect: the engine can hold "
+                              f"{engine.context_length} tokens; lower it, or leave it out to use them all")
+        self.context = config.max_context or engine.context_length
+        self.attempts: dict[str, _Attempt] = {}
+        self.sampling: dict[int, _Attempt] = {}  # request id -> attempt
+        self.requests = 0
+        self.stepping = 0                        # calls that environments have not answered yet
+
+    # -- attempts come and go
+
+    def start(self, task: Task, number: int) -> _Attempt:
+        key = f"{task.id}#{number}"
+        if key in self.attempts:
+            raise ConfigError(f"task {task.id!r} stands twice in one collect; ask for a larger group instead")
+        attempt = _Attempt(key, task, number, seed_of(*self.address, "dynamics", task.id, number))
+        self.attempts[key] = attempt
+        self.stepping += 1
+        self.runner.reset(key, self.family, task, attempt.dynamics_seed)
+        return attempt
+
+    def end(self, attempt: _Attempt, reason: StopReason, error: str | None = None) -> None:
+        attempt.finish(reason, error)
+        self.let_go(attempt)
+        if self.on_done is not None:
+            self.on_done(attempt.result)
+
+    def let_go(self, attempt: _Attempt) -> None:
+        self.runner.close(attempt.key)
+        if attempt.conversation is not None:
+            self.engine.release(f"{attempt.key}/{attempt.conversation.segment_index}")
+
+    def abandon(self) -> None:
+        """Let go of what an interrupt or a bug left under way: the engine outlives this collect."""
+        for attempt in self.attempts.values():
+            if attempt.result is None:
+                self.let_go(attempt)
+
+    # -- policy side
+
+    def ask(self, attempt: _Attempt) -> None:
+        """Submit the next turn. Its seed names the turn, so nothing else in the batch can change its noise."""
+        conversation, turn = attempt.conversation, len(attempt.turns)
+        prompt_ids = conversation.prompt_ids
+        room = self.context - len(prompt_ids)
+        if room < 1:
+            return self.end(attempt, StopReason.CONTEXT_FULL)
+        request = Request(
+            id=self.requests, session=f"{attempt.key}/{conversation.segment_index}", prompt_ids=prompt_ids,
+            seed=seed_of(*self.address, "engine", attempt.task.id, attempt.number, turn),
+            max_new_tokens=min(self.config.max_turn_tokens, room), stop_ids=self.chat.stop_ids,
+            temperature=self.config.temperature, top_p=self.config.top_p,
+        )
+        self.requests += 1
+        try:
+            self.engine.submit(request)
+        except EngineError as error:
+            return self.end(attempt, StopReason.ENGINE_ERROR, str(error))
+        self.sampling[request.id] = attempt
+
+    def on_completion(self, completion: Completion) -> None:
+        attempt = self.sampling.pop(completion.request_id)
+        if completion.finish == "error":
+            return self.end(attempt, StopReason.ENGINE_ERROR, completion.error)
+        text = attempt.conversation.add_action(
+            completion.token_ids, completion.logprobs, finish=completion.finish,
+            policy_version=completion.policy_version, sampling=completion.sampling,
+            plain_logprobs=completion.plain_logprobs,
+        )
+        attempt.pending = Turn(len(attempt.turns), text, completion.finish, state_key=attempt.state_key)
+        self.stepping += 1
+        self.runner.step(attempt.key, text)
+
+    # -- environment side
+
+    def on_answer(self, answer: EnvAnswer) -> None:
+        self.stepping -= 1
+        attempt = self.attempts[answer.key]
+        if answer.error is not None:
+            reason = StopReason.ENV_TIMEOUT if answer.timed_out else StopReason.ENV_ERROR
+            return self.end(attempt, reason, answer.error)
+        attempt.state_key = answer.state_key
+        if answer.observation is not None:
+            attempt.first_observation = answer.observation
+            try:
+                attempt.conversation = Conversation(self.chat, answer.observation, history=self.config.history,
+                                                    window=self.config.window)
+            except WorkbenchError as error:  # an observation that no prompt can be made of
+                return self.end(attempt, StopReason.ENV_ERROR, str(error))
+            return self.ask(attempt)
+        self.on_step(attempt, answer.result)
+
+    def on_step(self, attempt: _Attempt, result: StepResult) -> None:
+        try:
+            answered, if_cut = finished_turn(attempt.pending, result), _parts(result.if_cut)
+        except WorkbenchError as error:
+            return self.end(attempt, StopReason.ENV_ERROR, str(error))
+        attempt.pending = None
+        attempt.turns.append(answered)
+        attempt.if_cut = if_cut
+        if result.terminated:
+            return self.end(attempt, StopReason.TERMINATED)
+        if result.truncated:
+            return self.end(attempt, StopReason.ENV_TRUNCATED)
+        if len(attempt.turns) >= self.family.max_turns:
+            return self.end(attempt, StopReason.MAX_TURNS)
+        # The whole observation or nothing: half of one would be text that no environment ever sent.
+        try:
+            length = attempt.conversation.peek_length_after(result.observation)
+        except WorkbenchError as error:
+            return self.end(attempt, StopReason.ENV_ERROR, str(error))
+        if length >= self.context:
+            return self.end(attempt, StopReason.CONTEXT_FULL)
+        before = attempt.conversation.segment_index
+        attempt.conversation.add_observation(result.observation)
+        if attempt.conversation.segment_index != before:  # a rewritten history: what was cached for the old one is over
+            self.engine.release(f"{attempt.key}/{before}")
+        self.ask(attempt)
+
+    def run(self) -> None:
+        while self.sampling or self.stepping:
+            self.tick()
+
+    def tick(self) -> None:
+        # Wait for environments only when the engine has nothing to do.
+        for answer in self.runner.poll(0.0 if self.sampling else 0.05):
+            self.on_answer(answer)
+        for completion in self.engine.poll():
+            self.on_completion(completion)
+
+
+def finished_turn(action: Turn, result: StepResult) -> Turn:
+    """The finished exchange, in plain values. Raises EnvError or StoreError for numbers and facts that could be neither
+    added up nor stored: a broken environment ends its own attempt and not the run (law 10)."""
+    for name in ("info", "reward_parts", "if_cut"):
+        if not isinstance(getattr(result, name), Mapping):
+            raise EnvError(f"{name} of a StepResult holds values by name, got {getattr(result, name)!r}")
+    info = plain(result.info, "info of a StepResult")
+    moves = info.get("moves", [])
+    if not isinstance(moves, list) or not all(isinstance(move, str) for move in moves):
+        raise EnvError(f"info['moves'] of a StepResult is a list of names, got {moves!r}")
+    if not isinstance(info.get("success", False), bool):
+        raise EnvError(f"info['success'] of a StepResult is true or false, got {info['success']!r}")
+    return Turn(
+        action.index, action.text, action.finish, moves=tuple(moves), tool_calls=_calls(result.tool_calls),
+        reply=result.observation.messages,
+        reward=None if result.reward is None else _number(result.reward, "reward"),
+        reward_parts=_parts(result.reward_parts),
+        state_key=action.state_key, info=info,
+    )
+
+
+def _parts(parts: Mapping[str, Any]) -> dict[str, float]:
+    return {name: _number(value, f"reward part {name!r}") for name, value in parts.items()}
+
+
+def _calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+    if not all(isinstance(call, ToolCall) and isinstance(call.name, str) for call in calls):
+        raise EnvError(f"tool_calls of a StepResult are ToolCalls, got {calls!r}")
+    return tuple(ToolCall(call.name, plain(call.arguments, f"arguments of the call of {call.name!r}"), call.call_id)
+                 for call in calls)
+
+
+def _number(value: Any, what: str) -> float:
+    if not isinstance(value, (int, float, np.number)) or not math.isfinite(value):
+        raise EnvError(f"the {what} of a StepResult is a finite number (a reward that failed is None), got {value!r}")
+    return float(value)
+
+
+def collect(
+    tasks: Sequence[Task], *, family: EnvFamily, engine: Engine, chat: ChatFormat, config: CollectConfig,
+    group_size: int, address: tuple[int | str, ...], runner: EnvRunner | None = None,
+    on_done: Callable[[Trajectory], None] | None = None,
+) -> list[Group]:
+    """Sample `group_size` attempts at each task; one group per task, in the order of `tasks`.
+
+    `address` is the beginning of every seed: (run seed, purpose, step). `on_done` sees each trajectory as it ends.
+    `runner` steps the environments and stays open; without one, `config` says which, and it is closed at the end.
+    Faults (a raising environment, an engine without an answer) end *their* trajectory with a named stop reason and are
+    returned like any other (law 10). Raises ConfigError for a task that stands twice. However it ends, nothing of it
+    stays behind in the engine or the runner, so that an interrupted collect can be followed by another.
+    """
+    if group_size < 1:
+        raise ConfigError(f"group_size is at least 1, got {group_size}")
+    own = config.runner() if runner is None else None
+    collector = Collector(engine, chat, family, config, address, runner or own, on_done)
+    try:
+        started = [[collector.start(task, number) for number in range(group_size)] for task in tasks]
+        collector.run()
+    finally:
+        collector.abandon()
+        if own is not None:
+            own.shutdown()
+    return [Group(tuple(attempt.result for attempt in attempts)) for attempts in started]

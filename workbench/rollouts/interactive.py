@@ -1,0 +1,104 @@
+"""One attempt, a tick at a time: the loop of `collect` for a person who watches it and may go on with a next task."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workbench.chat import ChatFormat
+from workbench.engines.base import Engine
+from workbench.envs.base import EnvFamily
+from workbench.envs.runners import EnvRunner
+from workbench.rollouts.collect import CollectConfig, Collector
+from workbench.types import Observation, StopReason, Task, Trajectory, Turn
+from workbench.types.errors import DataError, EnvError
+
+
+@dataclass(frozen=True)
+class _TurnLimit:
+    """All that the loop asks of a family once an attempt has begun."""
+
+    max_turns: int
+
+
+class InteractiveAttempt:
+    """One attempt, a tick at a time: the loop of `collect` for whoever watches it, and may then go on with a next task.
+
+    `max_turns` (default: the family's) is for each task. Close it when done: the engine and the runner outlive it.
+    """
+
+    def __init__(self, task: Task, *, family: EnvFamily, engine: Engine, chat: ChatFormat, config: CollectConfig,
+                 address: tuple[int | str, ...], runner: EnvRunner, max_turns: int | None = None) -> None:
+        self.family, self.max_turns = family, family.max_turns if max_turns is None else max_turns
+        self._collector = Collector(engine, chat, family, config, address, runner, None)
+        self._attempt = self._collector.start(task, 0)
+        self._collector.family = _TurnLimit(self.max_turns)
+
+    @property
+    def trajectory(self) -> Trajectory | None:
+        """The finished attempt; None while it is under way."""
+        return self._attempt.result
+
+    @property
+    def first_observation(self) -> Observation:
+        """What the environment of the first task showed; empty until it has."""
+        return self._attempt.first_observation
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """What was said and answered so far; then, if there is one, the action that waits for its answer."""
+        pending = self._attempt.pending
+        return (*self._attempt.turns, *(() if pending is None else (pending,)))
+
+    @property
+    def waits(self) -> bool:
+        """True while the environment works at the last of `turns`."""
+        return self._attempt.pending is not None
+
+    @property
+    def sampled(self) -> tuple[int, ...]:
+        """The ids of the turn that is being sampled, as far as the engine tells."""
+        request_id = next(iter(self._collector.sampling), None)
+        partial = getattr(self._collector.engine, "partial", None)
+        return () if request_id is None or partial is None else partial(request_id)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the sequence that the policy sees now."""
+        return 0 if self._attempt.conversation is None else len(self._attempt.conversation.prompt_ids)
+
+    def tick(self) -> None:
+        """Let environment and engine go one tick on."""
+        self._collector.tick()
+
+    def go_on(self, task: Task, dynamics_seed: int) -> None:
+        """Begin the next task behind what was said: its first observation is appended (without system messages, which
+        stand at the beginning), and so are the words of the last reply that no prompt has shown.
+
+        Raises EnvError where its environment cannot begin, DataError where the attempt did not end by an action.
+        """
+        attempt, collector = self._attempt, self._collector
+        if attempt.result is None or attempt.result.stop_reason.is_fault:
+            raise DataError("a next task begins where the last one has ended, and not by a fault")
+        unseen = attempt.turns[-1].reply if attempt.turns else ()
+        first = self._reset(task, dynamics_seed)
+        told = tuple(message for message in first.messages if message.role != "system")
+        observation = Observation((*unseen, *told))
+        attempt.result = None
+        if attempt.conversation.peek_length_after(observation) >= collector.context:
+            return collector.end(attempt, StopReason.CONTEXT_FULL)
+        attempt.conversation.add_observation(observation)
+        collector.family = _TurnLimit(len(attempt.turns) + self.max_turns)
+        collector.ask(attempt)
+
+    def _reset(self, task: Task, dynamics_seed: int) -> Observation:
+        runner, answers = self._collector.runner, []
+        runner.reset(self._attempt.key, self.family, task, dynamics_seed)
+        while not answers:
+            answers = runner.poll(0.05)
+        if answers[0].error is not None:
+            raise EnvError(f"the environment could not begin {task.id}: {answers[0].error}")
+        self._attempt.state_key = answers[0].state_key
+        return answers[0].observation
+
+    def close(self) -> None:
+        """Let go of what is under way."""
+        self._collector.abandon()

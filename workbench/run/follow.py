@@ -1,0 +1,148 @@
+"""Follow a run while it trains: read what was appended since the last look, and nothing twice.
+
+    follower = RunFollower(Path("runs/first"))
+    follower.read()        True: something new is there      follower.rows, .evaluations, .events, .phase()
+
+`Run` is a value to look something up in; each of its calls reads whole files. A follower keeps what it has read, so
+that watching a run of ten thousand steps costs each time only what the last step wrote. Nothing but the folder is asked, so
+any process can follow a run, at any time. It is not for use by several threads at once.
+"""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from workbench.run.store import FORMAT, Run, open_run, step_name
+from workbench.types import canonical_json
+
+MEASURING = "measuring random play, the solver and the untrained policy"
+
+_END = 12  # bytes of a line's end: its checksum
+
+
+class LineFollower:
+    """The records of a file of lines, so far. A file that is not there yet has none; one that was cut behind what was
+    read (a resumed run takes back what it will say again), or replaced, is read anew."""
+
+    def __init__(self, path: Path):
+        self.path, self.records = path, []
+        self._at, self._stamp, self._end = 0, None, b""
+
+    def read(self) -> bool:
+        """Take in what was appended; True where `records` changed."""
+        try:
+            stat = self.path.stat()
+        except FileNotFoundError:
+            return self._forget()
+        stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if stamp == self._stamp:
+            return False
+        forgotten = self._forget() if not self._still_begins_alike(stat.st_size) else False
+        lines = canonical_json.read_lines(self.path, start=self._at)
+        self._stamp = stamp
+        if lines.records:
+            self.records += lines.records
+            self._at = lines.ends[-1]
+            self._end = canonical_json.line_bytes(lines.records[-1])[-_END:]
+        return forgotten or bool(lines.records)
+
+    def _still_begins_alike(self, size: int) -> bool:
+        """Does the last line that was read end where it did, with the same checksum?"""
+        if size < self._at:
+            return False
+        with self.path.open("rb") as file:
+            file.seek(self._at - len(self._end))
+            return file.read(len(self._end)) == self._end
+
+    def _forget(self) -> bool:
+        had, self.records = bool(self.records), []
+        self._at, self._stamp, self._end = 0, None, b""
+        return had
+
+
+class RunFollower:
+    """What a run folder holds so far, whether or not it is there yet.
+
+    `rows`: one mapping per committed step, "step" and its metrics (as `views.show_curves` takes them). `evaluations`:
+    by name, as `Run.evaluations`. `events`, `clock`: the lines of these files. `config`: the settings in force, None
+    while there is no folder. `version`: how often `read` found something new.
+    """
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+        self.rows: list[dict[str, Any]] = []
+        self.evaluations: dict[str, dict[str, Any]] = {}
+        self.config: dict[str, Any] | None = None
+        self.version = 0
+        self._run: Run | None = None
+        self._metrics, self._events, self._clock = (
+            LineFollower(self.path / f"{name}.jsonl") for name in ("metrics", "events", "clock"))
+        self._known: dict[str, tuple[int, int]] = {}
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return self._events.records
+
+    @property
+    def clock(self) -> list[dict[str, Any]]:
+        return self._clock.records
+
+    def read(self) -> bool:
+        """Take in what is new; True where there is something to show that was not there before. Raises StoreError for
+        a run that is damaged."""
+        if self._run is None:
+            if not (self.path / "run.json").is_file():
+                return False
+            self._run = open_run(self.path)
+        fresh = self._events.read()
+        if fresh or self.config is None:  # settings may be changed by an event
+            self.config = self._run.config
+            fresh = True
+        if self._metrics.read():
+            self.rows = [{"step": line["step"], **line["metrics"]} for line in self._metrics.records]
+            fresh = True
+        self._clock.read()
+        fresh = self._read_evaluations() or fresh
+        self.version += fresh
+        return fresh
+
+    def _read_evaluations(self) -> bool:
+        """Files of evaluations are whole from their first moment (one rename): one is read when its stamp is new."""
+        stamps = {path.stem: (path.stat().st_size, path.stat().st_mtime_ns)
+                  for path in sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json"))}
+        new = [name for name, stamp in stamps.items() if self._known.get(name) != stamp]
+        read = {name: canonical_json.read_sealed_json(self.path / "evaluations" / f"{name}.json", kind="evaluation",
+                                              version=FORMAT) for name in new}
+        self.evaluations = {name: read.get(name, self.evaluations.get(name)) for name in stamps}
+        gone, self._known = set(self._known) - set(stamps), stamps
+        return bool(new or gone)
+
+    @property
+    def step(self) -> int:
+        """The last committed step; 0 before the first."""
+        return self.rows[-1]["step"] if self.rows else 0
+
+    @property
+    def steps(self) -> int | None:
+        """How many steps the run is to have; None while that is not known."""
+        return None if self.config is None else self.config["train"]["steps"]
+
+    @property
+    def done(self) -> bool:
+        """All steps are committed and the last one is measured."""
+        return self.steps is not None and self.step >= self.steps and step_name(self.step) in self.evaluations
+
+    def phase(self) -> str:
+        """What its process is at, as far as the folder says, in words."""
+        if self.config is None:
+            return "starting"
+        if not self.evaluations:
+            return MEASURING
+        if self.done:
+            return "done"
+        every = self.config["train"]["evaluate_every"]
+        due = self.step and (self.step >= self.steps or (every and self.step % every == 0))
+        if due and step_name(self.step) not in self.evaluations:
+            return "measuring the trained policy"
+        begun = (self.path / "steps" / step_name(self.step + 1) / "trajectories.parquet").exists()
+        return f"step {self.step + 1}: {'learning' if begun else 'playing'}"

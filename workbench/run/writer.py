@@ -1,0 +1,438 @@
+"""The one writer: every byte that this package puts on a disk goes through here (law 14).
+
+A record is either wholly there or not there at all, whenever the process dies and whenever the power fails:
+
+    write_file     temporary name (O_EXCL) · write · fsync · rename · fsync of the folder
+    write_folder   temporary folder · its files, each synced · MANIFEST.json last (size and sha256 of each) · fsync of
+                   the folder · ONE rename · fsync of the parent
+    append_line    one write of one line that carries its own checksum · fsync; a torn tail is recognised by the next
+                   reader, and cut off (kept beside the file as `.orphan-1`) by the next append
+
+fsync comes before rename: otherwise a power cut may leave the new name with no bytes in it. The folder is synced after
+the rename: otherwise the name itself may be gone. What the disk refuses becomes a `StoreError` that names the path, the
+free space and what to do, and no temporary file stays behind. A process that is killed leaves temporaries; they are
+swept by the next one that holds the folder's lock, never by a reader.
+"""
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import socket
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from workbench.types.canonical_json import MANIFEST, Seal, check_name, line_bytes, read_file, read_lines, sealed_json
+from workbench.types.errors import StoreError
+
+TEMPORARY = ".tmp-"   # what was being written when a process died
+TRASH = ".trash-"     # what was being deleted
+PIECE = 1 << 20       # bytes that are worth a system call
+Chunks = bytes | memoryview | Iterable[bytes | memoryview]  # a file's content, whole or in pieces
+
+
+# ------------------------------------------------------------------------------------------------ disk errors
+
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space, or put the run on another disk",
+    errno.EDQUOT: "your quota is used up: free some space, or put the run on another disk",
+    errno.EROFS: "the disk is read-only: put the run somewhere writable",
+    errno.EACCES: "make the folder writable for you, or put the run elsewhere",
+    errno.EPERM: "make the folder writable for you, or put the run elsewhere",
+    errno.EIO: "the disk reports a fault: copy the run to another disk before going on",
+    errno.ELOOP: "a symbolic link stands there: the store writes through none; remove it",
+}
+_NOT_DURABLE = "It is done, but a power cut may still undo it"
+
+
+def _free_bytes(path: Path) -> str:
+    for folder in (path, *path.parents):
+        try:
+            return f"{shutil.disk_usage(folder).free:,}"
+        except OSError:
+            continue
+    return "an unknown number of"
+
+
+@contextmanager
+def _disk_errors(path: Path, doing: str, temporary: Path | None = None) -> Iterator[list[str]]:
+    """Say what the disk refused. However the block ends early, `temporary` is removed; how much of it there was tells
+    how much room is needed at least, since what is free is counted without it. The block adds to what it is given how
+    things stand once they are no longer as they were."""
+    standing = ["What was there before is untouched"]
+    try:
+        yield standing
+    except BaseException as error:
+        written = ""
+        if temporary is not None:
+            if written_bytes := _bytes_in(temporary):
+                written = f" after {written_bytes:,} bytes, which were removed again"
+            _discard(temporary)
+        if isinstance(error, StoreError) or not isinstance(error, OSError):
+            raise
+        remedy = _REMEDIES.get(error.errno, "mend the cause, then try again")
+        raise StoreError(f"could not {doing} {path}: {error.strerror or error}{written}; {_free_bytes(path)} bytes are "
+                         f"free there. {remedy[0].upper()}{remedy[1:]}. {standing[-1]}") from error
+
+
+def _bytes_in(path: Path) -> int:
+    """Bytes of a file, or of the files in a folder; as far as they can be counted."""
+    total = 0
+    for file in path.iterdir() if path.is_dir() else (path,):
+        try:
+            total += file.stat().st_size if file.is_file() else 0
+        except OSError:
+            continue
+    return total
+
+
+# ------------------------------------------------------------------------------------------------ files and folders
+
+
+def _write_all(fd: int, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while view.nbytes:
+        view = view[os.write(fd, view):]
+
+
+def _large_pieces(chunks: Iterable[bytes | memoryview]) -> Iterator[bytearray | memoryview]:
+    """The same bytes with small pieces put together: a model of many small tensors is not one system call for each."""
+    small = bytearray()
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        if view.nbytes < PIECE:
+            small += view
+        if small and (view.nbytes >= PIECE or len(small) >= PIECE):
+            yield small
+            small = bytearray()
+        if view.nbytes >= PIECE:
+            yield view
+    if small:
+        yield small
+
+
+def _write_new(path: Path, content: Chunks) -> Seal:
+    """Write and sync a file that must not exist yet. The name is not durable until its folder is synced."""
+    digest, size = sha256(), 0
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        for chunk in _large_pieces([content] if isinstance(content, (bytes, bytearray, memoryview)) else content):
+            digest.update(chunk)
+            size += len(chunk)
+            _write_all(fd, chunk)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return Seal(size, digest.hexdigest())
+
+
+def _sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _temporary(path: Path) -> Path:
+    return path.parent / f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}"
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, durably. One that is there already is left as it is."""
+    path = Path(path)
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        with _disk_errors(folder, "make the folder") as standing:
+            os.mkdir(folder)
+            standing.append(_NOT_DURABLE)
+            _sync_folder(folder.parent)
+
+
+def write_file(path: Path, content: Chunks, *, replace: bool = False) -> Seal:
+    """Put a whole file there, or nothing. `replace=False` refuses a file that exists: records are immutable.
+
+    The folder must exist (`make_folder`). Returns the seal of what was written; raises StoreError.
+    """
+    path = Path(path)
+    if path.is_symlink():
+        raise StoreError(f"{path} is a symbolic link; the store writes through none. Remove it")
+    if not replace and path.exists():
+        raise StoreError(f"{path} is there already, and what is written is never changed; choose another name")
+    temporary = _temporary(path)
+    with _disk_errors(path, "write", temporary) as standing:
+        seal = _write_new(temporary, content)
+        os.rename(temporary, path)
+        standing.append(_NOT_DURABLE)
+        _sync_folder(path.parent)
+    return seal
+
+
+def write_folder(path: Path, files: Mapping[str, Chunks], *, kind: str, version: int) -> dict[str, Seal]:
+    """Put a whole folder of files there, or nothing; MANIFEST.json in it says what each file must hold.
+
+    Its folder must exist, `path` itself must not. Returns the seals by file name; raises StoreError.
+    """
+    path = Path(path)
+    with _new_folder(path) as temporary:
+        seals = {check_name(name): _write_new(temporary / name, content) for name, content in files.items()}
+        manifest = {"folder": path.name, "files": {name: vars(seal) for name, seal in seals.items()}}
+        _write_new(temporary / MANIFEST, sealed_json(manifest, kind=kind, version=version))
+    return seals
+
+
+def create_folder(path: Path, files: Mapping[str, Chunks], folders: Iterable[str] = ()) -> None:
+    """Put a folder that will go on growing there, whole from its first moment, with first files and empty folders."""
+    with _new_folder(Path(path)) as temporary:
+        for name in folders:
+            os.mkdir(temporary / check_name(name))
+        for name, content in files.items():
+            _write_new(temporary / check_name(name), content)
+    for leftover in half_made(Path(path)):  # of earlier tries: the name is taken now, so nobody is still at it
+        _discard(leftover)
+
+
+@contextmanager
+def _new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder to fill; at the end of the block one rename makes it `path`."""
+    check_name(path.name)
+    if path.is_symlink() or path.exists():
+        raise StoreError(f"{path} is there already, and what is written is never changed; choose another name")
+    temporary = _temporary(path)
+    with _disk_errors(path, "write the folder", temporary) as standing:
+        os.mkdir(temporary)
+        yield temporary
+        _sync_folder(temporary)
+        os.rename(temporary, path)
+        standing.append(_NOT_DURABLE)
+        _sync_folder(path.parent)
+
+
+def _discard(path: Path) -> None:
+    """Remove a temporary, if it can be: the error that brought us here is the one to show."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    except OSError:
+        pass
+
+
+def remove_folder(path: Path) -> None:
+    """Take a folder away: first out of sight by one rename, then file by file; a kill between leaves trash to sweep."""
+    path = Path(path)
+    trash = path.parent / f"{TRASH}{path.name}-{secrets.token_hex(4)}"
+    with _disk_errors(path, "remove") as standing:
+        os.rename(path, trash)
+        standing.append("It is out of sight already; the next one who writes here removes what is left of it")
+        _sync_folder(path.parent)
+        shutil.rmtree(trash)
+
+
+def set_aside(path: Path, folder: Path) -> Path:
+    """Move a file or folder into `folder` under a name not used there yet. Nothing is deleted; returns the new path."""
+    make_folder(folder)
+    number = 1
+    while (target := folder / f"{path.name}-{number}").exists():
+        number += 1
+    with _disk_errors(path, "set aside") as standing:
+        os.rename(path, target)
+        standing.append(_NOT_DURABLE)
+        _sync_folder(folder)
+        _sync_folder(path.parent)
+    return target
+
+
+def half_made(path: Path) -> list[Path]:
+    """Temporaries of `path` that lie beside it: it was being made when a process died, or is being made just now."""
+    ours = re.compile(f"{re.escape(TEMPORARY + path.name)}-[0-9a-f]{{8}}")  # as `_temporary` names them
+    return sorted(each for each in path.parent.iterdir() if ours.fullmatch(each.name)) if path.parent.is_dir() else []
+
+
+def sweep(folder: Path) -> list[Path]:
+    """Remove what killed processes left half-written or half-deleted below `folder`. Only for who holds its lock."""
+    leftovers = []
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            if name.startswith((TEMPORARY, TRASH)):
+                leftovers.append(Path(parent, name))
+        folders[:] = [name for name in folders if not name.startswith((TEMPORARY, TRASH))]
+    for path in leftovers:
+        _discard(path)
+    return leftovers
+
+
+# ------------------------------------------------------------------------------------------------ lines
+
+
+def append_line(path: Path, record: Mapping[str, Any], *, sync: bool = True) -> None:
+    """Add one record: one write, one fsync. A tail without its newline is cut off first and kept as `.orphan-…`.
+
+    `sync=False` is for lines that nobody will miss (the clock): a power cut may take the last of them.
+    """
+    path, line = Path(path), line_bytes(record)
+    with _disk_errors(path, "append to") as standing:
+        is_new = not path.exists()
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            end = os.fstat(fd).st_size
+            if end and os.pread(fd, 1, end - 1) != b"\n":
+                end = cut_lines(path)
+            try:
+                _write_all(fd, line)
+                if sync:
+                    os.fsync(fd)
+            except BaseException:
+                os.ftruncate(fd, end)
+                raise
+        finally:
+            os.close(fd)
+        if is_new:
+            standing.append(_NOT_DURABLE)
+            _sync_folder(path.parent)
+
+
+def cut_lines(path: Path, *, keep: int | None = None) -> int:
+    """Cut a file of lines behind its first `keep` records (None: all whole ones); what is cut is kept beside it as
+    `NAME.orphan-1`, `-2` …. Returns the new length in bytes."""
+    path = Path(path)
+    lines = read_lines(path)
+    keep = len(lines.records) if keep is None else min(keep, len(lines.records))
+    end = lines.ends[keep - 1] if keep else 0
+    tail = read_file(path)[end:]
+    if not tail:
+        return end
+    write_file(_orphan(path), tail)
+    with _disk_errors(path, "cut the torn end off"):
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.ftruncate(fd, end)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    return end
+
+
+def leave_out_damaged_lines(path: Path) -> int:
+    """Put the sound records of a file of lines in its place; what was there is kept beside it as `NAME.orphan-1` ….
+    For lines that nobody is to miss (the clock). Returns how many bytes are left out: 0, and nothing done, if none."""
+    path = Path(path)
+    data = read_file(path)
+    sound = b"".join(map(line_bytes, read_lines(path, skip_damaged=True).records))
+    if sound != data:
+        write_file(_orphan(path), data)
+        write_file(path, sound, replace=True)
+    return len(data) - len(sound)
+
+
+def _orphan(path: Path) -> Path:
+    number = 1
+    while (orphan := path.with_name(f"{path.name}.orphan-{number}")).exists():
+        number += 1
+    return orphan
+
+
+# ------------------------------------------------------------------------------------------------ lock
+
+
+class FolderLock:
+    """One writer per folder, by flock: the kernel drops it when the process dies, so a stale lock cannot exist.
+
+    Raises StoreError naming the holder's process, machine and starting time. A forked child does not hold it: it may
+    live on when its parent is killed.
+    """
+
+    def __init__(self, folder: Path):
+        self._fd: int | None = None
+        path = Path(folder) / ".lock"
+        with _disk_errors(path, "lock"):
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            _part_at_fork()
+            _held.add(self)
+            try:
+                self._take()
+            except BlockingIOError:
+                holder = os.pread(self._fd, 500, 0).decode("utf-8", "replace").partition("\n")[0].strip() or "unknown"
+                holder += ", which has ended, but what it started still holds its lock" * _has_ended(holder)
+                self.release()
+                raise StoreError(f"{folder} is being written by {holder}; wait for it or stop it, or choose another "
+                                 "name for this run. Reading the run is always possible") from None
+            except BaseException:
+                self.release()
+                raise
+            since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            started = process_state(os.getpid())  # ids are used again, and a wall clock may be set anew
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"process {os.getpid()} on {socket.gethostname()} since {since}\n"
+                                f"{f'started {started[1]}' if started else ''}\n".encode(), 0)
+
+    def _take(self) -> None:
+        """Try for a moment: who only asks whether somebody writes holds the lock too, for microseconds."""
+        for _ in range(5):
+            try:
+                return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.02)
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    @property
+    def released(self) -> bool:
+        return self._fd is None
+
+    def release(self) -> None:
+        """Let the next process have it."""
+        self._close()
+
+    def _close(self, close=os.close) -> None:  # `os` may be gone when the interpreter ends
+        if self._fd is not None:
+            close(self._fd)
+            self._fd = None
+
+    __del__ = _close
+
+
+_held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+
+
+@cache
+def _part_at_fork() -> None:
+    os.register_at_fork(after_in_child=lambda: [lock.release() for lock in list(_held)])
+
+
+def process_state(pid: int) -> tuple[str, str] | None:
+    """(state letter, when it was started: boot and clock ticks) of a process; None where /proc does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id")
+        return fields[0], f"{boot.read_text().strip() if boot.exists() else 'boot'}+{fields[19]}"
+    except (FileNotFoundError, ProcessLookupError):  # the latter: it ended while its file was read
+        return None
+
+
+def _has_ended(holder: str) -> bool:
+    """Whether the process that wrote `holder` into a lock is known to be gone."""
+    said = re.match(r"process (\d+) on (\S+)", holder)
+    if said is None or said[2] != socket.gethostname():
+        return False
+    try:
+        os.kill(int(said[1]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # alive, and another user's
+        pass
+    return False

@@ -1,0 +1,165 @@
+"""Checkpoints: weights and optimizer as safetensors, the rest as JSON, each folder committed by one rename. No pickle.
+
+    checkpoints/step-00000010/   NAME.safetensors …   state.json   MANIFEST.json (written last: size and sha256 of each)
+
+`load_newest` reads every byte against the manifest before a tensor is made of it. A damaged checkpoint is refused with
+the reason, the one before it is used, and the bad one is left where it is for people to look at.
+"""
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from workbench.run import writer
+from workbench.run.columns import first_difference
+from workbench.run.store import RunWriter, step_folders, step_name
+from workbench.types import canonical_json
+from workbench.types.errors import StoreError
+
+FORMAT = 1
+_SUFFIX = ".safetensors"
+_STATE = "state.json"
+
+# safetensors' names of types; the header is JSON, the data little-endian, end to end.
+_TYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}
+
+
+class Checkpoint(NamedTuple):
+    """What was saved: unpacks as (step, tensors, state)."""
+
+    step: int
+    tensors: dict[str, dict[str, Tensor]]
+    state: dict[str, Any]
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint was refused and an older one used."""
+
+
+def save(run: RunWriter | str | os.PathLike, step: int, tensors: Mapping[str, Mapping[str, Tensor]],
+         state: Mapping[str, Any], *, keep: int = 2) -> Path:
+    """Commit a checkpoint, then remove all but the newest `keep`. Raises StoreError; what was there before stays, and
+    so a step is saved once; only a damaged checkpoint of it (training went back behind it) is moved to `orphans/`.
+
+    `tensors`: file name -> tensor name -> tensor, such as {"model": {...}, "optimizer": {...}}.
+    `state`: JSON values that come back exactly (StoreError otherwise: an optimizer's integer keys are to be spelled
+    out by whoever owns them). `keep` is at least 2: if the newest is damaged, the one before it is used.
+    """
+    if keep < 2:
+        raise StoreError(f"keep is at least 2, got {keep}: if the newest checkpoint is damaged, the one before is used")
+    files: dict[str, writer.Chunks] = {f"{name}{_SUFFIX}": safetensors_bytes(part) for name, part in tensors.items()}
+    content = {"step": step, "state": canonical_json.plain(state, "a checkpoint's state")}
+    if (lost := first_difference(json.loads(canonical_json.json_bytes(content, "state"))["state"], state, "state")) is not None:
+        raise StoreError(f"a checkpoint's state must be JSON values, or it would come back as something else: {lost}")
+    files[_STATE] = json.dumps(content, indent=1).encode("ascii")
+    folder = _folder(run)
+    writer.make_folder(folder)
+    if os.path.lexists(folder / step_name(step)) and damage(run, step) is not None:  # a link to nowhere is damage too
+        writer.set_aside(folder / step_name(step), folder.parent / "orphans")
+    writer.write_folder(folder / step_name(step), files, kind="checkpoint", version=FORMAT)
+    prune(run, keep, spared={step})
+    return folder / step_name(step)
+
+
+def prune(run: RunWriter | str | os.PathLike, keep: int, *, spared: Collection[int]) -> None:
+    """Remove all but the newest `keep` and those of the steps `spared`: the second half of a save, done again by who
+    goes on after a kill between. Damaged ones count too, so `spared` holds what the run goes on from."""
+    for old in steps(run)[:-keep]:
+        if old not in spared:
+            writer.remove_folder(_folder(run) / step_name(old))
+
+
+def steps(run: RunWriter | str | os.PathLike) -> list[int]:
+    """The steps that have a checkpoint, oldest first; whether it is sound shows when it is loaded."""
+    return step_folders(_folder(run))
+
+
+def load(run: RunWriter | str | os.PathLike, step: int) -> Checkpoint:
+    """One checkpoint, verified byte by byte. Raises StoreError naming file and reason."""
+    path = _folder(run) / step_name(step)
+    with canonical_json.readable(path):
+        missing = not path.exists()
+    if missing:
+        raise StoreError(f"{path} does not exist; there are checkpoints of steps {steps(run)}")
+    names = canonical_json.verify_folder(path, kind="checkpoint", version=FORMAT)
+    content = json.loads(canonical_json.read_file(path / _STATE))
+    if content["step"] != step:
+        raise StoreError(f"{path} holds step {content['step']}, not {step}; give the folder its name back")
+    tensors = {name.removesuffix(_SUFFIX): _tensors(path / name) for name in names if name.endswith(_SUFFIX)}
+    return Checkpoint(step, tensors, content["state"])
+
+
+def damage(run: RunWriter | str | os.PathLike, step: int) -> str | None:
+    """Why the checkpoint of `step` cannot be used, after reading every byte of it; None where it is sound."""
+    try:
+        load(run, step)
+    except StoreError as error:
+        return str(error)
+    return None
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with canonical_json.readable(path):
+            return load_file(path)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise StoreError(f"{path} is not a safetensors file: {error}") from error
+
+
+def load_newest(run: RunWriter | str | os.PathLike) -> Checkpoint | None:
+    """The newest sound checkpoint; None where there is none at all. A damaged one is named in a CheckpointWarning and
+    the one before is taken; StoreError lists every reason if none is left."""
+    reasons = []
+    for step in reversed(steps(run)):
+        try:
+            checkpoint = load(run, step)
+        except StoreError as error:
+            reasons.append(str(error))
+            continue
+        if reasons:
+            warnings.warn(f"going back to the checkpoint of step {step}: {'; '.join(reasons)}", CheckpointWarning, 2)
+        return checkpoint
+    if reasons:
+        raise StoreError("no checkpoint of this run can be used: " + "; ".join(reasons))
+    return None
+
+
+def _folder(run: RunWriter | str | os.PathLike) -> Path:
+    return (run.path if isinstance(run, RunWriter) else Path(run)) / "checkpoints"
+
+
+def safetensors_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] = {}) -> Iterator[bytes | memoryview]:
+    """The file that `safetensors` would read, piece by piece, so that a large model is never in memory twice.
+
+    Tensors that share memory (tied weights) are written once each. Layout: 8 bytes of header length, JSON header with
+    type, shape and place of each tensor, data; largest element first, so that every tensor is aligned.
+    Source: the format's description, github.com/huggingface/safetensors.
+    """
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header, end = {"__metadata__": dict(metadata)} if metadata else {}, 0
+    for name in names:
+        tensor = tensors[name]
+        if tensor.dtype not in _TYPES:
+            raise StoreError(f"tensor {name!r} has type {tensor.dtype}; a checkpoint holds {sorted(_TYPES.values())}")
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in names:
+        flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+        if flat.numel():
+            yield memoryview(np.ascontiguousarray(flat.view(torch.uint8).numpy()))

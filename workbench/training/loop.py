@@ -1,0 +1,231 @@
+"""The loop over steps, one for every run: a fresh run goes on from step 0, a resumed one from its checkpoint.
+
+    steps up to the checkpoint    nothing: its weights are loaded
+    committed steps after it      repeated from their stored trajectories, and held against what is stored
+    the others                    made anew, and committed
+
+After each step comes what belongs there: checkpoint, evaluation. So whatever a kill took is made again where an
+uninterrupted run would have made it, from the same weights and therefore with the same bytes.
+"""
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from workbench.learn.rounding import machine_facts
+from workbench.rollouts.evaluate import Score, report
+from workbench.rollouts.metrics import rollout_metrics
+from workbench.run.store import Run, RunWriter, differing, open_run, step_name
+from workbench.training import checkpoint
+from workbench.training.compare_repeated import compare
+from workbench.training.evaluate import evaluate, baselines
+from workbench.training.instruments import Instrument
+from workbench.training.schedule import Schedule
+from workbench.training.session import Session
+from workbench.training.step import Clock, StepOutcome, repeat_step, synchronise, train_step
+from workbench.types.errors import LearnerError, PolicyError
+
+
+@dataclass(frozen=True)
+class Watchers:
+    """Who is told what: each new step, each evaluation, what to be called with during a rollout, and plain words."""
+
+    on_step: Callable[[StepOutcome], None] | None = None
+    on_score: Callable[[int, list[Score]], None] | None = None
+    on_rollout: Callable[[int], Callable[..., None]] | None = None
+    on_note: Callable[[str], None] | None = None
+
+    def note(self, words: str) -> None:
+        if self.on_note is not None:
+            self.on_note(words)
+
+
+@dataclass(frozen=True, eq=False)
+class _Loop:
+    """`run` writes, on the first process only; `stored` reads, on all. `drift`: in words, what of the machine is not as
+    it was when the steps were made that are repeated now; empty where all is the same."""
+
+    session: Session
+    run: RunWriter | None
+    stored: Run
+    schedule: Schedule
+    watchers: Watchers
+    drift: str
+    instruments: tuple[Instrument, ...]  # what looks at every new step
+
+
+def go_on(session: Session, run: RunWriter | None, path: str | Path, schedule: Schedule, watchers: Watchers,
+          drift: str = "", instruments: Sequence[Instrument] = ()) -> None:
+    """Bring the run in `path` from where `schedule` says it stands to its end. Every process calls it, with the same
+    schedule; the one that writes hands in `run`.
+
+    Raises LearnerError where a repeated step does not come out again, and after `train.max_empty_steps` steps in a row
+    that taught nothing.
+    """
+    stored = open_run(path)
+    loop = _Loop(session, run, stored, schedule, watchers if run is not None else Watchers(), drift, tuple(instruments))
+    if schedule.committed < session.config.train.steps:
+        for instrument in instruments:
+            instrument.resume(stored)
+    train = session.config.train
+    if run is not None:
+        _begin(loop)
+    scores = _baselines(loop)
+    if schedule.start:
+        _, tensors, state = checkpoint.load(path, schedule.start)
+        session.learner.load_state(tensors, state["learner"])
+    if run is not None:
+        _tidy(loop)
+    empty = schedule.empty
+    for step in range(schedule.start, train.steps + 1):
+        outcome = None
+        if step > schedule.start:
+            outcome = _repeat(loop, step) if step <= schedule.committed else _make(loop, step)
+            empty = 0 if outcome.updates else empty + 1
+        if step >= schedule.committed and empty >= train.max_empty_steps:
+            raise LearnerError(_stuck(loop, step, empty, outcome))
+        if step and schedule.evaluates(step):
+            synchronise(session)
+            _record(loop, step, [*scores, *evaluate(session, name="trained")])
+
+
+def _begin(loop: _Loop) -> None:
+    """What is written down before the first step."""
+    policy, run = loop.session.policy, loop.run
+    if _policy_event(loop.stored) is None:
+        run.event({"kind": "policy", "name": policy.name, "fingerprint": policy.fingerprint,
+                   "files": dict(policy.files)})
+    run.note_machine(machine_of(loop.session))
+
+
+def _tidy(loop: _Loop) -> None:
+    """Take away the checkpoints that are too many: a kill may have come before it, or fewer are wanted now. Neither the
+    one that the run goes on from nor the newest sound one, however many damaged ones are newer."""
+    run, keep = loop.run, loop.session.config.train.keep_checkpoints
+    newer = [step for step in reversed(checkpoint.steps(run)) if step > loop.schedule.start]
+    if len(checkpoint.steps(run)) > keep:
+        sound = next((step for step in newer if checkpoint.damage(run, step) is None), loop.schedule.start)
+        checkpoint.prune(run, keep, spared={loop.schedule.start, sound})
+
+
+def check_policy(session: Session, stored: Run) -> None:
+    """Raise PolicyError where the policy's files are not those that the run began with."""
+    policy, known = session.policy, _policy_event(stored) or {}
+    differ = [] if known.get("fingerprint") in (None, policy.fingerprint) else [
+        f"its weights had the fingerprint {known['fingerprint']}, now {policy.fingerprint}"]
+    files = known.get("files", policy.files)  # a run of an earlier version noted the weights alone
+    names = sorted(name for name in {*files, *policy.files} if files.get(name) != policy.files.get(name))
+    differ += [f"changed, new or gone since: {', '.join(names)}"] if names else []
+    if differ:
+        raise PolicyError(f"the policy {policy.name!r} is not the one that {stored.path} began with: "
+                          f"{'; '.join(differ)}. Put the former files back, or start a new run with these")
+
+
+def _policy_event(stored: Run) -> dict[str, Any] | None:
+    return next((event for event in stored.events() if event["kind"] == "policy"), None)
+
+
+def machine_of(session: Session) -> dict[str, Any]:
+    return machine_facts(session.policy.model.device, session.place[1])
+
+
+def drift_since(stored: Run, step: int, now: dict[str, Any]) -> str:
+    """What of the machine differs, in words, between now and when the steps after `step` were made; "": nothing."""
+    machines = stored.machines()
+    first = max((i for i, (after, _) in enumerate(machines) if after <= step), default=0)
+    return "; ".join(dict.fromkeys(differing(facts, now) for _, facts in machines[first:] if facts != now))
+
+
+# ------------------------------------------------------------------------------------------------ steps
+
+
+def _make(loop: _Loop, step: int) -> StepOutcome:
+    """A new step. Its metrics line commits it; the clock is told afterwards, so that it knows what that cost."""
+    run, watchers = loop.run, loop.watchers
+    synchronise(loop.session)
+    outcome = train_step(loop.session, step, run, watchers.on_rollout(step) if watchers.on_rollout else None,
+                         start=step == max(loop.schedule.committed, loop.schedule.start) + 1,
+                         instruments=loop.instruments)
+    clock = Clock(dict(outcome.clock))
+    if run is not None:
+        run.commit_step(step, outcome.metrics)
+        clock.lap("store")
+        _save_if_due(loop, step)
+        clock.lap("checkpoint")
+        run.write_clock(step, clock.laps)
+    outcome = replace(outcome, clock=clock.laps)
+    if watchers.on_step is not None:
+        watchers.on_step(outcome)
+    return outcome
+
+
+def _repeat(loop: _Loop, step: int) -> StepOutcome:
+    """A committed step once more. Where it does not come out again, that is either explained and written down, or the
+    end."""
+    outcome = repeat_step(loop.session, step, loop.stored.groups(step))
+    if loop.run is None:
+        return outcome
+    unequal = compare(loop.stored, outcome)
+    if unequal and not (loop.drift and all(each.rounding for each in unequal)):
+        raise LearnerError(_not_again(loop, step, [each.text for each in unequal]))
+    if unequal:
+        names = list(dict.fromkeys(each.what for each in unequal))
+        loop.run.event({"kind": "rounding", "step": step, "differs": names, "because": loop.drift})
+        loop.watchers.note(f"step {step} came out again within rounding only ({', '.join(names)}): {loop.drift}")
+    _save_if_due(loop, step)
+    return outcome
+
+
+def _not_again(loop: _Loop, step: int, texts: list[str]) -> str:
+    cause = (f"Other since then: {loop.drift}; but that is more than rounding. Put it back as it was, and resume"
+             if loop.drift else
+             "Machine, threads, versions and code are as they were, so a file of the run was changed in a way that "
+             "fits its seals, or memory is at fault. Resume on another machine, or from a copy of the run")
+    shown = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")
+    return (f"step {step} of {loop.stored.path} does not come out again from its stored trajectories: {shown}. {cause}. "
+            "Its committed steps are untouched")
+
+
+def _stuck(loop: _Loop, step: int, empty: int, outcome: StepOutcome | None) -> str:
+    groups = outcome.groups if outcome is not None else loop.stored.groups(step)
+    fault = next((f"; the first fault: {t.error}" for group in groups for t in group if t.error), "")
+    metrics = rollout_metrics(groups)
+    chosen, filtered = loop.session.config.algorithm.filter, ""
+    notes = outcome.metrics if outcome is not None else loop.stored.metrics_line(step)
+    if notes.get("credit_filter_kept") == 0 and metrics["unscored"] < sum(map(len, groups)):
+        filtered = f"the filter ({chosen.label}) left out every attempt; "
+    return (f"{empty} {'step' if empty == 1 else 'steps'} in a row taught nothing (step {step}: {filtered}"
+            f"{metrics.get('flat_groups', 0):.0%} of the groups are flat, {metrics['unscored']:.0f} trajectories unscored{fault}). Look at them with `workbench show "
+            f"{shlex.quote(str(loop.stored.path))} {step}`; a policy that always or never succeeds leaves nothing "
+            "to compare")
+
+
+# ------------------------------------------------------------------------------------------------ what follows a step
+
+
+def _baselines(loop: _Loop) -> list[Score]:
+    """Random play, the solver and the untrained policy: as measured when the run began, else measured now. The engine
+    still has the weights that it was opened with."""
+    if 0 in loop.schedule.evaluations:
+        scores = baselines(loop.session) + evaluate(loop.session, name="untrained")
+        _record(loop, 0, scores)
+        return scores
+    rows = loop.stored.evaluations()[step_name(0)]["rows"]
+    return [Score.of_row(row) for row in rows]
+
+
+def _record(loop: _Loop, step: int, scores: list[Score]) -> None:
+    if loop.run is not None:
+        loop.run.write_evaluation(step_name(step), {"step": step, **report(scores)})
+    if loop.watchers.on_score is not None:
+        loop.watchers.on_score(step, scores)
+
+
+def _save_if_due(loop: _Loop, step: int) -> None:
+    if loop.schedule.saves(step):
+        tensors, state = loop.session.learner.state()
+        keep = loop.session.config.train.keep_checkpoints
+        checkpoint.save(loop.run, step, tensors, {"learner": state, "step": step}, keep=keep)

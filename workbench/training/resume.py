@@ -1,0 +1,146 @@
+"""Go on with a run that was killed, stopped, or ran into a full disk; from its folder alone.
+
+    workbench resume runs/first                              wait for it in the terminal
+    workbench resume runs/first --set train.steps=100        and give it more steps
+
+The end is, bit for bit, that of a run which was never interrupted. What may be changed on the way is named below; any
+other setting would make the first steps another run's.
+"""
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import broadcast_object_list, wait_for_everyone
+
+from workbench.rollouts.evaluate import Score
+from workbench.run.store import Run, RunWriter, open_run, reopen_run
+from workbench.training.config import Config, changed_config
+from workbench.training.instruments import Instrument
+from workbench.training.loop import Watchers, check_policy, drift_since, go_on, machine_of
+from workbench.training.schedule import Schedule, schedule
+from workbench.training.session import Session, first_process, open_session
+from workbench.training.signals import stop_on_signals_if_alone
+from workbench.training.step import StepOutcome
+from workbench.training.train import explain_interruption
+from workbench.types.errors import ConfigError, PolicyError
+
+# How long, how often, when to give up: no step that was made would have been another one.
+FREE = frozenset({
+    "train.steps", "train.evaluate_every", "train.checkpoint_every", "train.keep_checkpoints", "train.max_empty_steps",
+    "learner.max_bad_updates",
+})
+# Where the policy lies, not which one it is: its files must be those that the run began with.
+MOVED = frozenset({"policy.name"})
+# The same mathematics in other portions or on another machine: the last bits may differ, and that is written down.
+ROUNDING = frozenset({
+    "learner.num_processes", "learner.micro_batch_tokens", "policy.device", "engine.device", "engine.max_rows",
+    "engine.prefill_tokens", "engine.cache_tokens", "collect.env_deadline_s", "collect.env_workers",
+    "collect.env_retries",
+})
+
+
+def resume_here(path: str | Path, settings: Mapping[str, Any] = {}, *,
+                on_step: Callable[[StepOutcome], None] | None = None,
+                on_score: Callable[[int, list[Score]], None] | None = None,
+                on_rollout: Callable[[int], Callable[..., None]] | None = None,
+                on_note: Callable[[str], None] | None = print,
+                instruments: Callable[[Config], Sequence[Instrument]] = lambda config: ()) -> Run:
+    """Go on with the run in `path`, in this process, until its steps are done; returns the finished run.
+
+    It starts from the newest sound checkpoint and repeats the committed steps after it from their stored trajectories,
+    which is exact with any engine; each must come out again, bit for bit. `settings` (dotted keys) changes what may be
+    changed; `on_note` is told what is done, in words; `instruments` makes those that look at new steps. A complete run
+    is left exactly as it is.
+
+    Raises StoreError where the folder is damaged, of a newer format, or being written by another process; ConfigError
+    for a setting that cannot be changed; PolicyError where the policy's files are others now; LearnerError where a
+    step does not come out again.
+    """
+    stored = open_run(path)
+    config, changed = resumed_config(stored, settings)
+    watchers = Watchers(on_step, on_score, on_rollout, on_note if first_process() else None)
+    if is_complete(stored, config):
+        watchers.note(f"{path} is already complete: {len(stored.steps())} steps; nothing was changed")
+        return stored
+    with stop_on_signals_if_alone(signal.SIGTERM), explain_interruption(path):
+        run = None
+        try:
+            run = reopen_run(path) if first_process() else None  # from here on nobody else writes
+            session = _open(config)
+            check_policy(session, stored)
+            world = session.learner and session.place[1]  # the learner asserts the number of processes
+            plan = schedule(stored, config) if run is not None else None
+            [plan] = broadcast_object_list([plan]) if world > 1 else [plan]
+            drift = _announce(session, run, stored, plan, changed, watchers) if run is not None else ""
+            go_on(session, run, path, plan, watchers, drift, instruments(config))
+        finally:
+            if run is not None:
+                run.close()
+        wait_for_everyone()
+    return open_run(path)
+
+
+def is_complete(stored: Run, config: Config) -> bool:
+    """Whether nothing is left to do: all steps, the last checkpoints and every evaluation are there and sound."""
+    return schedule(stored, config).complete
+
+
+def resumed_config(stored: Run, settings: Mapping[str, Any]) -> tuple[Config, dict[str, tuple[Any, Any]]]:
+    """The configuration to go on with, and what in it differs from the one in force: dotted key -> (old, new).
+
+    Raises ConfigError for what cannot be changed, naming the cause and what to do instead.
+    """
+    try:
+        config, changed = changed_config(stored.config, settings)
+    except ConfigError as error:
+        if settings:
+            raise
+        raise ConfigError(f"the configuration of {stored.path} is not one of this version of the workbench: {error}. "
+                          "Resume the run with the version that it was made with") from error
+    allowed = FREE | MOVED | ROUNDING
+    refused = [f"{key} ({old!r}, now {new!r})" for key, (old, new) in changed.items() if key not in allowed]
+    done = len(stored.steps())
+    if refused:
+        raise ConfigError(f"{', '.join(refused)} cannot be changed in a run that has begun: {done} steps were made with "
+                          f"the old value. Start a new run with it; what can be changed: "
+                          f"{', '.join(sorted(FREE))}, {', '.join(MOVED)} (the same files elsewhere), and at the price of other last bits "
+                          f"{', '.join(sorted(ROUNDING))}")
+    if config.train.steps < done:
+        raise ConfigError(f"train.steps = {config.train.steps}, but {done} steps are committed and stay; give "
+                          f"train.steps at least {done}")
+    return config, changed
+
+
+def _open(config: Config) -> Session:
+    try:
+        return open_session(config)
+    except PolicyError as error:
+        stop = "" if str(error).endswith(("?", ".")) else "."
+        raise PolicyError(f"{error}{stop} Where the policy of this run lies elsewhere now, or its relative name was "
+                          "given in another folder, resume with the setting policy.name=FOLDER") from error
+
+
+def _announce(session: Session, run: RunWriter, stored: Run, plan: Schedule, changed: Mapping[str, tuple[Any, Any]],
+              watchers: Watchers) -> str:
+    """Say and write down how the run goes on; returns in words what makes its bits no longer promised."""
+    for reason in plan.damaged:
+        watchers.note(f"a checkpoint is passed over: {reason}")
+    begin = f"the checkpoint of step {plan.start}" if plan.start else "the untrained policy"
+    repeated = plan.committed - plan.start
+    steps = "1 step is" if repeated == 1 else f"{repeated} steps are"
+    watchers.note(f"{plan.committed} of {plan.train.steps} steps are committed; going on from {begin}"
+                  + (f", {steps} repeated from what is stored" if repeated else ""))
+    for key, (old, new) in changed.items():
+        watchers.note(f"{key}: {old!r} -> {new!r}")
+    parts = [drift_since(stored, plan.start, machine_of(session))]
+    parts += [f"{key} ({old}, now {new})" for key, (old, new) in changed.items() if key in ROUNDING]
+    drift = "; ".join(filter(None, parts))
+    if drift:
+        watchers.note(f"other than when it began: {drift}. From here on it need not be, bit for bit, the run that was "
+                      "never interrupted; this is written down in it")
+    if changed:
+        run.change_settings(changed)
+    return drift

@@ -1,0 +1,158 @@
+"""Open everything that a config names: policy, chat format, engine, environment, learner. The doors all come through
+here.
+
+    session = open_session(load_config("frozenlake"))
+    session.policy, session.chat, session.engine, session.family
+"""
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from workbench.chat import ChatFormat
+from workbench.engines import open_engine
+from workbench.engines.base import Engine
+from workbench.engines.policy import Policy, load_policy
+from workbench.envs import tasks as env_tasks
+from workbench.envs.base import EnvFamily
+from workbench.envs.runners import EnvRunner
+from workbench.learn.learner import Learner
+from workbench.training.config import Config, from_dict
+from workbench.types import Task
+from workbench.types.errors import ConfigError, StoreError
+from workbench.types.seeds import seed_of
+
+_told: set[str] = set()  # differences that were already printed in this process
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a config names, opened. Frozen: the engine and the learner hold state of their own, nothing here is
+    replaced.
+    """
+
+    config: Config
+    policy: Policy
+    chat: ChatFormat
+    engine: Engine
+
+    @property
+    def family(self) -> EnvFamily:
+        return self.config.env
+
+    @cached_property
+    def learner(self) -> Learner:
+        """Made on first use: rolling out and looking need no optimizer."""
+        config = self.config.learner
+        address = seed_of(self.config.seed, "learner", config.seed)  # runs with other seeds shuffle otherwise (law 8)
+        # The learner trains a copy, so the policy's own model stays what it was: the reference.
+        reference = self.policy.model if "ref_logp_T" in self.config.algorithm.requires else None
+        return Learner(self.policy.model, self.config.algorithm, replace(config, seed=address),
+                       critic=self.config.critic, reference=reference)
+
+    @cached_property
+    def runner(self) -> EnvRunner:
+        """What steps the environments, kept from step to step: worker processes need not start anew. They go with the
+        session."""
+        return self.config.collect.runner()
+
+    @cached_property
+    def place(self) -> tuple[int, int]:
+        """(rank, number of processes): what torchrun or accelerate started, else (0, 1)."""
+        from accelerate import PartialState
+
+        # Whoever asks first fixes accelerate's device for the whole process: it must be the policy's.
+        state = PartialState(cpu=self.policy.model.device.type == "cpu")
+        return state.process_index, state.num_processes
+
+    def train_tasks(self, step: int, count: int | None = None) -> list[Task]:
+        """The tasks of a step: a function of (run seed, step); a longer list begins with the shorter one. No held-out
+        problem is among them, whatever the seeds."""
+        count = self.config.train.tasks_per_step if count is None else count
+        return env_tasks(self.family, "train", count, seed=self.config.seed, step=step)
+
+    def held_out_tasks(self, count: int | None = None) -> list[Task]:
+        """The fixed tasks that every evaluation uses, whatever the run's seed."""
+        return env_tasks(self.family, "held-out", self.config.evaluation.num_tasks if count is None else count)
+
+    def sync(self) -> None:
+        """Hand the learner's weights to the engine, which then knows their version."""
+        self.engine.sync(self.learner.weights(), self.learner.version)
+
+
+def open_session(config: Config, *, quiet: bool = False) -> Session:
+    """Load the policy, prove its chat template, open the engine.
+
+    Raises ConfigError for a device that is not there, PolicyError, ChatFormatError, EngineError.
+    """
+    _one_thread_unless_asked()
+    if hasattr(config.env, "check_files"):  # said now, not after minutes of loading a policy
+        config.env.check_files()
+    device = _device(config.policy.device)
+    policy = load_policy(config.policy.name, dtype=config.policy.dtype, device=device)
+    chat = ChatFormat.from_tokenizer(policy.tokenizer, template_flags=dict(config.policy.template_flags))
+    for difference in chat.differences:
+        if not quiet and difference not in _told and first_process():
+            _told.add(difference)
+            print(f"note: {policy.name}: {difference}", file=sys.stderr)
+    return Session(config, policy, chat, open_engine(replace(config.engine, device=device), policy.model))
+
+
+def reopen(run: Any, *, step: int | None = None, quiet: bool = False) -> Session:
+    """The session of a stored run with the weights of its newest checkpoint (or the one of `step`), synchronised.
+
+    `run`: what `store.open_run` returned. Raises StoreError where the run has no readable checkpoint.
+    """
+    from workbench.training import checkpoint
+
+    session = open_session(from_dict(run.config), quiet=quiet)
+    if step is None:
+        found = checkpoint.load_newest(run.path)
+        if found is None:
+            raise StoreError(f"{run.path} has no checkpoint yet; train at least one step, or evaluate the policy it "
+                             f"started from: {session.policy.name}")
+    else:
+        found = checkpoint.load(Path(run.path), step)
+    _, tensors, state = found
+    session.learner.load_state(tensors, state["learner"])
+    if session.learner.version:  # version 0 is what the engine holds: a run in which nothing was updated yet
+        session.sync()
+    return session
+
+
+def first_process() -> bool:
+    """True in the one process that speaks, before anything is opened: what torchrun put into the environment."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _one_thread_unless_asked() -> None:
+    """Compute on one CPU thread, or on as many as OMP_NUM_THREADS says.
+
+    Every door comes through here, so a notebook's kernel, which nobody starts with that variable, rounds like the
+    command line does, bit for bit. And it is as fast: a tiny model on two busy cores was measured 25 times slower with
+    two threads, which wait for each other all the time.
+    """
+    if not os.environ.get("OMP_NUM_THREADS"):
+        import torch
+
+        torch.set_num_threads(1)
+
+
+def _device(name: str) -> str:
+    """The device itself: "auto" is a GPU where there is one, and each process of a machine has its own."""
+    import torch
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.partition(":")[0] == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"policy.device = {name!r}, and torch {torch.__version__} sees no CUDA device here; "
+                          "policy.device = 'cpu' works everywhere, `workbench doctor` says what torch was built for")
+    if name == "cuda" and "LOCAL_RANK" in os.environ:
+        return f"cuda:{os.environ['LOCAL_RANK']}"
+    return name
+
+

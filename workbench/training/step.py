@@ -1,0 +1,177 @@
+"""One step of training, made anew or once more from what is stored.
+
+    tasks ─ rollout ─ store ─ batch ─ credit ─ (before) ─ update ─ store ─ (after) ─ sync
+                                └───────── `repeat_step` ─┘   without instruments
+
+(before) and (after) are where instruments look: training/instruments.py.
+
+What follows the trajectories is one function for both, so a step that is replayed cannot be another one.
+"""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from workbench.learn.algorithms.base import Credit
+from workbench.learn.batch import Batch
+from workbench.learn.update_report import UpdateReport
+from workbench.rollouts.metrics import rollout_metrics
+from workbench.run.store import RunWriter
+from workbench.training.instruments import Instrument, StepWatch
+from workbench.training.rollout import rollout
+from workbench.training.session import Session
+from workbench.types import Group
+from workbench.types.errors import ConfigError, LearnerError, LintError
+from workbench.types.findings import LintReport, together
+
+
+@dataclass(frozen=True, eq=False)
+class StepOutcome:
+    """What one step did: its groups, its numbers, and the seconds each phase took (wall and CPU, kept apart, law 14).
+    """
+
+    step: int
+    groups: tuple[Group, ...]
+    metrics: dict[str, Any]
+    clock: dict[str, float]
+    updates: int  # optimizer updates that were made; 0: the step taught nothing
+    reports: tuple[UpdateReport, ...] = ()
+    lint: LintReport | None = None  # None: no instrument looked, or a step that is repeated
+
+
+def train_step(session: Session, step: int, run: RunWriter | None = None,
+               on_done: Callable[..., None] | None = None, *, start: bool | None = None,
+               instruments: Sequence[Instrument] = ()) -> StepOutcome:
+    """Collect, credit, update, hand the new weights to the engine; `instruments` look before and after the updates.
+
+    `step` counts from 1. With `run` the step's trajectories are durable before the first update and each credit table
+    after its update (law 14); `commit_step` is left to the caller. `start`: instruments also run the checks that they
+    run once (None: in step 1). Raises LintError, before anything is updated, where an instrument ends the step.
+    """
+    clock = Clock()
+    first = step == 1 if start is None else start
+    watches = _Watches(session, [instrument.begin(session, step, start=first) for instrument in instruments])
+    groups = rollout(session, session.train_tasks(step), step=step, purpose="train", on_done=on_done,
+                     engine=watches.engine)
+    clock.lap("collect")
+    if run is not None:
+        run.write_step(step, groups)
+    clock.lap("store")
+    try:
+        outcome = _learn(session, step, groups, clock, watches)
+    except LearnerError as error:  # the updates that were made before it are kept
+        _store_updates(run, getattr(error, "reports", []))
+        raise
+    except LintError as error:
+        if run is not None:
+            run.write_lint(step, error.report)
+        raise
+    clock.lap("update")
+    _store_updates(run, outcome.reports)
+    clock.lap("store")
+    if watches:
+        outcome = watches.after(outcome)
+        clock.lap("lint")
+        if run is not None:
+            run.write_lint(step, outcome.lint)
+        watches.judge(outcome.lint)
+    synchronise(session)
+    clock.lap("sync")
+    return outcome
+
+
+def repeat_step(session: Session, step: int, groups: Sequence[Group]) -> StepOutcome:
+    """The same step once more, from its stored trajectories: nothing is sampled, nothing is stored. With the weights
+    and the optimizer that it began with, every number comes out as it did then."""
+    return _learn(session, step, groups, Clock())
+
+
+def synchronise(session: Session) -> None:
+    """Hand the learner's weights to the engine, unless it has them already (version 0: those it was opened with)."""
+    if session.engine.policy_version != session.learner.version:
+        session.sync()
+
+
+class _Watches:
+    """What the instruments of a run have to do with one step. False where there is none."""
+
+    def __init__(self, session: Session, watches: Sequence[StepWatch] = ()) -> None:
+        self._watches = tuple(watches)
+        engines = [watch.engine for watch in self._watches if watch.engine is not session.engine]
+        if len(engines) > 1:
+            raise ConfigError(f"one instrument may record the engine, got {len(engines)} that do; hand in one of them")
+        self.engine = engines[0] if engines else session.engine
+
+    def __bool__(self) -> bool:
+        return bool(self._watches)
+
+    def before(self, groups: Sequence[Group], batch: Batch, credit: Credit) -> None:
+        self._batch, self._credit = batch, credit
+        for watch in self._watches:
+            watch.before(groups, batch, credit)
+
+    def after(self, outcome: StepOutcome) -> StepOutcome:
+        found = [watch.after(outcome.groups, self._batch, self._credit, outcome.reports, outcome.metrics)
+                 for watch in self._watches]
+        return replace(outcome, lint=together(found))
+
+    def judge(self, report: LintReport) -> None:
+        for watch in self._watches:
+            watch.judge(report)
+
+
+def _learn(session: Session, step: int, groups: Sequence[Group], clock: Clock,
+           watches: _Watches | None = None) -> StepOutcome:
+    batch = Batch.from_groups(groups)
+    batch = session.learner.facts(batch)  # what credit needs of the models: values, reference logprobs
+    credit = session.config.algorithm.credit(batch)
+    clock.lap("credit")
+    if watches:
+        watches.before(groups, batch, credit)
+        clock.lap("lint")
+    reports = session.learner.update(batch, credit, step=step)
+    made = sum(report.skipped is None for report in reports)
+    metrics = rollout_metrics(groups) | {f"credit_{name}": value for name, value in credit.notes.items()}
+    metrics |= over_updates([report.metrics for report in reports])
+    metrics |= {"updates": made, "policy_version": session.learner.version}
+    return StepOutcome(step, tuple(groups), metrics, clock.laps, made, tuple(reports))
+
+
+def _store_updates(run: RunWriter | None, reports: Sequence[UpdateReport]) -> None:
+    for report in reports if run is not None else ():
+        run.write_credit(report.table, skipped=report.skipped)
+
+
+def over_updates(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """One number for all updates of a step: the last of what is counted on from update to update, the sum of amounts,
+    the largest of maxima, the mean of anything else. Each over the updates that have it: an absent one is not zero."""
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return {key: float(_together(key)([row[key] for row in rows if key in row])) for key in keys}
+
+
+def _together(key: str) -> Callable[[list[float]], float]:
+    if key in ("bad_updates", "empty_updates"):
+        return lambda numbers: numbers[-1]
+    if key in ("trained_tokens", "micro_batches"):
+        return sum
+    return max if key.endswith("_max") else np.mean
+
+
+class Clock:
+    """Wall and CPU seconds by phase. A phase that comes twice is added up: `store_s` is everything that makes a step
+    durable (trajectories, credit tables, commit), so the price of durability is one number."""
+
+    def __init__(self, laps: dict[str, float] | None = None) -> None:
+        self.laps = {} if laps is None else laps
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def lap(self, name: str) -> None:
+        """What was done since the last lap was `name`."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        for key, seconds in ((f"{name}_s", wall - self._wall), (f"{name}_cpu_s", cpu - self._cpu)):
+            self.laps[key] = self.laps.get(key, 0.0) + seconds
+        self._wall, self._cpu = wall, cpu

@@ -1,0 +1,13 @@
+"""The vocabulary of the workbench: task, message, span, segment, turn, trajectory, group, credit table, view.
+
+Standard library and numpy only; every other room may import it. The names below are imported from here; what else is in
+this room (errors, seeds, stats, findings, canonical JSON) is imported from its own module.
+"""
+from workbench.types.credit_table import CreditTable
+from workbench.types.messages import Message, Observation, StepResult, Text, ToolCall
+from workbench.types.tokens import Sampling, Segment, Source, Span
+from workbench.types.trajectories import Group, StopReason, Task, Trajectory, Turn, trajectories_of
+from workbench.types.view import View
+
+__all__ = ["CreditTable", "Group", "Message", "Observation", "Sampling", "Segment", "Source", "Span", "StepResult",
+           "StopReason", "Task", "Text", "ToolCall", "Trajectory", "Turn", "View", "trajectories_of"]

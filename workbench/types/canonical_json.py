@@ -1,0 +1,256 @@
+"""What a file must hold: names, JSON that comes back exactly, checksums. The reading half of `writer`; changes nothing.
+
+Every record says by itself whether it is whole: a JSON document and a folder carry sha256, a line carries crc32. So a
+flipped bit, a page of zeros or a line cut short is told apart from data, and named.
+"""
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from workbench.types.errors import StoreError
+
+MANIFEST = "MANIFEST.json"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LINE_END = re.compile(rb'"crc32":"([0-9a-f]{8})"\}')
+_LINE_END_LENGTH = len('"crc32":"01234567"}')
+
+
+@dataclass(frozen=True)
+class Seal:
+    """What a file must hold to be the one that was written: its length in bytes and the sha256 of them."""
+
+    bytes: int
+    sha256: str
+
+    def check(self, path: Path, data: bytes) -> None:
+        """Raise StoreError unless `data`, read from `path`, is what was written."""
+        if len(data) != self.bytes:
+            raise StoreError(f"{path} is damaged: {self.bytes} bytes were written, {len(data)} are there; "
+                             "restore the file from a copy of the run")
+        if sha256(data).hexdigest() != self.sha256:
+            raise StoreError(f"{path} is damaged: its sha256 is not that of what was written; "
+                             "restore the file from a copy of the run")
+
+
+# ------------------------------------------------------------------------------------------------ names and JSON
+
+
+def check_name(name: str) -> str:
+    """A name that is safe as a file name everywhere; raises StoreError otherwise."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name:
+        raise StoreError(f"{name!r} cannot be a name here: expected 1 to 100 of A-Z a-z 0-9 . _ -, beginning with a "
+                         "letter or digit, without '..'")
+    return name
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_KEYS = frozenset({str})
+
+
+def _is_plain(value: Any) -> bool:
+    """True where a list, tuple or dict holds nothing but what JSON gives back. Most do, and then no copy is made."""
+    if type(value) is dict:
+        if not _KEYS.issuperset(map(type, value)):
+            return False
+        value = value.values()
+    elif type(value) is not list and type(value) is not tuple:
+        return False
+    if _SCALARS.issuperset(map(type, value)):
+        return True
+    for entry in value:
+        if type(entry) not in _SCALARS and not _is_plain(entry):
+            return False
+    return True
+
+
+def plain(value: Any, what: str) -> Any:
+    """`value` as JSON holds it: numpy numbers become numbers, mappings dicts, tuples may stay. Anything that JSON would
+    lose (other keys than strings, sets, objects) is refused: StoreError names it and `what` it is part of."""
+    if type(value) in _SCALARS or _is_plain(value):
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            if type(key) is not str:
+                raise StoreError(f"{what} has the key {key!r}; expected JSON values, whose keys are strings")
+        return {key: plain(item, what) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, what) for item in value]
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufU":
+        return value.tolist()
+    if isinstance(value, str):  # a subclass (an enum): the plain value below it, which JSON would write
+        return str.__str__(value)
+    if isinstance(value, (int, float)):
+        return int(value) if isinstance(value, int) else float(value)
+    raise StoreError(f"{what} holds {value!r} of type {type(value).__name__}; expected JSON values (text, numbers, "
+                     "true and false, null, lists, objects), so that the run can be read back exactly")
+
+
+def json_bytes(value: Any, what: str) -> bytes:
+    """Compact ASCII JSON, keys in the order given. Numbers come back bit for bit, NaN and infinities too."""
+    return json.dumps(plain(value, what), separators=(",", ":")).encode("ascii")
+
+
+def sealed_json(content: Any, *, kind: str, version: int) -> bytes:
+    """A JSON document for people that notices any change to its content: kind, format version, sha256, content."""
+    content = plain(content, kind)
+    digest = sha256(json_bytes(content, kind)).hexdigest()
+    document = {"kind": kind, "format": version, "sha256": digest, "content": content}
+    return (json.dumps(document, indent=1) + "\n").encode("ascii")
+
+
+def read_sealed_json(path: Path, *, kind: str, version: int, exact: bool = False) -> Any:
+    """The content of a `sealed_json` document; raises StoreError if missing, damaged, or of another kind or format.
+    `exact`: the bytes must be those that were written, where otherwise only white space and spelling may differ."""
+    data = read_file(path)
+    try:
+        document = json.loads(data)
+        found, number, digest = document["kind"], document["format"], document["sha256"]
+        content = document["content"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise StoreError(f"{path} is damaged or was not written by this program: {error!r}") from error
+    program = content.get("program") if isinstance(content, dict) else None
+    check_format(path, found=(found, number), expected=(kind, version), program=program)
+    if sha256(json_bytes(content, kind)).hexdigest() != digest or (
+            exact and sealed_json(content, kind=kind, version=number) != data):
+        raise StoreError(f"{path} was changed after it was written (its sha256 differs); restore it from a copy")
+    return content
+
+
+def check_format(path: Path, *, found: tuple[Any, Any], expected: tuple[str, int], program: Any = None) -> None:
+    """Raise StoreError unless a file's (kind, format version) is one that this version of the program reads.
+    `program`: the version that wrote it, where the file says so."""
+    if found[0] != expected[0]:
+        raise StoreError(f"{path} holds a {found[0]!r}, expected a {expected[0]!r}")
+    if type(found[1]) is not int or not 1 <= found[1] <= expected[1]:
+        reads = f"workbench {program}, which wrote it" if program else f"one that reads format {found[1]!r}"
+        raise StoreError(f"{path} has format {found[1]!r} of {expected[0]!r}; this version reads formats 1 to "
+                         f"{expected[1]}. Open it with a version of the workbench that is new enough: {reads}")
+
+
+def read_file(path: Path, *, start: int = 0) -> bytes:
+    """All bytes of a regular file, from byte `start` on; StoreError if it is missing, a link, or cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            file.seek(start)
+            return file.read()
+    except FileNotFoundError as error:
+        raise StoreError(f"{path} is missing; restore it from a copy of the run") from error
+    except OSError as error:
+        reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+        raise StoreError(f"{path} cannot be read: {reason}") from error
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """What the disk refuses to read in this block (a fault, no permission) is a StoreError that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+# ------------------------------------------------------------------------------------------------ folders
+
+
+def verify_folder(path: Path, *, kind: str, version: int) -> tuple[str, ...]:
+    """Names of the files of a `write_folder` folder, after checking every byte; StoreError names file and reason."""
+    path = Path(path)
+    with readable(path):
+        if path.is_symlink() or not path.is_dir():
+            raise StoreError(f"{path} is not a folder that was written here")
+    manifest = read_sealed_json(path / MANIFEST, kind=kind, version=version, exact=True)
+    try:
+        folder, files = manifest["folder"], {name: Seal(**seal) for name, seal in manifest["files"].items()}
+    except (TypeError, KeyError, AttributeError) as error:
+        raise StoreError(f"{path / MANIFEST} is not a manifest: {error!r}") from error
+    if folder != path.name:
+        raise StoreError(f"{path} is the folder {folder!r} under another name; give it its name back")
+    for name, seal in files.items():
+        check_name(name)
+        with readable(path / name):
+            _verify_file(path / name, seal)
+    return tuple(files)
+
+
+def _verify_file(path: Path, seal: Seal) -> None:
+    """Check size, then sha256, in pieces: a checkpoint may be larger than the memory that is left."""
+    if path.is_symlink() or not path.is_file():
+        raise StoreError(f"{path} is missing or not a regular file")
+    size = path.stat().st_size
+    if size != seal.bytes:
+        raise StoreError(f"{path} is damaged: {seal.bytes} bytes were written, {size} are there")
+    digest = sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    if digest.hexdigest() != seal.sha256:
+        raise StoreError(f"{path} is damaged: its sha256 is not that of what was written")
+
+
+# ------------------------------------------------------------------------------------------------ lines
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The whole records of a file of lines; `torn` is what stands behind the last of them (a write cut short)."""
+
+    records: tuple[dict[str, Any], ...]
+    ends: tuple[int, ...]  # offset in the file behind each record
+    torn: bytes
+
+
+def line_bytes(record: Mapping[str, Any]) -> bytes:
+    """One JSON object on one line; its last entry is the crc32 of everything before it."""
+    body = json_bytes(record, "a line").removesuffix(b"}")
+    body += b"," if record else b""
+    return body + b'"crc32":"%08x"}\n' % crc32(body)
+
+
+def _parse_line(line: bytes) -> dict[str, Any] | None:
+    """The record of a line without its newline; None if it is not exactly one that was written here."""
+    body, end = line[:-_LINE_END_LENGTH], line[-_LINE_END_LENGTH:]
+    match = _LINE_END.fullmatch(end)
+    if match is None or int(match[1], 16) != crc32(body):
+        return None
+    record = json.loads(line)
+    del record["crc32"]
+    return record
+
+
+def read_lines(path: Path, *, start: int = 0, skip_damaged: bool = False) -> Lines:
+    """Read a file of lines, from byte `start` on (0, or one of the `ends` of an earlier reading). An end without a line
+    break, or with a page of zeros in it, is a write cut short: reported in `torn`, not returned. Any other line that
+    fails its checksum is damage: StoreError names it, unless `skip_damaged`."""
+    data = read_file(path, start=start)
+    records, ends, at = [], [], 0
+    while (newline := data.find(b"\n", at)) >= 0:
+        record = _parse_line(data[at:newline])
+        if record is None:
+            if newline + 1 == len(data) and b"\0" in data[at:]:
+                break
+            if skip_damaged:
+                at = newline + 1
+                continue
+            behind = f" behind byte {start}" if start else ""
+            raise StoreError(f"{path}: line {len(records) + 1}{behind} is damaged (its checksum differs); restore the "
+                             "file from a copy of the run")
+        records.append(record)
+        at = newline + 1
+        ends.append(start + at)
+    return Lines(tuple(records), tuple(ends), data[at:])

@@ -1,0 +1,149 @@
+"""Tokens with their authors: a span is what one author wrote, a segment is one sequence that the model really saw.
+
+Axis letters: T tokens of a segment (spans end to end)
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from workbench.types.errors import DataError
+
+
+class Source(IntEnum):
+    """Who wrote a token. Recorded when the token is born, never inferred from text, role or template (law 1)."""
+
+    PROMPT = 0    # task text, system text, tool schemas: what stands before the first action
+    SCAFFOLD = 1  # literals of the chat template: role headers, separators, a stop token that had to be supplied
+    POLICY = 2    # sampled by the policy, in this segment or (shown again, without logprobs) in an earlier one
+    ENV = 3       # observations, tool results: what the environment replied
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a span was sampled, so that a trainer can tell whether its logprobs are comparable."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    engine: str = ""
+    dtype: str = ""
+
+    @property
+    def bends(self) -> bool:
+        """True where the sampled-from distribution is not the model's own softmax."""
+        return self.temperature != 1.0 or self.top_p != 1.0
+
+
+def _frozen_array(values: Any, dtype: Any, what: str) -> np.ndarray:
+    array = np.array(values, dtype=dtype)  # always a copy: nobody else holds a writable view
+    if array.ndim != 1:
+        raise DataError(f"{what} must be one-dimensional, got shape {array.shape}")
+    array.flags.writeable = False
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Consecutive tokens by one author.
+
+    `sampled`: the policy sampled these tokens *in this very segment*. It is recorded when they are, and it alone makes
+    them trainable; the same tokens shown again later are not sampled there and are never trained twice.
+    `logprobs` [len] are those of the distribution that was sampled from: present exactly where `sampled`.
+    `plain_logprobs` [len] are of the unbent distribution, where temperature or top-p bend it and the engine can say.
+    `turn` is the exchange the span belongs to, counted from 0; the first prompt has turn 0, a reply belongs to the turn
+    of the action it answers.
+    """
+
+    source: Source
+    turn: int
+    token_ids: np.ndarray
+    logprobs: np.ndarray | None = None
+    plain_logprobs: np.ndarray | None = None
+    policy_version: int | None = None
+    sampling: Sampling | None = None
+    sampled: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "source", Source(self.source))
+        object.__setattr__(self, "token_ids", _frozen_array(self.token_ids, np.int32, "token_ids"))
+        for name in ("logprobs", "plain_logprobs"):
+            values = getattr(self, name)
+            if values is None:
+                continue
+            values = _frozen_array(values, np.float32, name)
+            object.__setattr__(self, name, values)
+            if len(values) != len(self.token_ids):
+                raise DataError(
+                    f"turn {self.turn}: {len(self.token_ids)} sampled tokens but {len(values)} {name}; "
+                    "an engine returns one logprob per token, stop token included"
+                )
+        if self.sampled and self.source is not Source.POLICY:
+            raise DataError(f"a {self.source.name} span cannot be sampled: only the policy samples")
+        if self.sampled and self.logprobs is None:
+            raise DataError(f"turn {self.turn}: a sampled span without logprobs; an engine returns one for each token")
+        if not self.sampled and (self.logprobs is not None or self.plain_logprobs is not None):
+            raise DataError(f"turn {self.turn}: a {self.source.name} span with logprobs that was not sampled here; set "
+                            "sampled=True where the policy sampled it in this segment, else leave them out")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Pickle, which carries spans between processes, brings arrays back writable: frozen again (law 6)."""
+        self.__dict__.update(state)
+        for value in state.values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """One sequence that the model really saw: spans end to end. All arrays below are [T], aligned token by token."""
+
+    spans: tuple[Span, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spans", tuple(self.spans))
+
+    def _per_token(self, value, dtype) -> np.ndarray:
+        parts = [np.full(len(span), value(span), dtype) for span in self.spans]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype)
+
+    @property
+    def token_ids(self) -> np.ndarray:
+        return np.concatenate([span.token_ids for span in self.spans]) if self.spans else np.zeros(0, np.int32)
+
+    @property
+    def sources(self) -> np.ndarray:
+        return self._per_token(lambda span: span.source, np.int8)
+
+    @property
+    def turns(self) -> np.ndarray:
+        return self._per_token(lambda span: span.turn, np.int32)
+
+    @property
+    def eligible(self) -> np.ndarray:
+        """Law 1: trainable if and only if the policy sampled the token in this very segment."""
+        return self._per_token(lambda span: span.sampled, bool)
+
+    @property
+    def logprobs(self) -> np.ndarray:
+        """float32, NaN where the token was not sampled here (None is not zero, law 5)."""
+        parts = [np.full(len(s), np.nan, np.float32) if s.logprobs is None else s.logprobs for s in self.spans]
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens before the first one sampled in this segment; everything after is the *response*."""
+        length = 0
+        for span in self.spans:
+            if span.sampled:
+                return length
+            length += len(span)
+        return length
+
+    def __len__(self) -> int:
+        return sum(len(span) for span in self.spans)

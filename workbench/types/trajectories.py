@@ -1,0 +1,171 @@
+"""What flows through the workbench: frozen values, standard library and numpy only.
+
+Axis letters, used as name suffixes everywhere:
+    N trajectories · G attempts in a group · K turns · S segments · T tokens (flat: segments end to end) · V vocabulary
+
+A finished attempt, and where its tokens come from:
+
+    Trajectory ── turns     what was said and earned, one entry per exchange
+               └─ segments  what the model really saw, one entry per sequence
+                     └─ spans   tokens by one author: PROMPT | SCAFFOLD | POLICY | ENV
+
+An append-only history is one segment; a rewritten history (window, fresh prompt per turn, a template that drops old
+thoughts) is several. Training treats both alike.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+from workbench.types.errors import DataError
+from workbench.types.messages import Message, Observation, ToolCall
+from workbench.types.tokens import Segment
+
+
+class StopReason(str, Enum):
+    """Why a trajectory ended: the task was over, a limit ran out, or something broke."""
+
+    TERMINATED = "terminated"        # the environment says that the task is over
+    ENV_TRUNCATED = "env_truncated"  # the environment's own limit (moves) ran out
+    MAX_TURNS = "max_turns"          # the limit on exchanges ran out
+    CONTEXT_FULL = "context_full"    # the next observation or action would not fit into the context
+    ENV_ERROR = "env_error"          # the environment raised; `Trajectory.error` says what
+    ENV_TIMEOUT = "env_timeout"      # the environment missed its deadline
+    ENGINE_ERROR = "engine_error"    # the engine gave no answer for this trajectory
+
+    @property
+    def is_fault(self) -> bool:
+        """True where something broke: such a trajectory is unscored (law 5), never "reward 0"."""
+        return self in (StopReason.ENV_ERROR, StopReason.ENV_TIMEOUT, StopReason.ENGINE_ERROR)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One problem to solve. `task_seed` makes the problem; chance inside the environment has its own seed (law 7).
+
+    `payload` holds what the environment needs to build it (JSON values: a level, a question, a gold answer).
+    """
+
+    id: str
+    env: str
+    task_seed: int
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One exchange: the whole text the policy wrote (the action) and what came back.
+
+    `text` is decoded for people and parsers; the ids in the segments are the truth (law 2).
+    `finish` is "stop" (the policy ended its turn) or "length" (it was cut). `reward` None: not scored.
+    """
+
+    index: int
+    text: str
+    finish: str = "stop"
+    moves: tuple[str, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    reply: tuple[Message, ...] = ()
+    reward: float | None = None
+    reward_parts: Mapping[str, float] = field(default_factory=dict)
+    state_key: str | None = None  # of the state the action was taken in, where the environment can name it
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """One finished attempt at a task.
+
+    `outcome` is what was earned by the trajectory as a whole, scored at its end; None where the environment pays by
+    turns only, or where scoring failed (`scored` tells which). `reward` is the sum of all turns and the outcome.
+    """
+
+    task: Task
+    attempt: int
+    dynamics_seed: int
+    first_observation: Observation
+    turns: tuple[Turn, ...]
+    segments: tuple[Segment, ...]
+    stop_reason: StopReason
+    outcome: float | None = None
+    outcome_parts: Mapping[str, float] = field(default_factory=dict)
+    scored: bool = True
+    success: bool | None = None
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "turns", tuple(self.turns))
+        object.__setattr__(self, "segments", tuple(self.segments))
+        object.__setattr__(self, "stop_reason", StopReason(self.stop_reason))
+
+    @property
+    def terminated(self) -> bool:
+        return self.stop_reason is StopReason.TERMINATED
+
+    @property
+    def truncated(self) -> bool:
+        """A limit ended it, not the task: a critic would bootstrap here."""
+        return not self.terminated and not self.stop_reason.is_fault
+
+    @property
+    def reward(self) -> float | None:
+        """Undiscounted sum of turn rewards and outcome; None if any of it could not be scored (law 5)."""
+        if not self.scored or self.stop_reason.is_fault or any(turn.reward is None for turn in self.turns):
+            return None
+        return float(sum(turn.reward for turn in self.turns) + (self.outcome or 0.0))
+
+    @property
+    def num_sampled(self) -> int:
+        return sum(len(span) for segment in self.segments for span in segment.spans if span.sampled)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Attempts at the same task, from the same first observation (law 7)."""
+
+    trajectories: tuple[Trajectory, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "trajectories", tuple(self.trajectories))
+        if not self.trajectories:
+            raise DataError("a group holds at least one trajectory")
+        first = self.trajectories[0]
+        # A fault before the first observation leaves an empty one: nothing to compare.
+        seen = next((t for t in self.trajectories if t.first_observation.messages), first)
+        for other in self.trajectories[1:]:
+            if other.task.id != first.task.id or other.task.task_seed != first.task.task_seed:
+                raise DataError(
+                    f"a group is one task, but attempt {other.attempt} is task {other.task.id!r} (seed "
+                    f"{other.task.task_seed}) and attempt {first.attempt} is {first.task.id!r} (seed "
+                    f"{first.task.task_seed}); baselines over different tasks are meaningless"
+                )
+            if other.first_observation.messages and other.first_observation != seen.first_observation:
+                raise DataError(
+                    f"task {first.task.id!r}: attempts {seen.attempt} and {other.attempt} start from different "
+                    "observations; the first observation must depend on task_seed only, not on dynamics_seed"
+                )
+        attempts = [t.attempt for t in self.trajectories]
+        if len(set(attempts)) != len(attempts):
+            raise DataError(f"task {first.task.id!r}: attempt numbers repeat: {attempts}")
+
+    @property
+    def task(self) -> Task:
+        return self.trajectories[0].task
+
+    def __len__(self) -> int:
+        return len(self.trajectories)
+
+    def __iter__(self):
+        return iter(self.trajectories)
+
+    def __getitem__(self, index: int) -> Trajectory:
+        return self.trajectories[index]
+
+
+def trajectories_of(groups: Sequence[Group]) -> list[Trajectory]:
+    """All trajectories, in address order: group by group, attempt by attempt."""
+    return [trajectory for group in groups for trajectory in group]

@@ -1,0 +1,26 @@
+"""What a `show_*` function returns."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class View:
+    """The same facts three ways: `html` for a live notebook, `text` for a terminal and a diff, `png` for a web page.
+
+    The last line of a cell is enough to see it: Jupyter picks the richest form that it can draw.
+    """
+
+    html: str
+    text: str
+    png: bytes | None = field(default=None, repr=False)
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        bundle: dict[str, Any] = {"text/plain": self.text, "text/html": self.html}
+        if self.png is not None:
+            bundle["image/png"] = self.png
+        return bundle
+
+    def __str__(self) -> str:
+        return self.text
