@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workbench.envs.workers.values import import_named
+from workbench.envs.workers.values import import_named, import_path
 
 ORDER = struct.Struct(">cI")
 REPORT = struct.Struct(">cIi")
@@ -50,10 +50,9 @@ def start_supervisor(serve: str, *settings: int) -> tuple[subprocess.Popen, sock
     ours, theirs = socket.socketpair()
     one_thread = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
                                                                "MKL_NUM_THREADS")}
-    path = [entry or os.getcwd() for entry in sys.path]
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(path), serve,
+            [sys.executable, "-c", _START, json.dumps(import_path()), serve,
              *map(str, (theirs.fileno(), os.getpid(), *settings))],
             pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True,
             env={**os.environ, **one_thread, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")})
