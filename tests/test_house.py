@@ -20,7 +20,7 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 47_171,  # plain/ is in, the second implementations that it replaces are not out yet
+    "lines of the package": 47_182,  # plain/ is in, the second implementations that it replaces are not out yet
     "lines of the lint": 8012,
     "lines of plain/": 1_200,
     "files of plain/": 8,

@@ -283,10 +283,10 @@ def test_a_module_that_only_the_trainer_has_is_a_result(executor, monkeypatch):
 def test_a_folder_that_was_added_after_the_workers_began_is_searched(executor, tmp_path, monkeypatch):
     assert call(executor(), "add", a=1, b=2).text == "3"  # so a worker stands ready
     (tmp_path / "added_later.py").write_text(
-        'def greet(name: str) -> str:\n    """Greet.\n\n    Args:\n        name: Whom.\n    """\n    return f"Hello {name}"\n')
+        'def greet(whom: str) -> str:\n    """Greets."""\n    return f"Hello {whom}"\n')
     monkeypatch.syspath_prepend(str(tmp_path))
     import added_later
-    assert call(executor(tool(added_later.greet, trusted=False)), "greet", name="Ada").text == "Hello Ada"
+    assert call(executor(tool(added_later.greet, trusted=False)), "greet", whom="Ada").text == "Hello Ada"
 
 
 @pytest.mark.parametrize(("limits", "words"), [({"deadline_s": 0}, "deadline_s is a positive"),
