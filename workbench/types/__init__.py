@@ -1,7 +1,7 @@
 """The vocabulary of the workbench: task, message, span, segment, turn, trajectory, group, credit table, view.
 
 Standard library and numpy only; every other room may import it. The names below are imported from here; what else is in
-this room (errors, seeds, stats, findings, canonical JSON) is imported from its own module.
+this room (settings, errors, seeds, stats, findings, canonical JSON) is imported from its own module.
 """
 from workbench.types.credit_table import CreditTable
 from workbench.types.messages import Message, Observation, StepResult, Text, ToolCall
