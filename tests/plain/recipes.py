@@ -1,50 +1,23 @@
-"""An algorithm of production as a recipe of `plain`: the same settings, by name, and the twin of its estimator."""
+"""What production says, in the form that `plain` takes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from workbench.learn.algorithms.base import Credit
-from workbench.learn.algorithms.masks import ADVANTAGE_MASK, LOSS_MASK
+from workbench.learn.algorithms.twin import plain_recipe
 from workbench.learn.batch import Batch
-from workbench.plain import credit, loss, rewards
+from workbench.plain import credit, rewards
 from workbench.types import Group
 
-GROUP = ("grpo", "dr_grpo", "dapo", "gspo", "cispo")
-GAE = (credit.gae, ("gamma", "lam", "whiten"))
-# name of the algorithm: (its estimator's twin, the settings that the twin takes)
-TWINS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    **{name: (credit.group_relative, ("normalize_std",)) for name in GROUP},
-    **{name: GAE for name in ("ppo", "starpo", "starpo_s")},
-    "rloo": (credit.rloo, ()),
-    "reinforce": (credit.reinforce, ("gamma", "baseline")),
-    "reinforce_pp": (credit.reinforce_pp, ("gamma",)),
-    "reinforce_pp_baseline": (credit.reinforce_pp_baseline, ()),
-    "gigpo": (credit.gigpo, ("normalize_std", "gamma", "omega")),
-    "turn_ppo": (credit.turn_gae, ("gamma", "lam", "whiten")),
-    "bilevel_ppo": (credit.bilevel_gae, ("gamma", "lam", "gamma_turn", "whiten")),
-}
-OTHER = {"estimator", "settings", "objective", "bounds", "normalize", "over", "filter", "filter_rule", "widened",
-         "equal_updates"}
-SAME = {f.name for f in fields(credit.Recipe)} - OTHER
-
-
 def recipe_of(algorithm: Any) -> credit.Recipe:
-    """The same algorithm."""
-    twin, names = TWINS[algorithm.name]
-    bounds = {"low": algorithm.clip_low, "high": algorithm.clip_high}
-    bounds |= {"dual": algorithm.dual_clip} if algorithm.objective == "clip" else {}
-    rule = asdict(algorithm.filter)
-    equal = rule.pop("equal_updates")
-    same = {name: getattr(algorithm, name) for name in SAME if hasattr(algorithm, name)}
-    widened = frozenset(each for each in (*ADVANTAGE_MASK, *LOSS_MASK) if algorithm.masks.over(each) == "response")
-    return credit.Recipe(
-        twin, {name: getattr(algorithm, name) for name in names}, getattr(loss, algorithm.objective), bounds,
-        normalize=algorithm.rewards.normalize, over=algorithm.rewards.over,
-        filter_rule=rewards.FilterRule(**rule), equal_updates=equal, widened=widened, **same)
+    """The same algorithm, all parts of which have a plain twin."""
+    recipe, missing = plain_recipe(algorithm)
+    assert not missing, f"no plain twin of {', '.join(missing)}"
+    return recipe
 
 
 def attempts_with_facts(groups: Sequence[Group], batch: Batch) -> list[rewards.AttemptTokens]:

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from tests import golden
 from tests.linting.credited import batch_of, draw, groups_of, with_unscored
 from tests.plain.golden_plain import INSTEAD
-from tests.plain.recipes import TWINS, attempts_with_facts, flat, recipe_of
+from tests.plain.recipes import attempts_with_facts, flat, recipe_of
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, Reinforce
 from workbench.learn.algorithms.filtering import READS, Filter
 from workbench.learn.algorithms.masks import Masks
 from workbench.learn.algorithms.rewards import Rewards
+from workbench.learn.algorithms.twin import PARTS, plain_recipe
 from workbench.types.errors import ConfigError, DataError
 from workbench.learn.ops.gae import rewards_at_turn_ends
 from workbench.learn.ops.normalize import METHODS, normalization
@@ -42,7 +43,7 @@ scales = st.builds(Rewards, st.sampled_from(METHODS), st.sampled_from(["group", 
 
 
 @st.composite
-def algorithms(draw_value, names=tuple(TWINS)):
+def algorithms(draw_value, names=tuple(ALGORITHMS)):
     """Any of them, under any settings that it takes."""
     kind = ALGORITHMS[draw_value(st.sampled_from(names))]
     known = {f.name for f in fields(kind)}
@@ -105,14 +106,28 @@ def test_it_is_the_credit_that_trains_often(algorithm, seed, fresh, unscored):
     assert close(algorithm, draw(seed, fresh=fresh, unscored=unscored), seed)
 
 
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_as_it_is_set(name):
     found = [differences(ALGORITHMS[name](), recipe_of(ALGORITHMS[name]()), draw(seed), seed) for seed in range(5)]
     assert all(each and max(each.values()) <= 1e-12 for each in found)
 
 
-def test_every_algorithm_of_the_table_has_a_twin():
-    assert set(TWINS) == set(ALGORITHMS)
+def test_every_algorithm_of_the_table_has_a_twin_of_every_part():
+    assert all(plain_recipe(kind()).missing == () for kind in ALGORITHMS.values())
+
+
+def test_parts_of_your_own_without_a_twin_are_named():
+    class OwnCredit(GRPO):
+        def advantages(self, inputs):
+            return super().advantages(inputs)
+
+    class OwnLoss(GRPO):
+        def loss(self, inputs):
+            return super().loss(inputs)
+
+    assert plain_recipe(OwnCredit()).missing == ("estimator",)
+    assert plain_recipe(OwnLoss()).missing == ("objective",)
+    assert plain_recipe(object()) == (None, PARTS)
 
 
 # ------------------------------------------------------------------------------------------ the parts by themselves
