@@ -1,19 +1,20 @@
-"""The memory plan: items by hand, allocations against real ones, and the whole against the measured peak of real runs."""
+"""The memory plan: items by hand, activations against a real step, and the whole against the measured peak of real runs."""
 import json
 import shutil
 import subprocess
 import sys
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from workbench import cli
-from workbench.doctor import fake_step
-from workbench.doctor.plan import measured_baseline, plan
+from workbench.doctor.plan import LOGITS, measured_baseline, model_size, plan
 from workbench.engines.policy import SHIPPED
 from workbench.training.config import load_config
 from workbench.types.errors import ConfigError, PolicyError
@@ -82,7 +83,7 @@ def test_an_evaluation_of_more_tasks_costs_its_attempts_and_its_cache():
     more = {name: by_name(many)[name] - size for name, size in by_name(few).items() if by_name(many)[name] != size}
     cache = 32 * -(-attempt // 64) * 64 * 3 * 2 * 2 * 32 * 4
     assert more == {"keys and values": cache, "cache that grows": cache // 6,
-                    "attempts evaluated": 32 * attempt * 100}
+                    "attempts evaluated": 32 * attempt * 100, "sampling": 32 * 491 * 4 * 4}  # rows, vocabulary
     assert many.at("evaluating", "host") - few.at("evaluating", "host") == sum(more.values())
     assert "Largest: attempts evaluated" in planned({}, **{"evaluation.num_tasks": 100_000}).verdicts[0]
 
@@ -98,21 +99,43 @@ def test_more_vocabulary_costs_its_logits(tmp_path):
     assert 2 * trained * 10_000 * 4 <= more <= 6 * trained * 10_000 * 4
 
 
-def test_fake_allocations_are_those_of_a_real_step():
-    config = Qwen2Config(vocab_size=700, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-                         num_key_value_heads=2, tie_word_embeddings=False)
-    shapes = fake_step.Shapes(rows=3, length=70, trained=90, several=True)
-    model = Qwen2ForCausalLM(config).eval()
+class Ledger(TorchDispatchMode):
+    """Bytes of all memory that operations made and that is still held; `peak` is the most there ever was."""
 
-    def peak(mode, some):
-        return fake_step._update_peak(mode, some, None, some, shapes, shared=False, bf16=False, entropy_has_gradient=False)
+    def __init__(self, model):
+        super().__init__()
+        self.live = self.peak = 0
+        self.held = {p.untyped_storage()._cdata: (StorageWeakRef(p.untyped_storage()), 0) for p in model.parameters()}
 
-    fake = fake_step.FakeTensorMode(allow_non_fake_inputs=True)
-    with fake:
-        unreal = Qwen2ForCausalLM(config).eval()
-    # A fake gradient is not taken over but added up, which is one copy more of the largest.
-    assert peak(fake, unreal) == pytest.approx(peak(nullcontext(), model), rel=0.1)
-    assert sum(p.numel() for p in unreal.parameters()) == sum(p.numel() for p in model.parameters())
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        out = operation(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in self.held:
+                storage = tensor.untyped_storage()
+                self.held[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+                self.live += storage.nbytes()
+        for name in [name for name, (held, _) in self.held.items() if held.expired()]:
+            self.live -= self.held.pop(name)[1]
+        self.peak = max(self.peak, self.live)
+        return out
+
+
+@pytest.mark.parametrize("vocabulary", [700, 20_000])
+def test_activations_are_those_of_a_real_step(vocabulary):
+    """Of the second micro-batch, when the gradients are there already: all that it holds beside them at its highest."""
+    config = Qwen2Config(vocab_size=vocabulary, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
+                         num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False)
+    rows, tokens = 6, 70
+    model, ids = Qwen2ForCausalLM(config).eval(), torch.zeros(rows, tokens, dtype=torch.int64)
+    with Ledger(model) as ledger:
+        for _ in range(2):
+            logits = model(input_ids=ids, use_cache=False).logits
+            logits.log_softmax(-1)[..., 0].sum().backward()
+            del logits
+    size = model_size(config, rows, tokens, bf16=False)
+    assert size.parameters == sum(p.numel() for p in model.parameters())
+    counted = size.kept + LOGITS * rows * tokens * vocabulary * 4
+    assert counted == pytest.approx(ledger.peak - 4 * size.parameters, rel=0.15)
 
 
 @pytest.fixture(scope="module")

@@ -6,143 +6,44 @@ answers briefly stays below.
 
     plan(load_config("frozenlake"))                            a table, with what dominates and what to do
     plan(load_config("frozenlake", {"policy.name": "./model"}))     a folder with nothing but a config.json is enough
+
+All items but the activations are products of counts in the config. Activations are measured: one forward pass of the
+model, built from its config on tensors that have a shape and no memory, and the bytes that it keeps for its backward
+pass. On top come the logits with their gradients (`LOGITS`).
 """
 from __future__ import annotations
 
 import math
 import os
 import re
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 
-from workbench.doctor.fake_step import Shapes, StepBytes, fake_step
+from workbench.doctor.memory import MOMENTS, Item, MemoryPlan
 from workbench.doctor.trials import run_probe
 from workbench.engines.intake import position_numbers
 from workbench.engines.policy import SHIPPED
 from workbench.envs import tasks as env_tasks
 from workbench.learn.algorithms.base import needs_critic
+from workbench.learn.microbatch import output_head
 from workbench.training.config import Config
-from workbench.types import Observation, View
+from workbench.types import Observation
 from workbench.types.errors import ConfigError, PolicyError
-from workbench.views import markup
-from workbench.views.words import aligned
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-MOMENTS = ("evaluating", "sampling", "updating", "saving")
+LOGITS = 4                   # arrays of the logits' size that are there at once: logits, their softmax, gradients of both
+LOGITS_OF_ENTROPY = 2        # more of them, where the entropy has a gradient
 CHARACTERS_A_TOKEN = 3.5     # where there is no tokenizer to ask
 MESSAGE_TOKENS = 8           # what a chat template writes around a message
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 OBJECTS_A_TOKEN = 100        # bytes of a stored token: arrays of spans, batch and credit table, several copies of each
 VERIFIED = 30_000_000        # parameters of the largest model that was compared with a real run
-NOT_COUNTED = (
-    "worker processes of environments (about 8 MB each) and what environments themselves hold",
-    "what a single operation needs inside, and memory that the allocator keeps in pieces",
-    "other processes: each rank of several holds all of this again, and its buckets for the exchange of gradients",
-)
-
-
-@dataclass(frozen=True)
-class Item:
-    """One use of memory: how much, when, and why."""
-
-    name: str
-    bytes: int
-    moments: tuple[str, ...]  # of MOMENTS
-    why: str
-    place: str = "device"     # "device": where the policy lives | "host"
-
-
-@dataclass(frozen=True)
-class MemoryPlan:
-    """All items, and how much memory there is. `limits`: bytes by place (None: not known)."""
-
-    name: str
-    device: str
-    parameters: int
-    items: tuple[Item, ...]
-    limits: dict[str, int | None]
-    remarks: tuple[str, ...]
-
-    def at(self, moment: str, place: str) -> int:
-        return sum(i.bytes for i in self.items if moment in i.moments and self._place(i) == place)
-
-    def _place(self, item: Item) -> str:
-        return "host" if self.device == "cpu" else item.place
-
-    @cached_property
-    def totals(self) -> dict[str, tuple[str, int]]:
-        """Place -> (the moment that needs most there, bytes)."""
-        places = dict.fromkeys(self._place(item) for item in self.items)
-        return {place: max(((moment, self.at(moment, place)) for moment in MOMENTS), key=lambda pair: pair[1])
-                for place in sorted(places)}
-
-    @property
-    def ok(self) -> bool:
-        return all(self.limits.get(place) is None or need <= self.limits[place]
-                   for place, (_, need) in self.totals.items())
-
-    @property
-    def exit_code(self) -> int:
-        return 0 if self.ok else 1
-
-    @property
-    def verdicts(self) -> tuple[str, ...]:
-        lines = []
-        for place, (moment, need) in self.totals.items():
-            there = self.limits.get(place)
-            largest = max((i for i in self.items if moment in i.moments and self._place(i) == place),
-                          key=lambda item: item.bytes)
-            where = "main memory" if place == "host" else f"memory of {self.device}"
-            fits = "" if there is None else f"; {_size(there)} there are: " + ("enough" if need <= there else "TOO LITTLE")
-            lines.append(f"{where}: {_size(need)} at most, while {moment}{fits}. Largest: {largest.name}, "
-                         f"{_size(largest.bytes)} ({largest.bytes / need:.0%})")
-            if there is not None and need > there:
-                lines.append(f"  -> {_advice(largest.name)}")
-        return tuple(lines)
-
-    def _rows(self) -> list[list[str]]:
-        return [[item.name, *(_size(item.bytes) if moment in item.moments else "" for moment in MOMENTS), item.why]
-                for item in self.items]
-
-    @property
-    def text(self) -> str:
-        rows = [["", *MOMENTS, ""], *self._rows()]
-        for place in self.totals:
-            rows.append([f"together ({place})", *(_size(self.at(moment, place)) for moment in MOMENTS), ""])
-        head = f"Memory of one process: {self.name}, {self.parameters / 1e6:,.1f} million parameters, on {self.device}"
-        notes = [*self.remarks, *(f"not counted: {words}" for words in NOT_COUNTED)]
-        return "\n".join([head, aligned(rows, right=range(1, 1 + len(MOMENTS)), indent="  "), "", *self.verdicts, "", *notes])
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"ok": self.ok, "name": self.name, "device": self.device, "parameters": self.parameters,
-                "items": [asdict(item) for item in self.items], "limits": self.limits,
-                "peak": {place: {"moment": moment, "bytes": need} for place, (moment, need) in self.totals.items()},
-                "verdicts": list(self.verdicts), "remarks": list(self.remarks), "not_counted": list(NOT_COUNTED)}
-
-    @property
-    def view(self) -> View:
-        rows = [[markup.cell(row[0]), *map(markup.number_cell, row[1:-1]), markup.cell(row[-1])]
-                for row in self._rows()]
-        rows += [[markup.cell(f"together ({place})"), *(markup.number_cell(_size(self.at(m, place))) for m in MOMENTS),
-                  markup.cell("")] for place in self.totals]
-        said = [markup.note(line) if self.ok else markup.warning(line) for line in self.verdicts]
-        return markup.finished(markup.card(
-            markup.heading(f"Memory of one process: {self.name}"), *said,
-            markup.table(rows, markup.head_cells(["", *MOMENTS, ""], right=MOMENTS)),
-            *map(markup.note, [*self.remarks, *(f"not counted: {words}" for words in NOT_COUNTED)])), self.text)
-
-    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
-        return self.view._repr_mimebundle_()
-
-    def __str__(self) -> str:
-        return self.text
-
-    __repr__ = __str__
 
 
 @dataclass(frozen=True)
@@ -153,6 +54,31 @@ class Lengths:
     attempt: int
     answers: int  # of `attempt`: sampled
     counted: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much is done at once. `rows` attempts of `tokens` tokens make a micro-batch, `trained` of its tokens have
+    logits; `attempts` belong to a step, `evaluated` to an evaluation."""
+
+    rows: int
+    tokens: int
+    trained: int
+    attempts: int
+    evaluated: int
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """A model as its config describes it: numbers of `parameters`, and of those `below_the_head` (without the output
+    head: a critic's trunk); bytes of `buffers`; bytes that a forward pass of one micro-batch keeps (`kept`)."""
+
+    parameters: int
+    below_the_head: int
+    buffers: int
+    kept: int
+    vocabulary: int
+    width: int
 
 
 # ------------------------------------------------------------------------------------------------ the plan
@@ -169,49 +95,48 @@ def plan(config: Config, *, limits: dict[str, int | None] | None = None, baselin
     if not hasattr(config.engine, "prefill_tokens"):
         raise ConfigError(f"engine {type(config.engine).__name__} does not say how much it keeps; plan with "
                           "engine.kind='transformers'")
-    device = _device(config.policy.device)
+    device = config.policy.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     lengths = _lengths(config, model_config, folder)
-    shapes = _shapes(config, lengths)
-    critic = config.critic.trunk if needs_critic(config.algorithm) else None
-    rows = min(config.engine.max_rows, _sessions(config))
+    work = _work(config, lengths)
     try:
-        step = fake_step(model_config, shapes, critic=critic, bf16=config.learner.precision == "bf16",
-                         entropy_has_gradient=bool(config.algorithm.entropy_coef),
-                         prefill=(max(rows, config.engine.prefill_tokens), rows),
-                         engine_bytes=BYTES[config.engine.dtype])
+        size = model_size(model_config, work.rows, work.tokens, bf16=config.learner.precision == "bf16")
     except (ValueError, KeyError, AttributeError, TypeError, RuntimeError) as error:
         raise PolicyError(f"{name}: no causal language model can be made from its config.json "
                           f"({type(error).__name__}: {error})") from error
     if baseline is None:
         baseline = measured_baseline()
-    items = _items(config, model_config, step, shapes, lengths, critic, baseline, on_cpu=device == "cpu")
-    return MemoryPlan(name, device, step.parameters, tuple(items), _limits(device) if limits is None else limits,
-                      _remarks(config, step, shapes, lengths, device))
+    items = _items(config, model_config, size, work, lengths, baseline, on_cpu=device == "cpu")
+    return MemoryPlan(name, device, size.parameters, tuple(items), _limits(device) if limits is None else limits,
+                      _remarks(config, size, lengths, device))
 
 
-def _items(config: Config, model_config: PreTrainedConfig, step: StepBytes, shapes: Shapes, lengths: Lengths,
-           critic: str | None, baseline: int, *, on_cpu: bool) -> list[Item]:
-    weights, own = step.parameters, step.trunk_parameters
+def _items(config: Config, model_config: PreTrainedConfig, size: ModelSize, work: Work, lengths: Lengths,
+           baseline: int, *, on_cpu: bool) -> list[Item]:
+    weights, own = size.parameters, size.below_the_head + size.width + 1 if _critic_of_its_own(config) else 0
     engine_dtype, policy_dtype = config.engine.dtype, config.policy.dtype
     reference = "; the reference policy" if "ref_logp_T" in config.algorithm.requires else ""
-    positions, position_bytes = _cache(config, model_config, lengths)
-    tokens, evaluated = _attempts(config) * lengths.attempt, _evaluated(config) * lengths.attempt
+    positions, position_bytes = _cache(config, model_config, work, lengths)
+    tokens, evaluated = work.attempts * lengths.attempt, work.evaluated * lengths.attempt
     always, playing = MOMENTS, ("evaluating", "sampling")
     slabs = 2 * model_config.get_text_config(decoder=True).num_hidden_layers
+    sampled = min(config.engine.max_rows, max(work.attempts, work.evaluated)) * size.vocabulary
+    arrays = LOGITS + LOGITS_OF_ENTROPY * bool(config.algorithm.entropy_coef)
     items = [
         Item("Python and torch", baseline, always, "a process that imported everything, measured", "host"),
-        Item("policy's weights", weights * BYTES[policy_dtype] + step.buffers, always,
+        Item("policy's weights", weights * BYTES[policy_dtype] + size.buffers, always,
              f"{policy_dtype}, kept as it was{reference}"),
-        Item("engine's weights", weights * BYTES[engine_dtype] + step.buffers, always, f"{engine_dtype}, its own copy"),
-        Item("learner's weights", weights * 4 + step.buffers, always, "float32, trained"),
+        Item("engine's weights", weights * BYTES[engine_dtype] + size.buffers, always, f"{engine_dtype}, its own copy"),
+        Item("learner's weights", weights * 4 + size.buffers, always, "float32, trained"),
         Item("optimizer", weights * 8, always, "AdamW: two moments, from the first update on"),
         Item("keys and values", positions * position_bytes, always if on_cpu else MOMENTS[:-1],
              f"{positions:,} positions of {position_bytes:,} bytes (engine.cache_tokens = {config.engine.cache_tokens:,})"),
         Item("cache that grows", positions * position_bytes // slabs, playing, "keys or values of one layer, once more"),
-        Item("sampling", step.sampling, playing, f"a tick of {config.engine.prefill_tokens:,} tokens"),
-        Item("gradients", step.trainable_bytes, ("updating",), "float32, of the policy"),
-        Item("activations", step.activations, ("updating",),
-             f"{shapes.rows} x {shapes.length} tokens, logits of {shapes.trained} (learner.micro_batch_tokens = "
+        Item("sampling", LOGITS * sampled * BYTES[engine_dtype], playing, "logits of all attempts that are decoded at once"),
+        Item("gradients", weights * 4, ("updating",), "float32, of the policy"),
+        Item("activations", size.kept + arrays * work.trained * size.vocabulary * 4, ("updating",),
+             f"{work.rows} x {work.tokens} tokens, logits of {work.trained} (learner.micro_batch_tokens = "
              f"{config.learner.micro_batch_tokens:,})"),
         Item("trajectories", tokens * OBJECTS_A_TOKEN, ("sampling", "updating"), f"{tokens:,} tokens at most, as arrays",
              "host"),
@@ -219,41 +144,54 @@ def _items(config: Config, model_config: PreTrainedConfig, step: StepBytes, shap
              f"{evaluated:,} tokens at most (evaluation.num_tasks = {config.evaluation.num_tasks:,}, attempts = "
              f"{config.evaluation.attempts}); mostly kept by the allocator", "host"),
         Item("copies to save", (weights + own) * 12, ("saving",), "weights and moments, each once more", "host"),
+        Item("critic", own * 4, always, "float32: a trunk of its own (critic.trunk='policy' shares it)"),
+        Item("critic's optimizer", own * 8, always, "two moments"),
+        Item("critic's gradients", own * 4, ("updating",), "float32"),
     ]
-    if critic == "own":
-        items += [Item("critic", own * 4, always, "float32: a trunk of its own (critic.trunk='policy' shares it)"),
-                  Item("critic's optimizer", own * 8, always, "two moments"),
-                  Item("critic's gradients", own * 4, ("updating",), "float32")]
     return [item for item in items if item.bytes]
 
 
-def _attempts(config: Config) -> int:
-    return config.train.tasks_per_step * config.train.group_size
+def _critic_of_its_own(config: Config) -> bool:
+    return needs_critic(config.algorithm) and config.critic.trunk == "own"
 
 
-def _sessions(config: Config) -> int:
-    """Attempts that are played at the same time, of a step or of an evaluation."""
-    return max(_attempts(config), _evaluated(config))
+def _work(config: Config, lengths: Lengths) -> Work:
+    attempts = config.train.tasks_per_step * config.train.group_size
+    tokens = lengths.attempt - 1  # the last one is predicted, not fed
+    rows = max(1, min(attempts, config.learner.micro_batch_tokens // max(1, tokens)))
+    return Work(rows, tokens, rows * lengths.answers, attempts, config.evaluation.num_tasks * config.evaluation.attempts)
 
 
-def _evaluated(config: Config) -> int:
-    return config.evaluation.num_tasks * config.evaluation.attempts
-
-
-def _shapes(config: Config, lengths: Lengths) -> Shapes:
-    budget, attempts = config.learner.micro_batch_tokens, _attempts(config)
-    length = lengths.attempt - 1
-    rows = max(1, min(attempts, budget // max(1, length)))
-    return Shapes(rows, length, rows * lengths.answers, several=attempts > rows)
-
-
-def _cache(config: Config, model_config: PreTrainedConfig, lengths: Lengths) -> tuple[int, int]:
+def _cache(config: Config, model_config: PreTrainedConfig, work: Work, lengths: Lengths) -> tuple[int, int]:
     """(positions that the engine keeps at most, bytes of one): sessions of a collect or an evaluation, whole."""
     if config.engine.cache == "off":
         return 0, 0
     reach = math.ceil(lengths.attempt / 64) * 64
-    positions = min(config.engine.cache_tokens, _sessions(config) * reach)
+    positions = min(config.engine.cache_tokens, max(work.attempts, work.evaluated) * reach)
     return positions, position_numbers(model_config.get_text_config(decoder=True)) * BYTES[config.engine.dtype]
+
+
+def model_size(config: PreTrainedConfig, rows: int, tokens: int, *, bf16: bool) -> ModelSize:
+    """Measure the model of this config over `rows` sequences of `tokens` tokens, on tensors without memory. Raises what
+    transformers raises for a config that it cannot build."""
+    kept: dict[int, torch.UntypedStorage] = {}  # held, so that none of their addresses is used again
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage._cdata] = storage
+        return tensor
+
+    with FakeTensorMode():
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        trunk = model.base_model
+        with saved_tensors_hooks(keep, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            trunk(input_ids=torch.zeros(rows, tokens, dtype=torch.int64), use_cache=False)
+    own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+    vocabulary, width = output_head(model).weight.shape
+    return ModelSize(
+        sum(p.numel() for p in model.parameters()), sum(p.numel() for p in trunk.parameters()),
+        sum(b.numel() * b.element_size() for b in model.buffers()),
+        sum(storage.nbytes() for address, storage in kept.items() if address not in own), vocabulary, width)
 
 
 # ------------------------------------------------------------------------------------------------ lengths
@@ -304,15 +242,7 @@ def measured_baseline() -> int:
     return int(re.search(r"(\d+) bytes", found.fact)[1])
 
 
-def _device(name: str) -> str:
-    import torch
-
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
-
-
 def _limits(device: str) -> dict[str, int | None]:
-    import torch
-
     host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -338,32 +268,14 @@ def _model_config(name: str) -> tuple[PreTrainedConfig, Path | None]:
                           "it, a shipped policy, or a name on the hub with network") from error
 
 
-def _remarks(config: Config, step: StepBytes, shapes: Shapes, lengths: Lengths, device: str) -> tuple[str, ...]:
+def _remarks(config: Config, size: ModelSize, lengths: Lengths, device: str) -> tuple[str, ...]:
     how = "counted with its tokenizer" if lengths.counted else \
         f"guessed at {CHARACTERS_A_TOKEN} characters a token: the folder has no tokenizer"
     lines = [f"lengths: prompt {lengths.prompt}, attempt up to {lengths.attempt} tokens, {lengths.answers} of them "
              f"sampled; {how}"]
-    if device != "cpu" or step.parameters > VERIFIED:
+    if device != "cpu" or size.parameters > VERIFIED:
         lines.append(f"not compared with a real run: that was done on CPU, up to {VERIFIED / 1e6:.0f} million parameters "
                      "(within 20 %)")
     if hasattr(config.engine, "block_tokens"):
         lines.append("vllm takes what its own settings allow it beside weights and cache; that is not counted")
     return tuple(lines)
-
-
-def _advice(largest: str) -> str:
-    if largest == "activations":
-        return "lower learner.micro_batch_tokens (results stay the same), or learner.precision='bf16'"
-    if largest == "keys and values":
-        return ("lower engine.cache_tokens (idle attempts are computed again), or train.tasks_per_step and "
-                "evaluation.num_tasks")
-    if largest == "trajectories":
-        return "lower train.tasks_per_step, train.group_size or collect.max_turn_tokens"
-    if largest == "attempts evaluated":
-        return "lower evaluation.num_tasks, evaluation.attempts or collect.max_turn_tokens"
-    return ("take a smaller model: weights, gradients and moments of one are there whole; engine.dtype='bfloat16' halves "
-            "the engine's, critic.trunk='policy' saves a critic's")
-
-
-def _size(number: int) -> str:
-    return f"{number / 1e9:,.2f} GB" if number >= 1e9 else f"{number / 1e6:,.0f} MB"

@@ -1,0 +1,134 @@
+"""The memory plan as a value: items, totals, a verdict with advice. Shows itself as text, in a notebook, and as JSON."""
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from workbench.types import View
+from workbench.views import markup
+from workbench.views.words import aligned
+
+MOMENTS = ("evaluating", "sampling", "updating", "saving")
+NOT_COUNTED = (
+    "worker processes of environments (about 8 MB each) and what environments themselves hold",
+    "what a single operation needs inside, and memory that the allocator keeps in pieces",
+    "other processes: each rank of several holds all of this again, and its buckets for the exchange of gradients",
+)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One use of memory: how much, when, and why."""
+
+    name: str
+    bytes: int
+    moments: tuple[str, ...]  # of MOMENTS
+    why: str
+    place: str = "device"     # "device": where the policy lives | "host"
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """All items, and how much memory there is. `limits`: bytes by place (None: not known)."""
+
+    name: str
+    device: str
+    parameters: int
+    items: tuple[Item, ...]
+    limits: dict[str, int | None]
+    remarks: tuple[str, ...]
+
+    def at(self, moment: str, place: str) -> int:
+        return sum(i.bytes for i in self.items if moment in i.moments and self._place(i) == place)
+
+    def _place(self, item: Item) -> str:
+        return "host" if self.device == "cpu" else item.place
+
+    @cached_property
+    def totals(self) -> dict[str, tuple[str, int]]:
+        """Place -> (the moment that needs most there, bytes)."""
+        places = dict.fromkeys(self._place(item) for item in self.items)
+        return {place: max(((moment, self.at(moment, place)) for moment in MOMENTS), key=lambda pair: pair[1])
+                for place in sorted(places)}
+
+    @property
+    def ok(self) -> bool:
+        return all(self.limits.get(place) is None or need <= self.limits[place]
+                   for place, (_, need) in self.totals.items())
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.ok else 1
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        lines = []
+        for place, (moment, need) in self.totals.items():
+            there = self.limits.get(place)
+            largest = max((i for i in self.items if moment in i.moments and self._place(i) == place),
+                          key=lambda item: item.bytes)
+            where = "main memory" if place == "host" else f"memory of {self.device}"
+            fits = "" if there is None else f"; {_size(there)} there are: " + ("enough" if need <= there else "TOO LITTLE")
+            lines.append(f"{where}: {_size(need)} at most, while {moment}{fits}. Largest: {largest.name}, "
+                         f"{_size(largest.bytes)} ({largest.bytes / need:.0%})")
+            if there is not None and need > there:
+                lines.append(f"  -> {_advice(largest.name)}")
+        return tuple(lines)
+
+    def _rows(self) -> list[list[str]]:
+        return [[item.name, *(_size(item.bytes) if moment in item.moments else "" for moment in MOMENTS), item.why]
+                for item in self.items]
+
+    @property
+    def text(self) -> str:
+        rows = [["", *MOMENTS, ""], *self._rows()]
+        for place in self.totals:
+            rows.append([f"together ({place})", *(_size(self.at(moment, place)) for moment in MOMENTS), ""])
+        head = f"Memory of one process: {self.name}, {self.parameters / 1e6:,.1f} million parameters, on {self.device}"
+        notes = [*self.remarks, *(f"not counted: {words}" for words in NOT_COUNTED)]
+        return "\n".join([head, aligned(rows, right=range(1, 1 + len(MOMENTS)), indent="  "), "", *self.verdicts, "", *notes])
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, "name": self.name, "device": self.device, "parameters": self.parameters,
+                "items": [asdict(item) for item in self.items], "limits": self.limits,
+                "peak": {place: {"moment": moment, "bytes": need} for place, (moment, need) in self.totals.items()},
+                "verdicts": list(self.verdicts), "remarks": list(self.remarks), "not_counted": list(NOT_COUNTED)}
+
+    @property
+    def view(self) -> View:
+        rows = [[markup.cell(row[0]), *map(markup.number_cell, row[1:-1]), markup.cell(row[-1])]
+                for row in self._rows()]
+        rows += [[markup.cell(f"together ({place})"), *(markup.number_cell(_size(self.at(m, place))) for m in MOMENTS),
+                  markup.cell("")] for place in self.totals]
+        said = [markup.note(line) if self.ok else markup.warning(line) for line in self.verdicts]
+        return markup.finished(markup.card(
+            markup.heading(f"Memory of one process: {self.name}"), *said,
+            markup.table(rows, markup.head_cells(["", *MOMENTS, ""], right=MOMENTS)),
+            *map(markup.note, [*self.remarks, *(f"not counted: {words}" for words in NOT_COUNTED)])), self.text)
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
+        return self.view._repr_mimebundle_()
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__
+
+
+def _advice(largest: str) -> str:
+    if largest == "activations":
+        return "lower learner.micro_batch_tokens (results stay the same), or learner.precision='bf16'"
+    if largest == "keys and values":
+        return ("lower engine.cache_tokens (idle attempts are computed again), or train.tasks_per_step and "
+                "evaluation.num_tasks")
+    if largest == "trajectories":
+        return "lower train.tasks_per_step, train.group_size or collect.max_turn_tokens"
+    if largest == "attempts evaluated":
+        return "lower evaluation.num_tasks, evaluation.attempts or collect.max_turn_tokens"
+    return ("take a smaller model: weights, gradients and moments of one are there whole; engine.dtype='bfloat16' halves "
+            "the engine's, critic.trunk='policy' saves a critic's")
+
+
+def _size(number: int) -> str:
+    return f"{number / 1e9:,.2f} GB" if number >= 1e9 else f"{number / 1e6:,.0f} MB"
