@@ -14,7 +14,7 @@ from workbench.envs.format import format_action
 from workbench.envs.frozen_lake import MOVES
 from data.make.tiny_tokenizer import build_tokenizer
 from workbench.rollouts.collect import CollectConfig, collect
-from workbench.run.columns import first_difference
+from workbench.run.equality import first_difference
 from workbench.types import Message, Observation, Source, StepResult, StopReason, Task, Text
 from workbench.types.errors import ConfigError, DataError, EngineError
 from workbench.types.seeds import rng_at, seed_of

@@ -52,7 +52,7 @@ PUBLIC: dict[str, str] = {
     "Endpoint": "workbench.engines.endpoint:Endpoint",
     "fresh_path": "workbench.notebook.live_run:fresh_path",
     "CollectConfig": "workbench.rollouts.collect:CollectConfig",
-    "groups_equal": "workbench.run.columns:groups_equal",
+    "groups_equal": "workbench.run.equality:groups_equal",
     "facts": "workbench.notebook.credit:facts",
     "credit_editor": "workbench.notebook.credit:credit_editor",
     "edit_step": "workbench.notebook.credit:edit_step",

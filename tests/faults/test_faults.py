@@ -19,6 +19,7 @@ from workbench.learn.algorithms import GRPO
 from workbench.learn.batch import Batch
 from workbench.rollouts.metrics import rollout_metrics
 from workbench.run import columns
+from workbench.run.equality import groups_equal
 from workbench.types import Source
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,7 +141,7 @@ def test_an_answer_of_nothing_is_an_answer(tokenizer, chat, kind):  # noqa: F811
     assert all(np.isfinite(value) for value in rollout_metrics(groups).values())
     assert rollout_metrics(groups)["valid_format"] == 0.0
     again = columns.decode_groups(bytes(columns.encode_groups(groups, step=1)), Path("x"))
-    assert columns.groups_equal(again, groups)
+    assert groups_equal(again, groups)
 
 
 def test_a_pickle_in_place_of_trajectories_is_not_executed(tmp_path):

@@ -57,7 +57,7 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class Work:
+class _Work:
     """How much is done at once. `rows` attempts of `tokens` tokens make a micro-batch, `trained` of its tokens have
     logits; `attempts` belong to a step, `evaluated` to an evaluation."""
 
@@ -69,7 +69,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class ModelSize:
+class _ModelSize:
     """A model as its config describes it: numbers of `parameters`, and of those `below_the_head` (without the output
     head: a critic's trunk); bytes of `buffers`; bytes that a forward pass of one micro-batch keeps (`kept`)."""
 
@@ -112,7 +112,7 @@ def plan(config: Config, *, limits: dict[str, int | None] | None = None, baselin
                       _remarks(config, size, lengths, device))
 
 
-def _items(config: Config, model_config: PreTrainedConfig, size: ModelSize, work: Work, lengths: Lengths,
+def _items(config: Config, model_config: PreTrainedConfig, size: _ModelSize, work: _Work, lengths: Lengths,
            baseline: int, *, on_cpu: bool) -> list[Item]:
     weights, own = size.parameters, size.below_the_head + size.width + 1 if _critic_of_its_own(config) else 0
     engine_dtype, policy_dtype = config.engine.dtype, config.policy.dtype
@@ -155,14 +155,14 @@ def _critic_of_its_own(config: Config) -> bool:
     return needs_critic(config.algorithm) and config.critic.trunk == "own"
 
 
-def _work(config: Config, lengths: Lengths) -> Work:
+def _work(config: Config, lengths: Lengths) -> _Work:
     attempts = config.train.tasks_per_step * config.train.group_size
     tokens = lengths.attempt - 1  # the last one is predicted, not fed
     rows = max(1, min(attempts, config.learner.micro_batch_tokens // max(1, tokens)))
-    return Work(rows, tokens, rows * lengths.answers, attempts, config.evaluation.num_tasks * config.evaluation.attempts)
+    return _Work(rows, tokens, rows * lengths.answers, attempts, config.evaluation.num_tasks * config.evaluation.attempts)
 
 
-def _cache(config: Config, model_config: PreTrainedConfig, work: Work, lengths: Lengths) -> tuple[int, int]:
+def _cache(config: Config, model_config: PreTrainedConfig, work: _Work, lengths: Lengths) -> tuple[int, int]:
     """(positions that the engine keeps at most, bytes of one): sessions of a collect or an evaluation, whole."""
     if config.engine.cache == "off":
         return 0, 0
@@ -171,7 +171,7 @@ def _cache(config: Config, model_config: PreTrainedConfig, work: Work, lengths: 
     return positions, position_numbers(model_config.get_text_config(decoder=True)) * BYTES[config.engine.dtype]
 
 
-def model_size(config: PreTrainedConfig, rows: int, tokens: int, *, bf16: bool) -> ModelSize:
+def model_size(config: PreTrainedConfig, rows: int, tokens: int, *, bf16: bool) -> _ModelSize:
     """Measure the model of this config over `rows` sequences of `tokens` tokens, on tensors without memory. Raises what
     transformers raises for a config that it cannot build."""
     kept: dict[int, torch.UntypedStorage] = {}  # held, so that none of their addresses is used again
@@ -188,7 +188,7 @@ def model_size(config: PreTrainedConfig, rows: int, tokens: int, *, bf16: bool) 
             trunk(input_ids=torch.zeros(rows, tokens, dtype=torch.int64), use_cache=False)
     own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
     vocabulary, width = output_head(model).weight.shape
-    return ModelSize(
+    return _ModelSize(
         sum(p.numel() for p in model.parameters()), sum(p.numel() for p in trunk.parameters()),
         sum(b.numel() * b.element_size() for b in model.buffers()),
         sum(storage.nbytes() for address, storage in kept.items() if address not in own), vocabulary, width)
@@ -268,7 +268,7 @@ def _model_config(name: str) -> tuple[PreTrainedConfig, Path | None]:
                           "it, a shipped policy, or a name on the hub with network") from error
 
 
-def _remarks(config: Config, size: ModelSize, lengths: Lengths, device: str) -> tuple[str, ...]:
+def _remarks(config: Config, size: _ModelSize, lengths: Lengths, device: str) -> tuple[str, ...]:
     how = "counted with its tokenizer" if lengths.counted else \
         f"guessed at {CHARACTERS_A_TOKEN} characters a token: the folder has no tokenizer"
     lines = [f"lengths: prompt {lengths.prompt}, attempt up to {lengths.attempt} tokens, {lengths.answers} of them "

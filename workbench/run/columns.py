@@ -13,8 +13,9 @@ an equal file, so that runs compare by hash. The files open in any tool that rea
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workbench.types import (
-    CreditTable, Group, Message, Observation, Sampling, Segment, Source, Span, StopReason, Task, Text, ToolCall,
-    Trajectory, Turn,
-)
+from workbench.types import CreditTable, Group, Sampling, Segment, Source, Span, Task, ToolCall, Trajectory, Turn
 from workbench.types.canonical_json import check_format, plain
 from workbench.types.errors import StoreError
+from workbench.types.message_json import (
+    call_to_json, message_from_json, message_to_json, observation_from_json, observation_to_json,
+)
 
 TRAJECTORIES = ("trajectories", 1)  # kind and format version
 CREDIT = ("credit", 1)
@@ -37,50 +38,21 @@ CREDIT = ("credit", 1)
 _PARQUET = {"compression": "zstd", "compression_level": 1, "write_statistics": False, "write_page_checksum": True}
 
 
-# ------------------------------------------------------------------------------------------------ JSON of the types
+# ------------------------------------------------------------------------------------------------ codecs
+
+
+@dataclass(frozen=True)
+class _Codec:
+    """How the values of a column become an arrow array, and how they come back."""
+
+    write: Callable[[Sequence[Any]], pa.Array]
+    read: Callable[[pa.Array], list]
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
-def _json(value: Any, what: str) -> str:
-    return _ENCODER.encode(plain(value, what))
-
-
-def _message(message: Message) -> list:
-    return [message.role, [[part.text, part.trusted] for part in message.content], message.name, message.tool_call_id]
-
-
-def _to_message(value: list) -> Message:
-    role, content, name, call_id = value
-    return Message(role, tuple(Text(text, trusted) for text, trusted in content), name, call_id)
-
-
-def _call(call: ToolCall) -> list:
-    return [call.name, plain(call.arguments, f"the arguments of tool {call.name}"), call.call_id]
-
-
-def _first_observations(trajectories: list[Trajectory]) -> list[str]:
-    """Attempts at one task begin with the same messages: each distinct one is encoded once."""
-    known: dict[Any, str] = {}
-    texts = []
-    for observation in (t.first_observation for t in trajectories):
-        key = (observation.messages, _json(observation.tools, "the schemas of tools"))
-        if key not in known:
-            known[key] = _ENCODER.encode([list(map(_message, observation.messages)), observation.tools])
-        texts.append(known[key])
-    return texts
-
-
-def _to_observation(value: list) -> Observation:
-    messages, tools = value
-    return Observation(tuple(map(_to_message, messages)), tuple(tools))
-
-
-# ------------------------------------------------------------------------------------------------ arrow columns
-
-
-def _text(values: Sequence[str | None]) -> pa.Array:
+def _write_text(values: Sequence[str | None]) -> pa.Array:
     """Text as utf-8. Where a lone surrogate makes that impossible (a policy may write half a character), the whole
     column is bytes instead, and reads back the same."""
     try:
@@ -89,85 +61,87 @@ def _text(values: Sequence[str | None]) -> pa.Array:
         return pa.array([None if v is None else v.encode("utf-8", "surrogatepass") for v in values], pa.binary())
 
 
-def _lists(values: pa.Array, lengths: Sequence[int]) -> pa.Array:
-    offsets = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets), values)
+def _read_text(column: pa.Array) -> list[str | None]:
+    values = column.to_pylist()
+    if pa.types.is_binary(column.type):
+        return [None if value is None else value.decode("utf-8", "surrogatepass") for value in values]
+    return values
 
 
-def _joined(arrays: list[np.ndarray], dtype: Any) -> np.ndarray:
-    return np.concatenate(arrays) if arrays else np.zeros(0, dtype)
+def _parsed(column: pa.Array, make: Callable[[Any], Any] = lambda value: value) -> list:
+    """JSON values of a text column; equal texts are parsed once (attempts at one task share it)."""
+    known: dict[str, Any] = {}
+    return [known[text] if text in known else known.setdefault(text, make(json.loads(text)))
+            for text in _read_text(column)]
 
 
-def _token_floats(values_of_spans: list[np.ndarray | None], lengths: np.ndarray) -> pa.Array:
-    """float32 [T]: null exactly where the span has no such numbers."""
-    present_T = np.repeat(np.array([values is not None for values in values_of_spans], bool), lengths)
-    values_T = np.zeros(len(present_T), np.float32)
-    values_T[present_T] = _joined([values for values in values_of_spans if values is not None], np.float32)
-    return pa.array(values_T, mask=~present_T)
+def _write_observations(observations: Sequence[Any]) -> pa.Array:
+    """Attempts at one task begin with the same messages: each distinct observation is encoded once."""
+    known: dict[Any, str] = {}
+    texts = []
+    for observation in observations:
+        key = (observation.messages, _ENCODER.encode(plain(observation.tools, "the schemas of tools")))
+        if key not in known:
+            known[key] = _ENCODER.encode(observation_to_json(observation))
+        texts.append(known[key])
+    return _write_text(texts)
 
 
-def _turn_columns(trajectories: list[Trajectory]) -> dict[str, pa.Array]:
-    """Numbers and texts as lists over the turns; structured values as one JSON list over the turns."""
-    turns = [turn for t in trajectories for turn in t.turns]
-    turns_N = [t.turns for t in trajectories]
-    flat = {
-        "turn_index": pa.array([t.index for t in turns], pa.int32()),
-        "turn_text": _text([t.text for t in turns]),
-        "turn_finish": _text([t.finish for t in turns]),
-        "turn_reward": pa.array([t.reward for t in turns], pa.float64()),
-        "turn_state_key": _text([t.state_key for t in turns]),
-    }
-    # Moves and messages hold texts by their types; what environments fill in freely is checked by `_json`.
-    structured = {
-        "turn_moves": [_ENCODER.encode([turn.moves for turn in turns]) for turns in turns_N],
-        "turn_tool_calls": [_ENCODER.encode([list(map(_call, t.tool_calls)) for t in turns]) for turns in turns_N],
-        "turn_reply": [_ENCODER.encode([list(map(_message, turn.reply)) for turn in turns]) for turns in turns_N],
-        "turn_reward_parts": [_json([t.reward_parts for t in turns], "reward_parts of a turn") for turns in turns_N],
-        "turn_info": [_json([turn.info for turn in turns], "info of a turn") for turns in turns_N],
-    }
-    counts_N = [len(turns) for turns in turns_N]
-    return {
-        **{name: _lists(column, counts_N) for name, column in flat.items()},
-        **{name: _text(column) for name, column in structured.items()},
-    }
+def _of_type(kind: pa.DataType) -> _Codec:
+    return _Codec(lambda values: pa.array(values, kind), lambda column: column.to_pylist())
 
 
-def _token_columns(trajectories: list[Trajectory], samplings: list[Sampling]) -> dict[str, pa.Array]:
-    """Segments, spans and tokens. `samplings` is filled with the distinct ones, which spans name by their index."""
-    segments = [segment for t in trajectories for segment in t.segments]
-    spans = [span for segment in segments for span in segment.spans]
-    counts_S = [len(segment.spans) for segment in segments]
-    segments_N = [len(t.segments) for t in trajectories]
-    spans_N = [sum(len(segment.spans) for segment in t.segments) for t in trajectories]
-    index: dict[Sampling | None, int | None] = {None: None}
-    for span in spans:
-        if span.sampling not in index:
-            index[span.sampling] = len(samplings)
-            samplings.append(span.sampling)
-    ids, logprobs, plain_logprobs = (
-        [getattr(span, name) for span in spans] for name in ("token_ids", "logprobs", "plain_logprobs"))
-    lengths = np.fromiter(map(len, ids), np.int32, len(ids))
-    span_columns = {
-        "span_length": pa.array(lengths),
-        "span_source": pa.array([int(s.source) for s in spans], pa.int8()),
-        "span_turn": pa.array([s.turn for s in spans], pa.int32()),
-        "span_sampled": pa.array([s.sampled for s in spans], pa.bool_()),
-        "span_plain": pa.array([values is not None for values in plain_logprobs], pa.bool_()),
-        "span_version": pa.array([s.policy_version for s in spans], pa.int64()),
-        "span_sampling": pa.array([index[s.sampling] for s in spans], pa.int32()),
-    }
-    token_columns = {
-        "token_ids": pa.array(_joined(ids, np.int32)),
-        "logprobs": _token_floats(logprobs, lengths),
-        "plain_logprobs": _token_floats(plain_logprobs, lengths),
-    }
-    ends = np.concatenate([[0], np.cumsum(lengths)])[np.concatenate([[0], np.cumsum(spans_N, dtype=np.int64)])]
-    return {
-        "segment_spans": _lists(pa.array(counts_S, pa.int32()), segments_N),
-        **{name: _lists(column, spans_N) for name, column in span_columns.items()},
-        **{name: _lists(column, np.diff(ends)) for name, column in token_columns.items()},
-    }
+def _json(encode: Callable[[Any], Any], make: Callable[[Any], Any] = lambda value: value) -> _Codec:
+    """A column of JSON texts. `make`: what becomes of the JSON that is read."""
+    return _Codec(lambda values: _write_text([_ENCODER.encode(encode(value)) for value in values]),
+                 lambda column: _parsed(column, make))
+
+
+def _plain(what: str) -> Callable[[Any], Any]:
+    """For what environments fill in freely: it is checked, and `what` names it in errors."""
+    return lambda value: plain(value, what)
+
+
+def _each(make: Callable[[Any], Any]) -> Callable[[list], list]:
+    return lambda values: [make(value) for value in values]
+
+
+_TEXT, _INT32, _INT64, _FLOAT64, _BOOL = _Codec(_write_text, _read_text), *map(
+    _of_type, (pa.int32(), pa.int64(), pa.float64(), pa.bool_()))
+
+# Column -> (what it holds of a trajectory, codec), in the order of the file.
+_TRAJECTORY: dict[str, tuple[Callable[[Trajectory], Any], _Codec]] = {
+    "attempt": (attrgetter("attempt"), _INT64),
+    "task_id": (attrgetter("task.id"), _TEXT),
+    "task_env": (attrgetter("task.env"), _TEXT),
+    "task_seed": (attrgetter("task.task_seed"), _INT64),
+    "task_payload": (attrgetter("task.payload"), _json(_plain("payload of a task"))),
+    "task_metadata": (attrgetter("task.metadata"), _json(_plain("metadata of a task"))),
+    "dynamics_seed": (attrgetter("dynamics_seed"), _INT64),
+    "first_observation": (attrgetter("first_observation"),
+                          _Codec(_write_observations, lambda column: _parsed(column, observation_from_json))),
+    "stop_reason": (attrgetter("stop_reason.value"), _TEXT),
+    "outcome": (attrgetter("outcome"), _FLOAT64),
+    "outcome_parts": (attrgetter("outcome_parts"), _json(_plain("outcome_parts"))),
+    "scored": (lambda t: bool(t.scored), _BOOL),
+    "success": (lambda t: None if t.success is None else bool(t.success), _BOOL),
+    "error": (attrgetter("error"), _TEXT),
+}
+# Fields of a turn, as lists over the turns; of structured ones one JSON text holds the whole list. Moves and messages
+# hold texts by their types.
+_TURN = {"index": _INT32, "text": _TEXT, "finish": _TEXT, "reward": _FLOAT64, "state_key": _TEXT}
+_TURN_JSON = {
+    "moves": _json(list, _each(tuple)),
+    "tool_calls": _json(_each(lambda calls: [call_to_json(call) for call in calls]),
+                        _each(lambda calls: tuple(ToolCall(*call) for call in calls))),
+    "reply": _json(_each(lambda messages: [message_to_json(message) for message in messages]),
+                   _each(lambda messages: tuple(map(message_from_json, messages)))),
+    "reward_parts": _json(_plain("reward_parts of a turn")),
+    "info": _json(_plain("info of a turn")),
+}
+
+
+# ------------------------------------------------------------------------------------------------ writing
 
 
 def encode_groups(groups: Sequence[Group], *, step: int) -> memoryview:
@@ -177,20 +151,7 @@ def encode_groups(groups: Sequence[Group], *, step: int) -> memoryview:
     try:
         columns = {
             "group": pa.array([g for g, group in enumerate(groups) for _ in group], pa.int32()),
-            "attempt": pa.array([t.attempt for t in trajectories], pa.int64()),
-            "task_id": _text([t.task.id for t in trajectories]),
-            "task_env": _text([t.task.env for t in trajectories]),
-            "task_seed": pa.array([t.task.task_seed for t in trajectories], pa.int64()),
-            "task_payload": _text([_json(t.task.payload, f"payload of task {t.task.id}") for t in trajectories]),
-            "task_metadata": _text([_json(t.task.metadata, f"metadata of task {t.task.id}") for t in trajectories]),
-            "dynamics_seed": pa.array([t.dynamics_seed for t in trajectories], pa.int64()),
-            "first_observation": _text(_first_observations(trajectories)),
-            "stop_reason": _text([t.stop_reason.value for t in trajectories]),
-            "outcome": pa.array([t.outcome for t in trajectories], pa.float64()),
-            "outcome_parts": _text([_json(t.outcome_parts, "outcome_parts") for t in trajectories]),
-            "scored": pa.array([bool(t.scored) for t in trajectories], pa.bool_()),
-            "success": pa.array([None if t.success is None else bool(t.success) for t in trajectories], pa.bool_()),
-            "error": _text([t.error for t in trajectories]),
+            **{name: codec.write([get(t) for t in trajectories]) for name, (get, codec) in _TRAJECTORY.items()},
             **_turn_columns(trajectories),
             **_token_columns(trajectories, samplings),
         }
@@ -201,12 +162,72 @@ def encode_groups(groups: Sequence[Group], *, step: int) -> memoryview:
     return _to_parquet(columns, TRAJECTORIES, facts, use_dictionary=False)
 
 
+def _lists(values: pa.Array, lengths: Sequence[int]) -> pa.Array:
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+
+def _turn_columns(trajectories: list[Trajectory]) -> dict[str, pa.Array]:
+    turns = [turn for t in trajectories for turn in t.turns]
+    counts_N = [len(t.turns) for t in trajectories]
+    flat = {f"turn_{name}": _lists(codec.write([getattr(turn, name) for turn in turns]), counts_N)
+            for name, codec in _TURN.items()}
+    return flat | {f"turn_{name}": codec.write([[getattr(turn, name) for turn in t.turns] for t in trajectories])
+                   for name, codec in _TURN_JSON.items()}
+
+
+def _token_columns(trajectories: list[Trajectory], samplings: list[Sampling]) -> dict[str, pa.Array]:
+    """Segments, spans and tokens. `samplings` is filled with the distinct ones, which spans name by their index."""
+    segments = [segment for t in trajectories for segment in t.segments]
+    spans = [span for segment in segments for span in segment.spans]
+    index: dict[Sampling | None, int | None] = {None: None}
+    for span in spans:
+        if span.sampling not in index:
+            index[span.sampling] = len(samplings)
+            samplings.append(span.sampling)
+    lengths = np.fromiter((len(span.token_ids) for span in spans), np.int32, len(spans))
+    span_columns = {
+        "span_length": pa.array(lengths),
+        "span_source": pa.array([int(span.source) for span in spans], pa.int8()),
+        "span_turn": pa.array([span.turn for span in spans], pa.int32()),
+        "span_sampled": pa.array([span.sampled for span in spans], pa.bool_()),
+        "span_plain": pa.array([span.plain_logprobs is not None for span in spans], pa.bool_()),
+        "span_version": pa.array([span.policy_version for span in spans], pa.int64()),
+        "span_sampling": pa.array([index[span.sampling] for span in spans], pa.int32()),
+    }
+    token_columns = {
+        "token_ids": pa.array(np.concatenate([np.zeros(0, np.int32), *(span.token_ids for span in spans)])),
+        "logprobs": _token_floats([span.logprobs for span in spans], lengths),
+        "plain_logprobs": _token_floats([span.plain_logprobs for span in spans], lengths),
+    }
+    spans_N = [sum(len(segment.spans) for segment in t.segments) for t in trajectories]
+    ends = np.concatenate([[0], np.cumsum(lengths)])[np.concatenate([[0], np.cumsum(spans_N, dtype=np.int64)])]
+    return {
+        "segment_spans": _lists(pa.array([len(segment.spans) for segment in segments], pa.int32()),
+                                [len(t.segments) for t in trajectories]),
+        **{name: _lists(column, spans_N) for name, column in span_columns.items()},
+        **{name: _lists(column, np.diff(ends)) for name, column in token_columns.items()},
+    }
+
+
+def _token_floats(values_of_spans: list[np.ndarray | None], lengths: np.ndarray) -> pa.Array:
+    """float32 [T]: null exactly where the span has no such numbers."""
+    present_T = np.repeat(np.array([values is not None for values in values_of_spans], bool), lengths)
+    values_T = np.zeros(len(present_T), np.float32)
+    values_T[present_T] = np.concatenate([np.zeros(0, np.float32), *(v for v in values_of_spans if v is not None)])
+    return pa.array(values_T, mask=~present_T)
+
+
 def _to_parquet(columns: Mapping[str, pa.Array], kind: tuple[str, int], facts: dict, **options: Any) -> memoryview:
     facts = {"kind": kind[0], "format": kind[1], **plain(facts, "the facts of a file")}
     table = pa.table(dict(columns)).replace_schema_metadata({"workbench": json.dumps(facts)})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, **_PARQUET, **options)
     return memoryview(sink.getvalue())
+
+
+# ------------------------------------------------------------------------------------------------ reading
 
 
 def _from_parquet(data: bytes, path: Path, kind: tuple[str, int]) -> tuple[dict[str, pa.Array], dict]:
@@ -224,68 +245,6 @@ def _from_parquet(data: bytes, path: Path, kind: tuple[str, int]) -> tuple[dict[
     return {name: table[name].combine_chunks() for name in table.column_names}, facts
 
 
-# ------------------------------------------------------------------------------------------------ reading
-
-
-def _strings(column: pa.Array) -> list[str | None]:
-    values = column.to_pylist()
-    if pa.types.is_binary(column.type):
-        return [None if value is None else value.decode("utf-8", "surrogatepass") for value in values]
-    return values
-
-
-def _parsed(column: pa.Array, make: Callable[[Any], Any] = lambda value: value) -> list:
-    """JSON values of a text column; equal texts are parsed once (attempts at one task share it)."""
-    known: dict[str, Any] = {}
-    return [known[text] if text in known else known.setdefault(text, make(json.loads(text)))
-            for text in _strings(column)]
-
-
-def _flat(column: pa.Array) -> tuple[pa.Array, list[int]]:
-    """All entries of a list column, end to end, and where each row begins."""
-    return column.values, column.offsets.to_pylist()
-
-
-def _read_turns(columns: Mapping[str, pa.Array]) -> tuple[list[Turn], list[int]]:
-    index, starts = _flat(columns["turn_index"])
-    text, finish, reward, state_key = (
-        _flat(columns[f"turn_{name}"])[0] for name in ("text", "finish", "reward", "state_key"))
-
-    def structured(name: str, make: Callable[[Any], Any] = lambda value: value) -> list:
-        return [make(value) for values in _parsed(columns[f"turn_{name}"]) for value in values]
-
-    rows = zip(
-        index.to_pylist(), _strings(text), _strings(finish), structured("moves", tuple),
-        structured("tool_calls", lambda calls: tuple(ToolCall(*call) for call in calls)),
-        structured("reply", lambda messages: tuple(map(_to_message, messages))),
-        reward.to_pylist(), structured("reward_parts"), _strings(state_key), structured("info"), strict=True,
-    )
-    return [Turn(*row) for row in rows], starts
-
-
-def _read_segments(columns: Mapping[str, pa.Array], samplings: list[Sampling]) -> tuple[list[Segment], list[int]]:
-    flat = {name: _flat(column)[0] for name, column in columns.items()
-            if name.startswith(("span_", "token_ids", "logprobs", "plain_"))}
-    ids_T = flat["token_ids"].to_numpy()
-    logprobs_T = flat["logprobs"].to_numpy(zero_copy_only=False)
-    plain_T = flat["plain_logprobs"].to_numpy(zero_copy_only=False)
-    spans, start = [], 0
-    names = ("length", "source", "turn", "sampled", "plain", "version", "sampling")
-    for length, source, turn, sampled, bent, version, sampling in zip(
-            *(flat[f"span_{name}"].to_pylist() for name in names), strict=True):
-        part = slice(start, start + length)
-        spans.append(Span(Source(source), turn, ids_T[part], logprobs_T[part] if sampled else None,
-                          plain_T[part] if bent else None, version, None if sampling is None else samplings[sampling],
-                          sampled))
-        start += length
-    counts, starts = _flat(columns["segment_spans"])
-    segments, first = [], 0
-    for count in counts.to_pylist():
-        segments.append(Segment(tuple(spans[first:first + count])))
-        first += count
-    return segments, starts
-
-
 def decode_groups(data: bytes, path: Path) -> list[Group]:
     """The groups of a step, exactly as they were written. `path` is for messages. Raises StoreError."""
     columns, facts = _from_parquet(data, path, TRAJECTORIES)
@@ -297,23 +256,50 @@ def decode_groups(data: bytes, path: Path) -> list[Group]:
 
 
 def _read_groups(columns: Mapping[str, pa.Array], samplings: list[Sampling]) -> list[Group]:
-    turns, turn_starts = _read_turns(columns)
-    segments, segment_starts = _read_segments(columns, samplings)
-    tasks = [Task(*row) for row in zip(
-        _strings(columns["task_id"]), _strings(columns["task_env"]), columns["task_seed"].to_pylist(),
-        _parsed(columns["task_payload"]), _parsed(columns["task_metadata"]), strict=True)]
-    rows = zip(
-        columns["group"].to_pylist(), tasks, columns["attempt"].to_pylist(), columns["dynamics_seed"].to_pylist(),
-        _parsed(columns["first_observation"], _to_observation), _strings(columns["stop_reason"]),
-        columns["outcome"].to_pylist(), _parsed(columns["outcome_parts"]), columns["scored"].to_pylist(),
-        columns["success"].to_pylist(), _strings(columns["error"]), strict=True,
-    )
+    turns_N = _cut(_read_turns(columns), columns["turn_index"])
+    segments_N = _cut(_read_segments(columns, samplings), columns["segment_spans"])
+    rows = zip(columns["group"].to_pylist(), turns_N, segments_N,
+               *(codec.read(columns[name]) for name, (_, codec) in _TRAJECTORY.items()), strict=True)
     groups: dict[int, list[Trajectory]] = {}
-    for n, (group, task, attempt, seed, first, stop, *rest) in enumerate(rows):
-        trajectory = Trajectory(task, attempt, seed, first, tuple(turns[turn_starts[n]:turn_starts[n + 1]]),
-                                tuple(segments[segment_starts[n]:segment_starts[n + 1]]), StopReason(stop), *rest)
+    for group, turns, segments, attempt, *row in rows:  # the rest of the row in the order of the fields
+        task, (seed, first_observation, *rest) = Task(*row[:5]), row[5:]
+        trajectory = Trajectory(task, attempt, seed, first_observation, turns, segments, *rest)
         groups.setdefault(group, []).append(trajectory)
     return [Group(tuple(members)) for members in groups.values()]
+
+
+def _cut(values: Sequence[Any], lists: pa.Array) -> list[tuple]:
+    """`values`, which lie end to end, by trajectory: as long as the entries of a list column."""
+    starts = lists.offsets.to_pylist()
+    return [tuple(values[start:end]) for start, end in zip(starts, starts[1:])]
+
+
+def _read_turns(columns: Mapping[str, pa.Array]) -> list[Turn]:
+    """Of all trajectories, end to end."""
+    fields = {name: codec.read(columns[f"turn_{name}"].values) for name, codec in _TURN.items()}
+    for name, codec in _TURN_JSON.items():
+        fields[name] = [value for values in codec.read(columns[f"turn_{name}"]) for value in values]
+    return [Turn(**dict(zip(fields, row))) for row in zip(*fields.values(), strict=True)]
+
+
+def _read_segments(columns: Mapping[str, pa.Array], samplings: list[Sampling]) -> list[Segment]:
+    """Of all trajectories, end to end."""
+    ids_T, logprobs_T, plain_T = (columns[name].values.to_numpy(zero_copy_only=False)
+                                  for name in ("token_ids", "logprobs", "plain_logprobs"))
+    names = ("length", "source", "turn", "sampled", "plain", "version", "sampling")
+    spans, start = [], 0
+    for length, source, turn, sampled, bent, version, sampling in zip(
+            *(columns[f"span_{name}"].values.to_pylist() for name in names), strict=True):
+        part = slice(start, start + length)
+        spans.append(Span(Source(source), turn, ids_T[part], logprobs_T[part] if sampled else None,
+                          plain_T[part] if bent else None, version, None if sampling is None else samplings[sampling],
+                          sampled))
+        start += length
+    segments, first = [], 0
+    for count in columns["segment_spans"].values.to_pylist():
+        segments.append(Segment(tuple(spans[first:first + count])))
+        first += count
+    return segments
 
 
 # ------------------------------------------------------------------------------------------------ credit tables
@@ -344,76 +330,3 @@ def decode_credit(data: bytes, path: Path) -> tuple[CreditTable, str | None]:
         arrays[name] = column.to_numpy(zero_copy_only=False)
         arrays[name].flags.writeable = False
     return CreditTable(facts["step"], facts["update"], arrays), facts["skipped"]
-
-
-# ------------------------------------------------------------------------------------------------ equality
-
-
-def first_difference(a: Any, b: Any, where: str = "groups") -> str | None:
-    """Where two values of the types of this package first differ, as a path; None where they are exactly equal.
-
-    Arrays must agree in type, length and every bit; floats in every bit (0.0 is not -0.0, NaN is NaN); None is not
-    zero; True is not 1. A tuple and a list of the same entries are equal (JSON has only one), and so are 1 and 1.0.
-    """
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return _array_difference(a, b, where)
-    a, b = (value.item() if isinstance(value, np.generic) else value for value in (a, b))
-    if is_dataclass(a) or is_dataclass(b):
-        if type(a) is not type(b):
-            return f"{where}: {type(a).__name__} is not {type(b).__name__}"
-        parts = ((getattr(a, f.name), getattr(b, f.name), f"{where}.{f.name}") for f in fields(a))
-    elif isinstance(a, Mapping) and isinstance(b, Mapping):
-        if set(a) != set(b):
-            return f"{where}: keys {sorted(map(str, a))} are not {sorted(map(str, b))}"
-        parts = ((a[key], b[key], f"{where}[{key!r}]") for key in a)
-    elif isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        if len(a) != len(b):
-            return f"{where}: {len(a)} entries are not {len(b)}"
-        parts = ((x, y, f"{where}[{i}]") for i, (x, y) in enumerate(zip(a, b)))
-    else:
-        return None if _same_scalar(a, b) else f"{where}: {a!r} is not {b!r}"
-    return _first(parts)
-
-
-def _array_difference(a: Any, b: Any, where: str) -> str | None:
-    """The first entry of which a bit differs, and how many do; or in what the arrays as such are not alike."""
-    if type(a) is not type(b) or a.dtype != b.dtype or a.shape != b.shape:
-        kinds = (f"{x.dtype}{list(x.shape)}" if isinstance(x, np.ndarray) else type(x).__name__ for x in (a, b))
-        return f"{where}: " + " is not ".join(kinds)
-    differs = np.flatnonzero(differing_bits(a, b))
-    if not len(differs):
-        return None
-    index = np.unravel_index(differs[0], a.shape)
-    x, y = a[index].item(), b[index].item()
-    return f"{where}{[int(i) for i in index]}: {x!r} is not {y!r} ({len(differs)} of {a.size} entries differ)"
-
-
-def differing_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """For each entry of two arrays of one type and shape, flat: does any bit differ? NaN equals the same NaN, 0.0 is
-    not -0.0."""
-    a, b = (np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(x.size, x.itemsize) for x in (a, b))
-    return (a != b).any(axis=1)
-
-
-def _first(parts: Iterable[tuple[Any, Any, str]]) -> str | None:
-    return next((found for a, b, where in parts if (found := first_difference(a, b, where)) is not None), None)
-
-
-def _same_scalar(a: Any, b: Any) -> bool:
-    if isinstance(a, bool) != isinstance(b, bool) or (a is None) != (b is None):
-        return False
-    if isinstance(a, float) or isinstance(b, float):
-        if not (isinstance(a, (int, float)) and isinstance(b, (int, float))):
-            return False
-        return np.float64(a).tobytes() == np.float64(b).tobytes() or (a != a and b != b)
-    return a == b
-
-
-def groups_equal(a: Sequence[Group], b: Sequence[Group]) -> bool:
-    """True where two lists of groups hold exactly the same; `first_difference` says where they do not."""
-    return first_difference(list(a), list(b)) is None
-
-
-def tables_equal(a: CreditTable, b: CreditTable) -> bool:
-    """True where two credit tables have the same columns, bit for bit."""
-    return first_difference(a, b) is None

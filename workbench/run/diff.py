@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.run.columns import differing_bits, first_difference
+from workbench.run.equality import differing_bits, first_difference
 from workbench.run.store import LINT, TRAJECTORIES, Run, step_folders, step_name
 from workbench.types import canonical_json
 from workbench.types.canonical_json import Seal

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from workbench.run import writer
-from workbench.run.columns import first_difference
+from workbench.run.equality import first_difference
 from workbench.run.store import RunWriter, step_folders, step_name
 from workbench.types import canonical_json
 from workbench.types.errors import StoreError

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 
 from workbench.learn.rounding import is_rounding
-from workbench.run.columns import first_difference
+from workbench.run.equality import first_difference
 from workbench.run.store import Run
 from workbench.training.step import StepOutcome
 from workbench.types import canonical_json

@@ -11,9 +11,10 @@ from typing import Any
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvAnswer, check_messages
 from workbench.envs.workers.values import describe, describe_task
-from workbench.types import Message, Observation, StepResult, Task, Text, ToolCall
+from workbench.types import Observation, StepResult, Task, ToolCall
 from workbench.types.canonical_json import json_bytes, plain
 from workbench.types.errors import EnvError
+from workbench.types.message_json import call_to_json, observation_from_json, observation_to_json
 
 SPARE = 4096  # bytes that an answer may have beyond the cap: its names
 OTHERWISE = "set collect.env_runner to 'threads' or 'inline'"
@@ -32,25 +33,21 @@ def encode_answer(answer: EnvAnswer) -> bytes:
     what = "StepResult" if answer.result is not None else "Observation"
     return json_bytes({
         "error": answer.error, "state_key": answer.state_key,
-        "observation": _observation(answer.observation), "result": _result(answer.result),
+        "observation": answer.observation and _observation(answer.observation),
+        "result": answer.result and _result(answer.result),
     }, f"the {what}")
 
 
-def _observation(observation: Observation | None) -> dict | None:
-    if observation is None:
-        return None
-    messages = [[m.role, m.name, m.tool_call_id, [[part.text, part.trusted] for part in m.content]]
-                for m in observation.messages]
-    return {"messages": messages, "tools": plain(list(observation.tools), "the tools of an Observation")}
+def _observation(observation: Observation) -> dict:
+    """With names, so that `first_difference` can name what differs."""
+    return dict(zip(("messages", "tools"), observation_to_json(observation)))
 
 
-def _result(result: StepResult | None) -> dict | None:
-    if result is None:
-        return None
+def _result(result: StepResult) -> dict:
     held = {name: plain(getattr(result, name), f"{name} of a StepResult")
             for name in ("reward", "reward_parts", "terminated", "truncated", "info", "if_cut")}
-    calls = [[call.name, plain(call.arguments, "arguments of a ToolCall"), call.call_id] for call in result.tool_calls]
-    return {"observation": _observation(result.observation), **held, "tool_calls": calls}
+    return {"observation": _observation(result.observation), **held,
+            "tool_calls": list(map(call_to_json, result.tool_calls))}
 
 
 def decode_answer(key: str, content: bytes, seconds: float) -> EnvAnswer:
@@ -61,7 +58,7 @@ def decode_answer(key: str, content: bytes, seconds: float) -> EnvAnswer:
         observation, result = held["observation"], held["result"]
         if held["error"] is not None:
             return EnvAnswer(key, error=str(held["error"]), seconds=seconds)
-        answer = EnvAnswer(key, observation and _to_observation(observation), result and _to_result(result),
+        answer = EnvAnswer(key, observation and observation_from_json(observation.values()), result and _to_result(result),
                            state_key=held["state_key"], seconds=seconds)
         if (answer.observation is None) == (answer.result is None):
             raise ValueError("neither an observation nor a result")
@@ -71,14 +68,8 @@ def decode_answer(key: str, content: bytes, seconds: float) -> EnvAnswer:
         raise ValueError(f"no answer of this program: {type(error).__name__}: {error}") from error
 
 
-def _to_observation(held: dict) -> Observation:
-    return Observation(
-        tuple(Message(role, tuple(Text(text, trusted) for text, trusted in parts), name, call_id)
-              for role, name, call_id, parts in held["messages"]), tuple(held["tools"]))
-
-
 def _to_result(held: dict) -> StepResult:
-    return StepResult(**held | {"observation": _to_observation(held["observation"]),
+    return StepResult(**held | {"observation": observation_from_json(held["observation"].values()),
                                 "tool_calls": tuple(ToolCall(*call) for call in held["tool_calls"])})
 
 
