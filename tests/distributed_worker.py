@@ -19,8 +19,8 @@ from torch import Tensor
 from workbench.learn.algorithms import GRPO, PPO, Credit
 from workbench.learn.algorithms.masks import Masks
 from workbench.learn.batch import Batch
-from workbench.learn.critic import CriticConfig
-from workbench.learn.learner import Learner, LearnerConfig
+from workbench.learn.config import CriticConfig, LearnerConfig
+from workbench.learn.learner import Learner
 from workbench.types.errors import LearnerError
 
 LR = 1e-3

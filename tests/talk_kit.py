@@ -11,7 +11,7 @@ from workbench.engines.scripted import ScriptedEngine
 from workbench.envs.tool_env import CallSettings, ToolEnv
 from workbench.envs.tools.base import tool
 from workbench.notebook.talk import Talk
-from workbench.rollouts.collect import CollectConfig
+from workbench.rollouts.config import CollectConfig
 from workbench.types import Task
 
 CAPITALS = {"Austria": "Vienna", "Peru": "Lima"}

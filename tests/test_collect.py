@@ -13,7 +13,8 @@ from workbench.envs import tasks as env_tasks
 from workbench.envs.format import format_action
 from workbench.envs.frozen_lake import MOVES
 from data.make.tiny_tokenizer import build_tokenizer
-from workbench.rollouts.collect import CollectConfig, collect
+from workbench.rollouts.collect import collect
+from workbench.rollouts.config import CollectConfig
 from workbench.run.equality import first_difference
 from workbench.types import Message, Observation, Source, StepResult, StopReason, Task, Text
 from workbench.types.errors import ConfigError, DataError, EngineError

@@ -5,8 +5,12 @@ from pathlib import Path
 import pytest
 
 from workbench.envs import PRESETS as ENVS, Bandit, FrozenLake
-from workbench.training.config import PRESETS, Config, from_dict, load_config, load_config_with_warnings, to_dict
+from workbench.training.config import (KINDS, PRESETS, Config, changed_config, from_dict, load_config,
+                                       load_config_with_warnings, to_dict)
+from workbench.training.listing import settings_parts, settings_text
+from workbench.training.reading import flatten
 from workbench.types.errors import ConfigError
+from workbench.types.settings import Inert
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -41,7 +45,7 @@ def test_an_unknown_setting_names_the_nearest_right_one(key, nearest):
     ("algorithm.normalize_std", "maybe", "true or false"), ("policy.name", 3, "is text"), ("env.slip", 2.0, "probability"),
     ("collect.history", "all", "append"), ("algorithm.kind", "grop", "grpo"), ("train.steps.more", 1, "no further"),
     ("train.steps", float("inf"), "whole number"), ("train.steps", None, "whole number"), ("policy.name", None, "is text"),
-    ("env.kind", ["frozenlake"], "no env"), ("collect.env_deadline_s", -1, "positive"), ("env", 3, "kind"),
+    ("env.kind", ["frozenlake"], "no env"), ("collect.env_deadline_s", -1, "above 0"), ("env", 3, "kind"),
     ("learner.betas", "0.9", "2 values"), ("learner.betas", 0.9, "is a list"), ("policy.template_flags", 1, "by name")])
 def test_a_wrong_value_says_what_was_expected(key, value, words):
     with pytest.raises(ConfigError, match=words):
@@ -140,7 +144,7 @@ def test_every_experiment_that_ships_loads_without_a_warning(path):
 
 
 @pytest.mark.parametrize("text, words", [("seed = 1", "begins with base"), ("base = ['frozenlake']", "begins with base"),
-                                         ("base = 'frozenlake' #\udcff", "not valid TOML"), ('base = "frozenlake"\n[trian]\nsteps = 1', "did you mean 'train'"),
+                                         ("base = 'frozenlake' #\udcff", "not valid TOML"), ('base = "frozenlake"\n[trian]\nsteps = 1', "did you mean 'train.steps'"),
                                          ("base = ", "not valid TOML")])
 def test_a_wrong_toml_file_says_what_is_wrong(tmp_path, text, words):
     path = tmp_path / "bad.toml"
@@ -190,3 +194,38 @@ def test_a_setting_of_another_kind_is_told_whose_it_is():
 def test_a_filter_that_leaves_nothing_out_is_refused(settings):
     with pytest.raises(ConfigError, match="it leaves nothing out"):
         load_config("frozenlake", {f"algorithm.filter.{name}": value for name, value in settings.items()})
+
+
+def test_an_environment_of_ones_own_says_itself_what_cannot_act(monkeypatch):
+    class Quiet(FrozenLake):
+        def inert_settings(self):
+            return [Inert("coordinates", self.coordinates, "it is never told anything")]
+
+    monkeypatch.setitem(KINDS, "env", {"quiet": Quiet})
+    with pytest.raises(ConfigError, match="env.coordinates has no effect: it is never told anything"):
+        changed_config({"env": {"kind": "quiet"}}, {"env.coordinates": True})
+
+
+def test_all_settings_are_listed_with_what_the_default_config_has():
+    listed = {(part.key, part.kind): part for part in settings_parts()}
+    flat = flatten(to_dict(PRESETS["frozenlake"]()))
+    kinds = {part: flat[f"{part}.kind"] for part in KINDS}
+    shown = {setting.key: setting.default for (key, kind), part in listed.items() if kind in ("", kinds.get(key))
+             for setting in part.settings}
+    assert shown == {key: value for key, value in flat.items() if not key.endswith(".kind")}
+    assert {kind for _, kind in listed} - {""} == {kind for table in KINDS.values() for kind in table}
+    dumb = [setting.key for (key, _), part in listed.items() if key != "algorithm" for setting in part.settings
+            if not setting.meaning]
+    assert not dumb, "a setting says in a line what it means"
+
+
+@pytest.mark.parametrize("key, lines", [
+    ("train.steps", ["train", "  train.steps = 30", "      whole number, at least 1: collects of the run, each with its updates"]),
+    ("CACHE_TOKENS", ["engine, engine.kind = transformers", "  engine.cache_tokens = 131072"])])
+def test_settings_are_found_by_key_and_by_their_last_word(key, lines):
+    assert settings_text(key).splitlines()[:len(lines)] == lines
+
+
+def test_a_key_that_is_no_setting_names_the_nearest():
+    with pytest.raises(ConfigError, match="no setting 'stps'; did you mean 'steps'"):
+        settings_text("stps")

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from workbench.learn.algorithms import GRPO, PPO, Credit
 from workbench.learn.batch import Batch
-from workbench.learn.critic import CriticConfig
-from workbench.learn.learner import Learner, LearnerConfig
+from workbench.learn.config import CriticConfig, LearnerConfig
+from workbench.learn.learner import Learner
 from workbench.types import Group, Segment, Source, StopReason, Task, Trajectory, Turn
 from workbench.types.errors import ConfigError, LearnerError
 

@@ -8,9 +8,8 @@ import pytest
 from workbench.envs import FrozenLake
 from workbench.envs import tasks as env_tasks
 from workbench.notebook.demo import RIVALS, Goal, goal_of, rival_config, rivals_of, verdict
-from workbench.rollouts.collect import CollectConfig
-from workbench.rollouts.evaluate import (MODES, EvaluationConfig, Score, compare, evaluate_baselines, evaluate_policy, report,
-                                  score_trajectories)
+from workbench.rollouts.config import CollectConfig, EvaluationConfig
+from workbench.rollouts.evaluate import MODES, Score, compare, evaluate_baselines, evaluate_policy, report, score_trajectories
 from workbench.rollouts.metrics import rollout_metrics
 from workbench.training.config import load_config
 from workbench.types import Group, Observation, StopReason, Task, Trajectory, Turn

@@ -14,7 +14,8 @@ from workbench.engines import TransformersEngineConfig, open_engine
 from workbench.engines.base import Request
 from workbench.learn.algorithms import GRPO, Credit
 from workbench.learn.batch import Batch
-from workbench.learn.learner import Learner, LearnerConfig
+from workbench.learn.config import LearnerConfig
+from workbench.learn.learner import Learner
 from workbench.learn.ops.shift import token_logprobs
 from workbench.types import Group, Segment, Source, Span, StopReason, Task, Trajectory, Turn
 from workbench.types.errors import ConfigError, DataError, LearnerError

@@ -12,7 +12,8 @@ from learning_data import VOCAB, make_groups, tiny_model
 
 from workbench.learn.algorithms import GRPO
 from workbench.learn.batch import Batch
-from workbench.learn.learner import Learner, LearnerConfig
+from workbench.learn.config import LearnerConfig
+from workbench.learn.learner import Learner
 from workbench.learn.microbatch import PADDING_ID, Rows, cut, output_head, trained_logits
 from workbench.learn.ops.shift import logprobs_of, token_logprobs
 from workbench.learn.packing import is_packable, make_packable

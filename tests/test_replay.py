@@ -145,7 +145,8 @@ def trained_run(path, *, minibatches: int = 2, **settings):
 
     from workbench.learn.algorithms import GRPO
     from workbench.learn.batch import Batch
-    from workbench.learn.learner import Learner, LearnerConfig
+    from workbench.learn.config import LearnerConfig
+    from workbench.learn.learner import Learner
 
     algorithm = GRPO(epochs=2, minibatches=minibatches, clip_low=0.01, clip_high=0.01)
     collected = make_groups(**settings)
@@ -213,8 +214,8 @@ def ppo_run(path, *, trunk: str = "own", minibatches: int = 2, **settings):
 
     from workbench.learn.algorithms import PPO
     from workbench.learn.batch import Batch
-    from workbench.learn.critic import CriticConfig
-    from workbench.learn.learner import Learner, LearnerConfig
+    from workbench.learn.config import CriticConfig, LearnerConfig
+    from workbench.learn.learner import Learner
     from workbench.types import Group, StopReason
 
     algorithm = PPO(gamma=0.99, lam=0.9, bootstrap="truncated", kl_coef=0.05, minibatches=minibatches,

@@ -20,7 +20,8 @@ from workbench import cli
 from workbench.cli import talking
 from workbench.engines.endpoint import Endpoint
 from workbench.notebook.talk import Talk, talk
-from workbench.rollouts.collect import CollectConfig, collect
+from workbench.rollouts.collect import collect
+from workbench.rollouts.config import CollectConfig
 from workbench.training.config import load_config
 from workbench.training.session import open_session
 from workbench.types import Source, StopReason

@@ -51,7 +51,7 @@ PUBLIC: dict[str, str] = {
     "mount": "workbench.envs.tools.mcp:mount",
     "Endpoint": "workbench.engines.endpoint:Endpoint",
     "fresh_path": "workbench.notebook.live_run:fresh_path",
-    "CollectConfig": "workbench.rollouts.collect:CollectConfig",
+    "CollectConfig": "workbench.rollouts.config:CollectConfig",
     "groups_equal": "workbench.run.equality:groups_equal",
     "facts": "workbench.notebook.credit:facts",
     "credit_editor": "workbench.notebook.credit:credit_editor",

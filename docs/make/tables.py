@@ -2,12 +2,7 @@
 from __future__ import annotations
 
 import argparse
-import ast
-import inspect
-import textwrap
-from collections.abc import Iterator
-from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, get_type_hints
+from dataclasses import MISSING
 
 from docs.make.docstrings import as_markdown
 
@@ -50,64 +45,26 @@ def _spelled(action: argparse.Action) -> str:
 
 
 def settings_page() -> str:
-    """Every setting: its key, type, default and meaning."""
-    from workbench.training.config import KINDS, Config
+    """Every setting: its key, type, range, default and meaning, as `workbench settings` prints them."""
+    from workbench.training.config import KINDS
+    from workbench.training.listing import settings_parts, shown
 
     parts = ["# Settings", "`--set KEY=VALUE` on any command, or a line in a TOML file, changes one. A setting that is "
-             "unknown, contradictory or without effect is refused when the configuration is loaded."]
-    hints = get_type_hints(Config)
-    for part in fields(Config):
-        if part.name in KINDS:
-            parts.append(f"## {part.name}")
-            parts.append(f"`{part.name}.kind` says which: {', '.join(f'`{kind}`' for kind in KINDS[part.name])}.")
-            for kind, cls in KINDS[part.name].items():
-                parts += [f"### {part.name}.kind = {kind}", as_markdown(cls.__doc__), *_table(part.name, cls)]
-        elif is_dataclass(hints[part.name]):
-            parts += [f"## {part.name}", as_markdown(hints[part.name].__doc__), *_table(part.name, hints[part.name])]
-        else:
-            parts += [f"## {part.name}", f"`{part.name}` ({_type(part.type)}), default `{part.default!r}`."]
+             "unknown, out of its range, contradictory or without effect is refused when the configuration is loaded. "
+             "`workbench settings [KEY]` prints the same."]
+    seen: set[str] = set()
+    for part in settings_parts():
+        if part.key not in seen:
+            parts.append(f"## {part.key}")
+            if part.kind:
+                parts.append(f"`{part.key}.kind` says which: {', '.join(f'`{kind}`' for kind in KINDS[part.key])}.")
+            seen.add(part.key)
+        if part.kind:
+            parts.append(f"### {part.key}.kind = {part.kind}")
+        rows = [[f"`{each.key}`", each.type, each.range, "needed" if each.default is MISSING else f"`{shown(each.default)}`",
+                 as_markdown(each.meaning)] for each in part.settings]
+        parts += [as_markdown(part.about), markdown_table(["key", "type", "range", "default", "meaning"], rows)]
     return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _table(prefix: str, cls: type) -> list[str]:
-    rows = [[f"`{key}`", f"`{kind}`", default, as_markdown(meaning)]
-            for key, kind, default, meaning in settings(prefix, cls)]
-    return [markdown_table(["key", "type", "default", "meaning"], rows)] if rows else []
-
-
-def settings(prefix: str, cls: type) -> Iterator[tuple[str, str, str, str]]:
-    """(key, type, default, meaning) of every field of a configuration class, those of nested classes with them."""
-    said = comments(cls)
-    hints = get_type_hints(cls)
-    for field in fields(cls):
-        key = f"{prefix}.{field.name}"
-        if is_dataclass(hints[field.name]):
-            yield from settings(key, hints[field.name])
-            continue
-        default = field.default_factory() if field.default_factory is not MISSING else field.default
-        yield key, _type(field.type), "" if default is MISSING else f"`{_short(default)}`", said.get(field.name, "")
-
-
-def comments(cls: type) -> dict[str, str]:
-    """{field: the comment behind it}, read from the source of the class and of those it inherits from."""
-    found: dict[str, str] = {}
-    for base in reversed([base for base in cls.__mro__ if is_dataclass(base)]):
-        lines = textwrap.dedent(inspect.getsource(base)).splitlines()
-        for part in ast.parse("\n".join(lines)).body[0].body:
-            if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-                comment = lines[part.end_lineno - 1][part.end_col_offset:].strip()
-                if comment.startswith("#"):
-                    found[part.target.id] = comment.lstrip("# ")
-    return found
-
-
-def _type(annotation: Any) -> str:
-    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 # ------------------------------------------------------------------------------------------------ rules

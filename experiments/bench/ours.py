@@ -13,8 +13,10 @@ from workbench.engines import TransformersEngineConfig, open_engine
 from workbench.engines.policy import load_policy
 from workbench.learn.algorithms import GRPO
 from workbench.learn.batch import Batch
-from workbench.learn.learner import Learner, LearnerConfig
-from workbench.rollouts.collect import CollectConfig, collect
+from workbench.learn.config import LearnerConfig
+from workbench.learn.learner import Learner
+from workbench.rollouts.collect import collect
+from workbench.rollouts.config import CollectConfig
 from workbench.types import trajectories_of
 
 

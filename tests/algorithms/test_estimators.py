@@ -31,8 +31,8 @@ from workbench.learn.algorithms import (
 )
 from workbench.learn.algorithms.masks import Masks
 from workbench.learn.batch import Batch
-from workbench.learn.critic import CriticConfig
-from workbench.learn.learner import Learner, LearnerConfig
+from workbench.learn.config import CriticConfig, LearnerConfig
+from workbench.learn.learner import Learner
 from workbench.training.config import load_config
 from workbench.types import Group, Segment, Source, StopReason, Task, Trajectory, Turn
 from workbench.types.errors import ConfigError, DataError

@@ -306,7 +306,7 @@ def test_one_position_stays_free_and_what_cannot_fit_is_refused():
 
 @pytest.mark.parametrize("wrong, told", [
     (dict(dtype="int8"), "engine.dtype"), (dict(cache="on"), "engine.cache"), (dict(max_rows=0), "max_rows"),
-    (dict(tensor_parallel=2), "tensor_parallel = 2.*not supported yet"), (dict(prefill_tokens=8), "max_rows"),
+    (dict(tensor_parallel=2), "tensor_parallel is 1; got 2.*not supported yet"), (dict(prefill_tokens=8), "max_rows"),
     (dict(gap_mean=0.0), "gap_mean"), (dict(max_context=1), "max_context"),
 ])
 def test_settings_that_cannot_be_are_refused_by_name(wrong, told):

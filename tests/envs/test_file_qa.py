@@ -157,7 +157,7 @@ def test_baselines_play_in_good_form_and_the_oracle_knows():
 
 @pytest.mark.parametrize(("settings", "said"), [
     ({"format": "squad"}, "env.format is one of"),
-    ({"context": "open"}, "env.context one of"),
+    ({"context": "open"}, "env.context is one of"),
     ({"searcher": "google"}, "'bm25', 'dense' or an URL"),
     ({"searcher": "http://"}, "http://HOST:PORT"),
     ({"searcher": "dense"}, "env.encoder"),

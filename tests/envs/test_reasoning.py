@@ -131,7 +131,7 @@ def test_a_thought_is_about_the_state_it_was_thought_in():
 @pytest.mark.parametrize("kind", [FrozenLake, Sokoban, Bandit])
 def test_a_bonus_without_a_meaning_is_refused(kind):
     for bonus in (-0.1, float("nan"), float("inf")):
-        with pytest.raises(ConfigError, match=f"{kind.__name__}.reasoning_bonus is 0 or a positive number"):
+        with pytest.raises(ConfigError, match=f"{kind.__name__}.reasoning_bonus is at least 0"):
             kind(reasoning_bonus=bonus)
     with pytest.raises(ConfigError, match="pays for what stands between the think tags, but think is false"):
         kind(reasoning_bonus=0.1, think=False)

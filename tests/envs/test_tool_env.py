@@ -244,7 +244,7 @@ def test_equation_6_of_the_agent_r1_paper(texts, total):
 
 @pytest.mark.parametrize(("settings", "said"), [
     ({"answer": "bleu"}, "em or f1"), ({"rule": "x"}, "agent-r1"), ({"format_penalty": 0.1}, "garbage"),
-    ({"format_penalty": float("nan")}, "garbage"), ({"process": -1.0}, "positive"), ({"no_answer": 1.0}, "silence"),
+    ({"format_penalty": float("nan")}, "garbage"), ({"process": -1.0}, "at least 0"), ({"no_answer": 1.0}, "silence"),
     ({"rule": "agent-r1", "format_penalty": -0.2}, "no effect"), ({"rule": "agent-r1", "answer": "f1"}, "no effect"),
 ])
 def test_rewards_that_make_no_sense(settings, said):
@@ -253,7 +253,7 @@ def test_rewards_that_make_no_sense(settings, said):
 
 
 @pytest.mark.parametrize(("settings", "said"), [
-    ({"format": "xml"}, "hermes or tags"), ({"most_calls": 0}, "at least 1"), ({"deadline_s": 0}, "positive")])
+    ({"format": "xml"}, "hermes or tags"), ({"most_calls": 0}, "at least 1"), ({"deadline_s": 0}, "above 0")])
 def test_settings_that_make_no_sense(settings, said):
     with pytest.raises(ConfigError, match=said):
         CallSettings(**settings)

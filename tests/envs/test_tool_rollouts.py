@@ -20,7 +20,8 @@ from workbench.learn.algorithms import GRPO, PPO, ReinforcePP
 from workbench.learn.batch import Batch
 from workbench.linting import RULES, Evidence, check
 from workbench.linting.evidence import of_groups
-from workbench.rollouts.collect import CollectConfig, collect
+from workbench.rollouts.collect import collect
+from workbench.rollouts.config import CollectConfig
 from workbench.types import Observation, Source, StopReason, Task
 from workbench.types.errors import ToolError
 from workbench.views.trajectory import show_trajectory

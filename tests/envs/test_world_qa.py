@@ -10,7 +10,8 @@ import pytest
 from workbench.envs import PRESETS, split_of, tasks
 from workbench.envs.baselines import play
 from workbench.envs.qa.worlds import HELD_OUT_WORLDS, split_of_name
-from workbench.envs.world_qa import CONTEXTS, WorldQA
+from workbench.envs.qa.contexts import CONTEXTS
+from workbench.envs.world_qa import WorldQA
 from data.make.pretrain import RECIPES, demonstrate
 from data.make.search_demonstrator import SearchDemonstrator
 from workbench.training.config import load_config

@@ -37,7 +37,8 @@ from workbench.learn.batch import Batch
 from workbench.linting import Evidence
 from workbench.linting.evidence import of_groups
 from data.make.tiny_tokenizer import build_tokenizer
-from workbench.rollouts.collect import CollectConfig, collect
+from workbench.rollouts.collect import collect
+from workbench.rollouts.config import CollectConfig
 from workbench.types import Message, Observation, Sampling, StepResult, Task, Text
 from workbench.types.errors import EnvError
 from workbench.types.seeds import rng_at

@@ -11,8 +11,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from workbench.learn.algorithms.base import Algorithm
 from workbench.learn.batch import Batch
-from workbench.learn.critic import CriticConfig
-from workbench.learn.learner import Learner, LearnerConfig
+from workbench.learn.config import CriticConfig, LearnerConfig
+from workbench.learn.learner import Learner
 from workbench.linting import RULES, Evidence, Update, check
 from workbench.types import Group, Message, Observation, Sampling, Segment, Source, Span, StopReason, Task, Trajectory, Turn
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.linting.clean_rollouts import Recipe, bigram_model, collected
 from workbench.learn.algorithms import GRPO
-from workbench.learn.learner import LearnerConfig
+from workbench.learn.config import LearnerConfig
 from workbench.linting import RULES, Evidence, check
 from workbench.linting.bending import bent_logprobs, drawn_as_said, drawn_from_the_model
 from workbench.linting.probe import probe_of

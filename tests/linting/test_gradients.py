@@ -12,8 +12,8 @@ from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, StarPO
 from workbench.learn.algorithms.filtering import Filter
 from workbench.learn.algorithms.masks import Masks
 from workbench.learn.batch import Batch
-from workbench.learn.critic import CriticConfig
-from workbench.learn.learner import Learner, LearnerConfig
+from workbench.learn.config import CriticConfig, LearnerConfig
+from workbench.learn.learner import Learner
 from workbench.learn.ops.value import ValueLoss
 from workbench.linting import Evidence, check
 from workbench.linting.gradients import RULES, few_groups

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.linting.credited import answer, attempt, draw, errors, evidence_of, groups_of, with_unscored
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, RLOO, Reinforce
 from workbench.linting import Evidence
-from workbench.rollouts.collect import CollectConfig
+from workbench.rollouts.config import CollectConfig
 from workbench.types import Message, Observation, Segment, Source, Span, Task
 
 PAIRS = groups_of([[((2, 1.0),), ((1, 0.0),), ((1, 0.5),)], [((1, 2.0),), ((2, 2.5),), ((1, 7.0),)]])

@@ -19,7 +19,8 @@ from workbench.linting import Evidence, check
 from workbench.linting.isolation import RULES, parts
 from workbench.linting.replayed import RULES as R20
 from data.make.tiny_tokenizer import build_tokenizer
-from workbench.rollouts.collect import CollectConfig, collect
+from workbench.rollouts.collect import collect
+from workbench.rollouts.config import CollectConfig
 from workbench.types import Message, Observation, StepResult, StopReason, Task, Trajectory, Turn
 from workbench.types.findings import Answer
 from workbench.types.seeds import rng_at

@@ -15,7 +15,8 @@ from workbench.learn.algorithms.liveness import inert_settings
 from workbench.learn.algorithms.masks import Masks
 from workbench.learn.algorithms.rewards import Rewards
 from workbench.learn.batch import Batch
-from workbench.learn.learner import Learner, LearnerConfig
+from workbench.learn.config import LearnerConfig
+from workbench.learn.learner import Learner
 from workbench.linting import Evidence, check
 from workbench.linting.knobs import RULES, changed_settings, made_up
 from workbench.linting.probe import probe_of

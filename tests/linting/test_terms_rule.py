@@ -14,7 +14,7 @@ from workbench.learn.algorithms import GRPO, PPO, TurnPPO
 from workbench.learn.algorithms.filtering import Filter
 from workbench.learn.algorithms.masks import Masks
 from workbench.linting import Evidence
-from workbench.rollouts.collect import CollectConfig
+from workbench.rollouts.config import CollectConfig
 from workbench.types import StopReason
 
 ALL_TERMS = {"entropy_coef": 0.01, "kl_coef": 0.1, "kl_in": "loss"}

@@ -17,8 +17,8 @@ from tests.test_learner_terms import CASES, with_facts
 from workbench.learn.algorithms import ALGORITHMS, DAPO, GRPO, PPO, BilevelPPO, ReinforcePP, TurnPPO
 from workbench.learn.algorithms.filtering import Filter
 from workbench.learn.batch import Batch
-from workbench.learn.critic import CriticConfig
-from workbench.learn.learner import Learner, LearnerConfig
+from workbench.learn.config import CriticConfig, LearnerConfig
+from workbench.learn.learner import Learner
 from workbench.plain import loss, train
 from workbench.plain.credit import credit_of
 from workbench.types import Group

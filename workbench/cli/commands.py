@@ -217,6 +217,13 @@ def play_command(args: argparse.Namespace) -> int:
     return 0
 
 
+def settings_command(args: argparse.Namespace) -> int:
+    from workbench.training.listing import settings_text
+
+    print(settings_text(args.key))
+    return 0
+
+
 def _recipes() -> ModuleType:
     """`data/make/pretrain.py` of the checkout: how the shipped policies are made is not part of the package."""
     root = Path(__file__).resolve().parents[2]

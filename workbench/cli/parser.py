@@ -148,6 +148,11 @@ def _add_other_tools(command: AddCommand) -> None:
     sub.add_argument("--quick", action="store_true",
                      help="with --check: evaluate the shipped weights only, do not train anew")
 
+    sub = command("settings", commands.settings_command,
+                  "all settings: key, default, type, range and meaning")
+    sub.add_argument("key", nargs="?", default="", metavar="KEY",
+                     help="only these: a part (train), a key (train.steps) or its last word (steps)")
+
     sub = command("doctor", commands.doctor_command,
                   "what is installed, what works here, and what to do about the rest")
     sub.add_argument("--policy", help="also try the embedded engine on this model (shipped name, folder, hub name)")

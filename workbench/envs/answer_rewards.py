@@ -1,49 +1,37 @@
 """What a turn of a question with tools pays, and on which turn: every part lands on the turn that earned it."""
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from workbench.envs.qa.answers import exact_match, f1
 from workbench.envs.tools.base import ToolResult
 from workbench.envs.tools.turns import ParsedTurn
 from workbench.types.errors import ConfigError
-
-RULES = ("sum", "agent-r1")
-PAID_BY = ("em", "f1")
+from workbench.types.settings import at_least, at_most, check_settings, one_of
 
 
 @dataclass(frozen=True)
 class AnswerRewards:
     """What is paid for, and how much.
 
-    answer          "em": 1 for an exact match, else 0; "f1": the F1 over words
-    format_penalty  for a turn that is not wholly in order
-    process         for each supporting document that a turn's calls bring for the first time
-    no_answer       where the turns run out without an answer
-    rule            "sum": the parts as above. "agent-r1": Eq. 6 of arXiv 2511.14460, all of it at the end: the exact
-                    match where every turn was in order and the last one an answer; else, whatever was answered,
-                    (answer in order + calls in order) / 2 - 1, each 0 or 1; so the values are -1, -0.5, 0 and 1
+    Rule "agent-r1" is Eq. 6 of arXiv 2511.14460, all of it paid at the end: the exact match where every turn was in order
+    and the last one an answer; else, whatever was answered, (answer in order + calls in order) / 2 - 1, each 0 or 1; so
+    the values are -1, -0.5, 0 and 1.
     """
 
-    answer: str = "em"
-    format_penalty: float = -0.1
-    process: float = 0.0
-    no_answer: float = 0.0
-    rule: str = "sum"
+    answer: Annotated[str, one_of("em", "f1"), "em: 1 for an exact match, else 0; f1: the F1 over words"] = "em"
+    format_penalty: Annotated[float, at_most(0, why="more would pay for garbage"),
+                              "for a turn that is not wholly in order"] = -0.1
+    process: Annotated[float, at_least(0), "for each supporting document that a turn's calls bring for the first "
+                       "time"] = 0.0
+    no_answer: Annotated[float, at_most(0, why="more would pay for silence"),
+                         "where the turns run out without an answer"] = 0.0
+    rule: Annotated[str, one_of("sum", "agent-r1"), "sum: the parts as above; agent-r1: its paper's equation 6"] = "sum"
 
     def __post_init__(self) -> None:
-        if self.answer not in PAID_BY or self.rule not in RULES:
-            raise ConfigError(f"rewards.answer is {' or '.join(PAID_BY)} and rewards.rule {' or '.join(RULES)}; got "
-                              f"{self.answer!r} and {self.rule!r}")
-        if not -math.inf < self.format_penalty <= 0:
-            raise ConfigError(f"rewards.format_penalty is 0 or negative, got {self.format_penalty!r}; more would pay "
-                              "for garbage")
-        if not -math.inf < self.no_answer <= 0:
-            raise ConfigError(f"rewards.no_answer is 0 or negative, got {self.no_answer!r}; more would pay for silence")
-        if not 0 <= self.process < math.inf:
-            raise ConfigError(f"rewards.process is 0 or positive, got {self.process!r}")
+        check_settings(self, "rewards")
         if self.rule == "agent-r1":
             plain = AnswerRewards()
             idle = [name for name in ("answer", "format_penalty", "no_answer")

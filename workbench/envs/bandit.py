@@ -15,16 +15,18 @@ risky one; here a pair is always (safe, risky) by the meaning of the words.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from workbench.envs import reasoning
 from workbench.envs.format import format_action, parse_action, refusal, user_message
+from workbench.envs.game_settings import FormatPenalty, ReasoningBonus, ShowRewards, Think, check_bonus
 from workbench.envs.splits import content_split
 from workbench.types import Observation, StepResult, Task, Text
 from workbench.types.errors import ConfigError, EnvError
 from workbench.types.seeds import rng_at
+from workbench.types.settings import at_least, check_settings, probability
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -44,32 +46,28 @@ HELDOUT_NAMES: Pairs = (
 class Bandit:
     """A family of two-armed bandits. The fields are its only configuration.
 
-    safe_payout     what the safe arm always pays
-    risky_chance    probability that the risky arm pays 1.0; must make the risky arm the better one
-    names           (safe, risky) pairs of the training tasks
-    heldout_names   pairs of the held-out tasks; none, or the same ones: known names, drawn anew
-    reversed_names  swap the roles within every pair
-    max_turns       answers; 1 means that an unreadable answer ends the attempt without a pull
-    think, format_penalty, show_rewards: as in FrozenLake
-    reasoning_bonus  what a turn earns whose thought says of an arm truly whether it is the safe or the bold one; a false
-                     statement costs as much. That pays for what no prompt tells: it names the better arm
+    The bonus for reasoning is earned by a thought that says of an arm truly whether it is the safe or the bold one. That
+    pays for what no prompt tells: it names the better arm.
     """
 
-    safe_payout: float = 0.15
-    risky_chance: float = 0.25
-    names: Pairs = TRAIN_NAMES
-    heldout_names: Pairs = HELDOUT_NAMES
-    reversed_names: bool = False
-    max_turns: int = 1
-    think: bool = True
-    format_penalty: float = -0.1
-    show_rewards: bool = False
-    reasoning_bonus: float = 0.0
+    safe_payout: Annotated[float, "what the safe arm always pays"] = 0.15
+    risky_chance: Annotated[float, probability(), "that the risky arm pays 1.0; must make it the better one"] = 0.25
+    names: Annotated[Pairs, "(safe, risky) pairs of the training tasks"] = TRAIN_NAMES
+    heldout_names: Annotated[Pairs, "pairs of the held-out tasks; none, or the same ones: known names, drawn "
+                             "anew"] = HELDOUT_NAMES
+    reversed_names: Annotated[bool, "swap the roles within every pair"] = False
+    max_turns: Annotated[int, at_least(1), "answers; 1: an unreadable answer ends the attempt without a pull"] = 1
+    think: Think = True
+    format_penalty: FormatPenalty = -0.1
+    show_rewards: ShowRewards = False
+    reasoning_bonus: ReasoningBonus = 0.0
 
     name: ClassVar[str] = "bandit"
     solver_name: ClassVar[str] = "optimal"
 
     def __post_init__(self) -> None:
+        check_settings(self)
+        check_bonus("Bandit", self.reasoning_bonus, self.think)
         for field in ("names", "heldout_names"):
             pairs = tuple(tuple(pair) for pair in getattr(self, field))
             if any(len(pair) != 2 or pair[0].lower() == pair[1].lower() for pair in pairs):
@@ -80,17 +78,9 @@ class Bandit:
         if not self.names or (self.names != self.heldout_names and set(self.names) & set(self.heldout_names)):
             raise ConfigError("Bandit.names holds at least one pair, and heldout_names other pairs (or none, or all of "
                               f"the same ones, on purpose); got {self.names}, {self.heldout_names}")
-        if not 0 <= self.risky_chance <= 1:
-            raise ConfigError(f"Bandit.risky_chance is a probability from 0 to 1, got {self.risky_chance!r}")
         if not self.safe_payout < self.risky_chance:
             raise ConfigError(f"success means choosing the risky arm, so it must pay more on average: risky_chance "
                               f"{self.risky_chance!r} must exceed safe_payout {self.safe_payout!r}")
-        if self.max_turns < 1:
-            raise ConfigError(f"Bandit.max_turns must be at least 1, got {self.max_turns!r}")
-        if not float("-inf") < self.format_penalty <= 0:
-            raise ConfigError(f"Bandit.format_penalty is 0 or negative, got {self.format_penalty!r}; more would pay "
-                              "for garbage")
-        reasoning.check_bonus("Bandit", self.reasoning_bonus, self.think)
 
     # -------------------------------------------------------------------------------------------- tasks
 

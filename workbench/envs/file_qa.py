@@ -13,11 +13,12 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from workbench.envs.answer_rewards import AnswerRewards
+from workbench.envs.qa.contexts import Context, Turns, inert_beside
 from workbench.envs.qa.files import FORMATS
 from workbench.envs.qa.opened import OWN, QuestionPool, QuestionFiles, check_files, no_file, open_files, open_searcher
 from workbench.envs.search import MOST_QUERY_CHARACTERS, Searcher
@@ -29,45 +30,32 @@ from workbench.envs.tools.search import SearchTool, lines_of
 from workbench.types import Task
 from workbench.types.errors import ConfigError
 from workbench.types.seeds import rng_at
+from workbench.types.settings import Inert, at_least, check_settings, one_of
 
-CONTEXTS = ("search", "closed", "rag", "gold")
 _OPENING = threading.RLock()  # a large file is read by one thread; the others wait for what it made
 
 
 @dataclass(frozen=True)
 class FileQA:
-    """A family of questions from files. The fields are its only configuration.
+    """A family of questions from files. The fields are its only configuration."""
 
-    questions   file of the questions to train on; `format` is one of hotpotqa, 2wiki, musique, beir, jsonl
-    beside      second file of a format: id_aliases.json (2wiki) or the judgements, qrels (beir)
-    heldout     file of the questions to evaluate on, of the same format; "": one in five of `questions`
-    corpus      "contexts": the paragraphs of all questions; or a file of documents, as BEIR's corpus.jsonl; "": none,
-                where a server is searched and nothing needs to know which documents support an answer
-    searcher    "bm25", "dense", or the URL of a server (`workbench retriever`)
-    encoder     of dense search: "module:attribute(argument)", called with the argument, gives (texts, query) -> vectors;
-                workbench.engines.encoder:encoder(BAAI/bge-large-en-v1.5), for one
-    index       of dense search: a file with the index; "": it is made when the files are opened
-    tools       in a search: "search", "calculator", or "module:name"
-    context     "search" (tools), "closed" (none), "rag" (one search for the question's own words, in the prompt) or "gold"
-                (the supporting documents, in the prompt)
-    documents   that one search brings, in at most `most_chars` characters
-    turns       with tools, the answering one included; without them there is one
-    calls, rewards: as in ToolEnv
-    """
-
-    questions: str = ""
-    format: str = "hotpotqa"
-    beside: str = ""
-    heldout: str = ""
-    corpus: str = OWN
-    searcher: str = "bm25"
-    encoder: str = ""
-    index: str = ""
-    tools: tuple[str, ...] = ("search",)
-    context: str = "search"
-    documents: int = 3
-    most_chars: int = 2000
-    turns: int = 5
+    questions: Annotated[str, "file of the questions to train on"] = ""
+    format: Annotated[str, one_of(*FORMATS), "of that file"] = "hotpotqa"
+    beside: Annotated[str, "second file of a format: id_aliases.json (2wiki) or the judgements, qrels (beir)"] = ""
+    heldout: Annotated[str, "file of the questions to evaluate on, of the same format; empty: one in five of the "
+                       "questions"] = ""
+    corpus: Annotated[str, "contexts: the paragraphs of all questions; or a file of documents, as BEIR's corpus.jsonl; "
+                      "empty: none, where a server is searched and nothing needs to know which documents support an "
+                      "answer"] = OWN
+    searcher: Annotated[str, "bm25, dense, or the URL of a server (workbench retriever)"] = "bm25"
+    encoder: Annotated[str, "of dense search: module:attribute(argument), called with the argument, gives (texts, query) "
+                       "-> vectors; workbench.engines.encoder:encoder(BAAI/bge-large-en-v1.5), for one"] = ""
+    index: Annotated[str, "of dense search: a file with the index; empty: it is made when the files are opened"] = ""
+    tools: Annotated[tuple[str, ...], "in a search: search, calculator, or module:name"] = ("search",)
+    context: Context = "search"
+    documents: Annotated[int, at_least(1), "that one search brings"] = 3
+    most_chars: Annotated[int, at_least(1), "characters of what one search brings"] = 2000
+    turns: Turns = 5
     calls: CallSettings = field(default_factory=CallSettings)
     rewards: AnswerRewards = field(default_factory=AnswerRewards)
 
@@ -75,13 +63,7 @@ class FileQA:
     solver_name: ClassVar[str] = "oracle (is told the answer)"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tools", tuple(self.tools))
-        if self.format not in FORMATS or self.context not in CONTEXTS:
-            raise ConfigError(f"env.format is one of {', '.join(FORMATS)} and env.context one of {', '.join(CONTEXTS)}; got "
-                              f"{self.format!r} and {self.context!r}")
-        for name in ("documents", "most_chars", "turns"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"env.{name} is at least 1, got {getattr(self, name)!r}")
+        check_settings(self, "env")
         if not self.tools and self.context == "search":
             raise ConfigError("env.tools is empty; an attempt without tools is env.context = 'closed'")
         if self.is_remote:
@@ -98,6 +80,12 @@ class FileQA:
         if not self.corpus and (self.context == "gold" or self.rewards.process):
             raise ConfigError("env.context = 'gold' and env.rewards.process need to know which documents support an answer: "
                               "name env.corpus, the documents that the server searches")
+
+    def inert_settings(self) -> list[Inert]:
+        """What cannot act beside the other settings."""
+        return [*inert_beside(self.context),
+                Inert("most_chars", self.context == "closed", "no documents are shown"),
+                Inert("searcher", self.context in ("closed", "gold"), "nothing is searched")]
 
     # -------------------------------------------------------------------------------------------- files
 

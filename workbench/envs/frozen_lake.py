@@ -21,17 +21,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from workbench.envs import lake_solver, reasoning
 from workbench.envs.format import format_action, user_message
-from workbench.envs.grid_game import GridEnv, check_settings
+from workbench.envs.game_settings import (FormatPenalty, MaxMoves, MaxTurns, MovesPerAction, ReasoningBonus, ShowRewards,
+                                          Think, check_bonus, inert_moves)
+from workbench.envs.grid_game import GridEnv
 from workbench.envs.splits import content_split
 from workbench.types import Observation, Task, Text
-from workbench.types.errors import ConfigError, EnvError
+from workbench.types.errors import EnvError
 from workbench.types.seeds import rng_at
+from workbench.types.settings import Inert, at_least, check_settings, probability
 
 MOVES = ("Left", "Down", "Right", "Up")  # neighbours in this ring are perpendicular
 PLAYER, ICE, HOLE, GOAL, PLAYER_IN_HOLE, PLAYER_ON_GOAL = "P", "_", "O", "G", "X", "√"
@@ -41,43 +44,34 @@ PLAYER, ICE, HOLE, GOAL, PLAYER_IN_HOLE, PLAYER_ON_GOAL = "P", "_", "O", "G", "X
 class FrozenLake:
     """A family of lakes. The fields are its only configuration.
 
-    size                  rows and columns
-    slip                  probability that a move goes sideways (see above); stated in the prompt unless 0
-    hole_density          probability that a cell other than start and goal is a hole (maps without a path are redrawn)
-    max_moves             moves in the whole attempt
-    max_moves_per_action  moves carried out of one answer
-    max_turns             answers in the whole attempt
-    think                 the format: thought and answer, or the answer alone
-    format_penalty        what an unreadable answer pays (0 or negative)
-    show_rewards          tell the agent what its answer paid; off, no reward is ever in a prompt
-    coordinates           also name the cells of player and goal in words
-    reasoning_bonus       what a turn earns whose thought states where the goal lies or where moves lead, all of it true;
-                          a false statement costs as much. The prompt does not tell. See `reasoning.py`, also for how
-                          this can be farmed; `info["reasoning"]` says how it went, whatever the bonus
+    The bonus for reasoning is earned by a thought that states where the goal lies or where moves lead, all of it true.
+    The prompt does not tell. See `reasoning.py`, also for how this can be farmed; `info["reasoning"]` says how it went,
+    whatever the bonus.
     """
 
-    size: int = 4
-    slip: float = 0.0
-    hole_density: float = 0.2
-    max_moves: int = 10
-    max_moves_per_action: int = 5
-    max_turns: int = 10
-    think: bool = True
-    format_penalty: float = -0.1
-    show_rewards: bool = False
-    coordinates: bool = False
-    reasoning_bonus: float = 0.0
+    size: Annotated[int, at_least(2), "rows and columns"] = 4
+    slip: Annotated[float, probability(), "that a move goes sideways; stated in the prompt unless 0"] = 0.0
+    hole_density: Annotated[float, at_least(0, most=0.9, why="with more holes hardly any map has a path"),
+                            "probability that a cell other than start and goal is a hole (maps without a path are "
+                            "redrawn)"] = 0.2
+    max_moves: MaxMoves = 10
+    max_moves_per_action: MovesPerAction = 5
+    max_turns: MaxTurns = 10
+    think: Think = True
+    format_penalty: FormatPenalty = -0.1
+    show_rewards: ShowRewards = False
+    coordinates: Annotated[bool, "also name the cells of player and goal in words"] = False
+    reasoning_bonus: ReasoningBonus = 0.0
 
     name: ClassVar[str] = "frozenlake"
 
     def __post_init__(self) -> None:
-        check_settings(self, "FrozenLake", {"size": (2, None), "max_moves": (1, None),
-                                            "max_moves_per_action": (1, None), "max_turns": (1, None)})
-        if not 0 <= self.slip <= 1:
-            raise ConfigError(f"FrozenLake.slip is a probability from 0 to 1, got {self.slip!r}")
-        if not 0 <= self.hole_density <= 0.9:
-            raise ConfigError(f"FrozenLake.hole_density must lie in 0 to 0.9, got {self.hole_density!r}; with more "
-                              "holes hardly any map has a path")
+        check_settings(self)
+        check_bonus("FrozenLake", self.reasoning_bonus, self.think)
+
+    def inert_settings(self) -> list[Inert]:
+        """What cannot act beside the other settings."""
+        return [inert_moves(self.max_moves_per_action, self.max_moves)]
 
     # -------------------------------------------------------------------------------------------- tasks
 

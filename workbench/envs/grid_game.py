@@ -12,20 +12,7 @@ from typing import Any, ClassVar
 from workbench.envs import reasoning
 from workbench.envs.format import ParsedAction, limit_notice, parse_action, refusal, user_message
 from workbench.types import StepResult, Text
-from workbench.types.errors import ConfigError, EnvError
-
-
-def check_settings(family: Any, kind: str, ranges: Mapping[str, tuple[int, int | None]]) -> None:
-    """Raise ConfigError for a field out of its range (least, most or None) and for what both games pay alike."""
-    for field, (low, high) in ranges.items():
-        value = getattr(family, field)
-        if value < low or high is not None and value > high:
-            upper = "" if high is None else f" and at most {high}"
-            raise ConfigError(f"{kind}.{field} must be at least {low}{upper}, got {value!r}")
-    if not float("-inf") < family.format_penalty <= 0:
-        raise ConfigError(f"{kind}.format_penalty is 0 or negative (more would pay for garbage), got "
-                          f"{family.format_penalty!r}")
-    reasoning.check_bonus(kind, family.reasoning_bonus, family.think)
+from workbench.types.errors import EnvError
 
 
 class GridEnv(ABC):

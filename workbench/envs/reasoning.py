@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from workbench.envs import lake_solver, sokoban_solver
-from workbench.types.errors import ConfigError
 
 AGREES, DISAGREES, SILENT = "agrees", "disagrees", "not stated"
 MOST_WORDS = 1000
@@ -36,16 +35,6 @@ def payment(said: str, bonus: float) -> float:
 def label(bonus: float) -> str:
     """The setting in a few words, for a family's label."""
     return f", reasoning +-{bonus:.3g}" if bonus else ""
-
-
-def check_bonus(family: str, bonus: float, think: bool) -> None:
-    """Raises ConfigError for a bonus without a meaning."""
-    if not 0 <= bonus < float("inf"):
-        raise ConfigError(f"{family}.reasoning_bonus is 0 or a positive number, got {bonus!r}; less would pay for false "
-                          "statements")
-    if bonus and not think:
-        raise ConfigError(f"{family}.reasoning_bonus = {bonus!r} pays for what stands between the think tags, but think "
-                          "is false; set think=true, or the bonus to 0")
 
 
 def words_of(thought: str) -> list[str]:

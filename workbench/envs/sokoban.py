@@ -22,70 +22,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from workbench.envs import reasoning, sokoban_levels as levels, sokoban_solver as solver
 from workbench.envs.format import format_action, user_message
-from workbench.envs.grid_game import GridEnv, check_settings
+from workbench.envs.game_settings import (FormatPenalty, MaxMoves, MaxTurns, MovesPerAction, ReasoningBonus, ShowRewards,
+                                          Think, check_bonus, inert_moves)
+from workbench.envs.grid_game import GridEnv
 from workbench.envs.splits import content_split
 from workbench.types import Observation, Task, Text
 from workbench.types.errors import ConfigError, EnvError
+from workbench.types.settings import Inert, at_least, check_settings, one_of
 
 MOVES = ("Up", "Down", "Left", "Right")
-OBSERVATIONS = ("grid", "coordinates", "both")
 PER_MOVE, ONTO_TARGET, OFF_TARGET, ALL_ON_TARGETS = -0.1, 1.0, -1.0, 10.0  # gym-sokoban's, and RAGEN's
 
 
 @dataclass(frozen=True)
 class Sokoban:
-    """A family of levels. The fields are its only configuration.
+    """A family of levels. The fields are its only configuration. The bonus for reasoning is as in FrozenLake."""
 
-    size                  rows and columns, the outer wall included
-    boxes                 1 or 2, with as many targets
-    wall_density          probability that a cell inside is a wall
-    min_solution, max_solution
-                          shortest solutions have from min to max moves, every length equally likely
-    max_moves             moves in the whole attempt
-    max_moves_per_action  moves carried out of one answer
-    max_turns             answers in the whole attempt
-    think                 the format: thought and answer, or the answer alone
-    format_penalty        what an unreadable answer pays (0 or negative)
-    show_rewards          tell the agent what its answer paid; off, no reward is ever in a prompt
-    observation           "grid", "coordinates" or "both"
-    symbols               seven characters: wall, floor, target, box on target, box, player, player on target
-    reasoning_bonus       what a turn earns whose thought states places and where moves lead, all of it true; a false
-                          statement costs as much; as in FrozenLake
-    """
-
-    size: int = 6
-    boxes: int = 1
-    wall_density: float = 0.15
-    min_solution: int = 2
-    max_solution: int = 8
-    max_moves: int = 15
-    max_moves_per_action: int = 5
-    max_turns: int = 10
-    think: bool = True
-    format_penalty: float = -0.1
-    show_rewards: bool = False
-    observation: str = "grid"
-    symbols: str = levels.STANDARD
-    reasoning_bonus: float = 0.0
+    size: Annotated[int, at_least(5, most=9), "rows and columns, the outer wall included"] = 6
+    boxes: Annotated[int, at_least(1, most=2), "with as many targets"] = 1
+    wall_density: Annotated[float, at_least(0, most=0.4, why="with more walls hardly any floor is in one piece"),
+                            "probability that a cell inside is a wall"] = 0.15
+    min_solution: Annotated[int, at_least(1), "moves of the shortest solution, at least"] = 2
+    max_solution: Annotated[int, at_least(1, most=40), "and at most; every length in between equally likely"] = 8
+    max_moves: MaxMoves = 15
+    max_moves_per_action: MovesPerAction = 5
+    max_turns: MaxTurns = 10
+    think: Think = True
+    format_penalty: FormatPenalty = -0.1
+    show_rewards: ShowRewards = False
+    observation: Annotated[str, one_of("grid", "coordinates", "both"), "how a level is told"] = "grid"
+    symbols: Annotated[str, "seven characters: wall, floor, target, box on target, box, player, player on "
+                       "target"] = levels.STANDARD
+    reasoning_bonus: ReasoningBonus = 0.0
 
     name: ClassVar[str] = "sokoban"
     solver_name: ClassVar[str] = "optimal"
 
     def __post_init__(self) -> None:
-        check_settings(self, "Sokoban", {
-            "size": (5, 9), "boxes": (1, 2), "min_solution": (1, self.max_solution), "max_solution": (1, 40),
-            "max_moves": (1, None), "max_moves_per_action": (1, None), "max_turns": (1, None)})
-        if not 0 <= self.wall_density <= 0.4:
-            raise ConfigError(f"Sokoban.wall_density must lie in 0 to 0.4, got {self.wall_density!r}; with more walls "
-                              "hardly any floor is in one piece")
-        if self.observation not in OBSERVATIONS:
-            raise ConfigError(f"Sokoban.observation is one of {', '.join(OBSERVATIONS)}, got {self.observation!r}")
+        check_settings(self)
+        check_bonus("Sokoban", self.reasoning_bonus, self.think)
+        if self.min_solution > self.max_solution:
+            raise ConfigError(f"Sokoban.min_solution is at most max_solution, got {self.min_solution} and "
+                              f"{self.max_solution}")
         if len(self.symbols) != 7 or len(set(self.symbols)) != 7 or any(not c.isprintable() or c.isspace()
                                                                         for c in self.symbols):
             raise ConfigError(f"Sokoban.symbols are seven different visible characters ({levels.STANDARD!r}: wall, "
@@ -94,6 +78,12 @@ class Sokoban:
         if reachable < self.max_solution:
             raise ConfigError(f"Sokoban.max_solution = {self.max_solution} moves cannot be made: the limits allow "
                               f"{reachable}; raise max_moves (or max_turns), or lower max_solution")
+
+    def inert_settings(self) -> list[Inert]:
+        """What cannot act beside the other settings."""
+        return [inert_moves(self.max_moves_per_action, self.max_moves),
+                Inert("symbols", self.observation == "coordinates", "coordinates are told in words; set "
+                      "env.observation='grid' or 'both'")]
 
     # -------------------------------------------------------------------------------------------- tasks
 

@@ -19,11 +19,10 @@ Everything a tool, a schema, a task or the policy brought is untrusted text (law
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Annotated, Any
 
 from workbench.envs.answer_rewards import AnswerRewards
 from workbench.envs.qa.answers import exact_match, f1
@@ -34,40 +33,27 @@ from workbench.envs.tools.formats import FORMATS, CallFormat, format_for
 from workbench.envs.tools.turns import ParsedTurn
 from workbench.types import Message, Observation, StepResult, Task, Text, ToolCall
 from workbench.types.errors import ConfigError, EnvError
+from workbench.types.settings import above, at_least, check_settings, one_of
 
 
 @dataclass(frozen=True)
 class CallSettings:
-    """How tools are called, and what a call may take.
+    """How tools are called, and what a call may take."""
 
-    format       "hermes" (<tool_call>{json}</tool_call>) or "tags" (<search>...</search>)
-    think        every turn begins with <think>...</think>
-    most_calls   calls that are run in one turn
-    deadline_s   seconds of the wall clock for each call
-    most_bytes   bytes of text that one call brings; the rest is cut, with a mark
-    workers      worker processes for tools that are not trusted
-    show_schemas False: the prompt holds no schemas (hermes) or lines (tags) of the tools, for policies that know them
-    recall       every reply begins with the calls and results before it: for histories that show the newest reply
-                 alone (fresh, window)
-    """
-
-    format: str = "hermes"
-    think: bool = False
-    most_calls: int = 4
-    deadline_s: float = 5.0
-    most_bytes: int = 2000
-    workers: int = 2
-    show_schemas: bool = True
-    recall: bool = False
+    format: Annotated[str, one_of(*FORMATS), "hermes (<tool_call>{json}</tool_call>) or tags "
+                      "(<search>...</search>)"] = "hermes"
+    think: Annotated[bool, "every turn begins with <think>...</think>"] = False
+    most_calls: Annotated[int, at_least(1), "calls that are run in one turn"] = 4
+    deadline_s: Annotated[float, above(0), "seconds of the wall clock for each call"] = 5.0
+    most_bytes: Annotated[int, at_least(1), "bytes of text that one call brings; the rest is cut, with a mark"] = 2000
+    workers: Annotated[int, at_least(1), "worker processes for tools that are not trusted"] = 2
+    show_schemas: Annotated[bool, "false: the prompt holds no schemas (hermes) or lines (tags) of the tools, for policies "
+                            "that know them"] = True
+    recall: Annotated[bool, "every reply begins with the calls and results before it: for histories that show the newest "
+                      "reply alone (fresh, window)"] = False
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise ConfigError(f"calls.format is {' or '.join(FORMATS)}, got {self.format!r}")
-        for name in ("most_calls", "most_bytes", "workers"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"calls.{name} is at least 1, got {getattr(self, name)!r}")
-        if not 0 < self.deadline_s < math.inf:
-            raise ConfigError(f"calls.deadline_s is a positive number of seconds, got {self.deadline_s!r}")
+        check_settings(self, "calls")
 
     @property
     def limits(self) -> ToolLimits:

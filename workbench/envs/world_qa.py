@@ -19,11 +19,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from workbench.envs.answer_rewards import AnswerRewards
+from workbench.envs.qa.contexts import Context, Turns, inert_beside
 from workbench.envs.qa.worlds import HELD_OUT_WORLDS, SHAPES, World, split_of_world, world
 from workbench.envs.search import Bm25
 from workbench.envs.tool_env import CallSettings, ToolEnv
@@ -32,8 +33,8 @@ from workbench.envs.tools.search import SearchTool, lines_of
 from workbench.types import Task
 from workbench.types.errors import ConfigError, EnvError
 from workbench.types.seeds import rng_at
+from workbench.types.settings import Inert, at_least, check_settings, one_of, probability
 
-CONTEXTS = ("search", "closed", "rag", "gold")
 TRAINING_WORLDS = 64   # that the tasks of training are about; held-out worlds come on top
 MOST_CHARACTERS = 400  # of one search
 
@@ -44,23 +45,18 @@ _WORDS = {"search": "Search, then answer", "closed": "Answer", "rag": "Read, the
 class WorldQA:
     """A family of questions about invented worlds. The fields are its only configuration.
 
-    world       "plain" (one fact a subject) or "hard" (several: see `workbench.envs.qa.worlds`)
-    context     "search", "closed" (no tool), "rag" (one search for the question's own words, in the prompt) or "gold"
-                (all documents that it takes, in the prompt)
-    documents   that one search brings
-    turns       with the tool, the answering one included; without it there is one
-    long_share  share of the questions that take three documents instead of two
-    tools       with the tool: "search", or "module:name" for what is offered beside it or in its place. A function of
-                yours may take the attempt's Task, whose world it may then search
-    calls, rewards: as in ToolEnv
+    Beside the search, or in its place, tools of your own may be offered by "module:name". A function of yours may take
+    the attempt's Task, whose world it may then search.
     """
 
-    world: str = "plain"
-    context: str = "search"
-    documents: int = 1
-    turns: int = 5
-    long_share: float = 0.2
-    tools: tuple[str, ...] = ("search",)
+    world: Annotated[str, one_of(*SHAPES), "plain: one fact a subject; hard: several (see workbench.envs.qa.worlds)"
+                     ] = "plain"
+    context: Context = "search"
+    documents: Annotated[int, at_least(1), "that one search brings"] = 1
+    turns: Turns = 5
+    long_share: Annotated[float, probability(), "share of the questions that take three documents instead of two"] = 0.2
+    tools: Annotated[tuple[str, ...], "with the tool: search, or module:name for what is offered beside it or in its "
+                     "place"] = ("search",)
     calls: CallSettings = field(default_factory=CallSettings)
     rewards: AnswerRewards = field(default_factory=AnswerRewards)
 
@@ -68,16 +64,13 @@ class WorldQA:
     solver_name: ClassVar[str] = "knows the way"
 
     def __post_init__(self) -> None:
-        if self.world not in SHAPES or self.context not in CONTEXTS:
-            raise ConfigError(f"WorldQA.world is {' or '.join(SHAPES)} and context one of {', '.join(CONTEXTS)}; got "
-                              f"{self.world!r} and {self.context!r}")
-        if self.documents < 1 or self.turns < 1:
-            raise ConfigError(f"WorldQA.documents and turns are at least 1, got {self.documents} and {self.turns}")
-        if not 0 <= self.long_share <= 1:
-            raise ConfigError(f"WorldQA.long_share is a share, from 0 to 1, got {self.long_share!r}")
+        check_settings(self)
         if not self.tools and self.context == "search":
             raise ConfigError("WorldQA.tools is empty; an attempt without tools is context='closed'")
-        object.__setattr__(self, "tools", tuple(self.tools))
+
+    def inert_settings(self) -> list[Inert]:
+        """What cannot act beside the other settings."""
+        return inert_beside(self.context)
 
     # -------------------------------------------------------------------------------------------- tasks
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,29 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from workbench.learn.batch import Batch
+from workbench.learn.config import CriticConfig
 from workbench.learn.distributed import Ranks
 from workbench.learn.microbatch import MicroBatch, output_head, trained_logits
 from workbench.learn.training_state import (copied, load_optimizer, load_tensors, named_tensors, optimizer_tensors,
                                       refuse_other, trainable_names)
-from workbench.types.errors import ConfigError, LearnerError
-
-TRUNKS = ("own", "policy")
-
-
-@dataclass(frozen=True)
-class CriticConfig:
-    """How a critic is built and moved. Everything else (betas, weight decay, gradient norm) is the learner's."""
-
-    trunk: str = "own"        # "policy": a head on the policy's trunk; half the memory and time, shared features
-    lr: float = 1e-3          # of the critic's own weights: it starts knowing nothing, so it moves faster than a policy
-    value_coef: float = 0.5   # trunk "policy" only: what the value loss counts in the shared weights
-
-    def __post_init__(self) -> None:
-        if self.trunk not in TRUNKS:
-            raise ConfigError(f"critic.trunk is one of {', '.join(TRUNKS)}, got {self.trunk!r}")
-        for name in ("lr", "value_coef"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"critic.{name} is finite and above 0, got {getattr(self, name)}")
+from workbench.types.errors import LearnerError
 
 
 class ValueModel(nn.Module):

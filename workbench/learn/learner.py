@@ -14,7 +14,7 @@ import copy
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from workbench.learn.algorithms.base import (TERMS, Algorithm, Credit, LossInputs, Share, demand_facts, missing_facts,
                                        needs_critic, shares_of)
 from workbench.learn.batch import Batch
-from workbench.learn.critic import Critic, CriticConfig
+from workbench.learn.config import CriticConfig, LearnerConfig
+from workbench.learn.critic import Critic
 from workbench.learn.distributed import Ranks
 from workbench.learn.microbatch import MicroBatch, Rows, output_head, trained_logits
 from workbench.learn.ops.reduce import masked_sum_over
@@ -32,42 +33,11 @@ from workbench.learn.packing import make_packable
 from workbench.learn.training_state import (copied, load_optimizer, load_tensors, named_tensors, optimizer_tensors,
                                       refuse_other, trainable_names)
 from workbench.learn.update_report import UpdateNumbers, UpdateReport, credit_table, figures, first_bad
-from workbench.types.errors import ConfigError, LearnerError
+from workbench.types.errors import LearnerError
 from workbench.types.seeds import rng_at
 
 STATE_FORMAT = 1
 ENTROPY_ROWS = 1024  # logits to take the entropy of at once, where no gradient is asked for: bounds memory, not results
-
-
-@dataclass(frozen=True)
-class LearnerConfig:
-    """How weights are moved; what the loss is belongs to the algorithm."""
-
-    lr: float = 2e-4
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    warmup_updates: int = 0          # the learning rate rises linearly over these, then stays
-    max_grad_norm: float = 1.0       # gradients are scaled down to this norm; 0: never
-    micro_batch_tokens: int = 4096   # tokens that go through the model at once, padding included: memory and speed only
-    layout: str = "auto"             # "auto": packed end to end where a probe proves it right, on CPU | "padded": rows
-    precision: str = "fp32"          # "bf16": forward pass under autocast; weights and optimizer stay float32
-    num_processes: int = 1           # asserted, because several ways of starting many quietly give one
-    max_bad_updates: int = 3         # updates in a row with non-finite numbers before training ends
-    seed: int = 0                    # of the shuffle into minibatches
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "betas", tuple(self.betas))
-        if self.precision not in ("fp32", "bf16"):
-            raise ConfigError(f"learner.precision is 'fp32' or 'bf16', got {self.precision!r}")
-        if self.layout not in ("auto", "padded"):
-            raise ConfigError(f"learner.layout is 'auto' or 'padded', got {self.layout!r}")
-        for name in ("micro_batch_tokens", "num_processes", "max_bad_updates"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"learner.{name} is at least 1, got {getattr(self, name)}")
-        for name in ("lr", "eps", "weight_decay", "warmup_updates", "max_grad_norm"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"learner.{name} is finite and not negative, got {getattr(self, name)}")
 
 
 class Learner:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from workbench.learn.batch import Batch
     from workbench.linting.attempts import Attempts
     from workbench.linting.raw import RawSequence
-    from workbench.rollouts.collect import CollectConfig
+    from workbench.rollouts.config import CollectConfig
 
 
 class Update(NamedTuple):

@@ -7,7 +7,8 @@ from workbench.chat import ChatFormat
 from workbench.engines.scripted import ScriptedEngine
 from workbench.envs.base import EnvFamily
 from workbench.envs.format import format_action
-from workbench.rollouts.collect import CollectConfig, collect
+from workbench.rollouts.collect import collect
+from workbench.rollouts.config import CollectConfig
 from workbench.types import Trajectory
 from workbench.types.errors import EngineError
 

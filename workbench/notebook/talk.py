@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from workbench.engines.endpoint import Endpoint
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvRunner
-from workbench.rollouts.collect import CollectConfig
+from workbench.rollouts.config import CollectConfig
 from workbench.rollouts.interactive import InteractiveAttempt
 from workbench.run.store import Run, open_run
 from workbench.training.config import PRESETS, Config, from_dict, load_config

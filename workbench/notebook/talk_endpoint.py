@@ -16,7 +16,8 @@ from typing import Any
 from workbench.engines.endpoint import Endpoint, NativeCall, Reply
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvAnswer, EnvRunner
-from workbench.rollouts.collect import CollectConfig, finished_turn
+from workbench.rollouts.collect import finished_turn
+from workbench.rollouts.config import CollectConfig
 from workbench.types import Message, Observation, StopReason, Task, Trajectory, Turn
 from workbench.types.errors import EngineError, EnvError, WorkbenchError
 from workbench.types.seeds import seed_of

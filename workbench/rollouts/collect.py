@@ -18,65 +18,14 @@ from typing import Any
 import numpy as np
 
 from workbench.chat import ChatFormat, Conversation
-from workbench.chat.conversation import HISTORIES
 from workbench.engines.base import Completion, Engine, Request
 from workbench.envs.base import EnvFamily
-from workbench.envs.runners import EnvAnswer, EnvRunner, InlineRunner, ThreadRunner
-from workbench.envs.workers import ProcessRunner
+from workbench.envs.runners import EnvAnswer, EnvRunner
+from workbench.rollouts.config import CollectConfig
 from workbench.types import Group, Observation, StepResult, StopReason, Task, ToolCall, Trajectory, Turn
 from workbench.types.canonical_json import plain
 from workbench.types.errors import ConfigError, EngineError, EnvError, WorkbenchError
 from workbench.types.seeds import seed_of
-
-
-@dataclass(frozen=True)
-class CollectConfig:
-    """How attempts are sampled. Limits on moves belong to the environment, limits on tokens and exchanges live here."""
-
-    history: str = "append"         # what the policy sees of the past: append | template | window | fresh
-    window: int = 2                 # exchanges kept by history="window"
-    max_turn_tokens: int = 64       # tokens the policy may sample in one turn
-    max_context: int | None = None  # tokens of one sequence, prompt included; None: what the engine can hold
-    temperature: float = 1.0
-    top_p: float = 1.0
-    # "inline": deterministic, in the tick | "threads": slow ones | "processes": slow ones, killed at their deadline
-    env_runner: str = "inline"
-    env_deadline_s: float = 30.0    # wall-clock limit of one reset or step (not inline)
-    env_workers: int = 4            # processes that answer; one that is stuck is replaced until its deadline
-    env_retries: int = 2            # times an attempt is run again from its seed after its worker process died
-    env_answer_bytes: int = 1_000_000  # longest answer that is taken from a worker process
-
-    def __post_init__(self) -> None:
-        if self.history not in HISTORIES:
-            raise ConfigError(f"collect.history is one of {', '.join(HISTORIES)}; got {self.history!r}")
-        if self.window < 1:
-            raise ConfigError(f"collect.window counts exchanges and is at least 1, got {self.window}; "
-                              "use history='fresh'")
-        if self.max_turn_tokens < 1:
-            raise ConfigError(f"collect.max_turn_tokens is at least 1, got {self.max_turn_tokens}")
-        if self.max_context is not None and self.max_context < 1:
-            raise ConfigError(f"collect.max_context is at least 1 token, or none, got {self.max_context}")
-        if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1:
-            raise ConfigError("collect.temperature is finite and not negative, and collect.top_p lies above 0 and up "
-                              f"to 1; got {self.temperature} and {self.top_p}")
-        if self.env_runner not in ("inline", "threads", "processes"):
-            raise ConfigError(f"collect.env_runner is 'inline', 'threads' or 'processes', got {self.env_runner!r}")
-        if not self.env_deadline_s > 0:
-            raise ConfigError(f"collect.env_deadline_s is a positive number of seconds, got {self.env_deadline_s}")
-        for name, least in (("env_workers", 1), ("env_retries", 0), ("env_answer_bytes", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"collect.{name} is at least {least}, got {getattr(self, name)}")
-
-    def runner(self) -> EnvRunner:
-        """A new runner of this kind; whoever asks for it shuts it down."""
-        if self.env_runner == "processes":
-            return ProcessRunner(self.env_deadline_s, self.env_workers, self.env_retries, self.env_answer_bytes)
-        return InlineRunner() if self.env_runner == "inline" else ThreadRunner(self.env_deadline_s)
-
-    def runs_like(self, other: CollectConfig) -> bool:
-        """True where a runner made for `other` will do."""
-        names = ("env_runner", "env_deadline_s", "env_workers", "env_retries", "env_answer_bytes")
-        return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
 @dataclass

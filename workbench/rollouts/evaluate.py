@@ -15,26 +15,13 @@ import numpy as np
 from workbench.envs import baselines
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvAnswer, EnvRunner, InlineRunner
-from workbench.rollouts.collect import CollectConfig
+from workbench.rollouts.config import CollectConfig
 from workbench.types import Group, Task, Trajectory, trajectories_of
 from workbench.types.errors import ConfigError, EnvError
 from workbench.types.seeds import seed_of
 from workbench.types.stats import Difference, Estimate, clustered_difference, paired_difference, pass_at_k, share
 
 MODES = ("sampled", "greedy")
-
-
-@dataclass(frozen=True)
-class EvaluationConfig:
-    num_tasks: int = 512  # held-out tasks; 512 give a 95 % interval of about +-4 points
-    seed: int = 0         # of the noise, never of the tasks: those are fixed
-    attempts: int = 1     # at each task where a policy samples; several give pass@k. Greedy play has one
-
-    def __post_init__(self) -> None:
-        if self.num_tasks < 2:
-            raise ConfigError(f"evaluation.num_tasks is at least 2, got {self.num_tasks}")
-        if self.attempts < 1:
-            raise ConfigError(f"evaluation.attempts is at least 1, got {self.attempts}")
 
 
 @dataclass(frozen=True)

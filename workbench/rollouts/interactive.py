@@ -7,7 +7,8 @@ from workbench.chat import ChatFormat
 from workbench.engines.base import Engine
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvRunner
-from workbench.rollouts.collect import CollectConfig, Collector
+from workbench.rollouts.collect import Collector
+from workbench.rollouts.config import CollectConfig
 from workbench.types import Observation, StopReason, Task, Trajectory, Turn
 from workbench.types.errors import DataError, EnvError
 

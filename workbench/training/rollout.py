@@ -4,7 +4,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from workbench.engines.base import Engine
-from workbench.rollouts.collect import CollectConfig, collect
+from workbench.rollouts.collect import collect
+from workbench.rollouts.config import CollectConfig
 from workbench.training.session import Session
 from workbench.types import Group, Task, Trajectory
 from workbench.types.errors import ConfigError

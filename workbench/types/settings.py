@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.types.errors import ConfigError
 
@@ -63,11 +63,20 @@ def probability(why: str = "") -> Range:
 
 def one_of(*names: Any, why: str = "") -> Range:
     """One of these values, and nothing else."""
-    return Range(f"one of {', '.join(map(str, names))}", lambda value: value in names, why)
+    words = f"one of {', '.join(map(str, names))}" if len(names) > 2 else " or ".join(map(str, names))
+    return Range(words, lambda value: value in names, why)
 
 
 def _up_to(most: float) -> str:
     return f" and at most {most}" if math.isfinite(most) else ""
+
+
+class Inert(NamedTuple):
+    """A setting that cannot act if `dead`, and why: what a part's `inert_settings()` says of itself (law 11)."""
+
+    name: str
+    dead: bool
+    why: str
 
 
 @dataclass(frozen=True)
@@ -115,15 +124,20 @@ def check_settings(settings: Any, part: str = "") -> None:
                                   + (f" ({allowed.why})" if allowed.why else ""))
 
 
-def settings_of(kind: type, part: str = "") -> Iterator[Setting]:
-    """The settings of a dataclass in the order of its fields; a part that is a dataclass itself gives its own."""
-    for declared in _declared(kind):
-        key = f"{part}.{declared.field.name}" if part else declared.field.name
-        inner = next((each for each in declared.kinds if is_dataclass(each)), None)
+def settings_of(kind: Any, part: str = "") -> Iterator[Setting]:
+    """The settings of a dataclass in the order of its fields; a part that is a dataclass itself gives its own.
+
+    Of a value instead of a class: what it holds are the defaults.
+    """
+    for declared in _declared(kind if isinstance(kind, type) else type(kind)):
+        name = declared.field.name
+        key = f"{part}.{name}" if part else name
+        default = default_of(declared.field) if isinstance(kind, type) else getattr(kind, name)
+        inner = next((each for each in (default, *declared.kinds) if is_dataclass(each)), None)
         if inner is not None:
             yield from settings_of(inner, key)
         else:
-            yield Setting(key, _type_words(declared), default_of(declared.field),
+            yield Setting(key, _type_words(declared), default,
                           " and ".join(allowed.words for allowed in declared.ranges), declared.meaning)
 
 

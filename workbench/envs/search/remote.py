@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import math
 import os
 import socket
 import threading
@@ -19,11 +18,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from workbench.envs.search.base import MOST_QUERY_CHARACTERS, Document, Hit
 from workbench.types.errors import ConfigError, SearchError
+from workbench.types.settings import above, at_least, check_settings
 
 KEY_VARIABLE = "WORKBENCH_RETRIEVER_KEY"  # a key in a config would be stored with every run
 _RETRIED = (502, 503, 504)
@@ -33,17 +33,13 @@ _PIECE = 65_536
 
 @dataclass(frozen=True)
 class RemoteSearcher:
-    """Asks the server at `url`. The key, if it wants one, is read from the environment: WORKBENCH_RETRIEVER_KEY.
-
-    deadline_s  of a whole search, in seconds of the wall clock
-    retries     of a connection that fails or breaks, and of an answer 502, 503 or 504, as long as there is time
-    most_bytes  of an answer
-    """
+    """Asks the server at `url`. The key, if it wants one, is read from the environment: WORKBENCH_RETRIEVER_KEY."""
 
     url: str
-    deadline_s: float = 5.0
-    retries: int = 2
-    most_bytes: int = 2_000_000
+    deadline_s: Annotated[float, above(0), "of a whole search, in seconds of the wall clock"] = 5.0
+    retries: Annotated[int, at_least(0), "of a connection that fails or breaks, and of an answer 502, 503 or 504, as "
+                       "long as there is time"] = 2
+    most_bytes: Annotated[int, at_least(1), "of an answer"] = 2_000_000
 
     remote = True
 
@@ -53,9 +49,7 @@ class RemoteSearcher:
                 or parts.username is not None:
             raise ConfigError(f"a retriever is named by http://HOST:PORT (or https, and a path in front of /search), got "
                               f"{self.url!r}")
-        if not 0 < self.deadline_s < math.inf or self.retries < 0 or self.most_bytes < 1:
-            raise ConfigError(f"a retriever has a positive deadline, 0 or more retries and a positive bound of bytes, got "
-                              f"{self.deadline_s!r}, {self.retries!r} and {self.most_bytes!r}")
+        check_settings(self)
 
     def search(self, query: str, k: int) -> list[Hit]:
         """As in `Searcher`. Raises SearchError where there is no usable answer in time."""

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from workbench.learn.algorithms.base import TERMS, Algorithm, Credit, needs_critic
 from workbench.learn.batch import Batch
-from workbench.learn.critic import CriticConfig
-from workbench.learn.learner import Learner, LearnerConfig
+from workbench.learn.config import CriticConfig, LearnerConfig
+from workbench.learn.learner import Learner
 from workbench.learn.update_report import UpdateReport
 from workbench.linting.evidence import Gradient
 from workbench.linting.probe.plain import (Facts, chosen, gradient_of, plain_terms, plain_value_loss, predictions,

@@ -1,0 +1,45 @@
+"""Settings of the learner and of the critic. Torch-free, so that a config can be read anywhere."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from workbench.types.settings import above, at_least, check_settings, one_of
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """How weights are moved; what the loss is belongs to the algorithm."""
+
+    lr: Annotated[float, at_least(0), "learning rate of AdamW"] = 2e-4
+    betas: Annotated[tuple[float, float], "of AdamW: decay of its mean and of its mean square"] = (0.9, 0.95)
+    eps: Annotated[float, at_least(0), "of AdamW: added to the root of its mean square"] = 1e-8
+    weight_decay: Annotated[float, at_least(0), "of AdamW, apart from the gradient"] = 0.0
+    warmup_updates: Annotated[int, at_least(0), "the learning rate rises linearly over these, then stays"] = 0
+    max_grad_norm: Annotated[float, at_least(0), "gradients are scaled down to this norm; 0: never"] = 1.0
+    micro_batch_tokens: Annotated[
+        int, at_least(1), "tokens that go through the model at once, padding included: memory and speed only"] = 4096
+    layout: Annotated[str, one_of("auto", "padded"), "auto: packed end to end where a probe proves it right, on CPU; "
+                      "padded: rows"] = "auto"
+    precision: Annotated[str, one_of("fp32", "bf16"), "bf16: forward pass under autocast; weights and optimizer stay "
+                         "float32"] = "fp32"
+    num_processes: Annotated[int, at_least(1), "asserted, because several ways of starting many quietly give one"] = 1
+    max_bad_updates: Annotated[int, at_least(1), "updates in a row with non-finite numbers before training ends"] = 3
+    seed: Annotated[int, "of the shuffle into minibatches"] = 0
+
+    def __post_init__(self) -> None:
+        check_settings(self, "learner")
+
+
+@dataclass(frozen=True)
+class CriticConfig:
+    """How a critic is built and moved. Everything else (betas, weight decay, gradient norm) is the learner's."""
+
+    trunk: Annotated[str, one_of("own", "policy"), "policy: a head on the policy's trunk; half the memory and time, "
+                     "shared features"] = "own"
+    lr: Annotated[float, above(0), "of the critic's own weights: it starts knowing nothing, so it moves faster than a "
+                  "policy"] = 1e-3
+    value_coef: Annotated[float, above(0), "trunk policy only: what the value loss counts in the shared weights"] = 0.5
+
+    def __post_init__(self) -> None:
+        check_settings(self, "critic")

@@ -1,0 +1,77 @@
+"""All settings that there are, part by part: what `workbench settings` prints and the page of the reference shows."""
+from __future__ import annotations
+
+import textwrap
+import typing
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+
+from workbench.training.config import KINDS, Config
+from workbench.training.reading import nearest
+from workbench.types.errors import ConfigError
+from workbench.types.settings import Setting, settings_of
+
+WIDTH = 100  # characters of a line that is printed
+
+
+@dataclass(frozen=True)
+class SettingsPart:
+    """A part of the configuration: `key` as in "env", `kind` as in "frozenlake" ("" where there is only one)."""
+
+    key: str
+    kind: str
+    about: str
+    settings: tuple[Setting, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.key}, {self.key}.kind = {self.kind}" if self.kind else self.key
+
+
+def settings_parts() -> Iterator[SettingsPart]:
+    """Every part in the order of `Config`; one that comes in kinds once for each. Settings apart from parts come first.
+    """
+    hints = typing.get_type_hints(Config)
+    listed = {setting.key: setting for setting in settings_of(Config)}
+    yield SettingsPart("config", "", Config.__doc__ or "", tuple(
+        listed[part.name] for part in fields(Config) if part.name not in KINDS and part.name in listed))
+    for part in fields(Config):
+        if part.name in KINDS:
+            for kind, cls in KINDS[part.name].items():
+                yield SettingsPart(part.name, kind, cls.__doc__ or "", tuple(settings_of(cls, part.name)))
+        elif is_dataclass(hints[part.name]):
+            cls = hints[part.name]
+            yield SettingsPart(part.name, "", cls.__doc__ or "", tuple(settings_of(cls, part.name)))
+
+
+def settings_text(key: str = "") -> str:
+    """The settings that `key` names, as text: "" for all, a part, a whole key, or the last word of one.
+
+    Raises ConfigError for a key that is none, naming the nearest.
+    """
+    chosen = [(part, [each for each in part.settings if _names(key, each.key)]) for part in settings_parts()]
+    chosen = [(part, settings) for part, settings in chosen if settings]
+    if not chosen:
+        known = {each.key for part in settings_parts() for each in part.settings}
+        words = known | {word for each in known for word in each.split(".")}
+        raise ConfigError(f"no setting {key!r}; {nearest(key, words)}")
+    return "\n\n".join("\n".join([f"{part.title}", *map(_lines, settings)]) for part, settings in chosen)
+
+
+def _names(key: str, full: str) -> bool:
+    return not key or f".{key.lower()}." in f".{full.lower()}."
+
+
+def _lines(setting: Setting) -> str:
+    """`key = default`, and below it the type, the range and the meaning."""
+    default = "needed" if setting.default is MISSING else f"= {shown(setting.default)}"
+    kind = ", ".join(filter(None, [setting.type, setting.range]))
+    below = textwrap.fill(f"{kind}: {setting.meaning}" if setting.meaning else kind, WIDTH, initial_indent=" " * 6,
+                          subsequent_indent=" " * 6)
+    return f"  {setting.key} {default}\n{below}"
+
+
+def shown(default: object) -> str:
+    """A default as one would write it, cut where it is long."""
+    text = {None: "none", True: "true", False: "false"}.get(default) if isinstance(default, (bool, type(None))) else None
+    return text or textwrap.shorten(repr(default), 60, placeholder=" ...")

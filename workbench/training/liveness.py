@@ -1,0 +1,69 @@
+"""Which settings of a configuration contradict each other, and which cannot act beside the others (law 11).
+
+A part whose settings depend on each other says so itself: `inert_settings()` of the environment family, of the
+collecting. What depends on several parts stands here.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from workbench.learn.algorithms.base import needs_critic
+from workbench.learn.algorithms.liveness import check_sizes, inert_settings, remarks, updates_of_a_step
+from workbench.types.errors import ConfigError
+from workbench.types.settings import Inert
+
+if TYPE_CHECKING:
+    from workbench.training.config import Config
+
+
+def refuse_contradictions(config: Config) -> None:
+    """Raises ConfigError for settings of which no training can be made."""
+    algorithm, train = config.algorithm, config.train
+    if train.group_size < getattr(algorithm, "min_group_size", 1):
+        raise ConfigError(f"{type(algorithm).__name__} compares attempts within a group and needs train.group_size >= "
+                          f"{algorithm.min_group_size}, got {train.group_size}")
+    check_sizes(algorithm, train.group_size)
+    if config.collect.temperature == 0:
+        raise ConfigError("collect.temperature = 0 makes all attempts at a task alike, so that nothing can be "
+                          "compared; training samples at a temperature above 0 (evaluation is greedy by itself)")
+    if algorithm.minibatches > train.tasks_per_step * train.group_size:
+        raise ConfigError(f"algorithm.minibatches = {algorithm.minibatches} cuts a step of {train.tasks_per_step} x "
+                          f"{train.group_size} trajectories into more parts than it has")
+
+
+def inert_settings_of(config: Config) -> Iterator[Inert]:
+    """What cannot act, by dotted key."""
+    algorithm, train = config.algorithm, config.train
+    yield Inert("engine.device", True, "the embedded engine samples where the policy lives; set policy.device")
+    yield Inert("learner.seed", updates_of_a_step(algorithm, train.tasks_per_step, train.group_size) == algorithm.epochs,
+                "nothing is shuffled where a pass is one update")
+    for mask in fields(algorithm.masks):
+        yield Inert(f"algorithm.masks.{mask.name}", config.collect.history == "fresh", "with collect.history = 'fresh' "
+                    "every reply stands in the prompt of the next segment, so that the response is the actions and "
+                    "nothing else")
+    for part in ("env", "collect"):
+        own = getattr(getattr(config, part), "inert_settings", list)()
+        yield from (Inert(f"{part}.{name}", dead, why) for name, dead, why in own)
+    for setting in fields(config.critic):
+        yield Inert(f"critic.{setting.name}", not needs_critic(algorithm), f"algorithm {config.kind_of('algorithm')!r} needs "
+                    "no critic")
+    yield Inert("critic.value_coef", config.critic.trunk == "own", "a critic with its own trunk has its own optimizer "
+                "(critic.lr); set critic.trunk='policy'")
+    for name, dead, why in inert_settings(algorithm, train.tasks_per_step, train.group_size):
+        yield Inert(f"algorithm.{name}", dead, why)
+
+
+def remarks_on(config: Config) -> list[str]:
+    """What should be known before a run begins although nothing is wrong."""
+    algorithm, collect = config.algorithm, config.collect
+    found = remarks(algorithm, config.train.tasks_per_step, config.train.group_size)
+    if (collect.temperature != 1 or collect.top_p != 1) and not algorithm.sampler_cap:
+        found.append(f"collect.temperature = {collect.temperature} and top_p = {collect.top_p}: attempts are sampled from "
+                     "a bent distribution, but the loss scores the policy's own; algorithm.sampler_cap (2, for one) "
+                     "weights for it")
+    if getattr(algorithm, "kl_coef", 0) and algorithm.kl_in == "loss" and algorithm.kl_estimator == "k1":
+        found.append("algorithm.kl_estimator = 'k1' in the loss pulls nowhere: its gradient is zero on average and only "
+                     "adds noise; take k2 or k3 there, or algorithm.kl_in = 'reward'")
+    return found
