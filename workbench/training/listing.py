@@ -29,19 +29,16 @@ class SettingsPart:
 
 
 def settings_parts() -> Iterator[SettingsPart]:
-    """Every part in the order of `Config`; one that comes in kinds once for each. Settings apart from parts come first.
-    """
+    """Every part in the order of `Config`; one that comes in kinds once for each."""
     hints = typing.get_type_hints(Config)
-    listed = {setting.key: setting for setting in settings_of(Config)}
-    yield SettingsPart("config", "", Config.__doc__ or "", tuple(
-        listed[part.name] for part in fields(Config) if part.name not in KINDS and part.name in listed))
+    alone = {setting.key: setting for setting in settings_of(Config)}
     for part in fields(Config):
-        if part.name in KINDS:
-            for kind, cls in KINDS[part.name].items():
+        kinds = KINDS.get(part.name, {"": hints[part.name]})
+        for kind, cls in kinds.items():
+            if is_dataclass(cls):
                 yield SettingsPart(part.name, kind, cls.__doc__ or "", tuple(settings_of(cls, part.name)))
-        elif is_dataclass(hints[part.name]):
-            cls = hints[part.name]
-            yield SettingsPart(part.name, "", cls.__doc__ or "", tuple(settings_of(cls, part.name)))
+            else:
+                yield SettingsPart(part.name, kind, "", (alone[part.name],))
 
 
 def settings_text(key: str = "") -> str:
