@@ -14,7 +14,7 @@ from torch import Tensor
 from workbench.auditing.forward import Sequences
 from workbench.engines.base import Engine
 from workbench.engines.recorder import Exchange, Journal
-from workbench.types import Sampling, Trajectory
+from workbench.types import Sampling, Segment, Span, Trajectory
 from workbench.types.errors import DataError
 
 WHOLE_NUMBERS = 1 << 24  # logits that are kept of whole distributions: 64 MB
@@ -47,70 +47,82 @@ class Claims:
     def __len__(self) -> int:
         return len(self.plain_M)
 
+    @property
+    def keys_M(self) -> list[tuple[int, int, int, int]]:
+        """(trajectory, segment, turn, place among the turn's sampled tokens) of each."""
+        seen: dict[tuple[int, int, int], int] = {}
+        keys = []
+        for key in zip(self.trajectory_M.tolist(), self.segment_M.tolist(), self.turn_M.tolist()):
+            keys.append((*key, seen.get(key, 0)))
+            seen[key] = keys[-1][-1] + 1
+        return keys
+
 
 def claims_of(trajectories: Sequence[Trajectory], most: int = 2048) -> Claims:
     """Everything that was sampled, segment after segment, at most about `most` tokens. Raises DataError for nothing."""
-    ids, sampled, turns, columns = [], [], [], {name: [] for name in (
-        "row", "place", "plain", "said", "temperature", "top_p", "trajectory", "segment", "turn", "version")}
+    segments: list[Segment] = []
+    found: list[dict[str, np.ndarray]] = []  # of each sampled span, every entry [its tokens]
     used: set[tuple[str, str]] = set()
     for n, trajectory in enumerate(trajectories):
         for s, segment in enumerate(trajectory.segments):
-            if len(columns["row"]) >= most:
+            if sum(len(span["place"]) for span in found) >= most:
                 break
-            ids.append(segment.token_ids.astype(np.int64))
-            sampled.append(segment.eligible)
-            turns.append(segment.turns)
             start = 0
             for span in segment.spans:
                 if span.logprobs is not None:
                     sampling = span.sampling or Sampling()
                     used.add((sampling.engine, sampling.dtype))
-                    unbent = not sampling.bends or sampling.temperature == 0
-                    plain = span.plain_logprobs if span.plain_logprobs is not None else (
-                        span.logprobs if unbent else np.full(len(span), np.nan))
-                    said = np.full(len(span), np.nan) if unbent else span.logprobs
-                    for name, values in (("plain", plain), ("said", said), ("place", start + np.arange(len(span)))):
-                        columns[name].extend(values.tolist())
-                    version = -1 if span.policy_version is None else span.policy_version
-                    for name, value in (("row", len(ids) - 1), ("temperature", sampling.temperature),
-                                        ("top_p", sampling.top_p), ("trajectory", n), ("segment", s),
-                                        ("turn", span.turn), ("version", version)):
-                        columns[name].extend([value] * len(span))
+                    numbers = {"row": len(segments), "trajectory": n, "segment": s, "turn": span.turn,
+                               "version": -1 if span.policy_version is None else span.policy_version,
+                               "temperature": float(sampling.temperature), "top_p": float(sampling.top_p)}
+                    found.append({name: np.full(len(span), number) for name, number in numbers.items()}
+                                 | _said(span, sampling) | {"place": start + np.arange(len(span))})
                 start += len(span)
-    if not columns["row"]:
+            segments.append(segment)
+    if not found:
         raise DataError("nothing was sampled in these trajectories, so engine and trainer have nothing to differ about")
-    whole = {name: np.array(values, np.float64 if name in ("plain", "said", "temperature", "top_p") else np.int64)
-             for name, values in columns.items()}
-    return Claims(
-        Sequences(tuple(ids), tuple(sampled), tuple(turns), whole["row"], whole["place"]),
-        whole["plain"], whole["said"], whole["temperature"], whole["top_p"], whole["trajectory"], whole["segment"],
-        whole["turn"], whole["version"], tuple(sorted({e for e, _ in used})), tuple(sorted({d for _, d in used if d})))
+    whole = {name: np.concatenate([span[name] for span in found]) for name in found[0]}
+    sequences = Sequences(tuple(segment.token_ids.astype(np.int64) for segment in segments),
+                          tuple(segment.eligible for segment in segments), tuple(segment.turns for segment in segments),
+                          whole.pop("row"), whole.pop("place"))
+    return Claims(sequences, engines=tuple(sorted({engine for engine, _ in used})),
+                  dtypes=tuple(sorted({dtype for _, dtype in used if dtype})),
+                  **{f"{name}_M": values for name, values in whole.items()})
+
+
+def _said(span: Span, sampling: Sampling) -> dict[str, np.ndarray]:
+    """A span's logprobs by the distribution that they are of: `plain`, the model's own softmax, or `said`, what was
+    sampled from where that is another."""
+    unknown = np.full(len(span), np.nan)
+    unbent = not sampling.bends or sampling.temperature == 0
+    plain = span.plain_logprobs if span.plain_logprobs is not None else span.logprobs if unbent else unknown
+    return {"plain": plain.astype(np.float64), "said": unknown if unbent else span.logprobs.astype(np.float64)}
 
 
 # ------------------------------------------------------------------------------------------------ whole distributions
 
 
 class LogitsRecorder:
-    """While open, an engine tells every distribution that it draws from; rows are kept as far as memory was set aside.
+    """While open, keeps every distribution that an engine draws from, as far as memory was set aside.
 
-        with LogitsRecorder(engine) as ear: ...
-        ear.rows      {(request id, place): logits [V]}
+        with LogitsRecorder(engine) as recorder: ...
+        recorder.rows      {(request id, place): logits [V]}
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = _inner(engine)
-        self.can_hear = hasattr(self.engine, "listener")
+        self.engine = engine.engine if isinstance(engine, Journal) else engine
+        self.can_record = hasattr(self.engine, "listener")
         self.rows: dict[tuple[int, int], Tensor] = {}
         self.bent = False
         self._left = WHOLE_NUMBERS
 
-    def __enter__(self) -> "LogitsRecorder":
-        if self.can_hear:
+    def __enter__(self) -> LogitsRecorder:
+        if self.can_record:
             self.engine.listener = self._record
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.can_hear:
+        if self.can_record:
             self.engine.listener = None
 
     def _record(self, request_ids: Sequence[int], places: Sequence[int], logits_RV: Tensor, bent: bool) -> None:
@@ -122,10 +134,6 @@ class LogitsRecorder:
             self.rows[request_id, place] = row_V.detach().to("cpu", torch.float32, copy=True)
 
 
-def _inner(engine: Engine) -> Engine:
-    return engine.engine if isinstance(engine, Journal) else engine
-
-
 @dataclass(frozen=True, eq=False)
 class RecordedLogits:
     """Logprobs over the whole vocabulary: row f is of looked-at token `index_F[f]`. `bent`: as they were drawn from."""
@@ -135,21 +143,15 @@ class RecordedLogits:
     bent: bool
 
 
-def heard(ear: LogitsRecorder, claims: Claims, trajectories: Sequence[Trajectory],
-          exchanges: Sequence[Exchange]) -> RecordedLogits | None:
-    """The rows of an ear, put to the tokens that they are of; None where there are none."""
+def recorded_logits(recorder: LogitsRecorder, claims: Claims, trajectories: Sequence[Trajectory],
+                    exchanges: Sequence[Exchange]) -> RecordedLogits | None:
+    """The rows of a recorder with the tokens that they are of; None where there are none."""
     by_turn = exchanges_by_turn(trajectories, exchanges)
-    index, rows = [], []
-    count_of_turn: dict[tuple[int, int, int], int] = {}
-    for m, key in enumerate(zip(claims.trajectory_M.tolist(), claims.segment_M.tolist(), claims.turn_M.tolist())):
-        place = count_of_turn.get(key, 0)
-        count_of_turn[key] = place + 1
-        exchange = by_turn.get(key)
-        row = None if exchange is None else ear.rows.get((exchange.request.id, place))
-        if row is not None:
-            index.append(m)
-            rows.append(row)
-    return RecordedLogits(np.array(index), torch.stack(rows).log_softmax(-1), ear.bent) if rows else None
+    rows = {m: recorder.rows.get((by_turn[n, s, turn].request.id, place))
+            for m, (n, s, turn, place) in enumerate(claims.keys_M) if (n, s, turn) in by_turn}
+    rows = {m: row for m, row in rows.items() if row is not None}
+    return RecordedLogits(np.array(list(rows)), torch.stack(list(rows.values())).log_softmax(-1),
+                          recorder.bent) if rows else None
 
 
 def exchanges_by_turn(trajectories: Sequence[Trajectory],
@@ -181,20 +183,17 @@ class OtherIds:
 def other_ids(claims: Claims, trajectories: Sequence[Trajectory], exchanges: Sequence[Exchange]) -> OtherIds | None:
     """Hold the trained ids against the journal's. None where they are the same, or no exchange is known."""
     by_turn = exchanges_by_turn(trajectories, exchanges)
-    ids, row_M, place_M, differ, words = [], [], [], 0, ""
+    ids: list[np.ndarray] = []
     row_of_turn: dict[tuple[int, int, int], int] = {}
-    seen: dict[tuple[int, int, int], int] = {}
+    row_M, place_M, differ, words = [], [], 0, ""
     sequences = claims.sequences
-    for m, key in enumerate(zip(claims.trajectory_M.tolist(), claims.segment_M.tolist(), claims.turn_M.tolist())):
-        if key not in by_turn:
+    for row, at, (*key, place) in zip(sequences.row_M.tolist(), sequences.place_M.tolist(), claims.keys_M):
+        if (key := tuple(key)) not in by_turn:
             return None
-        exchange, place = by_turn[key], seen.get(key, 0)
-        seen[key] = place + 1
-        prompt, answer = exchange.request.prompt_ids, exchange.completion.token_ids
+        prompt, answer = by_turn[key].request.prompt_ids, by_turn[key].completion.token_ids
         if key not in row_of_turn:
             row_of_turn[key] = len(ids)
             ids.append(np.concatenate([prompt, answer]).astype(np.int64))
-        row, at = int(sequences.row_M[m]), int(sequences.place_M[m])
         own = sequences.ids[row][: at + 1]
         theirs = ids[row_of_turn[key]][: len(prompt) + min(place, len(answer) - 1) + 1]
         row_M.append(row_of_turn[key])

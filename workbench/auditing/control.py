@@ -11,16 +11,16 @@ effect is known is planted (it must show, in full).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.auditing.causes import (DTYPE, SHARED, SYNC, UNEXPLAINED, Cause, Explained, Toggle, explain, limits_for,
-                                       part_toggles, sharper, weight_toggles)
+from workbench.auditing.causes import Cause, Explained, explain, hidden_weights, limits_for
 from workbench.auditing.claims import Claims, LogitsRecorder, RecordedLogits
 from workbench.auditing.forward import NOW, Forward, Hypothesis, Sequences, Weights
+from workbench.auditing.toggles import DTYPE, SHARED, SYNC, UNEXPLAINED, Toggle, part_toggles, weight_toggles
 from workbench.engines.base import Engine, Request
 from workbench.engines.gap import PlainForward
 from workbench.types.errors import DataError, EngineError, LearnerError
@@ -85,14 +85,14 @@ class Control:
 
 
 @dataclass(frozen=True, eq=False)
-class _Said:
+class _Round:
     """One round of the probe: `ids` sequences, their sampled tokens' logprobs [R], whole rows [R, V] or None."""
 
     ids: tuple[np.ndarray, ...]
     logp_R: np.ndarray
     rows_RV: Tensor | None
 
-    def moved(self, other: "_Said") -> tuple[int, float]:
+    def moved(self, other: _Round) -> tuple[int, float]:
         """(sampled tokens that differ, largest change of a logprob)"""
         changed = sum(int((a != b).sum()) for a, b in zip(self.ids, other.ids))
         if changed:
@@ -100,6 +100,48 @@ class _Said:
         if self.rows_RV is not None and other.rows_RV is not None:
             return 0, float((self.rows_RV - other.rows_RV).abs().nan_to_num(0.0).max())
         return 0, float(np.abs(self.logp_R - other.logp_R).max())
+
+
+class _ProbedEngine:
+    """An engine that is handed weights and probed. `first`: the round to compare with, right after the first sync."""
+
+    def __init__(self, engine: Engine, vocabulary: int, weights: Weights) -> None:
+        self.engine, self.vocabulary, self.version = engine, vocabulary, engine.policy_version
+        self.sync(weights)
+        self.first = self.probe()
+
+    def sync(self, weights: Weights) -> None:
+        self.version += 1
+        self.engine.sync(weights, self.version)
+
+    def moved(self) -> tuple[int, float]:
+        return self.probe().moved(self.first)
+
+    def probe(self) -> _Round:
+        """Sample: the same prompts under the same seeds every time, whatever was asked before."""
+        engine = self.engine
+        prompts = np.random.default_rng(5).integers(
+            0, self.vocabulary, (PROMPTS, min(PROMPT, engine.context_length - TOKENS)))
+        done = {}
+        with LogitsRecorder(engine) as recorder:
+            for number, prompt in enumerate(prompts):
+                engine.submit(Request(number, f"control#{number}", prompt, seed=number, max_new_tokens=TOKENS,
+                                      stop_ids=frozenset()))
+            for _ in range(100 * TOKENS):
+                done |= {completion.request_id: completion for completion in engine.poll()}
+                if len(done) == len(prompts):
+                    break
+        for number in range(len(prompts)):
+            engine.release(f"control#{number}")
+        bad = next((c.error for c in done.values() if c.error), "" if len(done) == len(prompts) else "it did not answer")
+        if bad:
+            raise EngineError(f"the probe of the control was not sampled: {bad}")
+        answers = [done[number] for number in range(len(prompts))]
+        rows = [recorder.rows.get((answer.request_id, place)) for answer in answers
+                for place in range(len(answer.token_ids))]
+        return _Round(tuple(np.concatenate([prompt, answer.token_ids]) for prompt, answer in zip(prompts, answers)),
+                      np.concatenate([answer.logprobs for answer in answers]),
+                      None if any(row is None for row in rows) else torch.stack(rows).log_softmax(-1))
 
 
 def zero_control(engine: Engine, model: torch.nn.Module, weights: Callable[[], Weights], *, times: int = 3,
@@ -110,81 +152,28 @@ def zero_control(engine: Engine, model: torch.nn.Module, weights: Callable[[], W
     `weights()`: the learner's, now. `zero_updates()`: make updates at learning rate 0, return how many and the weights
     after them. `live`: the learner's own tensors by name, one of which is changed for a moment. `model` is only read.
     """
-    allowed = ROUNDING[dtype]
-    vocabulary = int(model.get_input_embeddings().weight.shape[0])
-    version = engine.policy_version
-    causes: list[Cause] = []
-    result: dict[str, object] = {}
-
-    def sync(new: Weights) -> None:
-        nonlocal version
-        version += 1
-        engine.sync(new, version)
-
+    control, allowed = Control(times), ROUNDING[dtype]
     try:
         now = {name: tensor.detach().clone() for name, tensor in weights().items()}
-        sync(now)
-        first = _ask(engine, vocabulary)
-        result["whole"] = first.rows_RV is not None
+        probed = _ProbedEngine(engine, int(model.get_input_embeddings().weight.shape[0]), now)
+        control = replace(control, whole=probed.first.rows_RV is not None)
         if live:
-            result["untold_moved"] = untold = _untold(engine, vocabulary, live, first)
-            if untold > allowed:
-                causes.append(Cause(SHARED, "the engine has no copy of its own: it moved with the learner's weights, so "
-                                    "nothing that this control says of syncs counts", f"it moved by {untold:.2g} nats"))
-        moved = []
-        for _ in range(times):
-            sync(now)
-            moved.append(_ask(engine, vocabulary).moved(first))
-        result |= {"tokens_changed": sum(c for c, _ in moved), "still_moved": max(m for _, m in moved)}
-        if result["still_moved"] > allowed:
-            causes.append(Cause(SYNC, "the policy moves although nothing was learned: a sync of the same weights changes "
-                                "what is sampled", f"by {result['still_moved']:.2g} nats, allowed are {allowed:g}"))
-        made, after = None, None
+            control = _without_a_sync(control, probed, live, allowed)
+        control = _same_weights(control, probed, now, allowed)
         if zero_updates is not None:
-            try:
-                made, after = zero_updates()
-            except (DataError, LearnerError) as error:
-                result["skipped"] = str(error)
-        if made is not None:
-            same = all(torch.equal(tensor, after[name]) for name, tensor in now.items())
-            sync(after)
-            changed, zero = _ask(engine, vocabulary).moved(first)
-            result |= {"zero_updates": made, "zero_weights": same, "zero_moved": zero}
-            if not same or zero > allowed:
-                causes.append(Cause(SYNC, "updates at learning rate 0 moved the policy", f"weights "
-                                    f"{'are the same' if same else 'differ'}, the engine moved by {zero:.2g} nats"))
-        share, nats, named = _planted(engine, model, now, sync, vocabulary, first, dtype)
-        result |= {"planted_share": share, "planted_nats": nats}
-        causes += named
+            control = _zero_updates(control, probed, now, zero_updates, allowed)
+        share, nats, causes = _planted(probed, model, now, dtype)
+        return replace(control, planted_share=share, planted_nats=nats, causes=(*control.causes, *causes))
     except EngineError as error:  # an engine that checks itself says what is wrong before we do
-        causes.append(Cause(SYNC, f"the engine refused a sync: {error}", "it checks itself after every sync"))
-    return Control(times, causes=tuple(causes), **result)
+        cause = Cause(SYNC, f"the engine refused a sync: {error}", "it checks itself after every sync")
+        return replace(control, causes=(*control.causes, cause))
 
 
-def _ask(engine: Engine, vocabulary: int) -> _Said:
-    """Sample the probe: the same prompts under the same seeds every time, whatever was asked before."""
-    prompts = np.random.default_rng(5).integers(0, vocabulary, (PROMPTS, min(PROMPT, engine.context_length - TOKENS)))
-    done = {}
-    with LogitsRecorder(engine) as ear:
-        for number, prompt in enumerate(prompts):
-            engine.submit(Request(number, f"control#{number}", prompt, seed=number, max_new_tokens=TOKENS,
-                                  stop_ids=frozenset()))
-        for _ in range(100 * TOKENS):
-            done |= {completion.request_id: completion for completion in engine.poll()}
-            if len(done) == len(prompts):
-                break
-    for number in range(len(prompts)):
-        engine.release(f"control#{number}")
-    if bad := next((c.error for c in done.values() if c.error), None) or (None if len(done) == len(prompts) else
-                                                                          "it did not answer"):
-        raise EngineError(f"the probe of the control was not sampled: {bad}")
-    ids = tuple(np.concatenate([prompt, done[number].token_ids]) for number, prompt in enumerate(prompts))
-    keys = [(number, place) for number in range(len(prompts)) for place in range(len(done[number].token_ids))]
-    rows = torch.stack([ear.rows[key] for key in keys]).log_softmax(-1) if all(k in ear.rows for k in keys) else None
-    return _Said(ids, np.concatenate([done[number].logprobs for number in range(len(prompts))]), rows)
+def _with_cause(control: Control, is_one: bool, kind: str, words: str, evidence: str) -> Control:
+    return replace(control, causes=(*control.causes, Cause(kind, words, evidence))) if is_one else control
 
 
-def _untold(engine: Engine, vocabulary: int, live: Mapping[str, Tensor], first: _Said) -> float:
+def _without_a_sync(control: Control, probed: _ProbedEngine, live: Mapping[str, Tensor], allowed: float) -> Control:
     """How far the engine moves when every learner's tensor is changed in place and no sync is made; all are put back."""
     floats = [tensor for tensor in live.values() if tensor.is_floating_point()]
     kept = [tensor.clone() for tensor in floats]
@@ -192,22 +181,48 @@ def _untold(engine: Engine, vocabulary: int, live: Mapping[str, Tensor], first: 
         with torch.no_grad():
             for tensor in floats:
                 tensor.mul_(1.5)
-        return _ask(engine, vocabulary).moved(first)[1]
+        _, untold = probed.moved()
     finally:
         with torch.no_grad():
             for tensor, old in zip(floats, kept):
                 tensor.copy_(old)
+    return _with_cause(replace(control, untold_moved=untold), untold > allowed, SHARED,
+                       "the engine has no copy of its own: it moved with the learner's weights, so nothing that this "
+                       "control says of syncs counts", f"it moved by {untold:.2g} nats")
 
 
-def _planted(engine: Engine, model: torch.nn.Module, now: Weights, sync: Callable[[Weights], None], vocabulary: int,
-             first: _Said, dtype: str) -> tuple[float, float, list[Cause]]:
+def _same_weights(control: Control, probed: _ProbedEngine, now: Weights, allowed: float) -> Control:
+    rounds = []
+    for _ in range(control.syncs):
+        probed.sync(now)
+        rounds.append(probed.moved())
+    still = max(moved for _, moved in rounds)
+    control = replace(control, tokens_changed=sum(changed for changed, _ in rounds), still_moved=still)
+    return _with_cause(control, still > allowed, SYNC, "the policy moves although nothing was learned: a sync of the "
+                       "same weights changes what is sampled", f"by {still:.2g} nats, allowed are {allowed:g}")
+
+
+def _zero_updates(control: Control, probed: _ProbedEngine, now: Weights,
+                  zero_updates: Callable[[], tuple[int, Weights]], allowed: float) -> Control:
+    try:
+        made, after = zero_updates()
+    except (DataError, LearnerError) as error:
+        return replace(control, skipped=str(error))
+    same = all(torch.equal(tensor, after[name]) for name, tensor in now.items())
+    probed.sync(after)
+    _, zero = probed.moved()
+    control = replace(control, zero_updates=made, zero_weights=same, zero_moved=zero)
+    return _with_cause(control, not same or zero > allowed, SYNC, "updates at learning rate 0 moved the policy",
+                       f"weights {'are the same' if same else 'differ'}, the engine moved by {zero:.2g} nats")
+
+
+def _planted(probed: _ProbedEngine, model: torch.nn.Module, now: Weights, dtype: str) -> tuple[float, float, list[Cause]]:
     """Plant a change, and say how much of it arrived, how large it was, and what is wrong."""
     planted = plant(now, PlainForward(model).names.tied, PLANTED[dtype])
-    sync(planted)
-    after = _ask(engine, vocabulary)
-    claims, sequences = _claims(after), _sequences(after)
-    known = {NOW: planted, "before": now}
-    forward = Forward(model, known, sequences)
+    probed.sync(planted)
+    after = probed.probe()
+    claims = _claims(after)
+    forward = Forward(model, {NOW: planted, "before": now}, claims.sequences)
     words = {NOW: "", "before": "the weights of the sync before"}
     ones = np.ones(len(claims))
     old_M, new_M = (forward.claims(h, ones, ones) for h in (Hypothesis(weights="before"), Hypothesis()))
@@ -217,19 +232,19 @@ def _planted(engine: Engine, model: torch.nn.Module, now: Weights, sync: Callabl
     whole, parts = weight_toggles(words), part_toggles(forward, words, tied)
     declared = [Toggle(DTYPE, f"in {dtype}, as declared", {"dtype": dtype}, declared=True)] * (dtype != "float32")
     found: Explained = explain(forward, claims, limits_for((dtype,), False), [*declared, *whole], parts, fit=False)
-    named = [cause for cause in found.causes if cause.kind != UNEXPLAINED]
-    if not named and declared and after.rows_RV is not None:
-        heard = RecordedLogits(np.arange(len(claims)), after.rows_RV, True)
-        hidden = sharper(forward, claims, heard, found.now, [*whole, *parts])
-        named = [] if hidden is None else [hidden]
-    if not named and not FULL[0] < share < FULL[1]:
-        named = [Cause(SYNC, "a planted change did not arrive in full", f"{share:.0%} of it")]
-    sync(now)
-    changed, moved = _ask(engine, vocabulary).moved(first)
-    if changed and not named:
-        named = [Cause(SYNC, "the weights were handed back and the policy did not come back",
-                       f"{changed} sampled tokens are others")]
-    return share, float(np.abs(line).mean()), named
+    causes = [cause for cause in found.causes if cause.kind != UNEXPLAINED]
+    if not causes and declared and after.rows_RV is not None:
+        recorded = RecordedLogits(np.arange(len(claims)), after.rows_RV, True)
+        hidden = hidden_weights(forward, claims, recorded, found.now, [*whole, *parts])
+        causes = [] if hidden is None else [hidden]
+    if not causes and not FULL[0] < share < FULL[1]:
+        causes = [Cause(SYNC, "a planted change did not arrive in full", f"{share:.0%} of it")]
+    probed.sync(now)
+    changed, _ = probed.moved()
+    if changed and not causes:
+        causes = [Cause(SYNC, "the weights were handed back and the policy did not come back",
+                        f"{changed} sampled tokens are others")]
+    return share, float(np.abs(line).mean()), causes
 
 
 def plant(weights: Weights, tied: Sequence[Sequence[str]], size: float) -> dict[str, Tensor]:
@@ -247,20 +262,12 @@ def plant(weights: Weights, tied: Sequence[Sequence[str]], size: float) -> dict[
     return planted
 
 
-def _sequences(said: _Said) -> Sequences:
-    """The probe's sequences; every sampled token is looked at."""
-    row_M, place_M = [], []
-    for row, ids in enumerate(said.ids):
-        row_M += [row] * TOKENS
-        place_M += range(len(ids) - TOKENS, len(ids))
-    sampled = tuple(np.arange(len(ids)) >= len(ids) - TOKENS for ids in said.ids)
-    return Sequences(tuple(ids.astype(np.int64) for ids in said.ids), sampled,
-                     tuple(np.zeros(len(ids), np.int64) for ids in said.ids), np.array(row_M), np.array(place_M))
-
-
-def _claims(said: _Said) -> Claims:
-    count = len(said.logp_R)
-    nothing, zeros = np.full(count, np.nan), np.zeros(count, np.int64)
-    sequences = _sequences(said)
-    return Claims(sequences, said.logp_R.astype(np.float64), nothing, np.ones(count), np.ones(count),
-                  sequences.row_M, zeros, zeros, zeros, (), ())
+def _claims(probe: _Round) -> Claims:
+    """Every sampled token of the probe."""
+    ids = tuple(each.astype(np.int64) for each in probe.ids)
+    sampled = tuple(np.arange(len(each)) >= len(each) - TOKENS for each in ids)
+    row_M = np.repeat(np.arange(len(ids)), TOKENS)
+    place_M = np.concatenate([np.flatnonzero(each) for each in sampled])
+    sequences = Sequences(ids, sampled, tuple(np.zeros(len(each), np.int64) for each in ids), row_M, place_M)
+    unknown, ones, zeros = np.full(len(row_M), np.nan), np.ones(len(row_M)), np.zeros(len(row_M), np.int64)
+    return Claims(sequences, probe.logp_R.astype(np.float64), unknown, ones, ones, row_M, zeros, zeros, zeros, (), ())

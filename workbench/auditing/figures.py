@@ -4,7 +4,6 @@ Axis letters: M tokens · F tokens with a whole distribution · V vocabulary.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor
 
 TOP = 5
 BINS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.01, 1.05, 1.1, 1.25, 2.0, float("inf"))  # of ratios: [from, to)
+BIN_NAMES = tuple(f"{low:g}–{high:g}" if high != float("inf") else f"over {low:g}" for low, high in zip(BINS, BINS[1:]))
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,3 @@ class Whole:
         return cls(float(kl_F.mean()), float(kl_F.max()), float(tv_F.mean()), float(tv_F.max()),
                    float((ours[:, 0] != theirs[:, 0]).double().mean()), float((top - shared_F).double().mean()),
                    len(p), p.shape[-1])
-
-
-def bin_names() -> Sequence[str]:
-    """How the bins of a histogram are called."""
-    return tuple(f"{low:g}–{high:g}" if high != float("inf") else f"over {low:g}" for low, high in zip(BINS, BINS[1:]))

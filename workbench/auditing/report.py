@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench.auditing.causes import (IDS, STALE, TRAINER, UNEXPLAINED, Cause, Explained, Toggle, WaterfallStep,
-                                       difference,
-                                       explain, further_toggles, is_adapter, limits_for, part_toggles, setting_toggles,
-                                       sharper, weight_toggles)
-from workbench.auditing.claims import Claims, LogitsRecorder, RecordedLogits, claims_of, heard, other_ids
+from workbench.auditing.causes import (
+    Cause, Explained, WaterfallStep, difference, explain, hidden_weights, limits_for,
+)
+from workbench.auditing.claims import Claims, LogitsRecorder, RecordedLogits, claims_of, other_ids, recorded_logits
 from workbench.auditing.control import Control
-from workbench.auditing.figures import Ratios, Whole, bin_names
+from workbench.auditing.figures import BIN_NAMES, Ratios, Whole
 from workbench.auditing.forward import NOW, Forward, Hypothesis, Weights, bent
+from workbench.auditing.toggles import (
+    IDS, STALE, TRAINER, UNEXPLAINED, Toggle, further_toggles, is_adapter, part_toggles, setting_toggles, weight_toggles,
+)
 from workbench.engines.gap import Gap
 from workbench.engines.recorder import Exchange
 from workbench.types import Trajectory
@@ -26,7 +28,6 @@ from workbench.types import Trajectory
 ALARM_KL = 0.015       # nats: the bar that prime-rl sets for a new model, over 20 steps
 ALARM_MULT = 1.05      # mean exp|difference|: above it NeMo-RL speaks of a bug
 ROUGH = 1e-3           # an alarm above this is one of half precision: older weights may hide under it
-BIN_NAMES = bin_names()
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,11 +138,11 @@ class Trainer:
 
 
 def measure(trajectories: Sequence[Trajectory], trainer: Trainer, *, exchanges: Sequence[Exchange] = (),
-            ear: LogitsRecorder | None = None, temperature: float | None = None, top_p: float | None = None,
+            recorder: LogitsRecorder | None = None, temperature: float | None = None, top_p: float | None = None,
             claims: Claims | None = None, about: str = "", token_texts: Any = None) -> MismatchReport:
     """Hold what an engine said while it sampled `trajectories` against the trainer.
 
-    `exchanges`: the journal of that rollout; `ear`: what was heard of whole distributions; `temperature`, `top_p`: what
+    `exchanges`: the journal of that rollout; `recorder`: of whole distributions; `temperature`, `top_p`: what
     was asked for. Raises DataError where nothing was sampled.
     """
     claims = claims_of(trajectories) if claims is None else claims
@@ -153,21 +154,20 @@ def measure(trajectories: Sequence[Trajectory], trainer: Trainer, *, exchanges: 
     own, gap_M, trainer_causes, steps = _against_trainer(trainer, claims, plain, limits)
     explained = _explain(forward, claims, trainer, limits, temperature, top_p, others)
     causes = [*trainer_causes, *explained.causes]
-    missing, found = _listened(claims, trajectories, exchanges, ear)
+    missing, found = _recorded(claims, trajectories, exchanges, recorder)
     if not causes and found is not None and limits[0] > ROUGH:
-        hidden = sharper(forward, claims, found, explained.now, _older(forward, trainer))
+        hidden = hidden_weights(forward, claims, found, explained.now, sum(_older(forward, trainer), []))
         causes += [] if hidden is None else [hidden]
     if others is not None and IDS not in (cause.kind for cause in causes):
         causes.insert(0, Cause(IDS, f"other ids are trained than were sampled: {others.words}",
                                f"{others.count} sampled tokens or what stands before them"))
         causes = [cause for cause in causes if cause.kind != UNEXPLAINED]
-    causes += _told_version(claims, trainer) if not causes else []
+    causes += _older_version(claims, trainer) if not causes else []
     whole = None if found is None else _whole(forward, claims, found)
-    shown = gap_M[~np.isnan(gap_M)]
     sequences = claims.sequences
     return MismatchReport(
-        about, Gap.between(shown, np.zeros_like(shown)), limits, alarm_words(limits, claims, trainer.bf16),
-        Ratios.between(np.where(np.isnan(gap_M), np.nan, gap_M), np.zeros_like(gap_M)), whole, missing, own,
+        about, _gap(gap_M), limits, alarm_words(limits, claims, trainer.bf16),
+        Ratios.between(gap_M, np.zeros_like(gap_M)), whole, missing, own,
         (*steps, *explained.steps), tuple(causes), _gap(explained.left_M), explained.tried,
         {name: words for name, words in trainer.words.items() if name != NOW},
         PerToken(gap_M, sequences.token_M, claims.trajectory_M, claims.segment_M, claims.turn_M, sequences.place_M),
@@ -206,23 +206,21 @@ def _against_trainer(trainer: Trainer, claims: Claims, plain: np.ndarray, limits
 
 def _explain(forward: Forward, claims: Claims, trainer: Trainer, limits: tuple[float, float],
              temperature: float | None, top_p: float | None, others: Any) -> Explained:
-    toggles = setting_toggles(claims, temperature, top_p, engine_dtypes=claims.dtypes, bf16=trainer.bf16,
-                              journal=others is not None, other_ids="" if others is None else others.words)
-    older = _older(forward, trainer)
-    whole = [toggle for toggle in older if "part" not in toggle.change]
-    return explain(forward, claims, limits, [*toggles, *whole],
-                   [*(toggle for toggle in older if "part" in toggle.change), *further_toggles(claims.dtypes)])
+    settings = setting_toggles(claims, temperature, top_p, bf16=trainer.bf16,
+                               other_ids=None if others is None else others.words)
+    whole, parts = _older(forward, trainer)
+    return explain(forward, claims, limits, [*settings, *whole], [*parts, *further_toggles(claims.dtypes)])
 
 
-def _older(forward: Forward, trainer: Trainer) -> list[Toggle]:
-    """Older weights as a whole, and part by part."""
+def _older(forward: Forward, trainer: Trainer) -> tuple[list[Toggle], list[Toggle]]:
+    """(older weights as a whole, part by part)"""
     now = trainer.known[NOW]
     adapters = [name for name, weights in trainer.known.items() if name != NOW and is_adapter(now, weights)]
     tied = any(len(names) > 1 for names in forward.plain.names.tied)
-    return weight_toggles(trainer.words, adapters) + part_toggles(forward, trainer.words, tied)
+    return weight_toggles(trainer.words, adapters), part_toggles(forward, trainer.words, tied)
 
 
-def _told_version(claims: Claims, trainer: Trainer) -> list[Cause]:
+def _older_version(claims: Claims, trainer: Trainer) -> list[Cause]:
     """An engine that says itself that it holds older weights."""
     told = np.unique(claims.version_M[claims.version_M >= 0])
     if trainer.version is None or not len(told) or (told == trainer.version).all():
@@ -232,14 +230,14 @@ def _told_version(claims: Claims, trainer: Trainer) -> list[Cause]:
                   "the engine says so itself; the weights may be too alike to tell")]
 
 
-def _listened(claims: Claims, trajectories: Sequence[Trajectory], exchanges: Sequence[Exchange],
-              ear: LogitsRecorder | None) -> tuple[str, RecordedLogits | None]:
+def _recorded(claims: Claims, trajectories: Sequence[Trajectory], exchanges: Sequence[Exchange],
+              recorder: LogitsRecorder | None) -> tuple[str, RecordedLogits | None]:
     """(why there are no whole distributions, the ones there are)"""
-    if ear is None or not exchanges:
+    if recorder is None or not exchanges:
         return "these trajectories were stored with the sampled tokens' logprobs only; audit a session or a run", None
-    if not ear.can_hear:
-        return f"the engine {type(ear.engine).__name__} does not tell whole distributions (it has no `listener`)", None
-    found = heard(ear, claims, trajectories, exchanges)
+    if not recorder.can_record:
+        return f"the engine {type(recorder.engine).__name__} does not tell whole distributions (it has no `listener`)", None
+    found = recorded_logits(recorder, claims, trajectories, exchanges)
     return ("the engine told no distribution" if found is None else ""), found
 
 

@@ -65,14 +65,14 @@ def audit_opened(session: Session, run: Run | None, *, tasks: int = TASKS, attem
 def _audit(session: Session, run: Run | None, own: bool, *, tasks: int, attempts: int, control: bool = True,
            syncs: int = SYNCS, groups: Sequence[Group] | None = None,
            known: Mapping[str, Weights] = {}) -> MismatchReport:
-    exchanges, ear = (), None
+    exchanges, recorder = (), None
     if groups is None:
-        groups, exchanges, ear = _sample(session, tasks, attempts)
+        groups, exchanges, recorder = _sample(session, tasks, attempts)
     trajectories = trajectories_of(groups)
     claims = claims_of(trajectories)
     trainer = _trainer(session, run, groups, claims, known)
     collecting = session.config.collect
-    report = measure(trajectories, trainer, exchanges=exchanges, ear=ear, temperature=collecting.temperature,
+    report = measure(trajectories, trainer, exchanges=exchanges, recorder=recorder, temperature=collecting.temperature,
                      top_p=collecting.top_p, claims=claims, about=_about(session, run),
                      token_texts=session.chat.token_texts)
     if not control:
@@ -149,13 +149,13 @@ def _about(session: Session, run: Run | None) -> str:
 
 
 def _sample(session: Session, tasks: int, attempts: int) -> tuple[list[Group], tuple[Exchange, ...], LogitsRecorder]:
-    """A few attempts at training tasks, and what was heard of the engine while they were sampled."""
+    """A few attempts at training tasks, and what was recorded of the engine while they were sampled."""
     journal = Journal(session.engine)
-    with LogitsRecorder(journal) as ear:
+    with LogitsRecorder(journal) as recorder:
         groups = collect(session.train_tasks(0, tasks), family=session.family, engine=journal, chat=session.chat,
                          config=session.config.collect, group_size=attempts, runner=session.runner,
                          address=(session.config.seed, "audit", session.learner.version))
-    return groups, journal.exchanges, ear
+    return groups, journal.exchanges, recorder
 
 
 def _trainer(session: Session, run: Run | None, groups: Sequence[Group], claims: Claims,
