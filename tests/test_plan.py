@@ -153,7 +153,7 @@ def test_a_large_model_is_planned_from_its_config_alone_and_labelled(qwen):
 
 def test_too_little_memory_is_said_with_what_dominates_and_what_to_do(qwen):
     report = replace(qwen, limits={"host": 16 * 10**9, "device": None})
-    assert not report.ok and report.exit_code == 1
+    assert not report.ok
     assert "16.00 GB there are: TOO LITTLE" in report.text and "Largest: copies to save" in report.text
     assert "take a smaller model" in report.text
     crowded = planned(limits={"host": 10**6, "device": None})

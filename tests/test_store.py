@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from store_values import credit_of, groups, ordinary_step
 
 from workbench.run import columns, store, writer
-from workbench.run.store import create_run, first_difference, groups_equal, open_run, reopen_run, tables_equal
+from workbench.run.equality import first_difference, groups_equal
+from workbench.run.store import create_run, open_run, reopen_run
 from workbench.types import CreditTable, Group, Segment, Source, Span
 from workbench.types.errors import StoreError
 
@@ -150,7 +151,7 @@ def test_credit_tables_come_back_bit_for_bit(length, data):
     before = CreditTable(7, 1, table)
     after, skipped = columns.decode_credit(bytes(columns.encode_credit(before, skipped="why")), Path("x"))
     assert skipped == "why" and (after.step, after.update) == (7, 1)
-    assert list(after.columns) == list(table) and tables_equal(after, before)
+    assert list(after.columns) == list(table) and first_difference(after, before) is None
     assert "value" in table or "value" not in after.columns
 
 
@@ -172,7 +173,7 @@ def test_a_run_comes_back(tmp_path):
     for step in run.steps():
         assert groups_equal(run.groups(step), ordinary_step(step))
         assert run.updates(step) == [0] and run.skipped(step) == {}
-        assert tables_equal(run.credit(step), credit_of(ordinary_step(step), step))
+        assert first_difference(run.credit(step), credit_of(ordinary_step(step), step)) is None
     metrics = run.metrics()
     assert list(metrics.index) == [1, 2] and metrics.loc[2, "loss"] == 0.2 and list(metrics.columns) == ["loss", "success"]
     assert list(run.clock().columns) == ["at", "step_s"] and list(run.clock().index) == [1, 2]
@@ -211,7 +212,7 @@ def test_a_skipped_update_keeps_its_batch_and_says_why(tmp_path):
         run.commit_step(1, {})
     run = open_run(tmp_path / "run")
     assert run.skipped(1) == {0: "loss is NaN at token 7"} and run.updates(1) == [0, 1]
-    assert groups_equal(run.groups(1), collected) and tables_equal(run.credit(1, 0), credit_of(collected, 1, 0))
+    assert groups_equal(run.groups(1), collected) and first_difference(run.credit(1, 0), credit_of(collected, 1, 0)) is None
     assert run.events() == [{"kind": "skipped_update", "step": 1, "update": 0, "reason": "loss is NaN at token 7"}]
 
 
@@ -435,7 +436,7 @@ def steps_must_be_whole(path: Path) -> list[int]:
         assert groups_equal(run.groups(step), ordinary_step(step))
         assert run.updates(step) == [0, 1]
         for update in (0, 1):
-            assert tables_equal(run.credit(step, update), credit_of(ordinary_step(step), step, update))
+            assert first_difference(run.credit(step, update), credit_of(ordinary_step(step), step, update)) is None
     return run.steps()
 
 

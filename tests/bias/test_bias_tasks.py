@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,9 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.bias.closed_forms import (
+    bandit_gradient,
+    gradient_by_autograd,
+    lengths_gradient,
+    stop_continue_gradient,
+    three_turns_gradient,
+)
 from workbench.bias.attempts import (
     batch_of,
-    gradient_by_autograd,
     state_values,
     templates,
     trajectory,
@@ -27,30 +34,40 @@ from workbench.types.errors import DataError
 chances = st.floats(0.03, 0.97)
 
 
-def agree(task, gamma):
+CLOSED_FORMS = {"stop_continue": stop_continue_gradient, "bandit-0.1": partial(bandit_gradient, safe_payout=0.1),
+                "bandit-0.15": partial(bandit_gradient, safe_payout=0.15), "three_turns": three_turns_gradient,
+                "lengths": lengths_gradient}
+
+
+def agree(task, gamma, closed_form):
     source = templates(task)
     enumerated, derived = true_gradient(source, gamma), gradient_by_autograd(source, gamma)
     assert torch.allclose(enumerated, derived, rtol=1e-10, atol=1e-13)
-    assert torch.allclose(torch.tensor(task.closed_form(gamma), dtype=torch.float64), derived, rtol=1e-10, atol=1e-13)
+    assert torch.allclose(torch.tensor(closed_form, dtype=torch.float64), derived, rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9, 0.3])
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_closed_form_enumeration_and_autograd_are_one_gradient(task, gamma):
-    agree(task, gamma)
+    agree(task, gamma, CLOSED_FORMS[task.name](gamma))
 
 
 @given(chances, chances, st.floats(0, 1))
 def test_so_they_are_at_any_policy(p, q, gamma):
-    for task in (stop_continue(p), bandit(0.1, p, q), lengths(p, q, gamma), three_turns(p, q)):
-        agree(task, gamma)
+    agree(stop_continue(p), gamma, stop_continue_gradient(gamma, p))
+    agree(bandit(0.1, p, q), gamma, bandit_gradient(gamma, 0.1, p, q))
+    agree(lengths(p, q, gamma), gamma, lengths_gradient(gamma, p, q, gamma))
+    agree(three_turns(p, q), gamma, three_turns_gradient(gamma, p, q))
 
 
 def test_the_numbers_of_the_known_tasks():
-    assert TASKS["stop_continue"].closed_form(1.0)[0] == pytest.approx(0.2444583, abs=1e-7)  # a logit of 0.3
-    assert TASKS["bandit-0.1"].closed_form(1.0) == pytest.approx((0.3 * 0.7 * 0.15,))
-    assert TASKS["bandit-0.15"].closed_form(1.0) == pytest.approx((0.3 * 0.7 * 0.1,))
-    assert three_turns().closed_form(1.0)[0] > 0 > three_turns().closed_form(0.2)[0]  # climbing pays only later
+    found = {(name, gamma): true_gradient(templates(TASKS[name]), gamma).tolist()
+             for name, gamma in (("stop_continue", 1.0), ("bandit-0.1", 1.0), ("bandit-0.15", 1.0), ("three_turns", 1.0),
+                                 ("three_turns", 0.2))}
+    assert found["stop_continue", 1.0] == pytest.approx([0.2444583], abs=1e-7)  # a logit of 0.3
+    assert found["bandit-0.1", 1.0] == pytest.approx([0.3 * 0.7 * 0.15])
+    assert found["bandit-0.15", 1.0] == pytest.approx([0.3 * 0.7 * 0.1])
+    assert found["three_turns", 1.0][0] > 0 > found["three_turns", 0.2][0]  # climbing pays only later
 
 
 def test_an_outcome_that_is_missing_is_noticed():

@@ -21,7 +21,8 @@ from workbench.learn.algorithms import GRPO
 from workbench.notebook.train import resume_here, train_here
 from workbench.run import store, writer
 from workbench.run.diff import compare_runs
-from workbench.run.store import create_run, groups_equal, open_run, reopen_run
+from workbench.run.equality import groups_equal
+from workbench.run.store import create_run, open_run, reopen_run
 from workbench.training import checkpoint
 from workbench.training import loop, resume, step as step_cell, train
 from workbench.training.config import load_config, to_dict

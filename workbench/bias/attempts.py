@@ -164,15 +164,6 @@ def true_gradient(source: Templates, gamma: float) -> Tensor:
     return (torch.from_numpy(source.probability_O) * worth_O) @ score_OD
 
 
-def gradient_by_autograd(source: Templates, gamma: float) -> Tensor:
-    """dJ / dlogits [D] once more, by differentiating J itself: nothing in it knows the score function."""
-    logits_D = source.policy.logits_D.clone().requires_grad_()
-    logp_V = source.policy.logp_V(logits_D)
-    expected = sum(o.chance * logp_V[source.policy.token_ids(o)].sum().exp() * o.worth(gamma)
-                   for o in source.task.outcomes)
-    return torch.autograd.grad(expected, logits_D)[0]
-
-
 def state_values(source: Templates) -> Tensor:
     """What a perfect critic says before every token of the templates [T], float64: the expected sum of the rewards from
     this turn on, given all that was drawn and paid before; 0 where no token is drawn."""

@@ -1,4 +1,4 @@
-"""Tasks so small that every attempt can be written down, and the policy gradient is a formula.
+"""Tasks so small that every attempt can be written down, and the policy gradient is a sum over all of them.
 
 A policy is a table: in each node of a tree of decisions one token is drawn from a softmax over a few choices. The logit
 of a node's first choice is held at zero, so the parameters (the logits of the other choices, node after node) say each
@@ -14,14 +14,11 @@ Axis letters: K turns · D parameters.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from math import log
 
 from workbench.types.errors import DataError
-
-Gradient = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -63,16 +60,13 @@ class TaskOutcome:
 class ExactTask:
     """A task, its policy, and all there is to know about them.
 
-    `closed_form(gamma)` is the gradient of J = E[sum_k gamma^k r_k] by the free logits [D], worked out by hand; the
-    enumeration of `outcomes` must give the same. `fresh`: every turn stands in a segment of its own, as where a history
-    is rewritten; else an attempt is one segment.
+    `fresh`: every turn stands in a segment of its own, as where a history is rewritten; else an attempt is one segment.
     """
 
     name: str
     label: str
     nodes: tuple[Node, ...]
     outcomes: tuple[TaskOutcome, ...]
-    closed_form: Callable[[float], Gradient]
     fresh: bool = False
 
     def node(self, name: str) -> Node:
@@ -101,8 +95,7 @@ def stop_continue(continues: float = 0.574442516811659) -> ExactTask:
     stop = TaskOutcome((TaskTurn((("first", "stop"),), 0.0, "first"),))
     both = TaskOutcome((TaskTurn((("first", "continue"),), 0.0, "first"),
                         TaskTurn((("second", "answer"),), 1.0, "second")))
-    return ExactTask("stop_continue", "stop or continue", nodes, (stop, both),
-                     lambda gamma: (gamma * continues * (1 - continues),))
+    return ExactTask("stop_continue", "stop or continue", nodes, (stop, both))
 
 
 def bandit(safe_payout: float, risky: float = 0.3, risky_chance: float = 0.25) -> ExactTask:
@@ -117,8 +110,7 @@ def bandit(safe_payout: float, risky: float = 0.3, risky_chance: float = 0.25) -
         return TaskOutcome((TaskTurn((("arm", arm),), payout, "arms"),), chance)
 
     outcomes = (pull("safe", safe_payout), pull("risky", 1.0, risky_chance), pull("risky", 0.0, 1 - risky_chance))
-    return ExactTask(f"bandit-{safe_payout:g}", f"bandit, safe arm {safe_payout:g}", (node,), outcomes,
-                     lambda gamma: (risky * (1 - risky) * (risky_chance - safe_payout),))
+    return ExactTask(f"bandit-{safe_payout:g}", f"bandit, safe arm {safe_payout:g}", (node,), outcomes)
 
 
 def lengths(goes_long: float = 0.4, careful: float = 0.6, short_payout: float = 0.4) -> ExactTask:
@@ -135,9 +127,7 @@ def lengths(goes_long: float = 0.4, careful: float = 0.6, short_payout: float = 
         return TaskOutcome((TaskTurn(tokens, payout, "question"),))
 
     short = TaskOutcome((TaskTurn((("start", "short"),), short_payout, "question"),))
-    return ExactTask(
-        "lengths", "short or long", nodes, (short, answer("careful", 1.0), answer("careless", 0.0)),
-        lambda gamma: (goes_long * (1 - goes_long) * (careful - short_payout), careful * (1 - careful) * goes_long))
+    return ExactTask("lengths", "short or long", nodes, (short, answer("careful", 1.0), answer("careless", 0.0)))
 
 
 # of three_turns: what a turn pays
@@ -163,26 +153,7 @@ def three_turns(climbs_low: float = 0.35, climbs_high: float = 0.2) -> ExactTask
         return TaskOutcome(tuple(steps))
 
     return ExactTask("three_turns", "three turns", nodes, tuple(map(outcome, product((False, True), repeat=3))),
-                     lambda gamma: _three_turns_gradient(climbs_low, climbs_high, gamma), fresh=True)
-
-
-def _three_turns_gradient(p: float, q: float, g: float) -> Gradient:
-    """Bellman's recursion and its derivatives, from the last turn back; L and H: what is still to come, low and high.
-
-        L = (1-p) (rest_low + g L') + p (climb + g H')       H = (1-q) (rest_high + g L') + q (climb + g H')
-    """
-    low = high = low_p = high_p = low_q = high_q = 0.0  # after the last turn: values, and derivatives by p and by q
-    for _ in range(3):
-        resting_low, resting_high, climbing = REST_LOW + g * low, REST_HIGH + g * low, CLIMB + g * high
-        low, high, low_p, high_p, low_q, high_q = (
-            (1 - p) * resting_low + p * climbing,
-            (1 - q) * resting_high + q * climbing,
-            climbing - resting_low + g * ((1 - p) * low_p + p * high_p),
-            g * ((1 - q) * low_p + q * high_p),
-            g * ((1 - p) * low_q + p * high_q),
-            climbing - resting_high + g * ((1 - q) * low_q + q * high_q),
-        )
-    return (p * (1 - p) * low_p, q * (1 - q) * low_q)
+                     fresh=True)
 
 
 SAFE_PAYOUTS = (0.1, 0.15)  # of RAGEN's code and of its paper

@@ -58,10 +58,6 @@ class MemoryPlan:
                    for place, (_, need) in self.totals.items())
 
     @property
-    def exit_code(self) -> int:
-        return 0 if self.ok else 1
-
-    @property
     def verdicts(self) -> tuple[str, ...]:
         lines = []
         for place, (moment, need) in self.totals.items():

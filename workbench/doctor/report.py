@@ -29,11 +29,6 @@ class Report:
         return not any(finding.state == "broken" for finding in self.findings)
 
     @property
-    def exit_code(self) -> int:
-        """0: ready (parts may be absent, warnings may stand) · 1: something is broken or unsafe."""
-        return 0 if self.ok else 1
-
-    @property
     def text(self) -> str:
         lines, area = [], None
         for finding in self.findings:

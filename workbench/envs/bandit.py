@@ -112,12 +112,6 @@ class Bandit:
         """The risky arm: it knows the names' roles, which no prompt tells."""
         return format_action([env.risky], think=self.think)
 
-    def solver_value(self, task: Task) -> float:
-        return 1.0
-
-    def random_value(self, task: Task) -> float:
-        return 0.5
-
     # -------------------------------------------------------------------------------------------- words
 
     @property

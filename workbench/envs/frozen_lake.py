@@ -125,21 +125,6 @@ class FrozenLake:
         """What the solver may be called: "optimal" where provably nobody does better, else "best known"."""
         return "optimal" if not self.slip or self.max_turns >= self.max_moves else "best known"
 
-    def solver_value(self, task: Task) -> float:
-        """Exact probability that the solver reaches the goal."""
-        return lake_solver.solve(tuple(task.payload["grid"]), self._horizon, self.slip).value
-
-    def random_value(self, task: Task) -> float:
-        """Exact probability that the random policy (one move per answer) reaches the goal."""
-        horizon = min(self.max_moves, self.max_turns)
-        return lake_solver.random_value(tuple(task.payload["grid"]), horizon, self.slip)
-
-    @property
-    def _horizon(self) -> int:
-        """Moves that the solver can make in the whole attempt, given both limits."""
-        per_answer = 1 if self.slip else self.max_moves_per_action
-        return min(self.max_moves, self.max_turns * per_answer)
-
     # -------------------------------------------------------------------------------------------- words
 
     @property

@@ -74,7 +74,7 @@ def distance(rows: tuple[str, ...]) -> int | None:
     return None
 
 
-def _transitions(rows: tuple[str, ...], slip: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def transitions(rows: tuple[str, ...], slip: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(probability [M, C, C] of the next cell, goal [C] 1.0 on the goal, over [C] True in holes and on the goal)."""
     size = len(rows)
     cells = "".join(rows)
@@ -96,7 +96,7 @@ def solve(rows: tuple[str, ...], horizon: int, slip: float) -> Solution:
     Among equally likely moves (within 1e-9) the one that keeps most moves in hand on arrival, so that a solver walks
     straight instead of idling: with no slip its path is a shortest one.
     """
-    step_MCC, goal_C, over_C = _transitions(rows, slip)
+    step_MCC, goal_C, over_C = transitions(rows, slip)
     success_HC = np.zeros((horizon + 1, len(goal_C)))
     best_HC = np.zeros((horizon + 1, len(goal_C)), dtype=int)
     success_HC[0] = goal_C
@@ -125,14 +125,3 @@ def plan(rows: tuple[str, ...], position: tuple[int, int], horizon: int, slip: f
         if rows[position[0]][position[1]] in "GO":
             break
     return tuple(moves)
-
-
-def random_value(rows: tuple[str, ...], horizon: int, slip: float) -> float:
-    """Exact probability that uniformly random moves reach the goal within `horizon` moves. (Slips change nothing
-    here: a uniform move that slips is still uniform.)"""
-    step_MCC, goal_C, over_C = _transitions(rows, slip)
-    step_CC = step_MCC.mean(axis=0)
-    value_C = goal_C
-    for _ in range(horizon):
-        value_C = np.where(over_C, goal_C, step_CC @ value_C)
-    return float(value_C["".join(rows).index("P")])

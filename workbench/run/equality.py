@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.types import CreditTable, Group
+from workbench.types import Group
 
 
 def first_difference(a: Any, b: Any, where: str = "groups") -> str | None:
@@ -73,8 +73,3 @@ def _same_scalar(a: Any, b: Any) -> bool:
 def groups_equal(a: Sequence[Group], b: Sequence[Group]) -> bool:
     """True where two lists of groups hold exactly the same; `first_difference` says where they do not."""
     return first_difference(list(a), list(b)) is None
-
-
-def tables_equal(a: CreditTable, b: CreditTable) -> bool:
-    """True where two credit tables have the same columns, bit for bit."""
-    return first_difference(a, b) is None

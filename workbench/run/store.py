@@ -36,7 +36,6 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
 from workbench.run import columns, writer
-from workbench.run.equality import first_difference, groups_equal, tables_equal  # noqa: F401  (part of this surface)
 from workbench.types import CreditTable, Group
 from workbench.types import canonical_json
 from workbench.types.canonical_json import Seal

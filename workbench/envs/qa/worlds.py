@@ -60,10 +60,6 @@ class Shape:
     relations: Mapping[str, Relation]
     chains: Mapping[str, Chain]
 
-    @property
-    def num_documents(self) -> int:
-        return sum(self.counts[relation.subject] for relation in self.relations.values())
-
 
 _SHARED = {
     "sits": Relation("firm", "city", "{} sits in {}."),
