@@ -206,7 +206,7 @@ def test_an_estimator_of_yours_is_held_to_what_holds_for_all():
     groups = draw(9, fresh=True, unscored=1)
     evidence = evidence_of(groups, Halves())
     found = answer(evidence, "R6")
-    assert not found.findings and "Halves" in found.missing[0] and found.looked
+    assert found.status == "not checked" and "Halves" in found.missing[0]
     row_T, credit = evidence.batch.trajectory_of_token_T, evidence.credit
     acting = evidence.batch.eligible_T & (credit.advantage_T != 0)
     first = int(acting.nonzero()[0])
@@ -233,3 +233,14 @@ def test_facts_are_those_of_the_batch():
     groups = draw(3)
     evidence = evidence_of(groups, PPO())
     assert errors(replace(evidence, batch=batch_of(groups, 99)), "R6")
+
+
+def test_a_spread_at_the_edge_of_rounding_is_not_judged():
+    """Where two honest roundings decide differently, credit that differs is neither right nor wrong."""
+    for apart, judged in ((1e-9, False), (1e-8, True), (1e-10, True)):
+        evidence = evidence_of(groups_of([[((1, 1.0),), ((1, 1.0 - apart),)]]), GRPO())
+        assert answer(evidence, "R6").status == "passed"
+        other = evidence_of(groups_of([[((1, 1.0),), ((1, 0.0),)]]), GRPO()).credit.advantage_T
+        planted = with_credit(evidence, advantage_T=torch.where(evidence.credit.advantage_T == 0, other, 0.0))
+        found = answer(planted, "R6")
+        assert bool(found.errors) == judged and (judged or "clearly rounding" in found.missing[0])

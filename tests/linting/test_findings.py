@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from workbench.linting import Evidence, Rule, check
 from workbench.linting.raw import RawSequence
-from workbench.types.findings import (ERROR, FINDING, NOT_CHECKED, NOTE, PASSED, SHOWN, Answer, Finding, LintReport, Looked,
-                                Missing, Place, together)
+from workbench.types.findings import (ERROR, FINDING, NOT_CHECKED, NOTE, PASSED, SHOWN, Answer, Finding, LintReport, Checked,
+                                NotChecked, Place, together)
 
 places = st.builds(Place, st.none() | st.text(max_size=5), *(st.none() | st.integers(0, 9) for _ in range(4)), st.integers(1, 9))
 found = st.builds(Finding, st.text(max_size=8), places, st.sampled_from((ERROR, NOTE)), st.integers(1, 99))
@@ -22,7 +22,7 @@ def rule(*said, needs=(), id="R1"):
 
 
 def test_a_rule_that_looked_at_nothing_has_not_passed():
-    report = check(Evidence(), [rule(), rule(Looked(0), id="R2"), rule(Looked(3), id="R3"), rule(Finding("x"), id="R4")])
+    report = check(Evidence(), [rule(), rule(Checked(0), id="R2"), rule(Checked(3), id="R3"), rule(Finding("x"), id="R4")])
     assert [answer.status for answer in report] == [NOT_CHECKED, NOT_CHECKED, PASSED, FINDING]
     assert report.counts() == {"errors": 1, "notes": 0, "passed": 1, "not_checked": 2}
     assert not report.ok and report.named == ("R4",)
@@ -37,14 +37,14 @@ def test_missing_evidence_is_named_and_the_rule_not_asked():
 
 
 def test_a_part_that_is_missing_does_not_hide_what_was_looked_at():
-    answer = check(Evidence(), [rule(Looked(2), Missing("the journal"))])["R1"]
+    answer = check(Evidence(), [rule(Checked(2), NotChecked("the journal"))])["R1"]
     assert answer.status == PASSED and "missing: the journal" in LintReport((answer,)).text
 
 
 def test_sequences_of_others_are_asked_what_can_be_asked_of_them():
     wants = rule(Finding("never asked"), needs=("journal",))
     evidence = Evidence(raw=(RawSequence("a", None, 0, None, None),))
-    assert check(evidence, [wants], {"R1": lambda e: [Looked(len(e.raw))]})["R1"].status == PASSED
+    assert check(evidence, [wants], {"R1": lambda e: [Checked(len(e.raw))]})["R1"].status == PASSED
     assert check(evidence, [wants])["R1"].status == NOT_CHECKED
 
 
@@ -83,6 +83,6 @@ def test_a_rule_that_raises_is_told_of_and_ends_nothing():
         yield Finding("found before")
         raise OSError("no lake today")
 
-    answer = check(Evidence(), [Rule("R1", "a rule", "", "", (), ask), rule(Looked(1), id="R2")])["R1"]
+    answer = check(Evidence(), [Rule("R1", "a rule", "", "", (), ask), rule(Checked(1), id="R2")])["R1"]
     assert [finding.what for finding in answer.errors] == ["found before"]
     assert "OSError: no lake today" in answer.notes[0].what

@@ -11,12 +11,15 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, StarPO
 from workbench.learn.algorithms.filtering import Filter
 from workbench.learn.algorithms.masks import Masks
+from workbench.learn.algorithms.twin import plain_recipe
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner
 from workbench.learn.ops.value import ValueLoss
 from workbench.linting import Evidence, check
 from workbench.linting.gradients import RULES, few_groups
+from workbench.linting.attempts import attempts_of_batch
+from workbench.linting.twin import credits_of
 from workbench.linting.probe import MAX_PARAMETERS, LearnerProbe, probe_of
 from workbench.types.findings import Answer
 
@@ -289,7 +292,8 @@ def test_negative_control_a_bug_is_found_and_told(bug, algorithm, words, monkeyp
 
 def test_an_algorithm_with_a_loss_of_its_own_is_held_to_its_own(monkeypatch):
     """The way to the weights is checked, the formula cannot be."""
-    assert clean(asked(Loudest()))
+    found = asked(Loudest())
+    assert found.status == "not checked" and not found.findings and "objective of Loudest" in found.missing[0]
     the_mask_is_not_applied(monkeypatch)
     assert asked(Loudest()).errors
 
@@ -331,11 +335,13 @@ def test_plain_and_learner_share_no_weights():
     batch = Batch.from_groups(make_groups())
     known = probe.facts(PPO(), batch)
     credit = PPO().credit(known)
-    first = probe.plain(PPO(), known, credit)
-    with torch.no_grad():
-        for parameter in probe._still(PPO())._bare.parameters():
-            parameter.mul_(2)
-    again = probe.plain(PPO(), known, credit)
+    attempts, recipe = attempts_of_batch(known), plain_recipe(PPO()).recipe
+    facts = {"value": known.value_T.double().numpy()}
+    asked_of_plain = recipe, attempts.with_facts(facts), credits_of(attempts, credit, recipe)
+    first = probe.plain(*asked_of_plain)
+    assert all(float(update.plain[name].abs().max()) > 0 for update in probe.moved(PPO(), known, credit)
+               for name in first.by_name)
+    again = probe.plain(*asked_of_plain)
     assert all(torch.equal(first.by_name[name], again.by_name[name]) for name in first.by_name)
 
 

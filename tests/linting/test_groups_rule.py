@@ -80,7 +80,7 @@ def test_states_of_other_groups_are_not_the_same():
     evidence = evidence_of(groups, GRPO())
     assert not errors(evidence, "R7")
     mixed = replace(evidence.batch, state_of_turn_K=torch.tensor([0, 0, 0, 1]))
-    assert "state of a group" in errors(replace(evidence, batch=mixed), "R7")[0]
+    assert "state_of_turn_K[" in errors(replace(evidence, batch=mixed), "R7")[0]
 
 
 # ------------------------------------------------------------------------------------------------ R8
@@ -108,24 +108,24 @@ def test_rounding_that_is_trained_on():
     """Three times -0.1 is not the float -0.3; divided by a deviation it becomes an advantage."""
     groups = groups_of([[((1, -0.1), (1, -0.1), (1, -0.1)), ((1, -0.3),)], [((1, 2.0),), ((1, 0.0),)]])
     evidence = evidence_of(groups, GRPO())
-    assert not errors(evidence, "R8")
+    assert not errors(evidence, "R6")
     row_T = evidence.batch.trajectory_of_token_T
     blown = torch.where(row_T == 0, -0.7, torch.where(row_T == 1, 0.7, evidence.credit.advantage_T)) * evidence.credit.weight_T
     planted = replace(evidence, credit=replace(evidence.credit, advantage_T=blown))
-    assert "up to rounding" in errors(planted, "R8")[0]
+    assert "make it 0" in errors(planted, "R6")[0]
 
 
 @pytest.mark.parametrize("algorithm", [GRPO(), GRPO(normalize_std=False), RLOO()])
 def test_a_baseline_of_one_attempt(algorithm):
     """PipelineRL#54: what the first attempt earned instead of the mean."""
     evidence = evidence_of(PAIRS, algorithm)
-    assert not errors(evidence, "R8")
+    assert not errors(evidence, "R6")
     base_N = evidence.batch.reward_N[torch.tensor([0, 0, 0, 3, 3, 3])]
     advantage_T = (evidence.batch.reward_N - base_N)[evidence.batch.trajectory_of_token_T] * evidence.credit.weight_T
     planted = replace(evidence, credit=replace(evidence.credit, advantage_T=advantage_T))
-    assert "task-0/0 alone earned" in errors(planted, "R8")[0]
+    assert errors(planted, "R6")
     turned = replace(evidence, credit=replace(evidence.credit, advantage_T=-evidence.credit.advantage_T))
-    assert "is credited with" in errors(turned, "R8")[0]
+    assert errors(turned, "R6")
 
 
 def test_what_is_missing_is_said_and_a_critic_compares_nobody():

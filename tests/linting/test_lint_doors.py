@@ -14,7 +14,7 @@ from workbench.run.store import open_run
 from workbench.training.config import load_config
 from workbench.training.session import open_session
 from workbench.types.errors import ConfigError, DataError, LintError, StoreError
-from workbench.types.findings import NOTE, Finding, Looked, Missing
+from workbench.types.findings import NOTE, Finding, Checked, NotChecked
 
 TINY = {"train.steps": 2, "train.tasks_per_step": 2, "train.group_size": 4, "train.evaluate_every": 0,
         "evaluation.num_tasks": 4, "lint.start": False}
@@ -96,7 +96,7 @@ def test_a_note_is_kept_and_ends_nothing(only, session):
 
 
 def test_the_evidence_of_a_step_is_all_there(only, session):
-    asked = only(Looked(1))
+    asked = only(Checked(1))
     wb.train_step(session, 1)
     [evidence] = asked
     for name in ("groups", "batch", "credit", "algorithm", "collect", "chat", "journal", "family", "policy_version"):
@@ -116,7 +116,7 @@ def test_linting_changes_nothing_of_what_is_trained(run, tmp_path):
 
 
 def test_the_summary_is_sealed_with_the_step(only, tmp_path):
-    only(Finding("look", severity=NOTE), Missing("more"))
+    only(Finding("look", severity=NOTE), NotChecked("more"))
     run = trained(tmp_path)
     report = run.lint(2)
     assert report["R99"].notes[0].what == "look" and report["R99"].missing == ("more",)
@@ -151,13 +151,13 @@ def test_a_run_is_looked_at_step_by_step(only, run):
 
 
 def test_start_rules_are_asked_once_in_a_run(only, tmp_path):
-    asked = only(Looked(1), when="start")
+    asked = only(Checked(1), when="start")
     trained(tmp_path, **{"lint.start": True})
     assert [evidence.step for evidence in asked] == [1] and asked[0].probe is not None
 
 
 def test_groups_a_batch_and_a_session_are_looked_at(only, session):
-    asked = only(Looked(1))
+    asked = only(Checked(1))
     groups = wb.rollout(session, 1, group_size=2)
     for what in (groups, groups[0], groups[0][0], session):
         assert wb.lint(what, session=session).ok
@@ -175,7 +175,7 @@ def test_the_terminal_says_so_and_exits_1(only, run, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["counts"]["errors"] == 1
     page = tmp_path / "lint.html"
     assert cli.main(["lint", str(run.path), "--html", str(page)]) == 1 and "one thing" in page.read_text()
-    only(Looked(1))
+    only(Checked(1))
     assert cli.main(["lint", str(run.path)]) == 0
     assert cli.main(["lint", str(tmp_path / "nothing")]) == 2
     assert cli.main(["lint", "frozenlake", "--step", "1"]) == 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from workbench.linting import Evidence
 from workbench.linting.raw import RAW_CHECKS
 from workbench.types.dumps import RawSequence
-from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing
+from workbench.types.findings import ERROR, NOTE, Finding, Checked, NotChecked
 
 
 def sequence(prompt=(1, 2, 3), completion=(4, 5, 6), attempt="a", number=0, **fields) -> RawSequence:
@@ -27,7 +27,7 @@ def said(rule: str, *sequences: RawSequence) -> list[Finding]:
 
 
 def looked(rule: str, *sequences: RawSequence) -> int:
-    return sum(each.count for each in RAW_CHECKS[rule](Evidence(raw=sequences)) if isinstance(each, Looked))
+    return sum(each.count for each in RAW_CHECKS[rule](Evidence(raw=sequences)) if isinstance(each, Checked))
 
 
 # ------------------------------------------------------------------------------------------------ R1
@@ -72,7 +72,7 @@ def test_a_fork_that_the_file_names_is_a_note():
 
 def test_one_sequence_an_attempt_leaves_nothing_to_compare():
     assert looked("R1", FIRST, sequence(attempt="b")) == 0
-    assert [each.what for each in RAW_CHECKS["R1"](Evidence(raw=(FIRST,))) if isinstance(each, Missing)] == [
+    assert [each.what for each in RAW_CHECKS["R1"](Evidence(raw=(FIRST,))) if isinstance(each, NotChecked)] == [
         "attempts of several sequences"]
 
 

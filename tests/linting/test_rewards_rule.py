@@ -24,10 +24,10 @@ def test_what_was_collected_passes(seed, fresh):
 
 
 @pytest.mark.parametrize("name, index, value, words", [
-    ("reward_N", 0, 6.0, "reward_N of the batch is 6, the trajectory says 3"),
-    ("turn_reward_K", 1, 4.0, "turn_reward_K of the batch is 4"),
-    ("outcome_N", 2, 0.0, "outcome_N of the batch is 0, the trajectory says none"),
-    ("reward_N", 3, float("nan"), "reward_N of the batch is none"),
+    ("reward_N", 0, 6.0, "reward_N[0] is 6, the trajectories say 3"),
+    ("turn_reward_K", 1, 4.0, "turn_reward_K[1] is 4"),
+    ("outcome_N", 2, 0.0, "outcome_N[2] is 0, the trajectories say none"),
+    ("reward_N", 3, float("nan"), "reward_N[3] is none"),
 ])
 def test_a_number_of_the_batch(name, index, value, words):
     evidence = evidence_of(GROUPS, GRPO())
@@ -45,8 +45,8 @@ def test_unscored_that_became_zero():
     batch = replace(evidence.batch, reward_N=evidence.batch.reward_N.nan_to_num(0.0),
                     scored_N=torch.ones_like(evidence.batch.scored_N))
     found = errors(replace(evidence, batch=batch), "R16")
-    assert any("is 0, the trajectory says none" in what for what in found)
-    assert any("takes it for scored" in what for what in found)
+    assert any("is 0, the trajectories say none" in what for what in found)
+    assert any("scored_N[1] is True" in what for what in found)
 
 
 def test_parts_that_do_not_sum_up():

@@ -7,35 +7,34 @@ Axis letters: N trajectories · K turns (flat) · S segments · T tokens · V vo
 """
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from workbench.linting.attempts import FAULTS
+from workbench.linting.attempts import Attempts
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import Flat
 from workbench.linting.prefixes import token
-from workbench.linting.rule import Rule, Said
-from workbench.types import StopReason, Trajectory
-from workbench.types.findings import NOTE, Finding, Looked, Missing, Place
+from workbench.linting.rule import Rule, RuleResult
+from workbench.types.findings import NOTE, Finding, Checked, NotChecked, Place
 
 AXES = {"T": "tokens", "N": "trajectories", "S": "segments", "K": "turns"}
 
 
-def check_alignment(evidence: Evidence) -> Iterator[Said]:
+def check_alignment(evidence: Evidence) -> Iterator[RuleResult]:
     yield from _lengths(evidence)
     yield from _pad(evidence)
     if not evidence.groups:
-        yield Missing("trajectories")
+        yield NotChecked("trajectories")
         return
     yield from _order(evidence)
     wrong_counts = list(_counts(evidence))
     yield from wrong_counts
     if wrong_counts:
         return  # what does not fit cannot be compared index by index
-    yield Looked(len(evidence.flat.ids_T))
+    yield Checked(len(evidence.flat.ids_T))
     yield from _same(evidence, expected(evidence))
     for update in evidence.updates:
         yield from _table(evidence, update.table)
@@ -46,63 +45,28 @@ def check_alignment(evidence: Evidence) -> Iterator[Said]:
 
 def expected(evidence: Evidence) -> dict[str, np.ndarray]:
     """What the batch of these trajectories holds, by the names of its fields and derived maps."""
-    flat, trajectories = evidence.flat, evidence.trajectories
-    length_S = np.diff(flat.offset_S)
-    segment_T = np.repeat(np.arange(len(length_S)), length_S)
-    position_T = np.arange(len(flat.ids_T)) - flat.offset_S[segment_T]
-    turns = [len(t.turns) for t in trajectories]
-    last_N = np.full(len(trajectories), -1, np.int64)
-    last_N[flat.trajectory_T] = np.arange(len(flat.ids_T))  # of equal indices the last one stays
+    flat, attempts = evidence.flat, evidence.attempts
+    last_N = np.full(attempts.num_trajectories, -1, np.int64)
+    last_N[attempts.row_T] = np.arange(attempts.num_tokens)  # of equal indices the last one stays
     plain_T, version_T = _sampled_facts(flat)
     return {
         "token_ids_T": flat.ids_T, "source_T": flat.source_T, "turn_T": flat.turn_T, "eligible_T": flat.sampled_T,
-        "response_T": position_T >= _prompt_length_S(flat)[segment_T], "rollout_logp_T": flat.logp_T,
-        "plain_logp_T": plain_T, "policy_version_T": version_T,
-        "segment_offsets": flat.offset_S, "trajectory_of_segment_S": flat.trajectory_S,
-        "group_of_trajectory_N": np.repeat(np.arange(len(evidence.groups)), [len(g) for g in evidence.groups]),
-        "reward_N": np.array([_number(reward_of(t)) for t in trajectories]),
-        "scored_N": np.isfinite([_number(reward_of(t)) for t in trajectories]),
-        "outcome_N": np.array([_number(t.outcome) for t in trajectories]),
-        "terminated_N": np.array([t.stop_reason is StopReason.TERMINATED for t in trajectories]),
-        "truncated_N": np.array([t.stop_reason not in (StopReason.TERMINATED, *FAULTS) for t in trajectories]),
-        "context_full_N": np.array([t.stop_reason is StopReason.CONTEXT_FULL for t in trajectories]),
-        "turn_offsets": np.concatenate([[0], np.cumsum(turns)]),
-        "turn_reward_K": np.array([_number(turn.reward) for t in trajectories for turn in t.turns], np.float64),
-        "state_of_turn_K": _numbered([None if turn.state_key is None else (g, turn.state_key)
-                                      for g, group in enumerate(evidence.groups) for t in group for turn in t.turns]),
-        "tag_N": _numbered([t.task.metadata.get("tag", t.task.env) for t in trajectories]),
-        "segment_of_token_T": segment_T, "trajectory_of_token_T": flat.trajectory_T, "position_T": position_T,
-        "last_token_N": last_N, "segment_lengths_S": length_S,
+        "response_T": attempts.response_T, "rollout_logp_T": flat.logp_T, "plain_logp_T": plain_T,
+        "policy_version_T": version_T, "segment_offsets": flat.offset_S, "trajectory_of_segment_S": flat.trajectory_S,
+        "segment_of_token_T": attempts.segment_T, "trajectory_of_token_T": attempts.row_T,
+        "position_T": attempts.position_T, "last_token_N": last_N, "segment_lengths_S": np.diff(flat.offset_S),
+    } | of_attempts(attempts)
+
+
+def of_attempts(attempts: Attempts) -> dict[str, np.ndarray]:
+    """... of these, what is about attempts and turns."""
+    return {
+        "group_of_trajectory_N": attempts.group_N, "tag_N": attempts.tag_N, "state_of_turn_K": attempts.state_K,
+        "turn_offsets": attempts.turn_offsets, "turn_reward_K": attempts.turn_reward_K,
+        "reward_N": attempts.reward_N, "scored_N": attempts.scored_N, "outcome_N": attempts.outcome_N,
+        "terminated_N": attempts.terminated_N, "truncated_N": attempts.truncated_N,
+        "context_full_N": attempts.context_full_N,
     }
-
-
-def reward_of(trajectory: Trajectory) -> float | None:
-    """The undiscounted sum of what was earned, None where any of it could not be scored (law 5)."""
-    rewards = [turn.reward for turn in trajectory.turns]
-    if not trajectory.scored or trajectory.stop_reason in FAULTS or None in rewards:
-        return None
-    return sum(rewards) + (0.0 if trajectory.outcome is None else trajectory.outcome)
-
-
-def _numbered(keys: Sequence[Hashable]) -> np.ndarray:
-    """Equal keys have equal numbers, in order of appearance; -1: None."""
-    known: dict[Hashable, int] = {}
-    for key in keys:
-        if key is not None and key not in known:
-            known[key] = len(known)
-    return np.array([-1 if key is None else known[key] for key in keys], np.int64)
-
-
-def _number(value: float | None) -> float:
-    return np.nan if value is None else float(value)
-
-
-def _prompt_length_S(flat: Flat) -> np.ndarray:
-    """Tokens before the first sampled one of each segment; all of them where none was."""
-    first_S = np.diff(flat.offset_S)
-    sampled = np.flatnonzero(flat.sampled_P)[::-1]
-    first_S[flat.segment_P[sampled]] = flat.start_P[sampled]  # the first span of a segment is written last
-    return first_S
 
 
 def _sampled_facts(flat: Flat) -> tuple[np.ndarray, np.ndarray]:
@@ -122,7 +86,7 @@ def _sampled_facts(flat: Flat) -> tuple[np.ndarray, np.ndarray]:
 # ------------------------------------------------------------------------------------------------ comparing
 
 
-def _lengths(evidence: Evidence) -> Iterator[Said]:
+def _lengths(evidence: Evidence) -> Iterator[RuleResult]:
     """One length for everything that has an entry per token, trajectory, segment or turn."""
     batch, credit = evidence.batch, evidence.credit
     axes = {"T": len(batch.token_ids_T), "N": len(batch.names_N), "S": len(batch.segment_offsets) - 1,
@@ -144,7 +108,7 @@ def _lengths(evidence: Evidence) -> Iterator[Said]:
         if int(offsets[0]) != 0 or int(offsets[-1]) != total or bool((offsets.diff() < 0).any()):
             yield Finding(f"{what} run from {int(offsets[0])} to {int(offsets[-1])}; expected 0 to {total}, never "
                           "falling", Place(step=evidence.step))
-    yield Looked(found)
+    yield Checked(found)
 
 
 def _order(evidence: Evidence) -> Iterator[Finding]:
@@ -175,6 +139,15 @@ def _counts(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(f"the batch has {ours} {what}, its trajectories have {theirs}", Place(step=evidence.step))
 
 
+def differences_of_batch(evidence: Evidence, names: Sequence[str]) -> Iterator[Finding]:
+    """Those of the batch's numbers about attempts and turns that are not its trajectories'. Used by R7, R11 and R16,
+    each for the numbers that it is about."""
+    if "names_N" in names and evidence.batch.names_N != evidence.attempts.names_N:
+        yield from _counts(evidence)
+    wanted = of_attempts(evidence.attempts)
+    yield from _same(evidence, {name: wanted[name] for name in names if name in wanted})
+
+
 def _same(evidence: Evidence, wanted: Mapping[str, np.ndarray]) -> Iterator[Finding]:
     for name, values in wanted.items():
         ours = getattr(evidence.batch, name).numpy()
@@ -184,8 +157,12 @@ def _same(evidence: Evidence, wanted: Mapping[str, np.ndarray]) -> Iterator[Find
         wrong = _unequal(ours, values)
         if len(wrong):
             at = int(wrong[0])
-            yield Finding(f"{name}[{at}] is {ours[at]}, the trajectories say {values[at]}",
+            yield Finding(f"{name}[{at}] is {_words(ours[at])}, the trajectories say {_words(values[at])}",
                           _place(evidence, name, at), count=len(wrong))
+
+
+def _words(value: Any) -> str:
+    return "none" if value != value else f"{value:.6g}" if isinstance(value, np.floating) else str(value)
 
 
 def _unequal(ours: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -206,20 +183,16 @@ def _place(evidence: Evidence, name: str, at: int) -> Place:
     if axis == "S":
         return evidence.place(int(flat.trajectory_S[at]), segment=int(flat.number_S[at]))
     if axis == "K":
-        end_N = np.cumsum([len(t.turns) for t in evidence.trajectories])
-        n = int(np.searchsorted(end_N, at, side="right"))
-        return evidence.place(n, turn=at - int(end_N[n]) + len(evidence.trajectories[n].turns))
+        return evidence.attempts.place_of_turn(at, evidence.step)
     return Place(step=evidence.step)
 
 
-def _table(evidence: Evidence, table: Any) -> Iterator[Said]:
+def _table(evidence: Evidence, table: Any) -> Iterator[RuleResult]:
     """A credit table has the batch's tokens in the batch's order."""
-    flat = evidence.flat
-    length_S = np.diff(flat.offset_S)
-    segment_T = np.repeat(np.arange(len(length_S)), length_S)
-    columns = {"trajectory": flat.trajectory_T, "segment": segment_T, "turn": flat.turn_T,
-               "position": np.arange(len(flat.ids_T)) - flat.offset_S[segment_T], "token_id": flat.ids_T,
-               "source": flat.source_T, "eligible": flat.sampled_T, "rollout_logp": flat.logp_T}
+    flat, attempts = evidence.flat, evidence.attempts
+    columns = {"trajectory": attempts.row_T, "segment": attempts.segment_T, "turn": flat.turn_T,
+               "position": attempts.position_T, "token_id": flat.ids_T, "source": flat.source_T,
+               "eligible": flat.sampled_T, "rollout_logp": flat.logp_T}
     for name, values in columns.items():
         if name not in table.columns:
             continue
@@ -228,7 +201,7 @@ def _table(evidence: Evidence, table: Any) -> Iterator[Said]:
             yield Finding(f"the credit table of update {table.update} has {len(ours)} rows for {len(values)} tokens",
                           Place(step=evidence.step, update=table.update))
             return
-        yield Looked(len(ours))
+        yield Checked(len(ours))
         wrong = _unequal(ours, values)
         if len(wrong):
             at = int(wrong[0])
@@ -239,7 +212,7 @@ def _table(evidence: Evidence, table: Any) -> Iterator[Said]:
 # ------------------------------------------------------------------------------------------------ pad
 
 
-def _pad(evidence: Evidence) -> Iterator[Said]:
+def _pad(evidence: Evidence) -> Iterator[RuleResult]:
     """No mask comes from comparing ids with the pad token: where pad is eos, the turn's end would be left out."""
     credit, batch = evidence.credit, evidence.batch
     pad = _special_ids(evidence)

@@ -1,57 +1,120 @@
-"""What attempts said and earned, laid end to end: read straight off spans and turns, in numpy.
+"""The attempts of a step in the form that `workbench.plain` takes, and their tokens end to end.
 
-`Batch` holds the same facts, made by the code that trains. Rules that are to find faults in that code cannot take its
-word for them; this is their own reading, and shares nothing with it.
+    attempts_of(groups, flat)      from trajectories, by their spans and turns
+    attempts_of_batch(batch)       from a batch alone, by what it stores
 
-Axis letters: N trajectories · K turns (flat) · S segments (flat) · Q spans (flat) · T tokens (flat).
+A batch holds the same facts, made by the code that trains. Rules that look for faults in that code cannot take its
+word for them.
+
+Axis letters: N trajectories · K turns (flat) · S segments (flat) · T tokens (flat).
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.types import Source, StopReason, Trajectory
+from workbench.linting.flat import POLICY, Flat
+from workbench.plain.rewards import AttemptTokens
+from workbench.types import StopReason, Trajectory
 from workbench.types.findings import Place
 
 if TYPE_CHECKING:
     from workbench.learn.batch import Batch
 
-FAULTS = (StopReason.ENV_ERROR, StopReason.ENV_TIMEOUT, StopReason.ENGINE_ERROR)
-
 
 @dataclass(frozen=True, eq=False)
 class Attempts:
-    """`sampled_T`: by the policy, in this very segment. `response_T`: from the first such token of its segment on.
+    """`each`: one `AttemptTokens` per trajectory. `offset_S` [S + 1] says where each segment begins, and the last one
+    ends. NaN in `reward_N` and its like: not scored, or none given."""
 
-    NaN in `reward_N`, `outcome_N`, `turn_reward_K`: not scored, or none given. `state_K` numbers the states of a
-    group's turns (-1: not named), `tag_N` the kinds of tasks.
-    """
-
+    each: tuple[AttemptTokens, ...]
+    names_N: tuple[str, ...]
+    terminated_N: np.ndarray
+    row_S: np.ndarray
+    offset_S: np.ndarray
     token_id_T: np.ndarray
     source_T: np.ndarray
     turn_T: np.ndarray
-    sampled_T: np.ndarray
-    response_T: np.ndarray
-    segment_T: np.ndarray
-    position_T: np.ndarray
-    row_T: np.ndarray
-    row_S: np.ndarray
-    group_N: np.ndarray
-    tag_N: np.ndarray
-    reward_N: np.ndarray
-    outcome_N: np.ndarray
-    terminated_N: np.ndarray
-    truncated_N: np.ndarray
-    context_full_N: np.ndarray
-    names_N: tuple[str, ...]
-    turn_offsets_N1: np.ndarray
-    turn_reward_K: np.ndarray
-    state_K: np.ndarray
+    sampled_T: np.ndarray   # by the policy, in this very segment
+
+    # -------------------------------------------------------------------------------------------- tokens
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_id_T)
+
+    @cached_property
+    def segment_T(self) -> np.ndarray:
+        return np.repeat(np.arange(len(self.row_S)), np.diff(self.offset_S))
+
+    @cached_property
+    def position_T(self) -> np.ndarray:
+        """Within its segment."""
+        return np.arange(self.num_tokens) - self.offset_S[self.segment_T]
+
+    @cached_property
+    def row_T(self) -> np.ndarray:
+        """The trajectory of each token."""
+        return self.row_S[self.segment_T]
+
+    @cached_property
+    def response_T(self) -> np.ndarray:
+        """bool: from the first token that was sampled in its segment on."""
+        sampled = np.flatnonzero(self.sampled_T)[::-1]
+        first_S = self.offset_S[1:].copy()
+        first_S[self.segment_T[sampled]] = sampled  # the first one is written last
+        return np.arange(self.num_tokens) >= first_S[self.segment_T]
+
+    def split(self, values_T: np.ndarray) -> list[np.ndarray]:
+        """Values per token, attempt by attempt."""
+        return np.split(values_T, self._ends_N[:-1])
+
+    @cached_property
+    def _ends_N(self) -> np.ndarray:
+        return np.searchsorted(self.row_T, np.arange(self.num_trajectories), side="right")
+
+    def with_facts(self, facts: Mapping[str, np.ndarray]) -> list[AttemptTokens]:
+        """The attempts with what models said of them: "old_logp", "ref_logp", "rollout_logp", "value" [T] and
+        "final_value" [N]; what is not there stays as it is."""
+        parts = {name: self.split(values) for name, values in facts.items() if name != "final_value"}
+        final_N = facts.get("final_value", np.zeros(self.num_trajectories))
+        return [replace(attempt, final_value=float(final_N[n]), **{name: part[n] for name, part in parts.items()})
+                for n, attempt in enumerate(self.each)]
+
+    # -------------------------------------------------------------------------------------------- attempts
+
+    @property
+    def num_trajectories(self) -> int:
+        return len(self.each)
+
+    @property
+    def num_groups(self) -> int:
+        return int(self.group_N.max(initial=-1)) + 1
+
+    def _of_each(self, name: str, kind: type) -> np.ndarray:
+        return np.array([getattr(attempt, name) for attempt in self.each], kind)
+
+    @cached_property
+    def group_N(self) -> np.ndarray:
+        return self._of_each("group", np.int64)
+
+    @cached_property
+    def tag_N(self) -> np.ndarray:
+        """The kinds of tasks, by number."""
+        return numbered([attempt.tag for attempt in self.each])
+
+    @cached_property
+    def reward_N(self) -> np.ndarray:
+        return np.array([number(attempt.reward) for attempt in self.each])
+
+    @cached_property
+    def outcome_N(self) -> np.ndarray:
+        return np.array([number(attempt.outcome) for attempt in self.each])
 
     @cached_property
     def scored_N(self) -> np.ndarray:
@@ -62,17 +125,30 @@ class Attempts:
         """bool: at least one token was sampled."""
         return np.bincount(self.row_T[self.sampled_T], minlength=self.num_trajectories) > 0
 
-    @property
-    def num_tokens(self) -> int:
-        return len(self.token_id_T)
+    @cached_property
+    def truncated_N(self) -> np.ndarray:
+        return self._of_each("truncated", bool)
 
-    @property
-    def num_trajectories(self) -> int:
-        return len(self.group_N)
+    @cached_property
+    def context_full_N(self) -> np.ndarray:
+        return self._of_each("context_full", bool)
 
-    @property
-    def num_groups(self) -> int:
-        return int(self.group_N.max(initial=-1)) + 1
+    @cached_property
+    def turn_offsets(self) -> np.ndarray:
+        """int64 [N + 1]"""
+        return np.cumsum([0, *(len(attempt.rewards) for attempt in self.each)])
+
+    @cached_property
+    def turn_reward_K(self) -> np.ndarray:
+        return np.array([number(reward) for attempt in self.each for reward in attempt.rewards], np.float64)
+
+    @cached_property
+    def state_K(self) -> np.ndarray:
+        """The states of a group's turns, by number; -1: not named."""
+        return numbered([None if state is None else (attempt.group, state)
+                         for attempt in self.each for state in attempt.states])
+
+    # -------------------------------------------------------------------------------------------- places
 
     def place(self, token: int, step: int | None = None, length: int = 1) -> Place:
         """Where flat token `token` is."""
@@ -84,87 +160,67 @@ class Attempts:
     def place_of_row(self, row: int, step: int | None = None, turn: int | None = None) -> Place:
         return Place(self.names_N[row], int(row), turn=turn, step=step)
 
+    def place_of_turn(self, k: int, step: int | None = None) -> Place:
+        """Where turn `k` of all is."""
+        row = int(np.searchsorted(self.turn_offsets, k, side="right")) - 1
+        return self.place_of_row(row, step, int(k - self.turn_offsets[row]))
 
-def attempts_of(groups: Sequence[Sequence[Trajectory]]) -> Attempts:
+
+def attempts_of(groups: Sequence[Sequence[Trajectory]], flat: Flat) -> Attempts:
     """In the order in which they stand: group by group, attempt by attempt."""
-    rows = [trajectory for group in groups for trajectory in group]
-    ids, source_Q, turn_Q, sampled_Q, segment_Q, row_S = [], [], [], [], [], []
-    for n, trajectory in enumerate(rows):
-        for segment in trajectory.segments:
-            for span in segment.spans:
-                ids.append(span.token_ids)
-                source_Q.append(int(span.source))
-                turn_Q.append(span.turn)
-                sampled_Q.append(span.source is Source.POLICY and span.logprobs is not None)
-                segment_Q.append(len(row_S))
-            row_S.append(n)
-    states: dict[Hashable, int] = {}
-    tags: dict[Hashable, int] = {}
-    return Attempts(
-        **_tokens(ids, source_Q, turn_Q, sampled_Q, segment_Q, row_S),
-        group_N=np.array([g for g, group in enumerate(groups) for _ in group], np.int64),
-        tag_N=np.array([tags.setdefault(t.task.metadata.get("tag", t.task.env), len(tags)) for t in rows], np.int64),
-        reward_N=np.array([reward_of(t) for t in rows], np.float64),
-        outcome_N=np.array([nan(t.outcome) for t in rows], np.float64),
-        terminated_N=np.array([t.stop_reason is StopReason.TERMINATED for t in rows], bool),
-        truncated_N=np.array([t.stop_reason is not StopReason.TERMINATED and t.stop_reason not in FAULTS for t in rows],
-                             bool),
-        context_full_N=np.array([t.stop_reason is StopReason.CONTEXT_FULL for t in rows], bool),
-        names_N=tuple(f"{t.task.id}/{t.attempt}" for t in rows),
-        turn_offsets_N1=np.concatenate([[0], np.cumsum([len(t.turns) for t in rows])]).astype(np.int64),
-        turn_reward_K=np.array([nan(turn.reward) for t in rows for turn in t.turns], np.float64),
-        state_K=np.array([-1 if turn.state_key is None else states.setdefault((g, turn.state_key), len(states))
-                          for g, group in enumerate(groups) for t in group for turn in t.turns], np.int64),
-    )
+    rows = [(number, trajectory) for number, group in enumerate(groups) for trajectory in group]
+    terminated_N = np.array([t.stop_reason is StopReason.TERMINATED for _, t in rows], bool)
+    facts = [{
+        "group": group, "rewards": [turn.reward for turn in t.turns], "outcome": t.outcome,
+        "states": [turn.state_key for turn in t.turns], "tag": t.task.metadata.get("tag", t.task.env),
+        "broken": t.stop_reason.is_fault or not t.scored,
+        "truncated": t.stop_reason is not StopReason.TERMINATED and not t.stop_reason.is_fault,
+        "context_full": t.stop_reason is StopReason.CONTEXT_FULL,
+    } for group, t in rows]
+    return _made(facts, tuple(f"{t.task.id}/{t.attempt}" for _, t in rows), terminated_N, flat.trajectory_S,
+                 flat.offset_S, flat.ids_T, flat.source_T, flat.turn_T, flat.sampled_T & (flat.source_T == POLICY),
+                 flat.logp_T)
 
 
 def attempts_of_batch(batch: Batch) -> Attempts:
-    """Of a batch alone, where its trajectories are not at hand: from what it stores, not from what it derives."""
-    lengths_S = np.diff(batch.segment_offsets.numpy())
-    row_S = batch.trajectory_of_segment_S.numpy()
-    segment_T = np.repeat(np.arange(len(lengths_S)), lengths_S)
-    begin_S = np.concatenate([[0], np.cumsum(lengths_S)])[:-1]
-    return Attempts(
-        batch.token_ids_T.numpy(), batch.source_T.numpy(), batch.turn_T.numpy(), batch.eligible_T.numpy(),
-        batch.response_T.numpy(), segment_T, np.arange(len(segment_T)) - begin_S[segment_T], row_S[segment_T], row_S,
-        batch.group_of_trajectory_N.numpy(), batch.tag_N.numpy(), batch.reward_N.numpy(), batch.outcome_N.numpy(),
-        batch.terminated_N.numpy(), batch.truncated_N.numpy(), batch.context_full_N.numpy(), batch.names_N,
-        batch.turn_offsets.numpy(), batch.turn_reward_K.numpy(), batch.state_of_turn_K.numpy())
+    """Of a batch alone, where its trajectories are not at hand."""
+    flags = [getattr(batch, name).tolist() for name in ("group_of_trajectory_N", "tag_N", "truncated_N",
+                                                        "context_full_N", "outcome_N", "scored_N")]
+    offsets = batch.turn_offsets.tolist()
+    rewards, states = batch.turn_reward_K.tolist(), batch.state_of_turn_K.tolist()
+    facts = []
+    for (group, tag, truncated, full, outcome, scored), first, after in zip(zip(*flags), offsets, offsets[1:]):
+        facts.append({
+            "group": group, "tag": tag, "truncated": truncated, "context_full": full, "broken": not scored,
+            "outcome": None if math.isnan(outcome) else outcome,
+            "rewards": [None if math.isnan(reward) else reward for reward in rewards[first:after]],
+            "states": [None if state < 0 else state for state in states[first:after]]})
+    return _made(facts, batch.names_N, batch.terminated_N.numpy(), batch.trajectory_of_segment_S.numpy(),
+                 batch.segment_offsets.numpy(), batch.token_ids_T.numpy(), batch.source_T.numpy(),
+                 batch.turn_T.numpy(), batch.eligible_T.numpy(), batch.rollout_logp_T.numpy())
 
 
-def _tokens(ids: list[np.ndarray], source_Q: list[int], turn_Q: list[int], sampled_Q: list[bool],
-            segment_Q: list[int], row_S: list[int]) -> dict[str, np.ndarray]:
-    length_Q = np.array([len(some) for some in ids], np.int64)
-    of_T = np.repeat(np.arange(len(length_Q)), length_Q)
-    row_of_S = np.array(row_S, np.int64)
-    segment_T = np.array(segment_Q, np.int64)[of_T]
-    length_S = np.bincount(segment_T, minlength=len(row_of_S))
-    begin_S = np.cumsum(length_S) - length_S
-    position_T = np.arange(len(of_T)) - begin_S[segment_T]
-    sampled_T = np.array(sampled_Q, bool)[of_T]
-    first_S = np.full(len(row_of_S), np.iinfo(np.int64).max)
-    np.minimum.at(first_S, segment_T[sampled_T], position_T[sampled_T])
-    return {
-        "token_id_T": np.concatenate(ids) if ids else np.zeros(0, np.int32),
-        "source_T": np.array(source_Q, np.int8)[of_T], "turn_T": np.array(turn_Q, np.int32)[of_T],
-        "sampled_T": sampled_T, "response_T": position_T >= first_S[segment_T], "segment_T": segment_T,
-        "position_T": position_T, "row_T": row_of_S[segment_T], "row_S": row_of_S,
-    }
+def _made(facts: Sequence[Mapping[str, Any]], names: tuple[str, ...], terminated_N: np.ndarray, row_S: np.ndarray,
+          offset_S: np.ndarray, ids_T: np.ndarray, source_T: np.ndarray, turn_T: np.ndarray, sampled_T: np.ndarray,
+          logp_T: np.ndarray) -> Attempts:
+    """Tokens are cut where a trajectory begins; segments lie in the order of their trajectories."""
+    first_N = np.searchsorted(row_S, np.arange(len(facts) + 1)).tolist()
+    segment_T = np.repeat(np.arange(len(row_S)), np.diff(offset_S))
+    each = []
+    for n, known in enumerate(facts):
+        here = slice(int(offset_S[first_N[n]]), int(offset_S[first_N[n + 1]]))
+        each.append(AttemptTokens(
+            ids=ids_T[here], turn=turn_T[here], segment=segment_T[here] - first_N[n], sampled=sampled_T[here],
+            rollout_logp=logp_T[here].astype(np.float64), **known))
+    return Attempts(tuple(each), names, terminated_N, row_S, offset_S, ids_T, source_T, turn_T, sampled_T)
 
 
-def reward_of(trajectory: Trajectory) -> float:
-    """All that was earned; NaN where any of it could not be scored (None), or is no finite number."""
-    if not trajectory.scored or trajectory.stop_reason in FAULTS:
-        return math.nan
-    total = 0.0
-    for turn in trajectory.turns:
-        if turn.reward is None:
-            return math.nan
-        total += turn.reward
-    if trajectory.outcome is not None:
-        total += trajectory.outcome
-    return total if math.isfinite(total) else math.nan
+def numbered(keys: Sequence[Hashable]) -> np.ndarray:
+    """Equal keys have equal numbers, in order of appearance; -1: None."""
+    known: dict[Hashable, int] = {}
+    return np.array([-1 if key is None else known.setdefault(key, len(known)) for key in keys], np.int64)
 
 
-def nan(value: float | None) -> float:
+def number(value: float | None) -> float:
+    """None is NaN in an array."""
     return math.nan if value is None else float(value)

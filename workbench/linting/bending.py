@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from workbench.linting.evidence import Evidence
-from workbench.linting.rule import Said
+from workbench.linting.rule import RuleResult
 from workbench.types import Segment, Span
-from workbench.types.findings import ERROR, NOTE, Finding, Looked, Place
+from workbench.types.findings import ERROR, NOTE, Finding, Checked, Place
 from workbench.types.seeds import rng_at
 
 CLEAR = 0.01   # nats: far above the rounding of two float32 passes (logprobs differ by 1e-4), far below a wrong setting
@@ -49,7 +49,7 @@ def bent_logprobs(logp_LV: np.ndarray, temperature: float, top_p: float) -> np.n
     return bent_LV
 
 
-def against_the_model(evidence: Evidence) -> Iterator[Said]:
+def against_the_model(evidence: Evidence) -> Iterator[RuleResult]:
     """The stored logprobs of bent spans beside those of the plain model, which has the untrained weights."""
     probe = evidence.probe
     if probe is None or probe.unable is not None or evidence.policy_version not in (None, 0):
@@ -69,7 +69,7 @@ def against_the_model(evidence: Evidence) -> Iterator[Said]:
             said_M += span.logprobs.tolist()
             own_M += logp_LV[np.arange(len(span)), span.token_ids].tolist()
             where += [(n, s, span, start + place) for place in range(len(span))]
-    yield Looked(len(where))
+    yield Checked(len(where))
     off_M = np.flatnonzero(~(np.abs(np.array(said_M) - np.array(own_M)) < CLEAR))
     if len(where) >= ENOUGH and len(off_M) > SHARE * len(where):
         first = int(off_M[0])
@@ -97,12 +97,12 @@ def _is_bent(span: Span) -> bool:
 # ------------------------------------------------------------------------------------------------ are they drawn?
 
 
-def drawn_as_said(logp_M: np.ndarray, entropy_M: np.ndarray, place: Place) -> Iterator[Said]:
+def drawn_as_said(logp_M: np.ndarray, entropy_M: np.ndarray, place: Place) -> Iterator[RuleResult]:
     """logp + entropy of a token that was drawn from this very distribution is 0 on average, whatever was drawn before
     it: sums of it are a martingale, also where a turn ends by what was drawn, and its steps are uncorrelated. [M]"""
     open_M = np.isfinite(logp_M) & (entropy_M > OPEN)
     surprise = logp_M[open_M].astype(np.float64) + entropy_M[open_M]
-    yield Looked(len(surprise))
+    yield Checked(len(surprise))
     if len(surprise) < DRAWS:
         return
     error = float(np.sqrt((surprise**2).sum()))
@@ -115,7 +115,7 @@ def drawn_as_said(logp_M: np.ndarray, entropy_M: np.ndarray, place: Place) -> It
                       ERROR if abs(away) > IMPOSSIBLE else NOTE, len(surprise))
 
 
-def drawn_from_the_model(evidence: Evidence) -> Iterator[Said]:
+def drawn_from_the_model(evidence: Evidence) -> Iterator[RuleResult]:
     """Where in its distribution does each token lie? Its place, in the order of token ids, with a random number between
     where it begins and where it ends, is uniform and independent of those before it (Rosenblatt 1952), whatever the
     sampler's method. Random numbers that are not uniform, or the same one at every position of a turn, show in it."""
@@ -139,7 +139,7 @@ def drawn_from_the_model(evidence: Evidence) -> Iterator[Said]:
                     spans.append(place_L[here])
                     told.append(place_L[here][open_L[here]])
     places = np.concatenate([np.zeros(0), *told])
-    yield Looked(len(places))
+    yield Checked(len(places))
     if len(places) < PLACED:
         return
     counts = np.bincount(np.clip((places * BINS).astype(int), 0, BINS - 1), minlength=BINS)

@@ -1,26 +1,26 @@
 """Credit: every sampled token carries its trajectory's (R6).
 
-The credit that is about to be trained on, token by token, against a second computation from spans, turns and settings
-(`credit_oracle`). Of an algorithm that is not known there, what must hold for any: nothing where nothing is trained,
-one weight per attempt, finite numbers.
+The credit that is about to be trained on, token by token, against the plain twin of the algorithm, computed from spans,
+turns and settings. Without a twin, what must hold for any algorithm: nothing where nothing is trained, one weight per
+attempt, finite numbers, and no credit against the rewards of its own group.
 
 Axis letters: N trajectories · T tokens (flat).
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from workbench.linting.attempts import Attempts
-from workbench.linting.credit_oracle import (PER_ATTEMPT, PER_TURN, Expected, Facts, expected_credit, gives_its_own,
-                                             kind_of, over)
 from workbench.linting.evidence import Evidence
-from workbench.linting.rule import Rule, Said
-from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing
+from workbench.linting.rule import Rule, RuleResult
+from workbench.linting.twin import WEIGHT_COLUMNS, ExpectedCredit, expected_credit, rounding_of_credit
+from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked
 
-TERM_COLUMNS = ("weight", "entropy_weight", "kl_weight", "critic_weight")
+NEAR = 1e-9      # relative: two ways of adding up
+UNDECIDED = 1e-4  # relative: where rounding of the rewards moves credit by more than this, it decides something
+SLACK = 1e-9     # of rewards and advantages that are compared with each other
 
 
 def columns_of(evidence: Evidence) -> dict[str, np.ndarray] | None:
@@ -34,87 +34,110 @@ def columns_of(evidence: Evidence) -> dict[str, np.ndarray] | None:
     if not evidence.updates:
         return None
     columns = evidence.updates[0].table.columns
-    return {name: columns[name] for name in ("advantage", "return", *TERM_COLUMNS) if name in columns}
+    return {name: columns[name] for name in ("advantage", "return", *WEIGHT_COLUMNS.values()) if name in columns}
 
 
-def facts_of(evidence: Evidence) -> Facts:
-    """What the models said of the step, from its batch, else from the first update's table."""
+def facts_of(evidence: Evidence) -> dict[str, np.ndarray]:
+    """What the models said of the step, by the names of `plain.rewards.AttemptTokens`, from its batch, else from the
+    first update's table."""
     batch = evidence.batch
     if batch is not None:
-        found = (batch.old_logp_T, batch.ref_logp_T, batch.value_T, batch.final_value_N)
-        if any(fact is not None for fact in found) or not evidence.updates:
-            return Facts(*(None if fact is None else fact.double().numpy() for fact in found))
+        found = {"old_logp": batch.old_logp_T, "ref_logp": batch.ref_logp_T, "value": batch.value_T,
+                 "final_value": batch.final_value_N}
+        if any(fact is not None for fact in found.values()) or not evidence.updates:
+            return {name: fact.double().numpy() for name, fact in found.items() if fact is not None}
     if not evidence.updates:
-        return Facts()
+        return {}
     columns = evidence.updates[0].table.columns
-    old, ref, value = (columns[name].astype(np.float64) if name in columns else None
-                       for name in ("old_logp", "ref_logp", "value"))
-    final_N = None
+    facts = {name: columns[name].astype(np.float64) for name in ("old_logp", "ref_logp", "value") if name in columns}
     if "final_value" in columns and evidence.attempts is not None:
-        final_N = np.full(evidence.attempts.num_trajectories, np.nan)
+        facts["final_value"] = np.full(evidence.attempts.num_trajectories, np.nan)
         ends = np.flatnonzero(~np.isnan(columns["final_value"]))
-        final_N[columns["trajectory"][ends]] = columns["final_value"][ends]
-    return Facts(old, ref, value, final_N)
+        facts["final_value"][columns["trajectory"][ends]] = columns["final_value"][ends]
+    return facts
+
+
+def has_credit_twin(evidence: Evidence) -> bool:
+    """Whether the algorithm brings a plain twin of how it gives credit. Where it brings none, it may leave tokens or
+    attempts out on purpose."""
+    return not {"estimator", "critic"} & set(evidence.twin.missing)
 
 
 # ------------------------------------------------------------------------------------------------ the rule
 
 
-def _check(evidence: Evidence) -> Iterator[Said]:
-    attempts, columns = evidence.attempts, columns_of(evidence)
+def _check(evidence: Evidence) -> Iterator[RuleResult]:
+    attempts, columns, algorithm = evidence.attempts, columns_of(evidence), evidence.algorithm
     if attempts is None or columns is None:
-        yield Missing("trajectories or a batch" if attempts is None else "the credit, or the credit table of an update")
+        yield NotChecked("trajectories or a batch" if attempts is None else
+                         "the credit, or the credit table of an update")
         return
     if wrong := sorted({len(values_T) for values_T in columns.values()} - {attempts.num_tokens}):
         yield Finding(f"credit for {wrong[0]} tokens, but the trajectories have {attempts.num_tokens}")
         return
-    if evidence.algorithm is None:
-        yield Missing("the algorithm, whose settings say what the credit is to be")
-        yield from _of_any(evidence, attempts, columns)
-        return
     facts = facts_of(evidence)
-    if wrong := [name for name, fact in zip(Facts._fields, facts) if fact is not None and len(fact) !=
-                 (attempts.num_trajectories if name.endswith("_N") else attempts.num_tokens)]:
+    if wrong := [name for name, fact in facts.items() if len(fact) !=
+                 (attempts.num_trajectories if name == "final_value" else attempts.num_tokens)]:
         yield Finding(f"{', '.join(wrong)} of the batch belong to other trajectories: their number is another one")
         return
-    expected = expected_credit(attempts, evidence.algorithm, facts)
-    if isinstance(expected, Missing):
-        yield expected
+    if (missing := _needs(evidence, facts)) is not None:
+        yield missing
         yield from _of_any(evidence, attempts, columns)
-        yield from _shape(evidence, attempts, columns)
+        if algorithm is not None and not has_credit_twin(evidence):
+            yield from _alike_in_a_turn(evidence, attempts, columns)
+            yield from _against_the_rewards(evidence, attempts, columns)
         return
-    yield Looked(int(attempts.sampled_T.sum()))
-    yield from _compare(evidence, attempts, columns, expected)
+    expected = expected_credit(attempts, evidence.twin.recipe, facts)
+    yield Checked(int(attempts.sampled_T.sum()))
+    yield from _compare(evidence, attempts, columns, expected, facts)
 
 
-def _compare(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray],
-             expected: Expected) -> Iterator[Said]:
+def _needs(evidence: Evidence, facts: Mapping[str, np.ndarray]) -> NotChecked | None:
+    """What is missing to compute the credit once more."""
+    algorithm = evidence.algorithm
+    if algorithm is None:
+        return NotChecked("the algorithm, whose settings say what the credit is to be")
+    if not has_credit_twin(evidence):
+        return NotChecked(f"a plain twin of the credit of {type(algorithm).__name__}", decides=True)
+    recipe = evidence.twin.recipe
+    names = ["old_logp_T", "ref_logp_T"] if recipe.kl_coef and recipe.kl_in == "reward" else []
+    names += [name for name in ("value_T", "final_value_N") if name in algorithm.requires]
+    if lacking := [name for name in names if name.removesuffix("_T").removesuffix("_N") not in facts]:
+        return NotChecked(f"{', '.join(lacking)}, of which the credit was made", decides=True)
+    return None
+
+
+def _compare(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray], expected: ExpectedCredit,
+             facts: Mapping[str, np.ndarray]) -> Iterator[RuleResult]:
     """Token by token; one finding per trajectory and column."""
-    weight_T = columns["weight"]
-    pairs = [("weight", expected.weight_T, weight_T), ("advantage", expected.advantage_T, columns["advantage"])]
-    for name, wanted_T in (("entropy_weight", expected.entropy_weight_T), ("kl_weight", expected.kl_weight_T)):
-        if wanted_T is not None:
-            pairs.append((name, wanted_T, columns.get(name, weight_T)))
-    if expected.return_T is not None:
-        if "return" not in columns:
-            yield Finding("the algorithm has a critic, but the credit says nothing that it could be fitted to (return)")
-        else:
-            fitted_T = ~np.isnan(expected.return_T)
-            pairs += [("return", expected.return_T, columns["return"]),
-                      ("critic_weight", fitted_T.astype(np.float64), columns.get("critic_weight", weight_T))]
-    weighed_T = _differ(expected.weight_T, weight_T, 0.0)
-    for name, wanted_T, got_T in pairs:
-        wrong_T = _differ(wanted_T, got_T, expected.near)
+    wanted = expected.columns
+    if "return" in wanted and "return" not in columns:
+        yield Finding("the algorithm has a critic, but the credit says nothing that it could be fitted to (return)")
+        wanted = {name: values_T for name, values_T in wanted.items() if name not in ("return", "critic_weight")}
+    pairs = [(name, values_T, columns.get(name, columns["weight"])) for name, values_T in wanted.items()]
+    near = dict.fromkeys(wanted, NEAR * (1 + float(np.abs(wanted["advantage"]).max(initial=0.0))))
+    if any(_differ(values_T, got_T, near[name]).any() for name, values_T, got_T in pairs):
+        rounding = rounding_of_credit(attempts, evidence.twin.recipe, facts)
+        if any((moved_T > UNDECIDED * near[name] / NEAR).any() for name, moved_T in rounding.items()):
+            yield NotChecked("a spread of rewards that is clearly rounding, or clearly more than that", decides=True)
+            return
+        near = {name: near[name] + 10 * rounding[name] for name in near}
+    unlike_T = _differ(wanted["weight"], columns["weight"], 0.0)
+    for name, values_T, got_T in sorted(pairs, key=lambda pair: ORDER.index(pair[0])):
+        wrong_T = _differ(values_T, got_T, near[name])
         if name == "advantage":  # a token without its weight has no advantage either: said once
-            wrong_T &= ~weighed_T
-        yield from _by_row(evidence, attempts, name, wanted_T, got_T, wrong_T)
+            wrong_T &= ~unlike_T
+        yield from _by_row(evidence, attempts, name, values_T, got_T, wrong_T)
     credit = evidence.credit
-    if credit is not None and expected.updates is not None and credit.minibatches != expected.updates:
-        yield Finding(f"{credit.minibatches} updates per pass, but {expected.updates} are what "
-                      f"{evidence.algorithm.minibatch_size} trajectories per update make of this step")
+    if credit is not None and credit.minibatches is not None and credit.minibatches != expected.minibatches:
+        yield Finding(f"{credit.minibatches} updates per pass, but {expected.minibatches} are what "
+                      f"{evidence.twin.recipe.minibatch_size} trajectories per update make of this step")
 
 
-def _differ(wanted_T: np.ndarray, got_T: np.ndarray, near: float) -> np.ndarray:
+ORDER = ("weight", "advantage", "entropy_weight", "kl_weight", "return", "critic_weight")
+
+
+def _differ(wanted_T: np.ndarray, got_T: np.ndarray, near: float | np.ndarray) -> np.ndarray:
     close_T = np.abs(wanted_T - got_T) <= near
     return ~(close_T | (np.isnan(wanted_T) & np.isnan(got_T)))
 
@@ -166,14 +189,13 @@ def _hint(wanted: np.ndarray, got: np.ndarray) -> str:
 # ------------------------------------------------------------------------------------------------ of any algorithm
 
 
-def _of_any(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Said]:
-    """What no algorithm may do, where a second implementation has nothing to say."""
+def _of_any(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
+    """What no algorithm may do."""
     weight_T, advantage_T = columns["weight"], columns["advantage"]
-    yield Looked(int(attempts.sampled_T.sum()))
     widened = _widened(evidence)
-    unscored_T = ~attempts.scored_N[attempts.row_T]
     faults = [
-        ("weight {:.6g} in an attempt that is not scored", weight_T, (weight_T != 0) & unscored_T),
+        ("weight {:.6g} in an attempt that is not scored", weight_T,
+         (weight_T != 0) & ~attempts.scored_N[attempts.row_T]),
         ("advantage {:.6g}, no finite number", advantage_T, ~np.isfinite(advantage_T)),
         ("weight {:.6g}, no finite number", weight_T, ~np.isfinite(weight_T)),
         ("advantage {:.6g} on a token that is not trained (weight 0)", advantage_T,
@@ -193,50 +215,76 @@ def _of_any(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.nda
 
 def _widened(evidence: Evidence) -> bool:
     """Whether tokens that were not sampled are trained on purpose."""
-    masks = getattr(evidence.algorithm, "masks", None)
-    if masks is not None and over(masks, "loss_over") == "response":
+    recipe = evidence.twin.recipe
+    if recipe is not None and "loss_over" in recipe.widened:
         return True
     return evidence.credit is not None and evidence.credit.widened is not None
 
 
-def _one_weight(evidence: Evidence, attempts: Attempts, weight_T: np.ndarray) -> Iterator[Said]:
+def _one_weight(evidence: Evidence, attempts: Attempts, weight_T: np.ndarray) -> Iterator[Finding]:
     """All sampled tokens of an attempt weigh the same."""
     at = np.flatnonzero(attempts.sampled_T)
     row_at, weight_at = attempts.row_T[at], weight_T[at]
     highest_N = np.full(attempts.num_trajectories, -np.inf)
     np.maximum.at(highest_N, row_at, weight_at)
     short = at[weight_at != highest_N[row_at]]
+    severity = ERROR if evidence.algorithm is None or has_credit_twin(evidence) else NOTE
     for row in np.unique(attempts.row_T[short]).tolist():
         own = short[attempts.row_T[short] == row]
         yield Finding(f"weight {weight_T[own[0]]:.6g}, but other sampled tokens of the same attempt weigh "
                       f"{highest_N[row]:.6g} ({len(own)} tokens)",
-                      attempts.place(int(own[0]), evidence.step, _run(own)),
-                      NOTE if gives_its_own(evidence.algorithm) else ERROR, len(own))
+                      attempts.place(int(own[0]), evidence.step, _run(own)), severity, len(own))
 
 
-def _shape(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Said]:
-    """Where no second implementation can say what credit is to be: whether it has the shape that it should have. An
-    error where the estimator is ours (its facts are missing), else a note: yours may tell tokens apart on purpose."""
-    algorithm: Any = evidence.algorithm
-    kind = kind_of(algorithm)
-    trained_T = attempts.sampled_T & (columns["weight"] != 0)
-    per = "attempt" if kind in PER_ATTEMPT else "turn"
-    if kind is None and getattr(algorithm, "has_timeline", True) or kind is not None and kind not in (*PER_ATTEMPT,
-                                                                                                       *PER_TURN):
+def _alike_in_a_turn(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
+    """A note where the tokens of one turn are worth different things, by an estimator that does not go token by token:
+    it may tell them apart on purpose."""
+    if getattr(evidence.algorithm, "has_timeline", True):
         return
-    at = np.flatnonzero(trained_T)
-    if not len(at):
-        return
+    at = np.flatnonzero(attempts.sampled_T & (columns["weight"] != 0))
     row_at, turn_at, value_at = attempts.row_T[at], attempts.turn_T[at], columns["advantage"][at]
-    same = row_at[1:] == row_at[:-1]
-    if per == "turn":
-        same &= turn_at[1:] == turn_at[:-1]
-    broken = np.flatnonzero(same & (np.abs(np.diff(value_at)) > 1e-9 * (1 + np.abs(value_at[1:]))))
+    same = (row_at[1:] == row_at[:-1]) & (turn_at[1:] == turn_at[:-1])
+    broken = np.flatnonzero(same & (np.abs(np.diff(value_at)) > NEAR * (1 + np.abs(value_at[1:]))))
     for row in np.unique(row_at[broken]).tolist():
         own = broken[row_at[broken] == row]
         yield Finding(f"advantage {value_at[own[0] + 1]:.6g} after {value_at[own[0]]:.6g}, though all tokens of one "
-                      f"{per} are worth the same by this algorithm", attempts.place(int(at[own[0] + 1]), evidence.step),
-                      ERROR if kind is not None else NOTE, len(own))
+                      "turn are worth the same by this algorithm", attempts.place(int(at[own[0] + 1]), evidence.step),
+                      NOTE, len(own))
+
+
+def _against_the_rewards(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]
+                         ) -> Iterator[Finding]:
+    """Credit that runs against the rewards of its own group, unless the estimator says that it may
+    (`against_rewards = True`), leans on a critic, or pays for leaving the reference."""
+    algorithm = evidence.algorithm
+    if getattr(algorithm, "against_rewards", False) or "value_T" in algorithm.requires or (
+            getattr(algorithm, "kl_coef", 0) and getattr(algorithm, "kl_in", "loss") == "reward"):
+        return
+    at = np.flatnonzero(attempts.sampled_T & (columns["weight"] != 0) & attempts.scored_N[attempts.row_T])
+    count_N = np.bincount(attempts.row_T[at], minlength=attempts.num_trajectories)
+    mean_N = np.bincount(attempts.row_T[at], columns["advantage"][at], attempts.num_trajectories) / np.maximum(count_N, 1)
+    together = 0.0
+    for group in np.unique(attempts.group_N).tolist():
+        own = np.flatnonzero((attempts.group_N == group) & (count_N > 0))
+        reward, credit = attempts.reward_N[own], mean_N[own]
+        together += float(((reward - reward.mean()) * (credit - credit.mean())).sum()) if len(own) > 1 else 0.0
+        one_number = np.isclose(columns["advantage"][at], mean_N[attempts.row_T[at]], rtol=NEAR, atol=NEAR)
+        own = own[[bool(one_number[attempts.row_T[at] == n].all()) for n in own]]
+        for low, high in out_of_order(attempts.reward_N[own], mean_N[own], SLACK):
+            n, other = int(own[high]), int(own[low])
+            yield Finding(f"it earned {attempts.reward_N[n]:.6g} and is credited with {mean_N[n]:+.6g}, while "
+                          f"{attempts.names_N[other]} of its group earned {attempts.reward_N[other]:.6g} and is "
+                          f"credited with {mean_N[other]:+.6g}", attempts.place_of_row(n, evidence.step))
+    if together < -SLACK:
+        yield Finding("credit runs against the rewards: taken over all groups, who earned more than its group is "
+                      "credited with less. An estimator that means it says against_rewards = True")
+
+
+def out_of_order(rewards: Sequence[float], credits: Sequence[float], slack: float) -> list[tuple[int, int]]:
+    """(low, high): neighbours in the order of rewards, of which `high` earned more and is credited with less."""
+    rising = np.argsort(rewards, kind="stable").tolist()
+    return [(low, high) for low, high in zip(rising, rising[1:])
+            if rewards[high] > rewards[low] + slack and credits[high] < credits[low] - slack]
 
 
 RULES: tuple[Rule, ...] = (Rule(

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.linting.flat import Flat, flatten
 from workbench.types import CreditTable, Group, Trajectory
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from workbench.engines.recorder import Exchange
     from workbench.envs.base import EnvFamily
     from workbench.learn.algorithms.base import Algorithm, Credit
+    from workbench.learn.algorithms.twin import PlainTwin
     from workbench.learn.batch import Batch
     from workbench.linting.attempts import Attempts
+    from workbench.linting.probe import LearnerProbe
     from workbench.linting.raw import RawSequence
     from workbench.rollouts.config import CollectConfig
 
@@ -39,45 +41,6 @@ class Gradient(NamedTuple):
 
     loss: float
     by_name: Mapping[str, Tensor]
-
-
-class LearnerProbe(Protocol):
-    """A learner that is asked and never moves: what it would make of a batch, beside an independent computation.
-
-    `learner` goes the way of training (micro-batches, packing, the algorithm's own loss and reduction); `plain` runs
-    each segment through the model alone and sums up by the formulas of the papers. `unable`: why nothing can be asked
-    here, or None. `tokens`: how many of a batch are worth asking about. `bf16`: the learner rounds to 8 bits.
-    """
-
-    unable: str | None
-    tokens: int
-    bf16: bool
-
-    def learner(self, algorithm: Algorithm, batch: Batch, credit: Credit,
-                micro_batch_tokens: int | None = None) -> Gradient: ...
-
-    def plain(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> Gradient: ...
-
-    def facts(self, algorithm: Algorithm, batch: Batch) -> Batch:
-        """The batch with what `algorithm.requires` of the models (values, reference and old logprobs)."""
-
-    def predictions(self, ids_L: Tensor) -> Tensor:
-        """Row i: the plain model's log-probabilities of whatever may stand at i + 1 [L - 1, V]."""
-
-    def plain_facts(self, batch: Batch) -> Mapping[str, Tensor]:
-        """"old_logp_T", "ref_logp_T", and with a critic "value_T" and "final_value_N", at every token, one by one."""
-
-    def logprobs(self, batch: Batch, tokens_T: Tensor) -> Tensor:
-        """What the learner takes for the old logprobs of a step with several updates [T]."""
-
-    def updates(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> tuple[Tensor, ...]:
-        """The tokens of each update that a step would make, bool [T] each."""
-
-    def moved(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> tuple[Mapping[str, Tensor], ...]:
-        """By name, after one update: the learner's weights, those by the optimizer's definition from its gradient, the
-        gradient that the optimizer was handed, and the learner's own as it should have been scaled down."""
-
-    def learning_rate(self, name: str) -> float: ...
 
 
 class StepFacts(NamedTuple):
@@ -138,13 +101,20 @@ class Evidence:
         return flatten(self.trajectories)
 
     @cached_property
-    def attempts(self) -> "Attempts | None":
+    def attempts(self) -> Attempts | None:
         """What the attempts said and earned, laid end to end; of the batch where there are no trajectories."""
         from workbench.linting.attempts import attempts_of, attempts_of_batch
 
         if self.groups:
-            return attempts_of(self.groups)
+            return attempts_of(self.groups, self.flat)
         return None if self.batch is None else attempts_of_batch(self.batch)
+
+    @cached_property
+    def twin(self) -> PlainTwin:
+        """The plain twin that the algorithm brings, and which of its parts bring none."""
+        from workbench.learn.algorithms.twin import plain_recipe
+
+        return plain_recipe(self.algorithm)
 
     def has(self, name: str) -> bool:
         value = getattr(self, name)

@@ -1,4 +1,5 @@
-"""The learner's gradient beside a plain one (R19): the last place where a mask, a shift or a denominator can go wrong.
+"""The learner's gradient beside that of the plain twin (R19): the last place where a mask, a shift or a denominator can
+go wrong.
 
 Everything before it may be right, and the update still not be what credit says: a term under `no_grad` has its value
 and no gradient, padding is counted, packed sequences see each other, the last token is dropped. Two questions are
@@ -9,13 +10,17 @@ asked, on a few groups of the step:
                  so that no term hides behind a larger one; each term has tokens of its own; several micro-batches
     as trained   the very algorithm and credit, in one micro-batch
 
+Where an objective brings no twin, only the way from its own loss to the gradient is compared; what holds of any
+objective is in objective.py.
+
 Axis letters: T tokens of the batch (flat) · N trajectories.
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,15 +28,21 @@ import torch
 from torch import Tensor
 
 from workbench.learn.algorithms.base import TERMS, Credit, needs_critic
+from workbench.learn.algorithms.twin import plain_recipe
 from workbench.learn.batch import Batch
-from workbench.linting.evidence import Evidence, Gradient, LearnerProbe
-from workbench.linting.rule import Rule, Said
+from workbench.linting.attempts import Attempts, attempts_of_batch
+from workbench.linting.evidence import Evidence, Gradient
+from workbench.linting.objective import holds_of_any
+from workbench.linting.rule import WORDS, Rule, RuleResult
+from workbench.linting.twin import credits_of, own_objective
+from workbench.plain.rewards import AttemptTokens
 from workbench.types.errors import ConfigError, DataError
-from workbench.types.findings import NOTE, Finding, Looked, Missing, Place
+from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
 from workbench.types.seeds import rng_at
 
 if TYPE_CHECKING:
     from workbench.learn.algorithms.base import Algorithm
+    from workbench.linting.probe import LearnerProbe
 
 # Relative to the norm of a parameter's gradient. Rounding, measured on the three shipped policies and on small random
 # models: up to 3e-6 in float32; 2.5e-2 where the forward pass has 8 bits. A bug is a part of the gradient.
@@ -57,32 +68,55 @@ class _Trial:
     credit: Credit
     micro_batch_tokens: int
 
+    @cached_property
+    def has_twin(self) -> bool:
+        return "objective" not in plain_recipe(self.algorithm).missing
 
-def _check(evidence: Evidence) -> Iterator[Said]:
-    probe, algorithm = evidence.probe, evidence.algorithm
-    if probe.unable:
-        yield Missing(probe.unable)
+    @cached_property
+    def terms(self) -> list[str]:
+        """Of the loss, those that the algorithm has."""
+        algorithm = self.algorithm
+        has = {"policy": True, "critic": needs_critic(algorithm), "entropy": bool(getattr(algorithm, "entropy_coef", 0)),
+               "kl": bool(getattr(algorithm, "kl_coef", 0)) and getattr(algorithm, "kl_in", "") == "loss"}
+        return [term for term in TERMS if has[term]]
+
+    def weighted(self, factor_T: Tensor | float = 1.0, terms: Collection[str] = TERMS) -> _Trial:
+        """The same with weights that are multiplied, and with these terms alone."""
+        weights = {name: self.credit.weights_of(name) * (name in terms) * factor_T for name in TERMS}
+        return replace(self, credit=replace(
+            self.credit, weight_T=weights["policy"], entropy_weight_T=weights["entropy"], kl_weight_T=weights["kl"],
+            critic_weight_T=weights["critic"]))
+
+
+def _check(evidence: Evidence) -> Iterator[RuleResult]:
+    probe, algorithm, missing = evidence.probe, evidence.algorithm, set(evidence.twin.missing)
+    if missing:
+        yield NotChecked(f"a plain twin of the {', '.join(evidence.twin.missing)} of {type(algorithm).__name__}",
+                         decides=bool(missing - {"estimator"}))
+    yield from holds_of_any(algorithm, "objective" not in missing)
+    if probe is None or probe.unable:
+        yield NotChecked(WORDS["probe"] if probe is None else probe.unable, decides=True)
         return
     chosen = few_groups(evidence.batch, probe.tokens)
     if not len(chosen):
-        yield Missing("a scored attempt with sampled tokens")
+        yield NotChecked("a scored attempt with sampled tokens", decides=True)
         return
     batch = evidence.batch.select(chosen)
-    place = _Places(evidence, batch, chosen)
-    plain = probe.plain_facts(batch)
+    place = _Places(evidence, attempts_of_batch(batch), chosen)
+    plain = plain_facts(probe, place.attempts)
     yield from _facts(probe, algorithm, batch, plain, place)
     trials = [moved_trial(algorithm, batch, plain)]
     try:
         known = probe.facts(algorithm, _bare(batch))
         credit = algorithm.credit(known)
     except DataError as error:
-        yield Missing(f"credit for these few groups ({error})")
+        yield NotChecked(f"credit for these few groups ({error})")
     else:
         # In 8 bits a ratio of one is off by more than narrow bounds allow: which tokens they hold is then chance.
         told = probe.bf16 and known.old_logp_T is not None and getattr(algorithm, "clip_high", 1.0) < NATS_BF16
         if bool(credit.trained_T.any()) and not told:
             trials.append(_Trial("as trained", algorithm, _off_the_kink(known), credit, 10 * batch.num_tokens))
-    for trial in trials:
+    for trial in trials if not missing & {"reduction", "critic"} else ():
         yield from _compare(probe, trial, place)
     yield from _one_step(probe, trials[0], place)
     yield from _passes(probe, algorithm, trials[0])
@@ -90,20 +124,26 @@ def _check(evidence: Evidence) -> Iterator[Said]:
 
 @dataclass(frozen=True, eq=False)
 class _Places:
+    """Where trajectories and tokens of the few are in the whole step."""
+
     evidence: Evidence
-    batch: Batch
+    attempts: Attempts
     chosen: Tensor
 
     def trajectory(self, n: int) -> Place:
-        return Place(self.batch.names_N[n], int(self.chosen[n]), step=self.evidence.step)
+        return replace(self.attempts.place_of_row(n, self.evidence.step), index=int(self.chosen[n]))
 
     def token(self, t: int) -> Place:
-        """Of the batch of the few."""
-        segment = int(np.searchsorted(self.batch.segment_offsets.numpy(), t, side="right")) - 1
-        row_S = self.batch.trajectory_of_segment_S
-        n = int(row_S[segment])
-        return replace(self.trajectory(n), segment=segment - int((row_S < n).sum()), turn=int(self.batch.turn_T[t]),
-                       position=t - int(self.batch.segment_offsets[segment]))
+        place = self.attempts.place(t, self.evidence.step)
+        return replace(place, index=int(self.chosen[place.index]))
+
+
+def plain_facts(probe: LearnerProbe, attempts: Attempts) -> dict[str, Tensor]:
+    """By the names of the batch's fields: what a plain pass says of every token."""
+    known: list[AttemptTokens] = probe.plain_facts(attempts.each)
+    found = {f"{name}_T": torch.from_numpy(np.concatenate([getattr(each, name) for each in known])).float()
+             for name in ("old_logp", "ref_logp", "value") if getattr(known[0], name) is not None}
+    return found | {"final_value_N": torch.tensor([each.final_value for each in known])}
 
 
 def _bare(batch: Batch) -> Batch:
@@ -136,7 +176,7 @@ def few_groups(batch: Batch, tokens: int) -> Tensor:
 
 
 def _facts(probe: LearnerProbe, algorithm: Algorithm, batch: Batch, plain: Mapping[str, Tensor],
-           place: _Places) -> Iterator[Said]:
+           place: _Places) -> Iterator[RuleResult]:
     """What the learner says of tokens before credit is given: logprobs, the reference's, values."""
     asked_T = batch.eligible_T & batch.scored_N[batch.trajectory_of_token_T]
     bare = _bare(batch)
@@ -152,7 +192,7 @@ def _facts(probe: LearnerProbe, algorithm: Algorithm, batch: Batch, plain: Mappi
             at = (acted_N & batch.truncated_N).nonzero()[:, 0]
         if not len(at):
             continue
-        yield Looked(len(at))
+        yield Checked(len(at))
         gap = (values[at].double() - plain[name][at].double()).abs()
         if not bool(gap.isnan().any()) and float(gap.mean()) <= most and float(gap.max()) <= 20 * most:
             continue
@@ -237,23 +277,39 @@ def _moves(algorithm: Algorithm, batch: Batch, rng: np.random.Generator) -> Tens
     return torch.where(counted_T, move_T, 1.0).float()
 
 
-def _compare(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[Said]:
-    learner = probe.learner(trial.algorithm, trial.batch, trial.credit, trial.micro_batch_tokens)
-    plain = probe.plain(trial.algorithm, trial.batch, trial.credit)
+def _both(probe: LearnerProbe, trial: _Trial) -> tuple[Gradient, Gradient]:
+    """(the learner's gradient, the plain one)."""
+    attempts, recipe = attempts_of_batch(trial.batch), plain_recipe(trial.algorithm).recipe
+    if not trial.has_twin:  # what it makes of entropy and of the reference is its own matter, too
+        trial = trial.weighted(terms=set(TERMS) - ({"entropy", "kl"} & set(trial.terms)))
+        recipe = replace(recipe, objective=own_objective(trial.algorithm), bounds={}, entropy_coef=0.0, kl_coef=0.0)
+    facts = {name: values.double().numpy() for name, values in (
+        ("old_logp", trial.batch.old_logp_T), ("ref_logp", trial.batch.ref_logp_T), ("value", trial.batch.value_T),
+        ("rollout_logp", trial.batch.rollout_logp_T)) if values is not None}
+    plain = probe.plain(recipe, attempts.with_facts(facts), credits_of(attempts, trial.credit, recipe))
+    return probe.learner(trial.algorithm, trial.batch, trial.credit, trial.micro_batch_tokens), plain
+
+
+def _compare(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[RuleResult]:
+    learner, plain = _both(probe, trial)
     if not _is_finite(plain):
         yield Finding(f"{trial.what}: {NOT_FINITE}", Place(step=place.evidence.step), NOTE)
         return
-    yield Looked(len(plain.by_name))
+    yield Checked(len(plain.by_name))
     bound = BOUND_BF16 if probe.bf16 else BOUND
     off = difference(learner, plain, bound)
     if off is None:
         return
-    terms = [term for term in _terms(trial) if (only := _only(trial, term)) is not None
-             and _off(probe, only, bound) is not None]
+
+    def is_off(part: _Trial) -> bool:
+        return bool((part.credit.trained_T).any()) and difference(*_both(probe, part), bound) is not None
+
+    terms = [term for term in trial.terms if is_off(trial.weighted(terms=[term]))]
     said = f" Of the {_list(terms)} term by itself it is off, too." if terms else \
         " Of each term by itself it is not: it is how they are put together."
-    rows = trial.batch.trajectory_of_token_T[trial.credit.trained_T].unique().tolist()[:TRIED]
-    where = next((place.trajectory(n) for n in rows if _off(probe, _row(trial, n), bound) is not None),
+    row_T = trial.batch.trajectory_of_token_T
+    rows = row_T[trial.credit.trained_T].unique().tolist()[:TRIED]
+    where = next((place.trajectory(n) for n in rows if is_off(trial.weighted(row_T == n))),
                  Place(step=place.evidence.step))
     yield Finding(f"{trial.what}: {off}{said}", where)
 
@@ -294,37 +350,6 @@ def _is_finite(gradient: Gradient) -> bool:
     return math.isfinite(gradient.loss) and all(bool(g.isfinite().all()) for g in gradient.by_name.values())
 
 
-def _off(probe: LearnerProbe, trial: _Trial, bound: float) -> str | None:
-    return difference(probe.learner(trial.algorithm, trial.batch, trial.credit, trial.micro_batch_tokens),
-                      probe.plain(trial.algorithm, trial.batch, trial.credit), bound)
-
-
-def _terms(trial: _Trial) -> list[str]:
-    has = {"policy": True, "entropy": bool(getattr(trial.algorithm, "entropy_coef", 0)),
-           "kl": bool(getattr(trial.algorithm, "kl_coef", 0)) and getattr(trial.algorithm, "kl_in", "") == "loss",
-           "critic": needs_critic(trial.algorithm)}
-    return [term for term in TERMS if has[term]]
-
-
-def _only(trial: _Trial, term: str) -> _Trial | None:
-    """The same with one term alone; None: it has no token."""
-    weights = {name: trial.credit.weights_of(name) * (name == term) for name in TERMS}
-    if not bool((weights[term] != 0).any()):
-        return None
-    return _weighted(trial, weights)
-
-
-def _row(trial: _Trial, n: int) -> _Trial:
-    """The same with one trajectory alone."""
-    mine_T = trial.batch.trajectory_of_token_T == n
-    return _weighted(trial, {name: trial.credit.weights_of(name) * mine_T for name in TERMS})
-
-
-def _weighted(trial: _Trial, weights: Mapping[str, Tensor]) -> _Trial:
-    return replace(trial, credit=replace(trial.credit, weight_T=weights["policy"], entropy_weight_T=weights["entropy"],
-                                         kl_weight_T=weights["kl"], critic_weight_T=weights["critic"]))
-
-
 def _squares(values: Tensor) -> float:
     return float(values.double().square().sum())
 
@@ -341,63 +366,62 @@ def _list(words: list[str]) -> str:
 # ------------------------------------------------------------------------------------------------ what is done with it
 
 
-def _one_step(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[Said]:
+def _one_step(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[RuleResult]:
     """One update hands the optimizer its gradient, scaled down where it is too long, and moves each weight as the
     optimizer's definition says."""
-    two = _weighted(trial, {name: trial.credit.weights_of(name) * (trial.batch.trajectory_of_token_T < 2)
-                            for name in TERMS})
+    two = trial.weighted(trial.batch.trajectory_of_token_T < 2)
     # So much credit that no bound on the gradient's norm is above it; less where a loss of yours cannot take as much.
     for loud in (LOUD, 1.0, 1 / LOUD):
-        tried, turned = (replace(two, credit=replace(two.credit, advantage_T=by * two.credit.advantage_T))
-                         for by in (loud, -loud))
-        if all(_is_finite(probe.learner(each.algorithm, each.batch, each.credit)) for each in (tried, turned)):
+        tried, turned = (replace(two.credit, advantage_T=by * two.credit.advantage_T) for by in (loud, -loud))
+        if all(_is_finite(probe.learner(two.algorithm, two.batch, credit)) for credit in (tried, turned)):
             break
     else:
-        yield Missing(NOT_FINITE)
+        yield NotChecked(NOT_FINITE)
         return
-    moved, expected, handed, due, *rest = probe.moved(tried.algorithm, tried.batch, tried.credit)
-    yield Looked(len(expected))
+    updates = probe.moved(two.algorithm, two.batch, tried)
+    yield Checked(len(updates[0].plain))
     where = Place(step=place.evidence.step)
     for critic in (False, True):
-        names = [name for name in due if name.startswith("critic.") is critic]
-        if not names or not any(float(due[name].abs().max()) for name in names):
-            continue
-        lost = [name for name in names if name not in handed]
-        if lost:
-            yield Finding(f"the optimizer has no part in {lost[0]} (and {len(lost) - 1} others), which has a gradient",
-                          where)
+        if (wrong := _handed(updates[0].handed, updates[0].due, critic)) is not None:
+            yield Finding(wrong, where)
             return
-        gap = math.sqrt(sum(_squares(handed[name] - due[name]) for name in names))
-        norms = [math.sqrt(sum(_squares(side[name]) for name in names)) for side in (handed, due)]
-        if not gap <= 1e-4 * norms[1]:
-            yield Finding(f"the {'critic' if critic else 'policy'}'s optimizer was handed a gradient of norm "
-                          f"{norms[0]:.4g}; the one of this update, scaled down as learner.max_grad_norm says, has "
-                          f"{norms[1]:.4g}", where)
+    for number, update in enumerate(updates, start=1):
+        for name, weight in update.plain.items():
+            gap, lr = float((weight - update.learner[name]).abs().max()), probe.learning_rate(name)
+            # Steps are of the size of the learning rate; float32 keeps 7 digits of the weight that they are added to.
+            if gap <= max(1e-2 * lr, 4e-7 * float(weight.abs().max())):
+                continue
+            yield Finding(
+                f"one update leaves {name} {gap:.2g} away from where AdamW takes it with this gradient, this learning "
+                f"rate ({lr:.2g}) and these settings" if number == 1 else
+                f"update {number} leaves {name} {gap:.2g} away from where AdamW takes it with the gradients so far: "
+                "learner.betas, or what the optimizer remembers of earlier updates, is not what the settings say",
+                where)
             return
-    for name, weight in expected.items():
-        gap = float((weight - moved[name]).abs().max())
-        # Steps are of the size of the learning rate; float32 keeps 7 digits of the weight that they are added to.
-        if not gap <= max(1e-2 * probe.learning_rate(name), 4e-7 * float(weight.abs().max())):
-            yield Finding(f"one update leaves {name} {gap:.2g} away from where AdamW takes it with this gradient, this "
-                          f"learning rate ({probe.learning_rate(name):.2g}) and these settings", where)
-            return
-    for number, (moved, expected) in enumerate(rest[0] if rest else (), start=2):
-        for name, weight in expected.items():
-            gap = float((weight - moved[name]).abs().max())
-            if not gap <= max(1e-2 * probe.learning_rate(name), 4e-7 * float(weight.abs().max())):
-                yield Finding(f"update {number} leaves {name} {gap:.2g} away from where AdamW takes it with the "
-                              "gradients so far: learner.betas, or what the optimizer remembers of earlier updates, is "
-                              "not what the settings say", where)
-                return
 
 
-def _passes(probe: LearnerProbe, algorithm: Algorithm, trial: _Trial) -> Iterator[Said]:
+def _handed(handed: Mapping[str, Tensor], due: Mapping[str, Tensor], critic: bool) -> str | None:
+    """What is wrong with the gradient that the policy's or the critic's optimizer was handed, or None."""
+    names = [name for name in due if name.startswith("critic.") is critic]
+    if not names or not any(float(due[name].abs().max()) for name in names):
+        return None
+    if lost := [name for name in names if name not in handed]:
+        return f"the optimizer has no part in {lost[0]} (and {len(lost) - 1} others), which has a gradient"
+    gap = math.sqrt(sum(_squares(handed[name] - due[name]) for name in names))
+    norms = [math.sqrt(sum(_squares(side[name]) for name in names)) for side in (handed, due)]
+    if gap <= 1e-4 * norms[1]:
+        return None
+    return (f"the {'critic' if critic else 'policy'}'s optimizer was handed a gradient of norm {norms[0]:.4g}; the one "
+            f"of this update, scaled down as learner.max_grad_norm says, has {norms[1]:.4g}")
+
+
+def _passes(probe: LearnerProbe, algorithm: Algorithm, trial: _Trial) -> Iterator[RuleResult]:
     """Every pass trains every token once, a trajectory's together, in as many updates as were asked for."""
     credit, batch = trial.credit, trial.batch
     updates = probe.updates(algorithm, batch, credit)
     rows = len(batch.trajectory_of_token_T[credit.trained_T].unique())
     count = min(algorithm.minibatches if credit.minibatches is None else credit.minibatches, max(rows, 1))
-    yield Looked(len(updates))
+    yield Checked(len(updates))
     if len(updates) != algorithm.epochs * count:
         yield Finding(f"a step makes {len(updates)} updates, and algorithm.epochs x updates of a pass are "
                       f"{algorithm.epochs} x {count}")
@@ -420,7 +444,7 @@ RULES: tuple[Rule, ...] = (
               "plausible: part of the gradient is still right.",
         mend="Look at how the learner gets from tokens to this term: the shift by one, what it is masked with and "
              "divided by, whether it is computed with gradients, which sequences can see each other.",
-        needs=("probe", "batch", "algorithm"), check=_check, when="start",
+        needs=("batch", "algorithm"), check=_check, when="start",
         threads=("SkyRL#1353", "unsloth#5673", "SkyRL#462", "trl#4974",
                  "verl#7278"),
     ),

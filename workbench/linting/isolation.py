@@ -27,9 +27,9 @@ import numpy as np
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvAnswer, EnvRunner, InlineRunner
 from workbench.linting.evidence import Evidence
-from workbench.linting.rule import Rule, Said
+from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Observation, StepResult, Task
-from workbench.types.findings import NOTE, Finding, Looked, Missing, Place
+from workbench.types.findings import NOTE, Finding, Checked, NotChecked, Place
 from workbench.types.seeds import rng_at, seed_of
 
 PLAYED = 4            # attempts that are played alone and among each other
@@ -45,20 +45,20 @@ class Script(NamedTuple):
     texts: tuple[str, ...]
 
 
-def _isolated(evidence: Evidence) -> Iterator[Said]:
+def _isolated(evidence: Evidence) -> Iterator[RuleResult]:
     yield from _live(evidence)
     family = evidence.family
     if (why := unplayable(family)) is not None:
-        yield Missing(why)
+        yield NotChecked(why)
         return
     scripts = _scripts(evidence)
     if not scripts:
-        yield Missing(f"attempts, or a random policy of {family.name} to make some")
+        yield NotChecked(f"attempts, or a random policy of {family.name} to make some")
         return
     yield from _shared(family, scripts)
     alone = [played_alone(family, script) for script in scripts]
     again = [played_alone(family, script) for script in scripts]
-    yield Looked(len(scripts))
+    yield Checked(len(scripts))
     if alone != again:
         k = next(k for k, (one, other) in enumerate(zip(alone, again)) if one != other)
         yield Finding(f"the same attempt at task {scripts[k].task.id!r}, played twice in fresh environments, does not "
@@ -225,10 +225,10 @@ def _short(said: Any) -> str:
 # ------------------------------------------------------------------------------------------------ what they share
 
 
-def _shared(family: EnvFamily, scripts: Sequence[Script]) -> Iterator[Said]:
+def _shared(family: EnvFamily, scripts: Sequence[Script]) -> Iterator[RuleResult]:
     """Objects that can change and that two fresh environments have in common."""
     one, other = family.make(), family.make()
-    yield Looked(2)
+    yield Checked(2)
     if one is other:
         yield Finding(f"{type(family).__name__}.make() gives the same environment twice")
         return
@@ -254,12 +254,12 @@ def _shared(family: EnvFamily, scripts: Sequence[Script]) -> Iterator[Said]:
             yield Finding(f"{had}; it did not change as one was stepped", severity=NOTE)
 
 
-def _live(evidence: Evidence) -> Iterator[Said]:
+def _live(evidence: Evidence) -> Iterator[RuleResult]:
     """The environments of attempts that are running now."""
     live = list((evidence.environments or {}).items())
     if not live:
         return
-    yield Looked(len(live))
+    yield Checked(len(live))
     by_design = set(parts(evidence.family))
     for _, env in live:
         by_design |= _declared(found for _, found in parts(env, classes=False).values())
@@ -364,12 +364,12 @@ def _state(value: Any) -> _Taken:
         return _Taken(True, repr([(name, item) for name, item in inner if isinstance(item, PLAIN)]).encode())
 
 
-def _snapshots(family: EnvFamily, script: Script) -> Iterator[Said]:
+def _snapshots(family: EnvFamily, script: Script) -> Iterator[RuleResult]:
     """A snapshot is a value: it does not change with the environment, and nobody is changed by who goes on from it."""
     env = family.make()
     if not (hasattr(env, "snapshot") and hasattr(env, "restore")) or len(script.texts) < 1:
         return
-    yield Looked(1)
+    yield Checked(1)
     env.reset(script.task, script.seed)
     for text in script.texts[:len(script.texts) // 2]:
         env.step(text)

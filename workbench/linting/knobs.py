@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,13 +26,16 @@ from workbench.learn.algorithms.policy_gradient import OBJECTIVES, PolicyGradien
 from workbench.learn.batch import Batch
 from workbench.learn.ops.kl import ESTIMATORS
 from workbench.learn.ops.reduce import REDUCTIONS
-from workbench.linting.evidence import Evidence, LearnerProbe
-from workbench.linting.rule import Rule, Said
+from workbench.linting.evidence import Evidence
+from workbench.linting.rule import Rule, RuleResult
 from workbench.types import (Group, Message, Observation, Sampling, Segment, Source, Span, StopReason, Task, Trajectory,
                              Turn)
 from workbench.types.errors import ConfigError, DataError, WorkbenchError
-from workbench.types.findings import NOTE, Finding, Looked, Missing
+from workbench.types.findings import NOTE, Finding, Checked, NotChecked
 from workbench.types.seeds import rng_at
+
+if TYPE_CHECKING:
+    from workbench.linting.probe import LearnerProbe
 
 Setting = tuple[str, ...]  # ("filter", "share")
 WORDS = {"reduction": REDUCTIONS, "objective": OBJECTIVES, "kl_estimator": ESTIMATORS, "kl_in": ("loss", "reward")}
@@ -45,27 +48,27 @@ SAME = 1e-7  # of the largest number: what moves less has not moved; the same co
 TYPICAL = (16, 8)  # tasks and attempts of a step, where nothing says how many there are
 
 
-def _check(evidence: Evidence) -> Iterator[Said]:
+def _check(evidence: Evidence) -> Iterator[RuleResult]:
     algorithm = evidence.algorithm
     if not is_dataclass(algorithm):
-        yield Missing(f"settings to turn: {type(algorithm).__name__} is no dataclass")
+        yield NotChecked(f"settings to turn: {type(algorithm).__name__} is no dataclass")
         return
     chosen = changed_settings(algorithm)
     probe = evidence.probe if evidence.probe is not None and not evidence.probe.unable else None
     if chosen and probe is None:
-        yield Missing("a learner to turn settings on: only credit and loss were looked at" if evidence.probe is None
+        yield NotChecked("a learner to turn settings on: only credit and loss were looked at" if evidence.probe is None
                       else evidence.probe.unable)
     trial = _Trial(evidence, probe)
-    yield Looked(max(len(chosen), 1))  # nothing was set: nothing can be dead
+    yield Checked(max(len(chosen), 1))  # nothing was set: nothing can be dead
     for setting in chosen:
         yield from _of_setting(trial, algorithm, setting, _explained(evidence, algorithm))
 
 
-def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting, explained: Mapping[str, str]) -> Iterator[Said]:
+def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting, explained: Mapping[str, str]) -> Iterator[RuleResult]:
     others = list(_turned(algorithm, setting))
     name, value = ".".join(setting), _get(algorithm, setting)
     if not others:
-        yield Missing(f"another value of algorithm.{name} that {type(algorithm).__name__} would accept")
+        yield NotChecked(f"another value of algorithm.{name} that {type(algorithm).__name__} would accept")
         return
     tried = ", ".join(dict.fromkeys(repr(_get(other, setting)) for other in others))
     try:
@@ -78,7 +81,7 @@ def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting, explained
         if not heeded and any(trial.said_differs(algorithm, other, REAL) for other in others):
             return
     except WorkbenchError as error:
-        yield Missing(f"made-up attempts that {type(algorithm).__name__} can give credit for ({error})")
+        yield NotChecked(f"made-up attempts that {type(algorithm).__name__} can give credit for ({error})")
         return
     why = explained.get(name, "each of its switches is set by itself, or cannot act" if name in GROUPS else None)
     if not heeded and why is not None:

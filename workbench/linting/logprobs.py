@@ -18,9 +18,9 @@ import torch
 from workbench.engines.gap import TRAINING_LIMITS
 from workbench.linting.bending import WHOLE, against_the_model, drawn_as_said, drawn_from_the_model
 from workbench.linting.evidence import Evidence, Update
-from workbench.linting.rule import Rule, Said
+from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Sampling
-from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing, Place
+from workbench.types.findings import ERROR, NOTE, Finding, Checked, NotChecked, Place
 
 SURE = -1e-3         # a token less likely than this has a logprob that temperature or top-p visibly move
 ENOUGH = 16          # so many such tokens before "all of them are the same" means anything
@@ -80,9 +80,9 @@ class _Sampled:
 # ------------------------------------------------------------------------------------------------ R12
 
 
-def logprob_settings(evidence: Evidence) -> Iterator[Said]:
+def logprob_settings(evidence: Evidence) -> Iterator[RuleResult]:
     sampled = _Sampled.of(evidence)
-    yield Looked(len(sampled.logp_T))
+    yield Checked(len(sampled.logp_T))
     if not sampled.place_P:
         return
     yield from _as_declared(evidence, sampled)
@@ -95,14 +95,14 @@ def logprob_settings(evidence: Evidence) -> Iterator[Said]:
     yield from drawn_from_the_model(evidence)
 
 
-def _as_declared(evidence: Evidence, sampled: _Sampled) -> Iterator[Said]:
+def _as_declared(evidence: Evidence, sampled: _Sampled) -> Iterator[RuleResult]:
     """Each span says how it was sampled, and that is how it was to be."""
     unknown = [p for p, sampling in enumerate(sampled.sampling_P) if sampling is None]
     if unknown:
         yield Finding(f"{len(unknown)} sampled spans do not say at which temperature and top-p: nobody can tell whose "
                       "logprobs these are", sampled.place(evidence, unknown[0]), NOTE, len(unknown))
     if evidence.collect is None:
-        yield Missing("the sampling settings")
+        yield NotChecked("the sampling settings")
         return
     asked = (evidence.collect.temperature, evidence.collect.top_p)
     other = [p for p, s in enumerate(sampled.sampling_P) if s is not None and (s.temperature, s.top_p) != asked]
@@ -112,7 +112,7 @@ def _as_declared(evidence: Evidence, sampled: _Sampled) -> Iterator[Said]:
                       f"{asked[0]:g} and {asked[1]:g}", sampled.place(evidence, other[0]), count=len(other))
 
 
-def _possible(evidence: Evidence, sampled: _Sampled) -> Iterator[Said]:
+def _possible(evidence: Evidence, sampled: _Sampled) -> Iterator[RuleResult]:
     """No probability is above one, and one that was drawn is above zero."""
     for name, values_T in (("logprob", sampled.logp_T), ("plain logprob", sampled.plain_T)):
         bad = np.flatnonzero(~(values_T <= 1e-4) | ~np.isfinite(values_T))
@@ -121,7 +121,7 @@ def _possible(evidence: Evidence, sampled: _Sampled) -> Iterator[Said]:
                           sampled.at(evidence, int(bad[0])), count=len(bad))
 
 
-def _bent_as_named(evidence: Evidence, sampled: _Sampled, sampling: Sampling) -> Iterator[Said]:
+def _bent_as_named(evidence: Evidence, sampled: _Sampled, sampling: Sampling) -> Iterator[RuleResult]:
     """Do the two logprobs of a token stand to each other as this temperature and top-p make them stand?"""
     spans = [p for p, other in enumerate(sampled.sampling_P) if other == sampling]
     chosen_T = sampled.tokens_of(spans)
@@ -155,7 +155,7 @@ def _bent_as_named(evidence: Evidence, sampled: _Sampled, sampling: Sampling) ->
 
 
 def _nucleus(evidence: Evidence, sampled: _Sampled, sampling: Sampling, chosen_T: np.ndarray,
-             rounding: float) -> Iterator[Said]:
+             rounding: float) -> Iterator[RuleResult]:
     """Top-p cuts and renormalises: a token gains, by no more than what was cut."""
     gained_T = sampled.logp_T - sampled.plain_T
     most = -np.log(sampling.top_p)
@@ -182,15 +182,15 @@ def _nucleus(evidence: Evidence, sampled: _Sampled, sampling: Sampling, chosen_T
                       f"{1 - sampling.top_p:.2g})", sampled.at(evidence, first), NOTE, int(unsure_T.sum()))
 
 
-def _batch_columns(evidence: Evidence, sampled: _Sampled) -> Iterator[Said]:
+def _batch_columns(evidence: Evidence, sampled: _Sampled) -> Iterator[RuleResult]:
     """The columns that training reads hold the spans' numbers, each its own; old_logp is nobody else's."""
     batch = evidence.batch
     if batch is None:
-        yield Missing("the batch")
+        yield NotChecked("the batch")
         return
     place_T = np.flatnonzero(batch.eligible_T.numpy())
     if len(place_T) != len(sampled.logp_T):
-        yield Missing("columns that are as long as what was sampled (R4 says more)")
+        yield NotChecked("columns that are as long as what was sampled (R4 says more)")
         return
     known_P = [sampling is None or not sampling.bends or has for sampling, has in
                zip(sampled.sampling_P, sampled.has_plain_P)]
@@ -205,7 +205,7 @@ def _batch_columns(evidence: Evidence, sampled: _Sampled) -> Iterator[Said]:
         yield from _copied(evidence, sampled, batch.old_logp_T.numpy()[place_T])
 
 
-def _copied(evidence: Evidence, sampled: _Sampled, old_T: np.ndarray) -> Iterator[Said]:
+def _copied(evidence: Evidence, sampled: _Sampled, old_T: np.ndarray) -> Iterator[RuleResult]:
     """The trainer's own numbers differ from the engine's in their last bits almost everywhere."""
     telling_T = ~np.isnan(old_T) & (sampled.logp_T < SURE)
     if telling_T.sum() < ENOUGH:
@@ -220,10 +220,10 @@ def _copied(evidence: Evidence, sampled: _Sampled, old_T: np.ndarray) -> Iterato
             return
 
 
-def _as_answered(evidence: Evidence, sampled: _Sampled) -> Iterator[Said]:
+def _as_answered(evidence: Evidence, sampled: _Sampled) -> Iterator[RuleResult]:
     """The stored logprobs and settings are those that the engine answered, turn by turn."""
     if evidence.journal is None:
-        yield Missing("what the engine was asked and answered")
+        yield NotChecked("what the engine was asked and answered")
         return
     answered: dict[str, list] = {}
     for exchange in evidence.journal:
@@ -253,13 +253,13 @@ def _as_answered(evidence: Evidence, sampled: _Sampled) -> Iterator[Said]:
 # ------------------------------------------------------------------------------------------------ R17
 
 
-def stale_weights(evidence: Evidence) -> Iterator[Said]:
+def stale_weights(evidence: Evidence) -> Iterator[RuleResult]:
     """One version per span, and it is the one that was to sample this step."""
     sampled = _Sampled.of(evidence)
     told = [p for p, version in enumerate(sampled.version_P) if version is not None]
-    yield Looked(len(told))
+    yield Checked(len(told))
     if len(told) < len(sampled.place_P):
-        yield Missing("the version of the weights that sampled each span")
+        yield NotChecked("the version of the weights that sampled each span")
     if evidence.policy_version is not None:
         other = [p for p in told if sampled.version_P[p] != evidence.policy_version]
         if other:
@@ -276,13 +276,13 @@ def stale_weights(evidence: Evidence) -> Iterator[Said]:
 # ------------------------------------------------------------------------------------------------ R23
 
 
-def engine_gap(evidence: Evidence) -> Iterator[Said]:
+def engine_gap(evidence: Evidence) -> Iterator[RuleResult]:
     """The trainer's logprobs of the first update, before which no weight has moved, beside the engine's."""
     sampled = _Sampled.of(evidence)
     first = min(evidence.updates, key=lambda update: update.table.update)
     used = np.asarray(first.table["used"], bool) & np.asarray(first.table["eligible"], bool)
     if used.shape[0] == 0 or int(np.asarray(first.table["eligible"], bool).sum()) != len(sampled.logp_T):
-        yield Missing("a credit table that is as long as what was sampled (R4 says more)")
+        yield NotChecked("a credit table that is as long as what was sampled (R4 says more)")
         return
     here = used[np.asarray(first.table["eligible"], bool)]
     comparable_P = [sampling is not None and sampling.engine not in SCRIPTED and (
@@ -291,9 +291,9 @@ def engine_gap(evidence: Evidence) -> Iterator[Said]:
     here &= np.repeat(comparable_P, np.diff(sampled.bounds)) if comparable_P else False
     new_T = np.asarray(first.table["new_logp"])[np.asarray(first.table["eligible"], bool)]
     here &= np.isfinite(new_T)  # an update that was not finite says so itself
-    yield Looked(int(here.sum()))
+    yield Checked(int(here.sum()))
     if not here.any():
-        yield Missing("logprobs of the model's own softmax from an engine")
+        yield NotChecked("logprobs of the model's own softmax from an engine")
         return
     gap_T = np.where(here, np.abs(sampled.plain_T - new_T, dtype=np.float64), 0.0)
     mean, largest = _alarm(evidence, sampled)
@@ -313,7 +313,7 @@ def engine_gap(evidence: Evidence) -> Iterator[Said]:
     yield from _copied(evidence, sampled, np.where(used[np.asarray(first.table["eligible"], bool)], old_T, np.nan))
 
 
-def _drawn(evidence: Evidence, sampled: _Sampled, first: Update, here: np.ndarray) -> Iterator[Said]:
+def _drawn(evidence: Evidence, sampled: _Sampled, first: Update, here: np.ndarray) -> Iterator[RuleResult]:
     """Where sampler and trainer agree, and neither temperature nor top-p bends: are the tokens draws from what they say?
     """
     eligible_T = np.asarray(first.table["eligible"], bool)

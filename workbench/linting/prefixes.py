@@ -15,8 +15,8 @@ import numpy as np
 from workbench.engines.recorder import Exchange
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import ENV, POLICY, PROMPT, Flat
-from workbench.linting.rule import Rule, Said
-from workbench.types.findings import NOTE, Finding, Looked, Missing
+from workbench.linting.rule import Rule, RuleResult
+from workbench.types.findings import NOTE, Finding, Checked, NotChecked
 
 HISTORY = "the sampling settings (which history was asked for)"
 JOURNAL = "what the engine was asked and answered"
@@ -61,24 +61,24 @@ def first_difference(ours: np.ndarray, theirs: np.ndarray) -> int | None:
     return None if len(ours) == len(theirs) else size
 
 
-def check_prefixes(evidence: Evidence) -> Iterator[Said]:
+def check_prefixes(evidence: Evidence) -> Iterator[RuleResult]:
     if evidence.journal is not None:
         yield from _prompts(evidence, evidence.flat)
     else:
-        yield Missing(JOURNAL)
+        yield NotChecked(JOURNAL)
     yield from _shown_again(evidence, evidence.flat)
     if evidence.collect is not None:
         yield from _forks(evidence, evidence.flat)
     else:
-        yield Missing(HISTORY)
+        yield NotChecked(HISTORY)
 
 
 # ------------------------------------------------------------------------------------------------ the journal's word
 
 
-def _prompts(evidence: Evidence, flat: Flat) -> Iterator[Said]:
+def _prompts(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     found, told = asked(evidence), set()
-    yield Looked(len(found))
+    yield Checked(len(found))
     yield from _strangers(evidence)
     yield from _shorter(evidence, flat, found)
     texts = [flat.segment_ids(segment).tobytes() for segment in range(len(flat.trajectory_S))]
@@ -151,11 +151,11 @@ def _strangers(evidence: Evidence) -> Iterator[Finding]:
 # ------------------------------------------------------------------------------------------------ forks
 
 
-def _forks(evidence: Evidence, flat: Flat) -> Iterator[Said]:
+def _forks(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     """New segments only where the declared history opens one, and with what it shows there."""
     history, window = evidence.collect.history, evidence.collect.window
     spans = np.flatnonzero(flat.sampled_P)
-    yield Looked(len(spans))
+    yield Checked(len(spans))
     if history == "template":
         yield from _needless(evidence, flat)
         return
@@ -237,13 +237,13 @@ def _kept_turns(evidence: Evidence, flat: Flat, history: str, window: int) -> It
 # ------------------------------------------------------------------------------------------------ shown again
 
 
-def _shown_again(evidence: Evidence, flat: Flat) -> Iterator[Said]:
+def _shown_again(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     """A turn of the policy that is shown again is made of the very ids that were sampled."""
     again = np.flatnonzero((flat.source_P == POLICY) & ~flat.sampled_P & (flat.length_P > 0))
     sampled = np.flatnonzero(flat.sampled_P)
     where = {(int(n), int(turn)): int(p) for n, turn, p in
              zip(flat.trajectory_P[sampled], flat.turn_P[sampled], sampled, strict=True)}
-    yield Looked(len(again))
+    yield Checked(len(again))
     rewrites = evidence.collect is None or evidence.collect.history == "template"
     for p in again.tolist():
         n, turn = int(flat.trajectory_P[p]), int(flat.turn_P[p])

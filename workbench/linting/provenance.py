@@ -15,17 +15,17 @@ from workbench.engines.base import Completion
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import POLICY, SCAFFOLD, Flat
 from workbench.linting.prefixes import JOURNAL, Asked, asked, token
-from workbench.linting.rule import Rule, Said
+from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Message, StopReason
-from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing, Place
+from workbench.types.findings import ERROR, NOTE, Finding, Checked, NotChecked, Place
 
 SOURCES = ("PROMPT", "SCAFFOLD", "POLICY", "ENV")
 AROUND = 16  # tokens that a template writes around a message, and once more: up to 6.5 over the families of the tests
 
 
-def check_provenance(evidence: Evidence) -> Iterator[Said]:
+def check_provenance(evidence: Evidence) -> Iterator[RuleResult]:
     if not evidence.groups and evidence.batch is None:
-        yield Missing("trajectories")
+        yield NotChecked("trajectories")
         return
     if evidence.groups:
         yield from _spans(evidence, evidence.flat)
@@ -33,11 +33,11 @@ def check_provenance(evidence: Evidence) -> Iterator[Said]:
         if evidence.journal is not None:
             yield from _answers(evidence, evidence.flat)
         else:
-            yield Missing(JOURNAL)
+            yield NotChecked(JOURNAL)
         if evidence.chat is not None:
             yield from _texts(evidence, evidence.flat)
         else:
-            yield Missing("the chat format (stop tokens, the text of turns)")
+            yield NotChecked("the chat format (stop tokens, the text of turns)")
     if evidence.batch is not None:
         yield from _batch(evidence)
 
@@ -45,7 +45,7 @@ def check_provenance(evidence: Evidence) -> Iterator[Said]:
 # ------------------------------------------------------------------------------------------------ the journal's word
 
 
-def _answers(evidence: Evidence, flat: Flat) -> Iterator[Said]:
+def _answers(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     """Every completion stands in exactly one sampled span, at the end of the prompt that it answers."""
     at = {(int(segment), int(start)): p for p, (segment, start) in enumerate(
         zip(flat.segment_P.tolist(), flat.start_P.tolist(), strict=True)) if flat.sampled_P[p]}
@@ -64,7 +64,7 @@ def _answers(evidence: Evidence, flat: Flat) -> Iterator[Said]:
     for p in at.values():
         yield Finding(f"{_many(int(flat.length_P[p]))} marked as sampled here, but the engine answered nothing that "
                       "stands here", flat.place_of_span(evidence, p), count=int(flat.length_P[p]))
-    yield Looked(int(sum(flat.length_P[p] for _, p in pairs)))
+    yield Checked(int(sum(flat.length_P[p] for _, p in pairs)))
     yield from _values(evidence, flat, pairs)
     yield from _stops(evidence, flat, pairs)
     yield from _limits(evidence, flat, pairs)
@@ -187,14 +187,14 @@ def _context(evidence: Evidence) -> int | None:
     return evidence.context_length if declared is None else declared.max_context or evidence.context_length
 
 
-def _full(evidence: Evidence, flat: Flat) -> Iterator[Said]:
+def _full(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     """An attempt that ended for want of room had none. The observation that did not fit is nowhere in tokens; its text
     is, and how much the template adds to a text was seen before."""
     context = _context(evidence)
     full = [n for n, t in enumerate(evidence.trajectories) if t.stop_reason is StopReason.CONTEXT_FULL and t.segments]
     if context is None or not full:
         return
-    yield Looked(len(full))
+    yield Checked(len(full))
     append = evidence.collect is not None and evidence.collect.history == "append"
     for n in full:
         trajectory, spans = evidence.trajectories[n], evidence.trajectories[n].segments[-1].spans
@@ -241,10 +241,10 @@ def _stop(evidence: Evidence, flat: Flat, p: int, completion: Completion, stops:
 # ------------------------------------------------------------------------------------------------ by themselves
 
 
-def _spans(evidence: Evidence, flat: Flat) -> Iterator[Said]:
+def _spans(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     """What holds whatever was sampled: the policy alone has logprobs, once for each turn, on finite numbers."""
     sampled = np.flatnonzero(flat.sampled_P)
-    yield Looked(int(flat.length_P[sampled].sum()))
+    yield Checked(int(flat.length_P[sampled].sum()))
     for p in sampled[flat.source_P[sampled] != POLICY].tolist():
         yield Finding(f"a {SOURCES[flat.source_P[p]]} span has logprobs: only the policy samples",
                       flat.place_of_span(evidence, p), count=int(flat.length_P[p]))
@@ -263,7 +263,7 @@ def _spans(evidence: Evidence, flat: Flat) -> Iterator[Said]:
                       flat.place_of_span(evidence, p))
 
 
-def _texts(evidence: Evidence, flat: Flat) -> Iterator[Said]:
+def _texts(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     """The turn that the environment was given is the text of the sampled ids; a turn that was ended has its stop."""
     tokenizer, stops = evidence.chat.template.tokenizer, evidence.chat.stop_ids
     decode = tokenizer.backend_tokenizer.decode_batch
@@ -274,7 +274,7 @@ def _texts(evidence: Evidence, flat: Flat) -> Iterator[Said]:
     last = flat.ids_T[flat.end_P[sampled] - 1].tolist()
     ids = [flat.spans[p].token_ids.tolist() for p in sampled]
     said = decode([each[:-1] if each[-1] in stops else each for each in ids], skip_special_tokens=False)
-    yield Looked(len(sampled))
+    yield Checked(len(sampled))
     for p, token_id, text in zip(sampled, last, said, strict=True):
         turns = evidence.trajectories[int(flat.trajectory_P[p])].turns
         if flat.turn_P[p] >= len(turns):
@@ -307,11 +307,11 @@ def _supplied_again(flat: Flat, p: int, token_id: int) -> bool:
 # ------------------------------------------------------------------------------------------------ the batch
 
 
-def _batch(evidence: Evidence) -> Iterator[Said]:
+def _batch(evidence: Evidence) -> Iterator[RuleResult]:
     """Trained is what was sampled, unless a widened mask was declared."""
     batch, credit = evidence.batch, evidence.credit
     eligible_T, source_T = batch.eligible_T.numpy(), batch.source_T.numpy()
-    yield Looked(len(eligible_T))
+    yield Checked(len(eligible_T))
     flawed_T = eligible_T & ((source_T != POLICY) | ~np.isfinite(batch.rollout_logp_T.numpy()))
     yield from _first(evidence, flawed_T, lambda t: (
         f"{token(evidence, int(batch.token_ids_T[t]))} counts as sampled; it is written by "

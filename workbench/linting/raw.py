@@ -15,9 +15,9 @@ import numpy as np
 from workbench.linting import raw_credit
 from workbench.linting.evidence import Evidence
 from workbench.linting.raw_credit import at, turns_of
-from workbench.linting.rule import Check, Said
+from workbench.linting.rule import Check, RuleResult
 from workbench.types.dumps import RawSequence
-from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing
+from workbench.types.findings import ERROR, NOTE, Finding, Checked, NotChecked
 
 __all__ = ["RAW_CHECKS", "RawSequence"]
 
@@ -34,7 +34,7 @@ DIFFERENCES = sorted([*((n, 0) for n in range(1, REACH)), *((0, n) for n in rang
 # ------------------------------------------------------------------------------------------------ R1
 
 
-def exact_prefix(evidence: Evidence) -> Iterator[Said]:
+def exact_prefix(evidence: Evidence) -> Iterator[RuleResult]:
     """R1: where a framework writes one sequence a turn, each must begin with all of the one before it, or say that it
     starts anew."""
     seen, forks = 0, []
@@ -54,9 +54,9 @@ def exact_prefix(evidence: Evidence) -> Iterator[Said]:
         yield Finding(f"{len(forks)} sequences part from the history of their attempt, as the file says itself: each "
                       "becomes a training sample of its own, and what they share is in all of them", at(forks[0]), NOTE,
                       len(forks))
-    yield Looked(seen)
+    yield Checked(seen)
     if not seen:
-        yield Missing("attempts of several sequences" if _has_ids(evidence.raw) else NO_IDS)
+        yield NotChecked("attempts of several sequences" if _has_ids(evidence.raw) else NO_IDS)
 
 
 def _prefix_finding(before: RawSequence, after: RawSequence, old: np.ndarray) -> Finding:
@@ -98,7 +98,7 @@ def _difference(old: np.ndarray, new: np.ndarray) -> tuple[int | None, int | Non
 # ------------------------------------------------------------------------------------------------ R3, R5
 
 
-def mask_is_provenance(evidence: Evidence) -> Iterator[Said]:
+def mask_is_provenance(evidence: Evidence) -> Iterator[RuleResult]:
     """R3: what is trained was sampled, as far as the file says apart from the mask who wrote a token."""
     looked, said_apart = 0, False
     for sequence in evidence.raw:
@@ -119,9 +119,9 @@ def mask_is_provenance(evidence: Evidence) -> Iterator[Said]:
             continue
         said_apart, looked = True, looked + len(mask)
         yield from _against_provenance(sequence, mask)
-    yield Looked(looked)
+    yield Checked(looked)
     if not said_apart:
-        yield Missing("who wrote each token, apart from the mask" if _has_ids(evidence.raw) else NO_IDS)
+        yield NotChecked("who wrote each token, apart from the mask" if _has_ids(evidence.raw) else NO_IDS)
 
 
 def _against_provenance(sequence: RawSequence, mask: np.ndarray) -> Iterator[Finding]:
@@ -137,7 +137,7 @@ def _against_provenance(sequence: RawSequence, mask: np.ndarray) -> Iterator[Fin
                       at(sequence, position=first + int(lost[0])), ERROR, len(lost))
 
 
-def trained_share(evidence: Evidence) -> Iterator[Said]:
+def trained_share(evidence: Evidence) -> Iterator[RuleResult]:
     """R5: rows in which nothing is trained though nothing is wrong with them."""
     looked = 0
     for sequence in evidence.raw:
@@ -151,15 +151,15 @@ def trained_share(evidence: Evidence) -> Iterator[Said]:
         why = "it is empty" if len(mask) == 0 else f"all {len(mask)} are masked out"
         yield Finding(f"no token of this completion is trained: {why}", at(sequence),
                       NOTE if excused or len(mask) == 0 else ERROR, max(1, len(mask)))
-    yield Looked(looked)
+    yield Checked(looked)
     if not looked:
-        yield Missing("masks that fit their tokens" if _has_ids(evidence.raw) else NO_IDS)
+        yield NotChecked("masks that fit their tokens" if _has_ids(evidence.raw) else NO_IDS)
 
 
 # ------------------------------------------------------------------------------------------------ R4
 
 
-def lengths(evidence: Evidence) -> Iterator[Said]:
+def lengths(evidence: Evidence) -> Iterator[RuleResult]:
     """R4: every array is as long as the tokens it is about; ids can be ids; no mask was made from ids."""
     looked = 0
     for sequence in evidence.raw:
@@ -183,9 +183,9 @@ def lengths(evidence: Evidence) -> Iterator[Said]:
                 bad = int(np.flatnonzero(ids < 0)[0])
                 yield Finding(f"{name}[{bad}] is {int(ids[bad])}: no token has a negative id", at(sequence), ERROR)
     yield from _mask_of_ids(evidence.raw)
-    yield Looked(looked)
+    yield Checked(looked)
     if not looked:
-        yield Missing(NO_IDS)
+        yield NotChecked(NO_IDS)
 
 
 def _mask_of_ids(sequences: Sequence[RawSequence]) -> Iterator[Finding]:
@@ -226,7 +226,7 @@ class _Logprobs:
     value: np.ndarray
 
 
-def logprobs(evidence: Evidence) -> Iterator[Said]:
+def logprobs(evidence: Evidence) -> Iterator[RuleResult]:
     """R12: the logprobs of trained tokens can be logprobs."""
     found = [each for each in map(_trained_logprobs, evidence.raw) if each is not None]
     for each in found:
@@ -244,9 +244,9 @@ def logprobs(evidence: Evidence) -> Iterator[Said]:
         yield Finding(f"all {len(values)} logprobs are exactly 0, as if every token had been certain: they were not "
                       "kept",
                       at(found[0].sequence), ERROR, len(values))
-    yield Looked(len(values))
+    yield Checked(len(values))
     if not len(values):
-        yield Missing("logprobs of trained tokens" if _has_ids(evidence.raw) else NO_IDS)
+        yield NotChecked("logprobs of trained tokens" if _has_ids(evidence.raw) else NO_IDS)
 
 
 def _trained_logprobs(sequence: RawSequence) -> _Logprobs | None:

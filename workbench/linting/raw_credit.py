@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from workbench.linting.evidence import Evidence
-from workbench.linting.rule import Said
+from workbench.linting.rule import RuleResult
 from workbench.types.dumps import RawSequence
-from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing, Place
+from workbench.types.findings import ERROR, NOTE, Finding, Checked, NotChecked, Place
 
 SLACK = 1e-3      # of rewards and advantages: files round (verifiers to 4 decimals)
 COINCIDENCE = 30  # nats: two attempts drawn alike whose tokens had a probability below exp(-30) did not draw by chance
@@ -44,7 +44,7 @@ def groups_of(sequences: Iterable[RawSequence]) -> dict[str, dict[str, list[RawS
 # ------------------------------------------------------------------------------------------------ R6
 
 
-def credit_of_attempts(evidence: Evidence) -> Iterator[Said]:
+def credit_of_attempts(evidence: Evidence) -> Iterator[RuleResult]:
     """R6: every turn of an attempt has its share of the credit, and who earned more is not credited with less."""
     looked = 0
     for turns in turns_of(evidence.raw).values():
@@ -61,12 +61,12 @@ def credit_of_attempts(evidence: Evidence) -> Iterator[Said]:
         pairs, findings = _order(attempts)
         order += pairs
         yield from findings
-    yield Looked(looked + order)
+    yield Checked(looked + order)
     if not looked:
         rows = any(sequence.advantage is not None for sequence in evidence.raw)
-        yield Missing("the advantage of each token; the file has one for a row" if rows else "advantages")
+        yield NotChecked("the advantage of each token; the file has one for a row" if rows else "advantages")
     if not order:
-        yield Missing("an advantage and a reward for the attempts of a group")
+        yield NotChecked("an advantage and a reward for the attempts of a group")
 
 
 def _stretches(turns: Sequence[RawSequence]) -> list[tuple[RawSequence, int, np.ndarray]]:
@@ -119,7 +119,7 @@ def _order(attempts: dict[str, list[RawSequence]]) -> tuple[int, list[Finding]]:
 # ------------------------------------------------------------------------------------------------ R7, R8
 
 
-def group_identity(evidence: Evidence) -> Iterator[Said]:
+def group_identity(evidence: Evidence) -> Iterator[RuleResult]:
     """R7: a group is one task, and the attempts at one task are a group."""
     groups = groups_of(sequence for sequence in evidence.raw if sequence.grouped)
     prompts: dict[object, set[str]] = defaultdict(set)
@@ -135,9 +135,9 @@ def group_identity(evidence: Evidence) -> Iterator[Said]:
         for key in kinds:
             prompts[key].add(group)
     yield from _ids_that_do_not_group(groups, prompts)
-    yield Looked(looked)
+    yield Checked(looked)
     if not looked:
-        yield Missing("group ids" if not groups else "prompts to tell tasks apart by")
+        yield NotChecked("group ids" if not groups else "prompts to tell tasks apart by")
 
 
 def _ids_that_do_not_group(groups: dict[str, dict[str, list[RawSequence]]],
@@ -163,7 +163,7 @@ def prompt_key(sequence: RawSequence) -> object | None:
     return sequence.prompt_text
 
 
-def groups_that_teach(evidence: Evidence) -> Iterator[Said]:
+def groups_that_teach(evidence: Evidence) -> Iterator[RuleResult]:
     """R8: groups of one, and groups in which all earned the same."""
     groups = {name: attempts for name, attempts in groups_of(evidence.raw).items()}
     single = [name for name, attempts in groups.items() if len(attempts) == 1]
@@ -186,15 +186,15 @@ def groups_that_teach(evidence: Evidence) -> Iterator[Said]:
     if len(credits) > 1 and not any(credits) and len(flat) < looked:
         yield Finding(f"all {len(credits)} attempts have an advantage of exactly 0 though rewards differ within groups",
                       Place(next(iter(next(iter(groups.values()))))), ERROR, len(credits))
-    yield Looked(looked + len(single))
+    yield Checked(looked + len(single))
     if not looked:
-        yield Missing("groups with rewards")
+        yield NotChecked("groups with rewards")
 
 
 # ------------------------------------------------------------------------------------------------ R11, R16, R22
 
 
-def truncation(evidence: Evidence) -> Iterator[Said]:
+def truncation(evidence: Evidence) -> Iterator[RuleResult]:
     """R11: rows that were cut are all trained, or all left out."""
     cut = [(sequence, bool(mask.any())) for sequence in evidence.raw
            if sequence.truncated and (mask := sequence.trained) is not None and len(mask)]
@@ -205,13 +205,13 @@ def truncation(evidence: Evidence) -> Iterator[Said]:
         yield Finding(f"of {len(cut)} sequences that were cut, {trained} are trained and {len(cut) - trained} masked "
                       "out",
                       at(sequence), ERROR, min(trained, len(cut) - trained))
-    yield Looked(len(cut))
+    yield Checked(len(cut))
     if not cut:
         told = any(sequence.truncated is not None for sequence in evidence.raw)
-        yield Missing("sequences that were cut" if told else "which sequences were cut")
+        yield NotChecked("sequences that were cut" if told else "which sequences were cut")
 
 
-def rewards(evidence: Evidence) -> Iterator[Said]:
+def rewards(evidence: Evidence) -> Iterator[RuleResult]:
     """R16: rewards are numbers, one for an attempt, and what could not be scored did not earn 0."""
     attempts, looked = turns_of(evidence.raw), 0
     for name, turns in attempts.items():
@@ -227,12 +227,12 @@ def rewards(evidence: Evidence) -> Iterator[Said]:
             yield Finding(f"it broke off ({turns[0].failed}) and carries the reward {earned[0]:.4g} all the same"
                           + (f", credited with {credit:+.4g}" if credit else "") + ": unscored is not zero",
                           at(turns[0]), ERROR if credit and trained else NOTE)
-    yield Looked(looked)
+    yield Checked(looked)
     if not looked:
-        yield Missing("rewards")
+        yield NotChecked("rewards")
 
 
-def own_noise(evidence: Evidence) -> Iterator[Said]:
+def own_noise(evidence: Evidence) -> Iterator[RuleResult]:
     """R22: attempts of a group that came out alike although chance would not have it so."""
     looked = 0
     for attempts in groups_of(evidence.raw).values():
@@ -248,9 +248,9 @@ def own_noise(evidence: Evidence) -> Iterator[Said]:
                               f"by chance once in 10^{nats / np.log(10):.0f}: they drew the same noise, or there was "
                               "none",
                               at(alike[1][0]), ERROR, len(alike))
-    yield Looked(looked)
+    yield Checked(looked)
     if not looked:
-        yield Missing("token ids of attempts of one group")
+        yield NotChecked("token ids of attempts of one group")
 
 
 def _surprise(turns: Sequence[RawSequence]) -> float | None:

@@ -23,9 +23,9 @@ import numpy as np
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import ENV, POLICY, PROMPT, SCAFFOLD, Flat
 from workbench.linting.reference import Piece, Reference, Refused, pieces_text
-from workbench.linting.rule import Rule, Said
+from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Message, Trajectory
-from workbench.types.findings import NOTE, Finding, Looked, Missing
+from workbench.types.findings import NOTE, Finding, Checked, NotChecked
 
 
 def chosen(evidence: Evidence) -> list[int]:
@@ -42,10 +42,10 @@ def chosen(evidence: Evidence) -> list[int]:
 # ------------------------------------------------------------------------------------------------ R2
 
 
-def check_rendering(evidence: Evidence) -> Iterator[Said]:
+def check_rendering(evidence: Evidence) -> Iterator[RuleResult]:
     """Opening and every stretch between two turns of the policy, as the tokenizer itself would have it."""
     if evidence.collect is None:
-        yield Missing("the sampling settings (which history was asked for)")
+        yield NotChecked("the sampling settings (which history was asked for)")
         return
     flat, reference = evidence.flat, Reference(evidence.chat)
     for number, n in enumerate(chosen(evidence)):
@@ -55,10 +55,10 @@ def check_rendering(evidence: Evidence) -> Iterator[Said]:
             segments = sorted({high - 1, low + (number + (evidence.step or 0)) % len(segments)})
         for segment in segments:
             try:
-                yield Looked(1)
+                yield Checked(1)
                 yield from _segment(evidence, flat, reference, n, segment)
             except Refused as refusal:
-                yield Missing(f"a reference: {refusal}")
+                yield NotChecked(f"a reference: {refusal}")
 
 
 def _segment(evidence: Evidence, flat: Flat, reference: Reference, n: int, segment: int) -> Iterator[Finding]:
@@ -251,7 +251,7 @@ R2 = Rule(
 # ------------------------------------------------------------------------------------------------ R15
 
 
-def check_untrusted(evidence: Evidence) -> Iterator[Said]:
+def check_untrusted(evidence: Evidence) -> Iterator[RuleResult]:
     """No control token from outside, and nothing of what the environment said lost or changed."""
     reference, flat = Reference(evidence.chat), evidence.flat
     yield from _forged(evidence, flat, reference)
@@ -272,10 +272,10 @@ def check_untrusted(evidence: Evidence) -> Iterator[Said]:
             yield from _said_whole(evidence, flat, reference, messages, prompt, n, segment, 0)
 
 
-def _forged(evidence: Evidence, flat: Flat, reference: Reference) -> Iterator[Said]:
+def _forged(evidence: Evidence, flat: Flat, reference: Reference) -> Iterator[RuleResult]:
     """Control tokens in prompts and replies: only those that trusted parts of the message spell out."""
     outside_P = np.isin(flat.source_P, (ENV, PROMPT))
-    yield Looked(int(flat.length_P[outside_P].sum()))
+    yield Checked(int(flat.length_P[outside_P].sum()))
     is_control_V = reference.is_control(int(flat.ids_T.max(initial=0)) + 1)
     hits = np.flatnonzero(is_control_V[flat.ids_T] & outside_P[flat.span_T])
     if not len(hits):
@@ -311,7 +311,7 @@ def _messages_of(trajectory: Trajectory, source: int, turn: int) -> tuple[Messag
     return trajectory.turns[turn].reply if turn < len(trajectory.turns) else ()
 
 
-def _whole(evidence: Evidence, flat: Flat, reference: Reference, n: int) -> Iterator[Said]:
+def _whole(evidence: Evidence, flat: Flat, reference: Reference, n: int) -> Iterator[RuleResult]:
     """The first observation in every segment, and the newest reply before every turn, in all their words."""
     trajectory = evidence.trajectories[n]
     for segment in range(*flat.first_segment_N[n : n + 2].tolist()):
@@ -333,11 +333,11 @@ def _prompt_spans(flat: Flat, segment: int) -> list[int]:
 
 
 def _said_whole(evidence: Evidence, flat: Flat, reference: Reference, messages: Sequence[Message],
-                spans: Sequence[int], n: int, segment: int, turn: int) -> Iterator[Said]:
+                spans: Sequence[int], n: int, segment: int, turn: int) -> Iterator[RuleResult]:
     shown = reference.decode([token for p in spans for token in flat.spans[p].token_ids.tolist()])
     at = 0
     for message in messages:
-        yield Looked(1)
+        yield Checked(1)
         text = reference.normalized(message.text).strip()
         if not text:
             continue
@@ -366,11 +366,11 @@ def _excerpt(text: str, shown: str) -> str:
 
 
 def _schema_shown(evidence: Evidence, flat: Flat, reference: Reference, tool: Mapping[str, Any],
-                  spans: Sequence[int], n: int, segment: int) -> Iterator[Said]:
+                  spans: Sequence[int], n: int, segment: int) -> Iterator[RuleResult]:
     name = (tool.get("function") or tool).get("name", "")
     shown = reference.decode([token for p in spans if not flat.sampled_P[p]
                               for token in flat.spans[p].token_ids.tolist()])
-    yield Looked(1)
+    yield Checked(1)
     if name and name not in shown:
         yield Finding(f"the tool {name!r} is on offer and stands nowhere in the prompt",
                       evidence.place(n, segment=int(flat.number_S[segment])))

@@ -13,26 +13,26 @@ from typing import Any
 from workbench.envs.base import EnvFamily
 from workbench.linting.evidence import Evidence
 from workbench.linting.isolation import Script, played_alone, unplayable
-from workbench.linting.rule import Rule, Said
+from workbench.linting.rule import Rule, RuleResult
 from workbench.types import StepResult, StopReason, Trajectory
-from workbench.types.findings import NOTE, Finding, Looked, Missing
+from workbench.types.findings import NOTE, Finding, Checked, NotChecked
 
 ENOUGH_S = 0.02       # of replaying in a step, after which no further attempt is begun: environments may be slow
 
 
-def _replayed(evidence: Evidence) -> Iterator[Said]:
+def _replayed(evidence: Evidence) -> Iterator[RuleResult]:
     family = evidence.family
     if (why := unplayable(family)) is not None:
-        yield Missing(why)
+        yield NotChecked(why)
         return
     if evidence.collect is not None and evidence.collect.env_runner != "inline":
-        yield Missing("environments that are pure and fast (collect.env_runner = 'inline'), to be stepped once more")
+        yield NotChecked("environments that are pure and fast (collect.env_runner = 'inline'), to be stepped once more")
         return
     yield from _fates(evidence)
     chosen = _sample(len(evidence.trajectories), evidence.samples, evidence.step)
     strangers = [evidence.trajectories[n].task.env for n in chosen if evidence.trajectories[n].task.env != family.name]
     if strangers:
-        yield Missing(f"the environment {strangers[0]}")
+        yield NotChecked(f"the environment {strangers[0]}")
     began = time.monotonic()
     for n in chosen:
         trajectory = evidence.trajectories[n]
@@ -40,7 +40,7 @@ def _replayed(evidence: Evidence) -> Iterator[Said]:
             continue
         if evidence.samples is not None and time.monotonic() - began > ENOUGH_S:
             return
-        yield Looked(len(trajectory.turns))
+        yield Checked(len(trajectory.turns))
         found = _differs(family, trajectory)
         if found is not None:
             turn, what, severity = found
@@ -52,7 +52,7 @@ def _replayed(evidence: Evidence) -> Iterator[Said]:
             yield Finding(what, place, severity)
 
 
-def _fates(evidence: Evidence) -> Iterator[Said]:
+def _fates(evidence: Evidence) -> Iterator[RuleResult]:
     """Attempts at a task meet chances of their own: their dynamics seeds differ."""
     first = 0
     for group in evidence.groups:

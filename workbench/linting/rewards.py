@@ -9,19 +9,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from workbench.linting.attempts import Attempts, nan
+from workbench.linting.alignment import differences_of_batch
+from workbench.linting.attempts import Attempts, number
 from workbench.linting.evidence import Evidence
-from workbench.linting.rule import Rule, Said
-from workbench.types.findings import NOTE, Finding, Looked, Missing, Place
+from workbench.linting.rule import Rule, RuleResult
+from workbench.types.findings import NOTE, Finding, Checked, NotChecked, Place
 
 NEAR = 1e-6      # relative: parts are added up in another order, some environments round what they report
 DISTINCT = 3     # so many different totals that equal the outcome are no coincidence
 ENOUGH = 4       # attempts of each kind before success and reward are compared
 
 
-def _check(evidence: Evidence) -> Iterator[Said]:
+def _check(evidence: Evidence) -> Iterator[RuleResult]:
     attempts = evidence.attempts
-    yield Looked(len(evidence.trajectories))
+    yield Checked(len(evidence.trajectories))
     for n, trajectory in enumerate(evidence.trajectories):
         own, said = attempts.reward_N[n], trajectory.reward
         if said is not None and not math.isfinite(said):
@@ -43,7 +44,7 @@ def _check(evidence: Evidence) -> Iterator[Said]:
     yield from _counted_twice(evidence, attempts)
     yield from _plausible(evidence, attempts)
     if evidence.batch is None:
-        yield Missing("the batch, whose numbers are to be the trajectories'")
+        yield NotChecked("the batch, whose numbers are to be the trajectories'")
     elif evidence.batch.num_trajectories == attempts.num_trajectories:
         yield from _batch_agrees(evidence, attempts)
 
@@ -52,30 +53,9 @@ def _near(a: float, b: float) -> bool:
     return abs(a - b) <= NEAR * (1 + abs(b)) or (math.isnan(a) and math.isnan(b))
 
 
-def _batch_agrees(evidence: Evidence, attempts: Attempts) -> Iterator[Said]:
+def _batch_agrees(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
     """Numbers of the batch against those of turns and outcomes; NaN exactly where there is none."""
-    batch = evidence.batch
-    if not np.array_equal(batch.turn_offsets.numpy(), attempts.turn_offsets_N1):
-        n = int((batch.turn_offsets.numpy()[1:] != attempts.turn_offsets_N1[1:]).argmax())
-        yield Finding("turn_offsets of the batch cut the turns in other places than the trajectories do",
-                      evidence.place(n))
-        return
-    offsets = attempts.turn_offsets_N1
-    for name, theirs, mine in (("reward_N", batch.reward_N, attempts.reward_N),
-                               ("outcome_N", batch.outcome_N, attempts.outcome_N),
-                               ("turn_reward_K", batch.turn_reward_K, attempts.turn_reward_K)):
-        theirs, finite = theirs.numpy(), np.isfinite(mine)
-        both = finite & np.isfinite(theirs)
-        apart = both & (np.abs(theirs - mine) > 1e-9 * (1 + np.abs(mine)))
-        for i in np.flatnonzero((finite != np.isfinite(theirs)) | apart).tolist():
-            row = i if name.endswith("_N") else int(np.searchsorted(offsets, i, side="right")) - 1
-            turn = None if name.endswith("_N") else int(i - offsets[row])
-            yield Finding(f"{name} of the batch is {_words(theirs[i])}, the trajectory says {_words(mine[i])}",
-                          attempts.place_of_row(row, evidence.step, turn))
-    scored_N = batch.scored_N.numpy()
-    for n in np.flatnonzero(scored_N != attempts.scored_N).tolist():
-        yield Finding(f"the batch takes it for {'scored' if scored_N[n] else 'unscored'}, which it is not",
-                      evidence.place(n))
+    yield from differences_of_batch(evidence, ("turn_offsets", "turn_reward_K", "outcome_N", "reward_N", "scored_N"))
     said = None if evidence.credit is None else evidence.credit.notes.get("trajectories_unscored")
     if said is not None and said != (~attempts.scored_N).sum():
         yield Finding(f"the credit's note says {said:g} unscored attempts, there are {(~attempts.scored_N).sum()}",
@@ -86,13 +66,13 @@ def _words(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:.6g}"
 
 
-def _counted_twice(evidence: Evidence, attempts: Attempts) -> Iterator[Said]:
+def _counted_twice(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
     """An outcome that repeats, in every attempt, what the turns were already paid."""
     totals = []
     for n, t in enumerate(evidence.trajectories):
         if not attempts.scored_N[n] or t.outcome is None or not t.turns:
             continue
-        totals.append((n, nan(t.outcome), sum(turn.reward for turn in t.turns), t.turns[-1].reward))
+        totals.append((n, number(t.outcome), sum(turn.reward for turn in t.turns), t.turns[-1].reward))
     for words, column in (("all turns together", 2), ("the last turn", 3)):
         same = [row for row in totals if row[1] == row[column] and row[1] != 0]
         different = [row for row in totals if row[1] != row[column]]
@@ -104,7 +84,7 @@ def _counted_twice(evidence: Evidence, attempts: Attempts) -> Iterator[Said]:
             return
 
 
-def _plausible(evidence: Evidence, attempts: Attempts) -> Iterator[Said]:
+def _plausible(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
     """Whether who succeeded earned more."""
     success = np.array([math.nan if t.success is None else float(t.success) for t in evidence.trajectories])
     won, lost = ((success == value) & attempts.scored_N for value in (1.0, 0.0))

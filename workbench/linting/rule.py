@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from workbench.linting.evidence import Evidence
-from workbench.types.findings import ERROR, NOTE, SHOWN, Answer, Finding, LintReport, Looked, Missing
+from workbench.types.findings import ERROR, NOTE, SHOWN, Answer, Finding, LintReport, Checked, NotChecked
 
-Said = Finding | Looked | Missing
-Check = Callable[[Evidence], Iterable[Said]]
+RuleResult = Finding | Checked | NotChecked  # what a rule yields, as often as it likes
+Check = Callable[[Evidence], Iterable[RuleResult]]
 
 WHEN = ("step", "update", "start", "run")
 
@@ -38,31 +38,33 @@ def check(evidence: Evidence, rules: Sequence[Rule], raw_checks: dict[str, Check
 
 
 def _ask(rule: Rule, evidence: Evidence, raw_check: Check | None) -> Answer:
-    missing = [_wording(name) for name in rule.needs if not evidence.has(name)]
-    said: list[Said] = []
+    missing = [WORDS.get(name, name) for name in rule.needs if not evidence.has(name)]
+    results: list[RuleResult] = []
     raw_only = bool(evidence.raw) and raw_check is not None and not evidence.groups and evidence.batch is None
     if not missing and not raw_only:  # of arrays alone, what is said of trajectories would be their absence
-        said += _answers(rule.check, evidence)
+        results += _results(rule.check, evidence)
     if evidence.raw and raw_check is not None:
         missing = []
-        said += _answers(raw_check, evidence)
-    found = sorted((s for s in said if isinstance(s, Finding)), key=lambda finding: finding.severity != ERROR)
+        results += _results(raw_check, evidence)
+    not_checked = [result for result in results if isinstance(result, NotChecked)]
+    checked = 0 if any(each.decides for each in not_checked) else sum(
+        result.count for result in results if isinstance(result, Checked))
+    found = sorted((result for result in results if isinstance(result, Finding)), key=lambda f: f.severity != ERROR)
     kept, left = tuple(found[:SHOWN]), found[SHOWN:]
-    missing += [s.what for s in said if isinstance(s, Missing)]
     return Answer(
-        rule.id, rule.title, kept, len(left), sum(f.severity == ERROR for f in left),
-        sum(s.count for s in said if isinstance(s, Looked)), tuple(dict.fromkeys(missing)), rule.means, rule.mend)
+        rule.id, rule.title, kept, len(left), sum(f.severity == ERROR for f in left), checked,
+        tuple(dict.fromkeys([*missing, *(each.what for each in not_checked)])), rule.means, rule.mend)
 
 
-def _answers(ask: Check, evidence: Evidence) -> list[Said]:
-    """All that a rule says. One that raises is told of in a note, with what it had found: rules call environments and
-    algorithms that anybody may have written, and an instrument that breaks must not end what it measures."""
-    said: list[Said] = []
+def _results(ask: Check, evidence: Evidence) -> list[RuleResult]:
+    """All that a rule yields. One that raises is told of in a note, beside what it had found: rules call environments
+    and algorithms that anybody may have written, and an instrument that breaks must not end what it measures."""
+    results: list[RuleResult] = []
     try:
-        said.extend(ask(evidence))  # keeps what came before it raised
+        results.extend(ask(evidence))  # keeps what came before it raised
     except Exception as error:
-        said.append(Finding(f"{FAILED}: {type(error).__name__}: {error}", severity=NOTE))
-    return said
+        results.append(Finding(f"{FAILED}: {type(error).__name__}: {error}", severity=NOTE))
+    return results
 
 
 FAILED = "the rule itself failed, so this was not looked at"
@@ -73,7 +75,3 @@ WORDS = {
     "environments": "the live environments", "policy_version": "the version of the weights",
     "probe": "a learner to try settings on", "steps": "the steps of a run",
 }
-
-
-def _wording(name: str) -> str:
-    return WORDS.get(name, name)

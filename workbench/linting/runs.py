@@ -13,10 +13,10 @@ from hashlib import blake2b
 from typing import Any
 
 from workbench.linting.evidence import Evidence, RunClaims, StepFacts
-from workbench.linting.rule import Rule, Said
+from workbench.linting.rule import Rule, RuleResult
 from workbench.run.store import Run, step_folders
 from workbench.types import Group, Trajectory
-from workbench.types.findings import NOTE, Finding, Looked, Missing, Place
+from workbench.types.findings import NOTE, Finding, Checked, NotChecked, Place
 
 CLOSE = 1e-9  # relative: metrics and their recomputation are sums of the same float64 numbers
 
@@ -99,9 +99,9 @@ def _recomputed(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 # ------------------------------------------------------------------------------------------------ R21
 
 
-def _check(evidence: Evidence) -> Iterator[Said]:
+def _check(evidence: Evidence) -> Iterator[RuleResult]:
     steps = evidence.steps
-    yield Looked(len(steps))
+    yield Checked(len(steps))
     yield from _order(steps)
     yield from _twice(steps)
     before: StepFacts | None = None
@@ -120,21 +120,21 @@ def _check(evidence: Evidence) -> Iterator[Said]:
         yield Finding(f"in {len(made)} steps no update was ever made: the policy is the one that it began with",
                       severity=NOTE)
     if any(not row.versions for row in steps):
-        yield Missing("the versions of the weights that sampled each token")
+        yield NotChecked("the versions of the weights that sampled each token")
     if evidence.claims is None:
-        yield Missing("what the run says of itself: the steps it was asked for, evaluations, checkpoints")
+        yield NotChecked("what the run says of itself: the steps it was asked for, evaluations, checkpoints")
     else:
         yield from _claims(steps, evidence.claims)
 
 
-def _order(steps: Sequence[StepFacts]) -> Iterator[Said]:
+def _order(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
     for one, other in zip(steps, steps[1:]):
         if other.step != one.step + 1:
             yield Finding(f"step {other.step} was committed after step {one.step}; steps are counted one by one",
                           Place(step=other.step))
 
 
-def _twice(steps: Sequence[StepFacts]) -> Iterator[Said]:
+def _twice(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
     """Attempts that were learned from in two steps; where steps hold no attempts, whole batches. Under weights that
     have moved, the same draws give other tokens: what comes again then are tasks and fates."""
     seen: dict[str, int] = {}
@@ -158,7 +158,7 @@ def _twice(steps: Sequence[StepFacts]) -> Iterator[Said]:
         seen |= {name: row.step for name in mine if name not in seen}
 
 
-def _versions(before: StepFacts | None, now: StepFacts) -> Iterator[Said]:
+def _versions(before: StepFacts | None, now: StepFacts) -> Iterator[RuleResult]:
     """Tokens are sampled by the weights that the step before left."""
     left = 0 if before is None else before.metrics.get("policy_version")
     if left is None or not now.versions:
@@ -171,7 +171,7 @@ def _versions(before: StepFacts | None, now: StepFacts) -> Iterator[Said]:
                       f"version {int(left)}: {kind}", Place(step=now.step))
 
 
-def _updates(before: StepFacts | None, now: StepFacts) -> Iterator[Said]:
+def _updates(before: StepFacts | None, now: StepFacts) -> Iterator[RuleResult]:
     """The version counts the updates; a step without one says why."""
     version, made = now.metrics.get("policy_version"), now.metrics.get("updates")
     earlier = 0 if before is None else before.metrics.get("policy_version")
@@ -193,7 +193,7 @@ def _left_out(before: StepFacts | None, now: StepFacts) -> float:
     return sum(now.metrics.get(name, 0) - (before.metrics.get(name, 0) if before is not None else 0) for name in names)
 
 
-def _other_tasks(before: StepFacts, now: StepFacts) -> Iterator[Said]:
+def _other_tasks(before: StepFacts, now: StepFacts) -> Iterator[RuleResult]:
     """Tasks are drawn anew in every step; where there are few, all of them may come again."""
     tasks = [sorted({fate.rpartition("|")[0] for fate in row.fates}) for row in (before, now)]
     if len(tasks[0]) >= 4 and tasks[0] == tasks[1]:
@@ -201,7 +201,7 @@ def _other_tasks(before: StepFacts, now: StepFacts) -> Iterator[Said]:
                       "more, the draw does not go by the step", Place(step=now.step), severity=NOTE)
 
 
-def _learning_rate(before: StepFacts | None, now: StepFacts) -> Iterator[Said]:
+def _learning_rate(before: StepFacts | None, now: StepFacts) -> Iterator[RuleResult]:
     """lr * min(1, (n + 1) / warm-up) at the update after n, whatever was resumed in between."""
     said, made = now.metrics.get("lr"), int(now.metrics.get("updates", 0))
     first = 0 if before is None else before.metrics.get("policy_version")
@@ -214,7 +214,7 @@ def _learning_rate(before: StepFacts | None, now: StepFacts) -> Iterator[Said]:
                       f"(lr {now.lr:g}, warm-up over {now.warmup} updates)", Place(step=now.step))
 
 
-def _metrics(now: StepFacts) -> Iterator[Said]:
+def _metrics(now: StepFacts) -> Iterator[RuleResult]:
     for name, value in (now.recomputed or {}).items():
         said = now.metrics.get(name)
         if said is None or not math.isclose(said, value, rel_tol=CLOSE, abs_tol=CLOSE):
@@ -223,7 +223,7 @@ def _metrics(now: StepFacts) -> Iterator[Said]:
             return
 
 
-def _claims(steps: Sequence[StepFacts], claims: RunClaims) -> Iterator[Said]:
+def _claims(steps: Sequence[StepFacts], claims: RunClaims) -> Iterator[RuleResult]:
     """What was evaluated and saved was trained first."""
     last = max((row.step for row in steps), default=0)
     for what, numbers in (("an evaluation", claims.evaluated), ("a checkpoint", claims.saved)):

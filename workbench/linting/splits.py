@@ -9,19 +9,19 @@ from collections.abc import Iterator
 
 from workbench.envs.splits import split_of
 from workbench.linting.evidence import Evidence
-from workbench.linting.rule import Rule, Said
-from workbench.types.findings import Finding, Looked, Missing
+from workbench.linting.rule import Rule, RuleResult
+from workbench.types.findings import Finding, Checked, NotChecked
 
 
-def _check(evidence: Evidence) -> Iterator[Said]:
+def _check(evidence: Evidence) -> Iterator[RuleResult]:
     """No task of a training step is one that evaluation holds out, by what the task is and not by how it was drawn."""
     if evidence.step is None:
-        yield Missing("a step of training: other rollouts may be of any task")
+        yield NotChecked("a step of training: other rollouts may be of any task")
         return
     index = 0
     for group in evidence.groups:
         if group:
-            yield Looked(1)
+            yield Checked(1)
             if split_of(evidence.family, group[0].task) == "held-out":
                 yield Finding(f"task {group[0].task.id!r} is held out for evaluation, and is trained on",
                               evidence.place(index), count=len(group))

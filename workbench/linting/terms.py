@@ -11,63 +11,63 @@ from typing import Any
 
 import numpy as np
 
-from workbench.linting.attempts import FAULTS, Attempts
-from workbench.linting.credit import columns_of
-from workbench.linting.credit_oracle import CRITICS, gives_its_own, kind_of, over
+from workbench.linting.alignment import differences_of_batch
+from workbench.linting.attempts import Attempts
+from workbench.linting.credit import columns_of, has_credit_twin
 from workbench.linting.evidence import Evidence
-from workbench.linting.rule import Rule, Said
+from workbench.linting.rule import Rule, RuleResult
+from workbench.linting.twin import WEIGHT_COLUMNS
 from workbench.types import Source, StopReason
-from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing
+from workbench.types.findings import ERROR, NOTE, Finding, Checked, NotChecked
 
-# term -> (column of its weights; without one it is the policy's), the switch that widens it
-TERMS: Mapping[str, tuple[str, str]] = {
-    "policy": ("weight", "loss_over"), "entropy": ("entropy_weight", "entropy_over"),
-    "kl": ("kl_weight", "kl_loss_over"), "critic": ("critic_weight", "critic_over"),
-}
+# The mask switch that widens each term.
+SWITCHES = {"policy": "loss_over", "entropy": "entropy_over", "kl": "kl_loss_over", "critic": "critic_over"}
 
 
 def active_terms(algorithm: Any, columns: Mapping[str, np.ndarray]) -> list[str]:
     """The terms of the loss by the algorithm's settings; without one, those that the columns know of."""
-    if algorithm is None or not hasattr(algorithm, "entropy_coef"):
-        return [term for term, (column, _) in TERMS.items() if column in columns]
-    critic = kind_of(algorithm) in CRITICS or "value_T" in getattr(algorithm, "requires", ())
-    is_on = {"policy": True, "entropy": bool(algorithm.entropy_coef), "critic": critic,
+    is_on = {"policy": algorithm is not None, "entropy": bool(getattr(algorithm, "entropy_coef", 0)),
+             "critic": "value_T" in getattr(algorithm, "requires", ()),
              "kl": bool(getattr(algorithm, "kl_coef", 0)) and getattr(algorithm, "kl_in", "loss") == "loss"}
-    return [term for term in TERMS if is_on[term] or TERMS[term][0] in columns]
+    return [term for term, column in WEIGHT_COLUMNS.items() if is_on[term] or column in columns]
 
 
 def allowed_T(evidence: Evidence, attempts: Attempts, term: str) -> np.ndarray:
     """bool [T]: where a term may be taken, as declared."""
-    algorithm = evidence.algorithm
-    masks = getattr(algorithm, "masks", None)
-    if masks is not None and over(masks, TERMS[term][1]) == "response":
+    recipe = evidence.twin.recipe
+    if recipe is not None and SWITCHES[term] in recipe.widened:
         return attempts.response_T
     named = evidence.credit is not None and evidence.credit.widened is not None
-    if named and (algorithm is None or kind_of(algorithm) is None):
+    if named and not has_credit_twin(evidence):
         return np.ones(attempts.num_tokens, bool)  # supervised fine-tuning, say: it gives its reason itself
     return attempts.sampled_T
+
+
+def _severity(evidence: Evidence) -> str:
+    """An algorithm whose credit has no plain twin may leave tokens or attempts out on purpose."""
+    return NOTE if evidence.algorithm is not None and not has_credit_twin(evidence) else ERROR
 
 
 # ------------------------------------------------------------------------------------------------ R10
 
 
-def _only_sampled(evidence: Evidence) -> Iterator[Said]:
+def _only_sampled(evidence: Evidence) -> Iterator[RuleResult]:
     attempts = evidence.attempts
     sources = [("", columns_of(evidence))] if evidence.credit is not None else []
     sources += [(f"update {update.table.update}: ", dict(update.table.columns)) for update in evidence.updates]
     if attempts is None or not sources:
-        yield Missing("trajectories or a batch" if attempts is None else "the credit, or the credit table of an update")
+        yield NotChecked("trajectories or a batch" if attempts is None else "the credit, or the credit table of an update")
         return
     for where, columns in sources:
         if any(len(values_T) != attempts.num_tokens for values_T in columns.values()):
             yield Finding(f"{where}its columns are not one number per token of the trajectories")
             continue
-        yield Looked(int((~attempts.sampled_T).sum()))
+        yield Checked(int((~attempts.sampled_T).sum()))
         everywhere_T = np.zeros(attempts.num_tokens, bool)
         for term in active_terms(evidence.algorithm, columns):
             may_T = allowed_T(evidence, attempts, term)
             everywhere_T |= may_T
-            weight_T = columns.get(TERMS[term][0], columns["weight"])
+            weight_T = columns.get(WEIGHT_COLUMNS[term], columns["weight"])
             yield from _strays(evidence, attempts, (weight_T != 0) & ~may_T, f"{where}counts in the {term} term")
         yield from _strays(evidence, attempts, ~np.isnan(columns["advantage"]) & (columns["advantage"] != 0)
                            & ~allowed_T(evidence, attempts, "policy"), f"{where}has an advantage")
@@ -91,44 +91,40 @@ def _strays(evidence: Evidence, attempts: Attempts, stray_T: np.ndarray, what: s
 # ------------------------------------------------------------------------------------------------ R11
 
 
-def _alike(evidence: Evidence) -> Iterator[Said]:
+def _alike(evidence: Evidence) -> Iterator[RuleResult]:
     attempts = evidence.attempts
     if attempts is None:
-        yield Missing("trajectories or a batch")
+        yield NotChecked("trajectories or a batch")
         return
     if evidence.groups:
         yield from _limits(evidence, attempts)
         yield from _ends(evidence, attempts)
     columns = columns_of(evidence)
     if columns is None or any(len(values_T) != attempts.num_tokens for values_T in columns.values()):
-        yield Missing("the credit, or the credit table of an update")
+        yield NotChecked("the credit, or the credit table of an update")
         return
-    yield Looked(attempts.num_trajectories)
+    yield Checked(attempts.num_trajectories)
     yield from _same_terms(evidence, attempts, columns)
     yield from _whole_turns(evidence, attempts, columns)
     yield from _nobody_left_out(evidence, attempts, columns)
 
 
-def _limits(evidence: Evidence, attempts: Attempts) -> Iterator[Said]:
+def _limits(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
     """Flags of the batch against stop reasons; stop reasons against what is declared of limits."""
-    yield Looked(attempts.num_trajectories)
+    yield Checked(attempts.num_trajectories)
     batch = evidence.batch
     if batch is not None and batch.num_trajectories == attempts.num_trajectories:
-        for name in ("terminated_N", "truncated_N", "context_full_N"):
-            mine, theirs = getattr(attempts, name), getattr(batch, name).numpy()
-            for n in np.flatnonzero(mine != theirs).tolist():
-                yield Finding(f"{name} of the batch is {bool(theirs[n])}, but it ended by "
-                              f"{evidence.trajectories[n].stop_reason.value}", evidence.place(n))
+        yield from differences_of_batch(evidence, ("terminated_N", "truncated_N", "context_full_N"))
     most = getattr(evidence.family, "max_turns", None)
     for n, t in enumerate(evidence.trajectories):
         if t.stop_reason is StopReason.MAX_TURNS and most is not None and len(t.turns) != most:
             yield Finding(f"ended by max_turns after {len(t.turns)} turns; the limit is {most}", evidence.place(n))
         elif most is not None and len(t.turns) > most:
             yield Finding(f"has {len(t.turns)} turns; the limit is {most}", evidence.place(n))
-        if t.stop_reason in FAULTS and t.scored:
+        if t.stop_reason.is_fault and t.scored:
             yield Finding(f"ended by {t.stop_reason.value} and counts as scored: what broke earned nothing, not zero",
                           evidence.place(n))
-        elif not t.scored and t.stop_reason not in FAULTS and t.error is None and t.turns and all(
+        elif not t.scored and not t.stop_reason.is_fault and t.error is None and t.turns and all(
                 turn.reward is not None for turn in t.turns):
             # Of our own collecting only: elsewhere the scoring of an outcome may have failed.
             yield Finding(f"ended by {t.stop_reason.value}, every turn has its reward, nothing broke, yet it counts as "
@@ -138,7 +134,7 @@ def _limits(evidence: Evidence, attempts: Attempts) -> Iterator[Said]:
             yield Finding("ended as if its task were over, without a turn", evidence.place(n))
 
 
-def _ends(evidence: Evidence, attempts: Attempts) -> Iterator[Said]:
+def _ends(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
     """A turn that says it stopped ends in a stop token; one that says it was cut does not."""
     if evidence.chat is None or not getattr(evidence.chat, "stop_ids", None):
         return
@@ -147,7 +143,7 @@ def _ends(evidence: Evidence, attempts: Attempts) -> Iterator[Said]:
     row_E, turn_E = attempts.row_T[token_E], attempts.turn_T[token_E]
     last = np.append((np.diff(row_E) != 0) | (np.diff(turn_E) != 0), True)[:len(token_E)]
     stopped = np.isin(attempts.token_id_T[token_E[last]], stops)
-    yield Looked(int(last.sum()))
+    yield Checked(int(last.sum()))
     for token, row, turn, ended in zip(token_E[last].tolist(), row_E[last].tolist(), turn_E[last].tolist(),
                                        stopped.tolist()):
         turns = evidence.trajectories[row].turns
@@ -162,11 +158,10 @@ def _ends(evidence: Evidence, attempts: Attempts) -> Iterator[Said]:
 def _same_terms(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
     """An attempt counts in every term of the loss, or in none; token by token where terms are taken per token."""
     weight_T, algorithm = columns["weight"], evidence.algorithm
-    counted_N = _any_by_row(attempts, weight_T)
-    by_turn = algorithm is None or kind_of(algorithm) in (None, "TurnPPO")
+    counted_N, chosen = _any_by_row(attempts, weight_T), _severity(evidence)
     for term in active_terms(algorithm, columns)[1:]:
-        other_T = columns.get(TERMS[term][0], weight_T)
-        if term == "critic" and by_turn:
+        other_T = columns.get(WEIGHT_COLUMNS[term], weight_T)
+        if term == "critic":  # which may be fitted at one token of a turn only
             wrong = np.flatnonzero((_any_by_row(attempts, other_T) != counted_N) & attempts.acted_N)
             places = [(int(n), attempts.place_of_row(int(n), evidence.step), 1) for n in wrong]
         else:
@@ -178,7 +173,7 @@ def _same_terms(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np
             cut = " (a limit ended this attempt)" if attempts.truncated_N[n] else ""
             counts = "does not count" if counted_N[n] else "counts"
             yield Finding(f"{counts} in the {term} term, unlike in the policy's{cut}: {count} sampled tokens", place,
-                          NOTE if gives_its_own(algorithm) else ERROR, count)
+                          chosen, count)
 
 
 def _any_by_row(attempts: Attempts, weight_T: np.ndarray) -> np.ndarray:
@@ -199,7 +194,7 @@ def _whole_turns(evidence: Evidence, attempts: Attempts, columns: Mapping[str, n
             cut = " (it was cut)" if evidence.trajectories[row].turns[turn].finish == "length" else ""
         yield Finding(f"{int((own & on_E).sum())} of the {int(own.sum())} sampled tokens of turn {turn}{cut} are "
                       "trained, the others are not", attempts.place(int(token_E[i + 1]), evidence.step),
-                      NOTE if gives_its_own(evidence.algorithm) else ERROR)
+                      _severity(evidence))
 
 
 def _nobody_left_out(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
@@ -207,7 +202,6 @@ def _nobody_left_out(evidence: Evidence, attempts: Attempts, columns: Mapping[st
     algorithm = evidence.algorithm
     if algorithm is None or getattr(getattr(algorithm, "filter", None), "keep", "all") == "within_group":
         return
-    severity = NOTE if kind_of(algorithm) is None else ERROR
     counted_N = _any_by_row(attempts, columns["weight"])
     compared_N = attempts.scored_N & attempts.acted_N
     kept_G = np.bincount(attempts.group_N[compared_N & counted_N], minlength=attempts.num_groups) > 0
@@ -215,7 +209,7 @@ def _nobody_left_out(evidence: Evidence, attempts: Attempts, columns: Mapping[st
         why = f"it ended by {evidence.trajectories[n].stop_reason.value}" if evidence.groups else (
             "a limit ended it" if attempts.truncated_N[n] else "no limit ended it")
         yield Finding(f"is scored and weighs nothing, while siblings of its group are trained ({why}); no declared "
-                      "filter chooses among the attempts of a group", attempts.place_of_row(n, evidence.step), severity)
+                      "filter chooses among the attempts of a group", attempts.place_of_row(n, evidence.step), _severity(evidence))
 
 
 RULES: tuple[Rule, ...] = (

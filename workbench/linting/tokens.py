@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from workbench.linting.alignment import R4
-from workbench.linting.credit_oracle import gives_its_own
+from workbench.linting.credit import has_credit_twin
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import ENV, POLICY, PROMPT, Flat
 from workbench.linting.prefixes import JOURNAL, R1, asked
 from workbench.linting.provenance import R3
-from workbench.linting.rule import Rule, Said
-from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing, Place
+from workbench.linting.rule import Rule, RuleResult
+from workbench.types.findings import ERROR, NOTE, Finding, Checked, NotChecked, Place
 
 # Two attempts that draw by themselves say the same by chance with probability exp(sum of logprobs). Over a run of a
 # million steps, a false alarm of this bound is still a one-in-a-million event.
@@ -28,7 +28,7 @@ FEW = 0.002  # of all tokens trained: less than this is worth a look (clean roll
 # ------------------------------------------------------------------------------------------------ R5
 
 
-def check_share(evidence: Evidence) -> Iterator[Said]:
+def check_share(evidence: Evidence) -> Iterator[RuleResult]:
     """How many tokens are trained, by trajectory: all that were sampled, of those that count; never everything."""
     batch = evidence.batch
     row_T = np.repeat(batch.trajectory_of_segment_S.numpy(), np.diff(batch.segment_offsets.numpy()))
@@ -36,14 +36,14 @@ def check_share(evidence: Evidence) -> Iterator[Said]:
         return  # R4 says so
     count = batch.num_trajectories
     eligible_N = np.bincount(row_T[batch.eligible_T.numpy()], minlength=count)
-    yield Looked(count)
+    yield Checked(count)
     if evidence.groups and len(evidence.trajectories) == count:
         yield from _silent_rows(evidence, eligible_N)
     elif not evidence.groups:
-        yield Missing("trajectories (how many turns each has)")
+        yield NotChecked("trajectories (how many turns each has)")
     credit = evidence.credit
     if credit is None:
-        yield Missing("the credit")
+        yield NotChecked("the credit")
         return
     if len(credit.weight_T) == len(row_T):
         yield from _weights(evidence, row_T, eligible_N)
@@ -58,13 +58,13 @@ def _silent_rows(evidence: Evidence, eligible_N: np.ndarray) -> Iterator[Finding
 
 def _weights(evidence: Evidence, row_T: np.ndarray, eligible_N: np.ndarray) -> Iterator[Finding]:
     batch, credit = evidence.batch, evidence.credit
-    masks = getattr(evidence.algorithm, "masks", None)
-    wide = credit.widened is not None if masks is None else masks.over("loss_over") == "response"
+    recipe = evidence.twin.recipe
+    wide = credit.widened is not None if recipe is None else "loss_over" in recipe.widened
     may_N = eligible_N if not wide else np.bincount(row_T[batch.response_T.numpy()], minlength=len(eligible_N))
     trained_N = np.bincount(row_T[credit.weight_T.numpy() != 0], minlength=len(eligible_N))
     scored_N = batch.scored_N.numpy()
     everywhere = Place(step=evidence.step)
-    chosen = NOTE if gives_its_own(evidence.algorithm) else ERROR
+    chosen = NOTE if evidence.algorithm is not None and not has_credit_twin(evidence) else ERROR
     if not trained_N.sum():
         if may_N[scored_N].sum() and not _leaves_out(evidence):
             yield Finding(f"not one of {len(row_T)} tokens has a weight, though {int(may_N[scored_N].sum())} sampled "
@@ -112,18 +112,18 @@ R5 = Rule(
 # ------------------------------------------------------------------------------------------------ R9
 
 
-def check_turns(evidence: Evidence) -> Iterator[Said]:
+def check_turns(evidence: Evidence) -> Iterator[RuleResult]:
     """Turn ids are there, grow, and name the exchange that a token belongs to."""
     if not evidence.groups and evidence.batch is None:
-        yield Missing("trajectories")
+        yield NotChecked("trajectories")
     if evidence.groups:
         yield from _turns_of_spans(evidence, evidence.flat)
     if evidence.batch is not None:
         yield from _turns_of_batch(evidence)
 
 
-def _turns_of_spans(evidence: Evidence, flat: Flat) -> Iterator[Said]:
-    yield Looked(len(flat.spans))
+def _turns_of_spans(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
+    yield Checked(len(flat.spans))
     for n, trajectory in enumerate(evidence.trajectories):
         indices = [turn.index for turn in trajectory.turns]
         if indices != list(range(len(indices))):
@@ -165,7 +165,7 @@ def _replies(evidence: Evidence, flat: Flat, sampled: np.ndarray) -> Iterator[Fi
                       flat.place_of_span(evidence, p), count=int(flat.length_P[p]))
 
 
-def _turns_of_batch(evidence: Evidence) -> Iterator[Said]:
+def _turns_of_batch(evidence: Evidence) -> Iterator[RuleResult]:
     """Of the batch alone: the turns of a trajectory's sampled tokens are 0, 1, 2 ... without a gap."""
     batch = evidence.batch
     length_S = np.diff(batch.segment_offsets.numpy())
@@ -175,7 +175,7 @@ def _turns_of_batch(evidence: Evidence) -> Iterator[Said]:
         return
     at_E = np.flatnonzero(batch.eligible_T.numpy())
     row_E, turn_E = row_T[at_E], batch.turn_T.numpy()[at_E]
-    yield Looked(len(at_E))
+    yield Checked(len(at_E))
     starts_E = np.diff(row_E, prepend=-1) != 0
     step_E = np.diff(turn_E, prepend=0)
     wrong_E = np.where(starts_E, turn_E != 0, (step_E != 0) & (step_E != 1))
@@ -200,12 +200,12 @@ R9 = Rule(
 # ------------------------------------------------------------------------------------------------ R22
 
 
-def check_noise(evidence: Evidence) -> Iterator[Said]:
+def check_noise(evidence: Evidence) -> Iterator[RuleResult]:
     """No two requests share a seed; attempts at a task do not repeat each other against all odds."""
     if evidence.journal is not None:
         yield from _seeds(evidence)
     else:
-        yield Missing(JOURNAL)
+        yield NotChecked(JOURNAL)
     flat, first = evidence.flat, 0
     drawn_N = _drawn_N(flat)
     cost_T = np.concatenate([[0.0], -np.nan_to_num(flat.logp_T.astype(np.float64)).cumsum()])
@@ -214,7 +214,7 @@ def check_noise(evidence: Evidence) -> Iterator[Said]:
         members = [n for n in range(first, first + len(group)) if drawn_N[n]]
         first += len(group)
         likest += _likest(flat, members, cost_T)
-    yield Looked(len(likest))
+    yield Checked(len(likest))
     yield from _repeats(evidence, flat, likest)
 
 
@@ -248,9 +248,9 @@ def _repeats(evidence: Evidence, flat: Flat, likest: list[Alike]) -> Iterator[Fi
             count=worst.length)
 
 
-def _seeds(evidence: Evidence) -> Iterator[Said]:
+def _seeds(evidence: Evidence) -> Iterator[RuleResult]:
     found = asked(evidence)
-    yield Looked(len(found))
+    yield Checked(len(found))
     if len({a.exchange.request.seed for a in found}) == len(found):
         return
     known: dict[int, tuple[int, int]] = {}

@@ -1,8 +1,8 @@
 """An update is what its credit table says (R18).
 
-The table of an update holds, token by token, all that its loss was made of. From those columns and the algorithm's
-settings everything that the update reports is computed once more, in plain numpy: ratios, what was held at a bound,
-each term, what it was divided by, the figures. What the gradient did with it is R19's question.
+The table of an update holds, token by token, all that its loss was made of. From those columns everything that the
+update reports is computed once more by the algorithm's plain twin: ratios, what was held at a bound, each term, what it
+was divided by, the figures. What the gradient did with it is R19's question.
 
 Axis letters: T tokens (flat) · U the tokens that this update used · N trajectories.
 """
@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from workbench.linting.credit import columns_of
 from workbench.linting.evidence import Evidence, Update
-from workbench.linting.rule import Rule, Said
-from workbench.linting.surrogate import Surrogate, owns_its_loss, recomputed
-from workbench.types.findings import ERROR, NOTE, Finding, Looked, Missing, Place
+from workbench.linting.rule import Rule, RuleResult
+from workbench.linting.twin import WEIGHT_COLUMNS, ExpectedUpdate, expected_update
+from workbench.types.findings import ERROR, NOTE, Finding, Checked, NotChecked, Place
 
 # Numbers per token are float32 and were added up in float64: measured differences stay below 1e-7 of the sum of sizes
 # on a CPU. Another exponential may be off by a few units in the last place.
@@ -31,23 +32,25 @@ FIRST, FIRST_BF16 = 2e-4, 5e-2
 VISIBLE, SLOPE = 1e-7, 1e-3
 
 
-def _check(evidence: Evidence) -> Iterator[Said]:
+def _check(evidence: Evidence) -> Iterator[RuleResult]:
     algorithm, updates = evidence.algorithm, evidence.updates
     step = columns_of(evidence)
     for update in updates:
         yield from _same_step(evidence, update, step)
     yield from _passes(evidence)
     yield from _old_is_old(evidence)
-    if algorithm is None or owns_its_loss(algorithm):
-        yield Missing("the algorithm, whose settings the loss is made by" if algorithm is None else
-                      f"a second implementation of the loss of {type(algorithm).__name__}")
+    if algorithm is None:
+        yield NotChecked("the algorithm, whose settings the loss is made by")
+        return
+    if {"objective", "reduction"} & set(evidence.twin.missing):
+        yield NotChecked(f"a plain twin of the loss of {type(algorithm).__name__}", decides=True)
         return
     for number, update in enumerate(updates):
         if not update.table.columns["used"].any():
             yield from _nothing_used(evidence, update)
             continue
-        own = recomputed(update.table.columns, algorithm)
-        yield Looked(len(own.at))
+        own = expected_update(update.table.columns, evidence.twin.recipe)
+        yield Checked(len(own.used_U))
         yield from _tokens(evidence, update, own)
         yield from _left_out(evidence, update)
         if update.skipped is None or "not finite" not in update.skipped:
@@ -58,25 +61,21 @@ def _check(evidence: Evidence) -> Iterator[Said]:
 
 
 def _place(evidence: Evidence, update: Update, token: int | None = None) -> Place:
-    if token is None:
-        return Place(step=evidence.step, update=update.table.update)
-    columns = update.table.columns
-    row, segment = int(columns["trajectory"][token]), int(columns["segment"][token])
-    first = int(columns["segment"][columns["trajectory"] == row].min())
-    name = evidence.attempts.names_N[row] if evidence.attempts is not None else str(row)
-    return Place(name, row, segment - first, int(columns["turn"][token]), int(columns["position"][token]),
-                 step=evidence.step, update=update.table.update)
+    here = Place(step=evidence.step, update=update.table.update)
+    if token is None or evidence.attempts is None:
+        return here
+    return replace(evidence.attempts.place(token, evidence.step), update=update.table.update)
 
 
 # ------------------------------------------------------------------------------------------------ the step's credit
 
 
-def _same_step(evidence: Evidence, update: Update, step: Mapping[str, np.ndarray] | None) -> Iterator[Said]:
+def _same_step(evidence: Evidence, update: Update, step: Mapping[str, np.ndarray] | None) -> Iterator[RuleResult]:
     """Advantages, weights, returns and tokens of a table are the step's, bit for bit; numbers stand where it trained.
     """
     columns = update.table.columns
     used_T = columns["used"]
-    yield Looked(1)
+    yield Checked(1)
     pairs = [(name, columns.get(name), values_T) for name, values_T in (step or {}).items()]
     attempts = evidence.attempts
     if attempts is not None:
@@ -109,17 +108,16 @@ def _is_nan(values: np.ndarray) -> np.ndarray:
     return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
 
 
-def _passes(evidence: Evidence) -> Iterator[Said]:
+def _passes(evidence: Evidence) -> Iterator[RuleResult]:
     """Each pass over a step uses every token that has a weight once, and each trajectory in one update only."""
     updates, algorithm = evidence.updates, evidence.algorithm
     if not updates:
         return
     columns = updates[0].table.columns
-    names = ("weight", "entropy_weight", "kl_weight", "critic_weight")
-    trained_T = np.any([columns[name] != 0 for name in names if name in columns], axis=0)
+    trained_T = np.any([columns[name] != 0 for name in WEIGHT_COLUMNS.values() if name in columns], axis=0)
     epochs = int(getattr(algorithm, "epochs", 1))
     if len(updates) % epochs:
-        yield Missing(f"updates of whole passes ({len(updates)} are here, of {epochs} passes)")
+        yield NotChecked(f"updates of whole passes ({len(updates)} are here, of {epochs} passes)")
         return
     each = len(updates) // epochs
     said = None if evidence.credit is None else evidence.credit.minibatches
@@ -147,7 +145,7 @@ def _passes(evidence: Evidence) -> Iterator[Said]:
                               _place(evidence, update, int(missing[0])), count=len(missing))
 
 
-def _gap(evidence: Evidence, update: Update) -> Iterator[Said]:
+def _gap(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
     """What the step's first update says of sampler and trainer, from the spans' own logprobs and the column."""
     columns, metrics = update.table.columns, update.metrics
     spans = [span for t in evidence.trajectories for segment in t.segments for span in segment.spans
@@ -162,7 +160,7 @@ def _gap(evidence: Evidence, update: Update) -> Iterator[Said]:
     change = change[columns["used"][at] & ~np.isnan(change)]
     if not len(change) or np.abs(change).max() > 20:
         return
-    yield Looked(len(change))
+    yield Checked(len(change))
     ratio = np.exp(change)
     near = np.minimum(np.abs(ratio - 0.9), np.abs(ratio - 1.1)).min() < 1e-5
     due = {"logp_gap_mean": np.abs(change).mean(), "logp_gap_max": np.abs(change).max(),
@@ -176,11 +174,11 @@ def _gap(evidence: Evidence, update: Update) -> Iterator[Said]:
                           f"make it {value:.7g}", _place(evidence, update), NOTE if said is None else ERROR)
 
 
-def _left_out(evidence: Evidence, update: Update) -> Iterator[Said]:
+def _left_out(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
     """An update is left out for what its numbers say, and made otherwise."""
     said, metrics, columns = update.skipped, update.metrics, update.table.columns
     norm = metrics.get("grad_norm")
-    yield Looked(1)
+    yield Checked(1)
     if said is None:
         if norm == 0:
             yield Finding("the gradient is exactly zero, and the weights were moved all the same: by what the optimizer "
@@ -203,9 +201,9 @@ def _left_out(evidence: Evidence, update: Update) -> Iterator[Said]:
                       "every number per token are finite: a sound update was thrown away", _place(evidence, update))
 
 
-def _nothing_used(evidence: Evidence, update: Update) -> Iterator[Said]:
+def _nothing_used(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
     weight_T = update.table.columns["weight"]
-    yield Looked(1)
+    yield Checked(1)
     if (weight_T != 0).any() and len(evidence.updates) == 1:
         yield Finding(f"nothing was trained, though {int((weight_T != 0).sum())} tokens have a weight",
                       _place(evidence, update))
@@ -214,7 +212,7 @@ def _nothing_used(evidence: Evidence, update: Update) -> Iterator[Said]:
 # ------------------------------------------------------------------------------------------------ old logprobs
 
 
-def _old_is_old(evidence: Evidence) -> Iterator[Said]:
+def _old_is_old(evidence: Evidence) -> Iterator[RuleResult]:
     """What ratios are taken against stays what it was at the step's beginning, and is the trainer's own."""
     updates = evidence.updates
     seen_T: np.ndarray | None = None
@@ -236,19 +234,19 @@ def _old_is_old(evidence: Evidence) -> Iterator[Said]:
     yield from _old_is_not_new(evidence)
 
 
-def _old_is_not_new(evidence: Evidence) -> Iterator[Said]:
+def _old_is_not_new(evidence: Evidence) -> Iterator[RuleResult]:
     """Once the weights have moved, old and current logprobs differ somewhere."""
     updates = evidence.updates
     later = [update for update in updates[1:] if update.skipped is None]
     if later and updates[0].skipped is None:
         said = dict(evidence.means or {}) | dict(updates[0].metrics)
         if said.get("lr") is None or said.get("grad_norm") is None:
-            yield Missing("the learning rate and the gradient's norm (whether the first update moved the weights)")
+            yield NotChecked("the learning rate and the gradient's norm (whether the first update moved the weights)")
             return
         columns = updates[0].table.columns
         taught = (columns["used"] & (columns["weight"] != 0) & (columns["advantage"] != 0)).any()
         if said["lr"] < VISIBLE or said["grad_norm"] < SLOPE or not taught:
-            yield Missing("a first update that visibly moves the weights")
+            yield NotChecked("a first update that visibly moves the weights")
             return
         columns = later[-1].table.columns
         at = np.flatnonzero(columns["used"] & (columns["weight"] != 0))
@@ -258,14 +256,14 @@ def _old_is_not_new(evidence: Evidence) -> Iterator[Said]:
                           _place(evidence, later[-1], int(at[0])), count=len(at))
 
 
-def _on_policy(evidence: Evidence, update: Update, own: Surrogate) -> Iterator[Said]:
+def _on_policy(evidence: Evidence, update: Update, own: ExpectedUpdate) -> Iterator[RuleResult]:
     """At a step's first update the weights are those that old_logp is of."""
     columns = update.table.columns
-    change = np.abs(columns["new_logp"][own.at].astype(np.float64) - columns["old_logp"][own.at])
+    change = np.abs(columns["new_logp"][own.used_U].astype(np.float64) - columns["old_logp"][own.used_U])
     change = change[np.isfinite(change)]
     bound = FIRST if evidence.precision == "fp32" else FIRST_BF16
     if len(change) and change.mean() > bound:
-        worst = int(own.at[np.nanargmax(np.abs(columns["new_logp"][own.at] - columns["old_logp"][own.at]))])
+        worst = int(own.used_U[np.nanargmax(np.abs(columns["new_logp"][own.used_U] - columns["old_logp"][own.used_U]))])
         yield Finding(f"mean |new_logp - old_logp| is {change.mean():.3g} nats in the step's first update, before "
                       f"anything was moved; rounding stays below {bound:g}", _place(evidence, update, worst),
                       count=len(change))
@@ -274,49 +272,50 @@ def _on_policy(evidence: Evidence, update: Update, own: Surrogate) -> Iterator[S
 # ------------------------------------------------------------------------------------------------ tokens and figures
 
 
-def _tokens(evidence: Evidence, update: Update, own: Surrogate) -> Iterator[Said]:
+def _tokens(evidence: Evidence, update: Update, own: ExpectedUpdate) -> Iterator[RuleResult]:
     columns = update.table.columns
-    ratio = columns["ratio"][own.at].astype(np.float64)
-    wrong = np.flatnonzero(~(np.abs(ratio - own.ratio) <= NEAR * (1 + own.ratio)))
+    ratio = columns["ratio"][own.used_U].astype(np.float64)
+    wrong = np.flatnonzero(~(np.abs(ratio - own.ratio_U) <= NEAR * (1 + own.ratio_U)))
     if len(wrong) and update.skipped is None:
         i = int(wrong[0])
-        yield Finding(f"ratio {ratio[i]:.6g}, but new_logp - old_logp makes it {own.ratio[i]:.6g}",
-                      _place(evidence, update, int(own.at[i])), count=len(wrong))
+        yield Finding(f"ratio {ratio[i]:.6g}, but new_logp - old_logp makes it {own.ratio_U[i]:.6g}",
+                      _place(evidence, update, int(own.used_U[i])), count=len(wrong))
         return
-    state = columns["clip_state"][own.at]
-    wrong = np.flatnonzero((state != own.state) & ~own.at_an_edge)
+    state = columns["clip_state"][own.used_U]
+    wrong = np.flatnonzero((state != own.state_U) & ~own.at_edge_U)
     if len(wrong) and update.skipped is None:
         i = int(wrong[0])
-        yield Finding(f"clip state {int(state[i])} at ratio {ratio[i]:.6g} and advantage {own.advantage[i]:.3g}; the "
-                      f"bounds make it {int(own.state[i])}", _place(evidence, update, int(own.at[i])), count=len(wrong))
-    positive = own.at[columns["new_logp"][own.at] > 1e-4]
+        advantage = columns["advantage"][own.used_U[i]]
+        yield Finding(f"clip state {int(state[i])} at ratio {ratio[i]:.6g} and advantage {advantage:.3g}; the "
+                      f"bounds make it {int(own.state_U[i])}", _place(evidence, update, int(own.used_U[i])), count=len(wrong))
+    positive = own.used_U[columns["new_logp"][own.used_U] > 1e-4]
     if len(positive):
         yield Finding(f"new_logp {columns['new_logp'][positive[0]]:.6g} is no logarithm of a probability",
                       _place(evidence, update, int(positive[0])), count=len(positive))
-    negative = own.at[columns["entropy"][own.at] < -1e-3]
+    negative = own.used_U[columns["entropy"][own.used_U] < -1e-3]
     if len(negative):
         yield Finding(f"entropy {columns['entropy'][negative[0]]:.6g} is negative",
                       _place(evidence, update, int(negative[0])), count=len(negative))
 
 
-def _figures(evidence: Evidence, update: Update, own: Surrogate) -> Iterator[Said]:
+def _figures(evidence: Evidence, update: Update, own: ExpectedUpdate) -> Iterator[RuleResult]:
     """Every figure that the metrics and the columns share."""
     metrics = update.metrics
     if not metrics:
-        yield Missing("the metrics of each update (of several, a run keeps their means)")
+        yield NotChecked("the metrics of each update (of several, a run keeps their means)")
         return
     missing = [name for name in own.figures if name not in metrics and name not in OPTIONAL]
     if missing:
         yield Finding(f"the update does not say its {', '.join(missing)}", _place(evidence, update), NOTE)
     for name, figure in own.figures.items():
         said = metrics.get(name)
-        if said is None or figure.doubtful:
+        if said is None:
             continue
         if not abs(float(said) - figure.value) <= NEAR * figure.size + 1e-9:
             yield Finding(f"{name} is reported as {float(said):.7g}, the columns make it {figure.value:.7g}"
-                          + _denominators(own, name, float(said)), _place(evidence, update))
-    if own.teaches and metrics.get("grad_norm") == 0.0:
-        yield Finding(f"the gradient is exactly zero, though {own.teaches} tokens have credit and no bound holds them",
+                          + _divided_by(evidence, update, own, name, float(said)), _place(evidence, update))
+    if metrics.get("grad_norm") == 0.0 and (count := own.teaches(update.table.columns)):
+        yield Finding(f"the gradient is exactly zero, though {count} tokens have credit and no bound holds them",
                       _place(evidence, update))
 
 
@@ -324,17 +323,21 @@ OPTIONAL = ("value_loss", "value_clip_fraction", "kl_ref", "sampler_weight", "kl
             "clip_fraction_dual", "stale_share")
 
 
-def _denominators(own: Surrogate, name: str, said: float) -> str:
+def _divided_by(evidence: Evidence, update: Update, own: ExpectedUpdate, name: str, said: float) -> str:
     """What a wrong loss seems to have been divided by."""
-    if name != "loss" or not said or not math.isfinite(said):
+    figure, columns, recipe = own.figures["loss"], update.table.columns, evidence.twin.recipe
+    if name != "loss" or not said or not math.isfinite(said) or not figure.value:
         return ""
-    by = own.denominator * own.figures["loss"].value / said
-    known = {"the tokens of the whole batch": own.tokens, "the tokens that count": own.counted,
-             "the attempts": own.rows, "nothing": 1}
+    counts = columns["used"] & (columns["weight"] != 0)
+    tokens, rows = int(counts.sum()), len(np.unique(columns["trajectory"][counts]))
+    due = tokens if recipe.reduction == "token-mean" else rows * (recipe.fixed_length or 1)
+    known = {"the tokens of the whole batch": len(counts), "the tokens that count": tokens, "the attempts": rows,
+             "nothing": 1}
+    by = due * figure.value / said
     for what, count in known.items():
         if count and abs(by - count) <= 1e-4 * count:
-            return f"; as if it were divided by {count} ({what}) instead of {own.denominator:g}"
-    return f"; that is {said / own.figures['loss'].value:.6g} times as much" if own.figures["loss"].value else ""
+            return f"; as if it were divided by {count} ({what}) instead of {due:g}"
+    return f"; that is {said / figure.value:.6g} times as much"
 
 
 RULES: tuple[Rule, ...] = (Rule(

@@ -64,6 +64,10 @@ def cispo(logp: Tensor, old_logp: Tensor, advantage: Tensor, counts: Tensor, *, 
     return ObjectiveValue(-ratio.clamp(1 - low, 1 + high) * advantage * logp, ratio, state)
 
 
+for _objective in (clip, cispo):
+    _objective.by_token = True  # the loss of a token depends on no other token of its segment
+
+
 def sampler_weight(old_logp: Tensor, rollout_logp: Tensor, cap: float) -> Tensor:
     """min(pi_old / pi_sampler, cap), for a sampler that is not quite the policy; 1 where its logprob is not known. Yao
     et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"."""

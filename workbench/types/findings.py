@@ -57,17 +57,19 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Looked:
-    """A rule looked at so many things: a rule that looked at nothing has not passed."""
+class Checked:
+    """A rule looked at so many things. One that looked at nothing has not passed."""
 
     count: int
 
 
 @dataclass(frozen=True)
-class Missing:
-    """A part of a rule could not be checked: which evidence is missing."""
+class NotChecked:
+    """A part of a rule could not be checked: which evidence is missing. `decides`: it is the part that matters, so that
+    the rule has not passed whatever else it looked at."""
 
     what: str
+    decides: bool = False
 
 
 @dataclass(frozen=True)
