@@ -49,7 +49,7 @@ def play(data, family: str, history: str, pad_is_eos: bool = False) -> tuple[Rec
         role = data.draw(st.sampled_from(["user", "tool"]))
         text = data.draw(st.just("") | attacks(family)).encode("utf-8", "replace").decode()
         observation = Observation(tuple(Message(role, text) for _ in range(data.draw(st.integers(0, 2)))))
-        length = recorder.conversation.peek_length_after(observation)
+        length = recorder.conversation.continuation(observation).length
         recorder.conversation.add_observation(observation)
         assert length == len(recorder.conversation.prompt_ids)
         sent.append(text)

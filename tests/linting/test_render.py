@@ -112,12 +112,12 @@ def test_r2_knows_what_was_declared_and_notes_what_was_not():
 
 
 def broken_glue(change):
-    real = ChatFormat.append_at
+    real = ChatFormat.append
 
-    def append_at(self, observation, **rest):
+    def append(self, observation, **rest):
         return tuple(change(list(real(self, observation, **rest))))
 
-    return append_at
+    return append
 
 
 GLUE_BUGS = {
@@ -137,7 +137,7 @@ GLUE_BUGS = {
 def test_r2_our_glue_broken(template, history, bug, monkeypatch):
     recipe = Recipe(template=template, history=history, talk="tools", **LAKE)
     chat_of(template)  # proven before it is broken
-    monkeypatch.setattr(ChatFormat, "append_at", broken_glue(GLUE_BUGS[bug]))
+    monkeypatch.setattr(ChatFormat, "append", broken_glue(GLUE_BUGS[bug]))
     evidence = collected(recipe)
     says("R2", evidence, "own template writes")
     if bug.startswith("reply"):

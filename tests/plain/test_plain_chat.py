@@ -67,7 +67,7 @@ def test_the_same_conversation(both, history, data):
                                  sampling=None)
         assert text == mine.decode(ids)
         reply = Observation((Message(data.draw(st.sampled_from(["user", "tool"])), data.draw(texts)),))
-        length = proven.peek_length_after(reply)
+        length = proven.continuation(reply).length
         assert not plain.answer(ids, reply, length) and plain.answer(ids, reply, length + 1)
         proven.add_observation(reply)
     assert len(plain.segments) == proven.segment_index + 1

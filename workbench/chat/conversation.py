@@ -28,10 +28,12 @@ HISTORIES = ("append", "template", "window", "fresh")
 
 
 class Continuation(NamedTuple):
-    """What an observation would add: `spans` to the running segment, or a whole new one."""
+    """What an observation adds: `spans` to the running segment, or a whole new one; `length`: tokens of the prompt then.
+    """
 
     spans: Sequence[Span]
     opens_segment: bool
+    length: int
 
 
 class Conversation:
@@ -51,7 +53,6 @@ class Conversation:
         self._exchanges: list[tuple[np.ndarray, Observation]] = []  # (sampled ids, reply)
         self._action: np.ndarray | None = None                      # sampled, not answered yet
         self._finished: list[Segment] = []
-        self._planned: tuple[Observation, Continuation] | None = None
         self._start(chat.open(observation))
 
     # -------------------------------------------------------------------------------------------- state
@@ -107,42 +108,36 @@ class Conversation:
         self._extend([span])
         return self.chat.decode(span.token_ids)
 
-    def add_observation(self, observation: Observation) -> None:
-        """Show the environment's reply: append it, or open a new segment, as `history` says."""
-        plan = self._plan(observation)
+    def continuation(self, observation: Observation) -> Continuation:
+        """What the environment's reply would add, as `history` says; nothing is added yet."""
+        if self._action is None:
+            raise DataError(f"turn {self.turn}: an observation before any action; sample one and call add_action first")
+        turn, opens_segment = self.turn, True
+        exchanges = [*self._exchanges, (self._action, observation)]
+        if self.history == "fresh":
+            spans = self.chat.fresh(self._first, observation, turn=turn)
+        elif self.history == "window" and turn >= self.window:
+            spans = self._windowed(exchanges[-self.window :])
+        elif self.history == "template":
+            spans, opens_segment = self._rerendered(exchanges)
+        else:
+            last_id = int(self._action[-1]) if len(self._action) else None
+            spans, opens_segment = self.chat.append(observation, turn=turn, last_id=last_id), False
+        return Continuation(spans, opens_segment, (0 if opens_segment else self._length) + sum(map(len, spans)))
+
+    def add_observation(self, observation: Observation, continuation: Continuation | None = None) -> None:
+        """Show the environment's reply: append it, or open a new segment. `continuation`: as it was worked out for this
+        very observation."""
+        plan = self.continuation(observation) if continuation is None else continuation
         self._exchanges.append((self._action, observation))
-        self._action, self._planned = None, None
+        self._action = None
         if plan.opens_segment:
             self._finished.append(Segment(tuple(self._spans)))
             self._start(plan.spans)
         else:
             self._extend(plan.spans)
 
-    def peek_length_after(self, observation: Observation) -> int:
-        """Tokens of the next prompt if this observation were added; nothing is added."""
-        plan = self._plan(observation)
-        return (0 if plan.opens_segment else self._length) + sum(len(span) for span in plan.spans)
-
-    # -------------------------------------------------------------------------------------------- plans
-
-    def _plan(self, observation: Observation) -> Continuation:
-        if self._action is None:
-            raise DataError(f"turn {self.turn}: an observation before any action; sample one and call add_action first")
-        if self._planned is None or self._planned[0] is not observation:
-            self._planned = (observation, self._plan_anew(observation))
-        return self._planned[1]
-
-    def _plan_anew(self, observation: Observation) -> Continuation:
-        turn = self.turn
-        if self.history == "fresh":
-            return Continuation(self.chat.fresh(self._first, observation, turn=turn), True)
-        exchanges = [*self._exchanges[-self.window :], (self._action, observation)]
-        if self.history == "window" and turn >= self.window:
-            return Continuation(self._windowed(exchanges[-self.window :]), True)
-        if self.history == "template":
-            return self._rerendered([*self._exchanges, (self._action, observation)])
-        last_id = int(self._action[-1]) if len(self._action) else None
-        return Continuation(self.chat.append(observation, turn=turn, last_id=last_id), False)
+    # -------------------------------------------------------------------------------------------- histories
 
     def _windowed(self, exchanges: Sequence[tuple[np.ndarray, Observation]]) -> list[Span]:
         spans = list(self.chat.open(self._first))
@@ -151,21 +146,21 @@ class Conversation:
             turn = start + place
             spans.append(Span(Source.POLICY, turn, action))
             last_id = int(action[-1]) if len(action) else None
-            spans += self.chat.append_at(reply, turn=turn, last_id=last_id, later=place > 0)
+            spans += self.chat.append(reply, turn=turn, last_id=last_id, later=place > 0)
         return spans
 
-    def _rerendered(self, exchanges: Sequence[tuple[np.ndarray, Observation]]) -> Continuation:
-        """Extend the segment where the template kept every old id, else open a new one."""
+    def _rerendered(self, exchanges: Sequence[tuple[np.ndarray, Observation]]) -> tuple[Sequence[Span], bool]:
+        """(spans, whether they open a new segment): extend the segment where the template kept every old id."""
         spans = rerender(self.chat, self._first, exchanges)
         ids = np.concatenate([span.token_ids for span in spans])
         if len(ids) < self._length or not np.array_equal(ids[: self._length], self._buffer[: self._length]):
-            return Continuation(spans, True)
+            return spans, True
         skip, rest = self._length, []
         for span in spans:
             if skip < len(span):
                 rest.append(Span(span.source, span.turn, span.token_ids[skip:]))
             skip = max(0, skip - len(span))
-        return Continuation(rest, False)
+        return rest, False
 
     # -------------------------------------------------------------------------------------------- tokens
 
@@ -176,7 +171,7 @@ class Conversation:
         self._extend(spans)
 
     def _extend(self, spans: Sequence[Span]) -> None:
-        length = self._length + sum(len(span) for span in spans)
+        length = self._length + sum(map(len, spans))
         if length > len(self._buffer):
             # A new buffer, never a resized one: views that were handed out keep what they showed.
             grown = np.empty(max(length, 2 * len(self._buffer)), np.int32)

@@ -13,27 +13,14 @@ does when it drops old thoughts, the difference is kept in `differences` and wha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from workbench.chat.dialect import ChatMessage, Dialect, chat_message, find_dialect, fit
 from workbench.chat.encode import AuthoredText, SafeEncoder
-from workbench.chat.skeleton import (
-    CALL_ID, CONTENT, NAME, PROBES, Guard, Part, Schema, Slot, Template, TemplateRefused, Transform, cut_at_slots,
-    guard_tool, literal_pieces, mark_schemas, placeholder,
-)
+from workbench.chat.shapes import CACHED_SHAPES, TemplateShapes
+from workbench.chat.skeleton import Part, Schema, Template
 from workbench.types import Observation, Source, Span
 from workbench.types.errors import ChatFormatError
-
-CACHED_SHAPES = 1_024  # skeletons kept; more only where every task brings tools of its own
-POLICY_MARK = placeholder(3_000_000)  # stands for the policy's text where the glue after it is derived
-
-
-class Glue(NamedTuple):
-    """What follows the policy's text. `stop` is the end-of-turn token that it begins with, if it does."""
-
-    parts: tuple[Part, ...]
-    stop: int | None
-    parts_after_stop: tuple[Part, ...]
 
 
 class ChatFormat:
@@ -46,14 +33,10 @@ class ChatFormat:
     def __init__(self, template: Template, encoder: SafeEncoder, dialect: Dialect, eos_id: int | None) -> None:
         self.template, self.encoder, self.dialect = template, encoder, dialect
         self.differences: tuple[str, ...] = dialect.notes
-        self.guard = Guard(tuple(encoder.controls))
-        self._transforms: dict[tuple[str, bool], Transform] = {}
-        self._openings: dict[tuple, tuple[Part, ...]] = {}
+        self.shapes = TemplateShapes(template, encoder)
         self._opened: dict[tuple, tuple[Span, ...]] = {}
-        self._glues: dict[tuple, Glue] = {}
         self._token_texts: dict[int, str] = {}
-        self._native = dialect.is_native
-        user_glue = self._glue([ChatMessage("user", (AuthoredText("u", Source.ENV, 0),))], later=False)
+        user_glue = self.shapes.glue([ChatMessage("user", (AuthoredText("u", Source.ENV, 0),))], later=False)
         self.end_of_turn: int | None = user_glue.stop
         self.stop_ids = frozenset(token for token in (user_glue.stop, eos_id) if token is not None)
         if not self.stop_ids:
@@ -96,18 +79,16 @@ class ChatFormat:
             self._opened[key] = tuple(self.encoder.encode(self.opening_items(observation), at_start=True))
         return self._opened[key]
 
-    def append(self, observation: Observation, *, turn: int, last_id: int | None) -> tuple[Span, ...]:
+    def append(self, observation: Observation, *, turn: int, last_id: int | None, later: bool | None = None
+               ) -> tuple[Span, ...]:
         """What follows the policy's turn `turn`: contents ENV, literals SCAFFOLD; ends with the generation prompt.
 
         `last_id` is the last token that the policy sampled (None: it sampled none). Unless that is the template's
-        end-of-turn, the end-of-turn is supplied as SCAFFOLD. Tools on offer are fixed at reset: those of a later
-        observation are not shown again. Cost: that of the new text.
+        end-of-turn, the end-of-turn is supplied as SCAFFOLD. `later`: whether the sequence holds turns of the policy
+        before this one (None: as in the whole attempt). Tools on offer are fixed at reset: those of a later observation
+        are not shown again. Cost: that of the new text.
         """
-        return self.append_at(observation, turn=turn, last_id=last_id, later=turn > 0)
-
-    def append_at(self, observation: Observation, *, turn: int, last_id: int | None, later: bool) -> tuple[Span, ...]:
-        """`append`, where `later` says whether the sequence holds turns of the policy before this one."""
-        items, after = self.glue_items(observation, turn, last_id, later)
+        items, after = self.glue_items(observation, turn, last_id, turn > 0 if later is None else later)
         return tuple(self.encoder.encode(items, after=after))
 
     def fresh(self, first: Observation, reply: Observation, *, turn: int) -> tuple[Span, ...]:
@@ -125,16 +106,15 @@ class ChatFormat:
                    ) -> tuple[Iterator[AuthoredText], int | None]:
         """(pieces of `append` before encoding, the control token that stands right before them if it was left out)."""
         messages = [chat_message(message, Source.ENV, turn) for message in observation.messages]
-        if not self._native:
-            messages = fit(messages, (), self.dialect, opening=False)
-        glue = self._glue(messages, later)
+        messages = fit(messages, (), self.dialect, opening=False)
+        glue = self.shapes.glue(messages, later)
         if last_id is not None and last_id == glue.stop:
             return self._filled(glue.parts_after_stop, messages, turn, opening=False), last_id
         return self._filled(glue.parts, messages, turn, opening=False), None
 
     def _opening_items(self, messages: list[ChatMessage], tools: Sequence[Mapping], turn: int) -> Iterator[AuthoredText]:
         messages = fit(messages, tools, self.dialect, opening=True)
-        parts = self.opening_parts(messages, tools if self.dialect.tool_schemas else ())
+        parts = self.shapes.opening(messages, tools if self.dialect.tool_schemas else ())
         return self._filled(parts, messages, turn, opening=True)
 
     def _filled(self, parts: Sequence[Part], messages: Sequence[ChatMessage], turn: int, *, opening: bool
@@ -145,151 +125,7 @@ class ChatFormat:
             elif isinstance(part, Schema):
                 yield AuthoredText(part.text, Source.PROMPT, 0, False)
             else:
-                yield from self.slot_pieces(part, messages, opening)
-
-    def slot_pieces(self, slot: Slot, messages: Sequence[ChatMessage], opening: bool) -> Sequence[AuthoredText]:
-        """What stands in a slot: the content as the template would change it, or a name."""
-        message = messages[slot.message]
-        if slot.field == CONTENT:
-            return self._transform(message.role, opening and slot.message == 0).on_pieces(message.pieces)
-        return (message.name,) if slot.field == NAME else (message.call_id,)
-
-    # -------------------------------------------------------------------------------------------- skeletons
-
-    def opening_parts(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping]) -> tuple[Part, ...]:
-        """The skeleton of a whole conversation, from the cache or derived and checked."""
-        key = (self._shape(messages, True), repr(tools) if tools else None)
-        if key not in self._openings:
-            if len(self._openings) >= CACHED_SHAPES:
-                self._openings.clear()
-            guarded = guard_tool(tools, self.guard)
-            shown = self.placeholders(messages, opening=True)
-            parts = self._derived(shown, guarded, messages, "", opening=True)
-            self._openings[key] = tuple(self._plain(mark_schemas(parts, guarded)))
-        return self._openings[key]
-
-    def _glue(self, messages: Sequence[ChatMessage], later: bool) -> Glue:
-        key = (self._shape(messages, False), later)
-        if key not in self._glues:
-            try:
-                self._glues[key] = self._derive_glue(messages, later)
-            except TemplateRefused:
-                if not later:
-                    raise
-                self._glues[key] = self._glue(messages, False)
-        return self._glues[key]
-
-    def _derive_glue(self, messages: Sequence[ChatMessage], later: bool) -> Glue:
-        """Render a conversation, the policy's mark, and this reply; the glue is what follows the mark."""
-        base = [{"role": "user", "content": "u"}]
-        if later:
-            base += [{"role": "assistant", "content": "a"}, *self._dicts(messages, lambda index, message: "r")]
-        base.append({"role": "assistant", "content": POLICY_MARK})
-        shown = base + self.placeholders(messages, opening=False)
-        parts = self._derived(shown, (), messages, POLICY_MARK, opening=False)
-        parts = tuple(self._plain(parts))
-        lead = self.encoder.leading_control(parts[0]) if parts and isinstance(parts[0], str) else None
-        if lead is None:
-            return Glue(parts, None, parts)
-        return Glue(parts, lead[0], (*((lead[1],) if lead[1] else ()), *parts[1:]))
-
-    def _derived(self, shown: list[dict], tools: Sequence, messages: Sequence[ChatMessage], mark: str, *, opening: bool
-                 ) -> list[str | Slot]:
-        """Cut the template's output at its placeholders, and see with a probe that filling in gives the same text."""
-        def after_mark(text: str) -> str:
-            before, found, rest = text.partition(mark) if mark else ("", "", text)
-            if mark and (not found or mark in rest):
-                raise ChatFormatError(
-                    "expected the assistant's text once in the template's output, found it "
-                    f"{text.count(mark)} times; no append-only suffix can be derived from this template"
-                )
-            return rest
-
-        parts = cut_at_slots(after_mark(self.template.render(shown, tools)))
-        self._check_slots(parts, messages)
-        probed = [dict(message) for message in shown]
-        offset = len(shown) - len(messages)
-        for index, message in enumerate(messages):
-            if probed[offset + index]["content"] and message.policy is None:
-                probed[offset + index]["content"] = PROBES[index % 2]
-        expected = "".join(part if isinstance(part, str) else self._probe_in(part, messages, opening) for part in parts)
-        came = after_mark(self.template.render(probed, tools))
-        if came != expected:
-            at = next((i for i, (a, b) in enumerate(zip(came, expected)) if a != b), min(len(came), len(expected)))
-            roles = [message.role for message in messages]
-            raise ChatFormatError(
-                f"roles {roles}: the template treats contents in a way that depends on them: expected "
-                f"{expected[at - 20 if at > 20 else 0 : at + 40]!r}, got {came[at - 20 if at > 20 else 0 : at + 40]!r}"
-            )
-        return parts
-
-    def _probe_in(self, slot: Slot, messages: Sequence[ChatMessage], opening: bool) -> str:
-        """What a probe should look like in this slot; names and the policy's turns keep their placeholder."""
-        message = messages[slot.message]
-        if slot.field != CONTENT or message.policy is not None:
-            return placeholder(*slot)
-        return self._transform(message.role, opening and slot.message == 0).on_text(PROBES[slot.message % 2])
-
-    @staticmethod
-    def _check_slots(parts: Sequence[str | Slot], messages: Sequence[ChatMessage]) -> None:
-        found = [part.message for part in parts if isinstance(part, Slot) and part.field == CONTENT]
-        for index, message in enumerate(messages):
-            if (message.pieces or message.policy is not None) and found.count(index) != 1:
-                raise ChatFormatError(
-                    f"the template shows the content of message {index} ({message.role}) {found.count(index)} times "
-                    f"among roles {[m.role for m in messages]}; expected once, after what came before it"
-                )
-
-    def _plain(self, parts: Sequence[Part]) -> Iterator[Part]:
-        for part in parts:
-            if not isinstance(part, str):
-                yield part
-            elif part:
-                yield from (piece.text for piece in literal_pieces(part, lambda text: AuthoredText(text, Source.SCAFFOLD, 0)))
-
-    def _shape(self, messages: Sequence[ChatMessage], opening: bool) -> tuple:
-        return tuple(
-            (m.role, self._is_empty(m, opening and index == 0), m.name is not None, m.call_id is not None,
-             m.policy is not None)
-            for index, m in enumerate(messages)
-        )
-
-    def _is_empty(self, message: ChatMessage, first: bool) -> bool:
-        if message.policy is not None:
-            return False
-        if not message.pieces:
-            return True
-        return self._transform(message.role, first).blank_is_empty and not message.text.strip()
-
-    def placeholders(self, messages: Sequence[ChatMessage], *, opening: bool) -> list[dict]:
-        """Messages for the template, with a placeholder for every content, name and call id."""
-        return self._dicts(messages, lambda index, message: (
-            "" if self._is_empty(message, opening and index == 0) else placeholder(index)))
-
-    @staticmethod
-    def _dicts(messages: Sequence[ChatMessage], content) -> list[dict]:
-        dicts = []
-        for index, message in enumerate(messages):
-            entry = {"role": message.role, "content": content(index, message)}
-            if message.name is not None:
-                entry["name"] = placeholder(index, NAME)
-            if message.call_id is not None:
-                entry["tool_call_id"] = placeholder(index, CALL_ID)
-            dicts.append(entry)
-        return dicts
-
-    def _transform(self, role: str, first: bool) -> Transform:
-        """What the template does to contents of this role, as the first message or after a turn of the policy."""
-        key = (role, first)
-        if key not in self._transforms:
-            user, assistant = {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}
-            before = [] if first else [user] if role == "assistant" else [user, assistant]
-            after = [user] if role in ("system", "assistant") else []
-            try:
-                self._transforms[key] = self.template.find_transform(before, role, after)
-            except TemplateRefused:
-                self._transforms[key] = self.template.find_transform(before, role, [])
-        return self._transforms[key]
+                yield from self.shapes.slot_pieces(part, messages, opening)
 
     # -------------------------------------------------------------------------------------------- reading
 

@@ -36,19 +36,19 @@ def rerender(chat: "ChatFormat", first: Observation, exchanges: Sequence[Exchang
                         opening=False)
     tools = first.tools if chat.dialect.tool_schemas else ()
     texts = [_guarded_text(chat, ids) for ids, _ in exchanges]
-    shown = chat.placeholders(messages, opening=True)
+    shown = chat.shapes.placeholders(messages, opening=True)
     for message, entry in zip(messages, shown, strict=True):
         if message.policy is not None:
             entry["content"] = texts[message.policy]
-    guarded_tools = guard_tool(tools, chat.guard)
+    guarded_tools = guard_tool(tools, chat.shapes.guard)
     parts = mark_schemas(cut_at_slots(chat.template.render(shown, guarded_tools)), guarded_tools)
-    outline = chat.opening_parts(messages, tools)
+    outline = chat.shapes.opening(messages, tools)
     items: list[AuthoredText | Fixed] = []
     skip_stop: int | None = None
     turn = 0
     for part, gap in _aligned(parts, outline, messages):
         if isinstance(part, Slot):
-            items += chat.slot_pieces(part, messages, True)
+            items += chat.shapes.slot_pieces(part, messages, True)
         elif isinstance(part, Schema):
             items.append(AuthoredText(part.text, Source.PROMPT, 0))
         else:
@@ -155,13 +155,13 @@ def _guarded_text(chat: "ChatFormat", ids: np.ndarray) -> str:
         if token is not None and token not in chat.encoder.control_ids:
             plain.append(token)
             continue
-        parts.append(chat.guard(decode(plain, skip_special_tokens=False)))
+        parts.append(chat.shapes.guard(decode(plain, skip_special_tokens=False)))
         plain = []
         if token is not None:
             parts.append(decode([token], skip_special_tokens=False))
     text = "".join(parts)
     # Decoders of the SentencePiece kind treat the beginning of a text specially, so parts may not add up.
-    return text if unguard(text) == whole else chat.guard(whole)
+    return text if unguard(text) == whole else chat.shapes.guard(whole)
 
 
 def _reused(chat: "ChatFormat", ids: np.ndarray, text: str, shown: str, turn: int) -> list[AuthoredText | Fixed]:

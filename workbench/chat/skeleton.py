@@ -2,9 +2,8 @@
 
 A template is a program; it may trim a content, quote it as JSON, drop it, or join messages. So it is run once per
 *shape* of a conversation (the roles, and which contents are empty) with a placeholder for each content. Its output, cut
-at the placeholders, is the *skeleton*: literals and slots. What the template does to a content inside its slot, a
-`Transform`, is found by probes and checked again for every new shape. Rendering then is filling in, whatever the length
-of the history.
+at the placeholders, is the *skeleton*: literals and slots. What the template does to a content inside its slot is found
+by probes (`shapes`). Rendering then is filling in, whatever the length of the history.
 
 Placeholders are made of Unicode non-characters (U+FDD0..U+FDEF), which no ordinary text holds. The two texts that a
 template must really see, tool schemas and the policy's own turns in a re-rendered history, are *guarded*: what looks
@@ -15,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from workbench.chat.encode import AuthoredText
@@ -24,8 +22,6 @@ from workbench.types.errors import ChatFormatError
 OPEN, CLOSE, ESCAPE, GUARD = "\ufdd0", "\ufdd1", "\ufdde", "\ufddf"
 PLACEHOLDER = re.compile("\ufdd0([\ufdd2-\ufddb]+)\ufdd1")
 CONTENT, NAME, CALL_ID = 0, 1, 2  # what stands in a slot
-WHITE = "".join(character for character in map(chr, range(0x3001)) if character.isspace())
-PROBES = (" \n\t x y\t \n ", '\nq"\\ \n/é😀<b>&\'\n', "x", " \n\nz\n\n ")
 
 
 def placeholder(message: int, field: int = CONTENT) -> str:
@@ -103,50 +99,6 @@ def _letter(character: str) -> str:
     return "0123456789ABCDEFGHIJKLMNOPQRSTUV"[ord(character) - 0xFDD0]
 
 
-# ------------------------------------------------------------------------------------------------ inside a slot
-
-
-@dataclass(frozen=True)
-class Transform:
-    """What a template does to one content: strip these characters at its ends, then perhaps quote it as JSON."""
-
-    left: str = ""
-    right: str = ""
-    quoted: bool = False
-    blank_is_empty: bool = False  # white space alone is treated like no content at all
-
-    def on_text(self, text: str) -> str:
-        text = text.lstrip(self.left).rstrip(self.right)
-        return json.dumps(text, ensure_ascii=False)[1:-1] if self.quoted else text
-
-    def on_pieces(self, pieces: Sequence[AuthoredText]) -> Sequence[AuthoredText]:
-        if self.left:
-            pieces = _strip_start(pieces, self.left)
-        if self.right:
-            pieces = [p._replace(text=p.text[::-1]) for p in reversed(pieces)]
-            pieces = [p._replace(text=p.text[::-1]) for p in reversed(_strip_start(pieces, self.right))]
-        if self.quoted:
-            pieces = [p._replace(text=json.dumps(p.text, ensure_ascii=False)[1:-1]) for p in pieces]
-        return pieces
-
-
-CANDIDATES = tuple(
-    Transform(left, right, quoted)
-    for quoted in (False, True)
-    for left, right in (("", ""), (WHITE, WHITE), ("\n", "\n"), (WHITE, ""), ("", WHITE), ("\n", ""), ("", "\n"))
-)
-
-
-def _strip_start(pieces: Sequence[AuthoredText], characters: str) -> list[AuthoredText]:
-    pieces = list(pieces)
-    while pieces:
-        text = pieces[0].text.lstrip(characters)
-        if text:
-            return [pieces[0]._replace(text=text), *pieces[1:]]
-        pieces.pop(0)
-    return pieces
-
-
 # ------------------------------------------------------------------------------------------------ the template itself
 
 
@@ -195,30 +147,6 @@ class Template:
         """What everybody else would train on: the tokenizer's own ids."""
         return self._tokenizer.apply_chat_template(
             messages, tools=tools or None, tokenize=True, return_dict=False, **self._arguments
-        )
-
-    def find_transform(self, before: list[dict], role: str, after: list[dict]) -> Transform:
-        """What becomes of the content of a `role` message between `before` and `after`."""
-        def render(content: str) -> str:
-            return self.render([*before, {"role": role, "content": content}, *after])
-
-        mark = placeholder(0)
-        around = render(mark).split(mark)
-        if len(around) != 2:
-            raise ChatFormatError(
-                f"expected the content of a {role} message once in the template's output, found it {len(around) - 1} "
-                "times; this template cannot be followed token by token"
-            )
-        results = [render(probe) for probe in PROBES]
-        for transform in CANDIDATES:
-            if all(around[0] + transform.on_text(probe) + around[1] == result
-                   for probe, result in zip(PROBES, results, strict=True)):
-                blank = " \n "
-                is_text = around[0] + transform.on_text(blank) + around[1] == render(blank)
-                return transform if is_text else Transform(transform.left, transform.right, transform.quoted, True)
-        raise ChatFormatError(
-            f"the template rewrites the content of a {role} message in a way that cannot be followed token by token: "
-            f"{PROBES[1]!r} became {results[1]!r}; expected it unchanged, stripped at its ends or quoted as JSON"
         )
 
 

@@ -51,7 +51,7 @@ def neighbour(size: int, row: int, column: int, move: int) -> tuple[int, int]:
 
 def draw(rows: tuple[str, ...], position: tuple[int, int]) -> str:
     """The map with the player at `position`: X in a hole, √ on the goal, P elsewhere. Single spaces between cells."""
-    lines = [["_" if cell == "P" else cell for cell in row] for row in rows]
+    lines = [list(row.replace("P", "_")) for row in rows]
     under = lines[position[0]][position[1]]
     lines[position[0]][position[1]] = {"O": "X", "G": "√"}.get(under, "P")
     return "\n".join(" ".join(line) for line in lines)

@@ -13,6 +13,7 @@ Nothing here raises and the time is linear in what is read: the first 1000 words
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import starmap
 
 from workbench.envs import lake_solver, sokoban_solver
 
@@ -42,8 +43,7 @@ def words_of(thought: str) -> list[str]:
     their own."""
     for sign in ":;":
         thought = thought.replace(sign, f" {sign} ")
-    stripped = (word.strip(".,!?()\"'") for word in thought.split(None, MOST_WORDS)[:MOST_WORDS])
-    return [word for word in stripped if word]
+    return [word for part in thought.split(None, MOST_WORDS)[:MOST_WORDS] if (word := part.strip(".,!?()\"'"))]
 
 
 # ------------------------------------------------------------------------------------------------ the lake
@@ -170,7 +170,7 @@ def _bearing(words: Sequence[str], end: str, pairs: Sequence[tuple[Cell, Cell]])
     where other words stand before `end`."""
     said = [word.lower() for word in words[:words.index(end)]] if end in words else []
     if said and set(said) <= {"up", "down", "left", "right"}:
-        yield any(set(said) == bearing(here, there) for here, there in pairs)
+        yield set(said) in starmap(bearing, pairs)
 
 
 def bearing(here: Cell, there: Cell) -> set[str]:

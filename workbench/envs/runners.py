@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from workbench.envs.base import Env, EnvFamily
@@ -123,7 +124,7 @@ class InlineRunner:
 
     def step(self, key: str, action_text: str) -> None:
         env = self._envs[key]
-        self._ready.append(answer_call(key, lambda: env.step(action_text), self._envs))
+        self._ready.append(answer_call(key, partial(env.step, action_text), self._envs))
 
     def poll(self, wait_s: float = 0.0) -> list[EnvAnswer]:
         ready, self._ready = self._ready, []

@@ -50,12 +50,12 @@ def _credit_on_the_last_turn(right: Callable[..., Credit]) -> Callable[..., Cred
 
 
 def _separator_lost(right: Callable[..., tuple[Span, ...]]) -> Callable[..., tuple[Span, ...]]:
-    def append_at(self: ChatFormat, *args: Any, **settings: Any) -> tuple[Span, ...]:
+    def append(self: ChatFormat, *args: Any, **settings: Any) -> tuple[Span, ...]:
         first, *rest = right(self, *args, **settings)
         starts_so = first.source is Source.SCAFFOLD and self.token_texts(first.token_ids[:1])[0].startswith("\n")
         return (replace(first, token_ids=first.token_ids[1:]), *rest) if starts_so and len(first) > 1 else (first, *rest)
 
-    return append_at
+    return append
 
 
 def _weights_stay_behind(right: Callable[..., None]) -> Callable[..., None]:
@@ -71,7 +71,7 @@ PLANTED: dict[str, Planted] = {
         PolicyGradient, "credit", _credit_on_the_last_turn),
     "separator-lost": Planted(
         "volcengine/verl#6921", "the line feed between an answer and the reply to it is lost when turns are put together",
-        ChatFormat, "append_at", _separator_lost),
+        ChatFormat, "append", _separator_lost),
     "weights-stay-behind": Planted(
         "huggingface/trl#5312", "the engine takes the new version's number, and goes on sampling from the weights it began with",
         Session, "sync", _weights_stay_behind),

@@ -174,27 +174,19 @@ class Collector:
             return self.end(attempt, StopReason.MAX_TURNS)
         # The whole observation or nothing: half of one would be text that no environment ever sent.
         try:
-            length = attempt.conversation.peek_length_after(result.observation)
+            following = attempt.conversation.continuation(result.observation)
         except WorkbenchError as error:
             return self.end(attempt, StopReason.ENV_ERROR, str(error))
-        if length >= self.context:
+        if following.length >= self.context:
             return self.end(attempt, StopReason.CONTEXT_FULL)
-        before = attempt.conversation.segment_index
-        attempt.conversation.add_observation(result.observation)
-        if attempt.conversation.segment_index != before:  # a rewritten history: what was cached for the old one is over
-            self.engine.release(f"{attempt.key}/{before}")
+        if following.opens_segment:  # a rewritten history: what was cached for the old one is over
+            self.engine.release(f"{attempt.key}/{attempt.conversation.segment_index}")
+        attempt.conversation.add_observation(result.observation, following)
         self.ask(attempt)
 
-    def run(self) -> None:
-        while self.sampling or self.stepping:
-            self.tick()
-
-    def tick(self) -> None:
-        # Wait for environments only when the engine has nothing to do.
-        for answer in self.runner.poll(0.0 if self.sampling else 0.05):
-            self.on_answer(answer)
-        for completion in self.engine.poll():
-            self.on_completion(completion)
+    def answers(self) -> list[EnvAnswer]:
+        """What environments have answered; waits for them only when the engine has nothing to do."""
+        return self.runner.poll(0.0 if self.sampling else 0.05)
 
 
 def finished_turn(action: Turn, result: StepResult) -> Turn:
@@ -253,10 +245,17 @@ def collect(
     own = config.runner() if runner is None else None
     collector = Collector(engine, chat, family, config, address, runner or own, on_done)
     try:
-        started = [[collector.start(task, number) for number in range(group_size)] for task in tasks]
-        collector.run()
+        for task in tasks:
+            for number in range(group_size):
+                collector.start(task, number)
+        while collector.sampling or collector.stepping:
+            for answer in collector.answers():
+                collector.on_answer(answer)
+            for completion in engine.poll():
+                collector.on_completion(completion)
     finally:
         collector.abandon()
         if own is not None:
             own.shutdown()
-    return [Group(tuple(attempt.result for attempt in attempts)) for attempts in started]
+    results = [attempt.result for attempt in collector.attempts.values()]
+    return [Group(tuple(results[first:first + group_size])) for first in range(0, len(results), group_size)]

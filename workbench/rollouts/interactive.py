@@ -68,7 +68,10 @@ class InteractiveAttempt:
 
     def tick(self) -> None:
         """Let environment and engine go one tick on."""
-        self._collector.tick()
+        for answer in self._collector.answers():
+            self._collector.on_answer(answer)
+        for completion in self._collector.engine.poll():
+            self._collector.on_completion(completion)
 
     def go_on(self, task: Task, dynamics_seed: int) -> None:
         """Begin the next task behind what was said: its first observation is appended (without system messages, which
@@ -84,9 +87,10 @@ class InteractiveAttempt:
         told = tuple(message for message in first.messages if message.role != "system")
         observation = Observation((*unseen, *told))
         attempt.result = None
-        if attempt.conversation.peek_length_after(observation) >= collector.context:
+        following = attempt.conversation.continuation(observation)
+        if following.length >= collector.context:
             return collector.end(attempt, StopReason.CONTEXT_FULL)
-        attempt.conversation.add_observation(observation)
+        attempt.conversation.add_observation(observation, following)
         collector.family = _TurnLimit(len(attempt.turns) + self.max_turns)
         collector.ask(attempt)
 

@@ -1,0 +1,261 @@
+"""What a template writes around messages, by the shape of the conversation: derived once, proven with a probe, kept.
+
+A *shape* is the roles, which contents are empty, and which messages have a name or the id of a call. The parts of an
+opening are those of a whole conversation; the *glue* is what follows the policy's text. What the template does to a
+content inside its slot, a `Transform`, is found by probes, and checked again for every new shape.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from workbench.chat.dialect import ChatMessage
+from workbench.chat.encode import AuthoredText, SafeEncoder
+from workbench.chat.skeleton import (
+    CALL_ID, CONTENT, NAME, Guard, Part, Slot, Template, TemplateRefused, cut_at_slots, guard_tool, literal_pieces,
+    mark_schemas, placeholder,
+)
+from workbench.types import Source
+from workbench.types.errors import ChatFormatError
+
+CACHED_SHAPES = 1_024  # kept; more only where every task brings tools of its own
+WHITE = "".join(character for character in map(chr, range(0x3001)) if character.isspace())
+PROBES = (" \n\t x y\t \n ", '\nq"\\ \n/é😀<b>&\'\n', "x", " \n\nz\n\n ")
+POLICY_MARK = placeholder(3_000_000)  # stands for the policy's text where the glue after it is derived
+
+
+# ------------------------------------------------------------------------------------------------ inside a slot
+
+
+@dataclass(frozen=True)
+class Transform:
+    """What a template does to one content: strip these characters at its ends, then perhaps quote it as JSON."""
+
+    left: str = ""
+    right: str = ""
+    quoted: bool = False
+    blank_is_empty: bool = False  # white space alone is treated like no content at all
+
+    def on_text(self, text: str) -> str:
+        text = text.lstrip(self.left).rstrip(self.right)
+        return json.dumps(text, ensure_ascii=False)[1:-1] if self.quoted else text
+
+    def on_pieces(self, pieces: Sequence[AuthoredText]) -> Sequence[AuthoredText]:
+        if self.left:
+            pieces = _strip_start(pieces, self.left)
+        if self.right:
+            pieces = [p._replace(text=p.text[::-1]) for p in reversed(pieces)]
+            pieces = [p._replace(text=p.text[::-1]) for p in reversed(_strip_start(pieces, self.right))]
+        if self.quoted:
+            pieces = [p._replace(text=json.dumps(p.text, ensure_ascii=False)[1:-1]) for p in pieces]
+        return pieces
+
+
+CANDIDATES = tuple(
+    Transform(left, right, quoted)
+    for quoted in (False, True)
+    for left, right in (("", ""), (WHITE, WHITE), ("\n", "\n"), (WHITE, ""), ("", WHITE), ("\n", ""), ("", "\n"))
+)
+
+
+def _strip_start(pieces: Sequence[AuthoredText], characters: str) -> list[AuthoredText]:
+    pieces = list(pieces)
+    while pieces:
+        text = pieces[0].text.lstrip(characters)
+        if text:
+            return [pieces[0]._replace(text=text), *pieces[1:]]
+        pieces.pop(0)
+    return pieces
+
+
+def find_transform(template: Template, before: list[dict], role: str, after: list[dict]) -> Transform:
+    """What becomes of the content of a `role` message between `before` and `after`."""
+    def render(content: str) -> str:
+        return template.render([*before, {"role": role, "content": content}, *after])
+
+    mark = placeholder(0)
+    around = render(mark).split(mark)
+    if len(around) != 2:
+        raise ChatFormatError(
+            f"expected the content of a {role} message once in the template's output, found it {len(around) - 1} "
+            "times; this template cannot be followed token by token"
+        )
+    results = [render(probe) for probe in PROBES]
+    for transform in CANDIDATES:
+        if all(around[0] + transform.on_text(probe) + around[1] == result
+               for probe, result in zip(PROBES, results, strict=True)):
+            blank = " \n "
+            is_text = around[0] + transform.on_text(blank) + around[1] == render(blank)
+            return transform if is_text else Transform(transform.left, transform.right, transform.quoted, True)
+    raise ChatFormatError(
+        f"the template rewrites the content of a {role} message in a way that cannot be followed token by token: "
+        f"{PROBES[1]!r} became {results[1]!r}; expected it unchanged, stripped at its ends or quoted as JSON"
+    )
+
+
+# ------------------------------------------------------------------------------------------------ shapes
+
+
+class Glue(NamedTuple):
+    """What follows the policy's text. `stop` is the end-of-turn token that it begins with, if it does."""
+
+    parts: tuple[Part, ...]
+    stop: int | None
+    parts_after_stop: tuple[Part, ...]
+
+
+class TemplateShapes:
+    """The skeletons of one template, and what it does to the contents in their slots."""
+
+    def __init__(self, template: Template, encoder: SafeEncoder) -> None:
+        self.template, self.encoder = template, encoder
+        self.guard = Guard(tuple(encoder.controls))
+        self._transforms: dict[tuple[str, bool], Transform] = {}
+        self._openings: dict[tuple, tuple[Part, ...]] = {}
+        self._glues: dict[tuple, Glue] = {}
+
+    def opening(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping]) -> tuple[Part, ...]:
+        """The skeleton of a whole conversation, from the cache or derived and checked."""
+        key = (self._shape(messages, True), repr(tools) if tools else None)
+        if key not in self._openings:
+            if len(self._openings) >= CACHED_SHAPES:
+                self._openings.clear()
+            guarded = guard_tool(tools, self.guard)
+            shown = self.placeholders(messages, opening=True)
+            parts = self._derived(shown, guarded, messages, "", opening=True)
+            self._openings[key] = tuple(self._plain(mark_schemas(parts, guarded)))
+        return self._openings[key]
+
+    def glue(self, messages: Sequence[ChatMessage], later: bool) -> Glue:
+        """What stands between the policy's text and the next, from the cache or derived. `later`: turns of the policy
+        came before that text. Raises ChatFormatError where none can be derived."""
+        key = (self._shape(messages, False), later)
+        if key not in self._glues:
+            try:
+                self._glues[key] = self._derive_glue(messages, later)
+            except TemplateRefused:
+                if not later:
+                    raise
+                self._glues[key] = self.glue(messages, False)
+        return self._glues[key]
+
+    def _derive_glue(self, messages: Sequence[ChatMessage], later: bool) -> Glue:
+        """Render a conversation, the policy's mark, and this reply; the glue is what follows the mark."""
+        base = [{"role": "user", "content": "u"}]
+        if later:
+            base += [{"role": "assistant", "content": "a"}, *self._dicts(messages, lambda index, message: "r")]
+        base.append({"role": "assistant", "content": POLICY_MARK})
+        shown = base + self.placeholders(messages, opening=False)
+        parts = self._derived(shown, (), messages, POLICY_MARK, opening=False)
+        parts = tuple(self._plain(parts))
+        lead = self.encoder.leading_control(parts[0]) if parts and isinstance(parts[0], str) else None
+        if lead is None:
+            return Glue(parts, None, parts)
+        return Glue(parts, lead[0], (*((lead[1],) if lead[1] else ()), *parts[1:]))
+
+    def _derived(self, shown: list[dict], tools: Sequence, messages: Sequence[ChatMessage], mark: str, *, opening: bool
+                 ) -> list[str | Slot]:
+        """Cut the template's output at its placeholders, and see with a probe that filling in gives the same text."""
+        def after_mark(text: str) -> str:
+            before, found, rest = text.partition(mark) if mark else ("", "", text)
+            if mark and (not found or mark in rest):
+                raise ChatFormatError(
+                    "expected the assistant's text once in the template's output, found it "
+                    f"{text.count(mark)} times; no append-only suffix can be derived from this template"
+                )
+            return rest
+
+        parts = cut_at_slots(after_mark(self.template.render(shown, tools)))
+        self._check_slots(parts, messages)
+        probed = [dict(message) for message in shown]
+        offset = len(shown) - len(messages)
+        for index, message in enumerate(messages):
+            if probed[offset + index]["content"] and message.policy is None:
+                probed[offset + index]["content"] = PROBES[index % 2]
+        expected = "".join(part if isinstance(part, str) else self._probe_in(part, messages, opening) for part in parts)
+        came = after_mark(self.template.render(probed, tools))
+        if came != expected:
+            at = next((i for i, (a, b) in enumerate(zip(came, expected)) if a != b), min(len(came), len(expected)))
+            roles = [message.role for message in messages]
+            raise ChatFormatError(
+                f"roles {roles}: the template treats contents in a way that depends on them: expected "
+                f"{expected[at - 20 if at > 20 else 0 : at + 40]!r}, got {came[at - 20 if at > 20 else 0 : at + 40]!r}"
+            )
+        return parts
+
+    def _probe_in(self, slot: Slot, messages: Sequence[ChatMessage], opening: bool) -> str:
+        """What a probe should look like in this slot; names and the policy's turns keep their placeholder."""
+        message = messages[slot.message]
+        if slot.field != CONTENT or message.policy is not None:
+            return placeholder(*slot)
+        return self._transform(message.role, opening and slot.message == 0).on_text(PROBES[slot.message % 2])
+
+    @staticmethod
+    def _check_slots(parts: Sequence[str | Slot], messages: Sequence[ChatMessage]) -> None:
+        found = [part.message for part in parts if isinstance(part, Slot) and part.field == CONTENT]
+        for index, message in enumerate(messages):
+            if (message.pieces or message.policy is not None) and found.count(index) != 1:
+                raise ChatFormatError(
+                    f"the template shows the content of message {index} ({message.role}) {found.count(index)} times "
+                    f"among roles {[m.role for m in messages]}; expected once, after what came before it"
+                )
+
+    def _plain(self, parts: Sequence[Part]) -> Iterator[Part]:
+        for part in parts:
+            if not isinstance(part, str):
+                yield part
+            elif part:
+                yield from (piece.text for piece in literal_pieces(part, lambda text: AuthoredText(text, Source.SCAFFOLD, 0)))
+
+    def _shape(self, messages: Sequence[ChatMessage], opening: bool) -> tuple:
+        shape = []
+        for index, message in enumerate(messages):
+            shape.append((message.role, self._is_empty(message, opening and index == 0), message.name is not None,
+                          message.call_id is not None, message.policy is not None))
+        return tuple(shape)
+
+    def _is_empty(self, message: ChatMessage, first: bool) -> bool:
+        if message.policy is not None:
+            return False
+        if not message.pieces:
+            return True
+        return self._transform(message.role, first).blank_is_empty and not message.text.strip()
+
+    def placeholders(self, messages: Sequence[ChatMessage], *, opening: bool) -> list[dict]:
+        """Messages for the template, with a placeholder for every content, name and call id."""
+        return self._dicts(messages, lambda index, message: (
+            "" if self._is_empty(message, opening and index == 0) else placeholder(index)))
+
+    @staticmethod
+    def _dicts(messages: Sequence[ChatMessage], content: Callable[[int, ChatMessage], str]) -> list[dict]:
+        dicts = []
+        for index, message in enumerate(messages):
+            entry = {"role": message.role, "content": content(index, message)}
+            if message.name is not None:
+                entry["name"] = placeholder(index, NAME)
+            if message.call_id is not None:
+                entry["tool_call_id"] = placeholder(index, CALL_ID)
+            dicts.append(entry)
+        return dicts
+
+    def _transform(self, role: str, first: bool) -> Transform:
+        """What the template does to contents of this role, as the first message or after a turn of the policy."""
+        key = (role, first)
+        if key not in self._transforms:
+            user, assistant = {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}
+            before = [] if first else [user] if role == "assistant" else [user, assistant]
+            after = [user] if role in ("system", "assistant") else []
+            try:
+                self._transforms[key] = find_transform(self.template, before, role, after)
+            except TemplateRefused:
+                self._transforms[key] = find_transform(self.template, before, role, [])
+        return self._transforms[key]
+
+    def slot_pieces(self, slot: Slot, messages: Sequence[ChatMessage], opening: bool) -> Sequence[AuthoredText]:
+        """What stands in a slot: the content as the template would change it, or a name."""
+        message = messages[slot.message]
+        if slot.field == CONTENT:
+            return self._transform(message.role, opening and slot.message == 0).on_pieces(message.pieces)
+        return (message.name,) if slot.field == NAME else (message.call_id,)
