@@ -25,12 +25,12 @@ MOST = {
     "lines of plain/": 1_200,
     "files of plain/": 8,
     "lines of the README": 250,
-    "files over 300 lines": 25,
-    "classes over 150 lines": 11,
-    "functions over 40 lines": 6,
+    "files over 300 lines": 21,
+    "classes over 150 lines": 10,
+    "functions over 40 lines": 3,
     "circles of files": 1,
-    "private names of another module": 1,
-    "public class names that occur twice": 6,
+    "private names of another module": 0,
+    "public class names that occur twice": 3,
 }
 LONG_FILE, LONG_CLASS, LONG_FUNCTION = 300, 150, 40  # lines
 
@@ -145,9 +145,9 @@ def measured() -> dict[str, tuple[int, list[str]]]:
     listed = {
         "rooms": sorted({room_of(module) for module in imports()[1]} - {""}),
         "files of plain/": [name for name in sources() if name.startswith("plain/") and name != "plain/__init__.py"],
-        "files over 300 lines": 25long_files(),
+        "files over 300 lines": long_files(),
         "classes over 150 lines": long_definitions((ast.ClassDef,), LONG_CLASS),
-        "functions over 40 lines": 6long_definitions((ast.FunctionDef, ast.AsyncFunctionDef), LONG_FUNCTION),
+        "functions over 40 lines": long_definitions((ast.FunctionDef, ast.AsyncFunctionDef), LONG_FUNCTION),
         "circles of files": [" <-> ".join(group) for group in circles()],
         "private names of another module": private_names(),
         "public class names that occur twice": repeated_class_names(),

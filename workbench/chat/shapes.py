@@ -125,7 +125,7 @@ class TemplateShapes:
             guarded = guard_tool(tools, self.guard)
             shown = self.placeholders(messages, opening=True)
             parts = self._derived(shown, guarded, messages, "", opening=True)
-            self._openings[key] = tuple(self._plain(mark_schemas(parts, guarded)))
+            self._openings[key] = tuple(_unguarded(mark_schemas(parts, guarded)))
         return self._openings[key]
 
     def glue(self, messages: Sequence[ChatMessage], later: bool) -> Glue:
@@ -145,11 +145,11 @@ class TemplateShapes:
         """Render a conversation, the policy's mark, and this reply; the glue is what follows the mark."""
         base = [{"role": "user", "content": "u"}]
         if later:
-            base += [{"role": "assistant", "content": "a"}, *self._dicts(messages, lambda index, message: "r")]
+            base += [{"role": "assistant", "content": "a"}, *_dicts(messages, lambda index, message: "r")]
         base.append({"role": "assistant", "content": POLICY_MARK})
         shown = base + self.placeholders(messages, opening=False)
         parts = self._derived(shown, (), messages, POLICY_MARK, opening=False)
-        parts = tuple(self._plain(parts))
+        parts = tuple(_unguarded(parts))
         lead = self.encoder.leading_control(parts[0]) if parts and isinstance(parts[0], str) else None
         if lead is None:
             return Glue(parts, None, parts)
@@ -168,7 +168,7 @@ class TemplateShapes:
             return rest
 
         parts = cut_at_slots(after_mark(self.template.render(shown, tools)))
-        self._check_slots(parts, messages)
+        _check_slots(parts, messages)
         probed = [dict(message) for message in shown]
         offset = len(shown) - len(messages)
         for index, message in enumerate(messages):
@@ -192,23 +192,6 @@ class TemplateShapes:
             return placeholder(*slot)
         return self._transform(message.role, opening and slot.message == 0).on_text(PROBES[slot.message % 2])
 
-    @staticmethod
-    def _check_slots(parts: Sequence[str | Slot], messages: Sequence[ChatMessage]) -> None:
-        found = [part.message for part in parts if isinstance(part, Slot) and part.field == CONTENT]
-        for index, message in enumerate(messages):
-            if (message.pieces or message.policy is not None) and found.count(index) != 1:
-                raise ChatFormatError(
-                    f"the template shows the content of message {index} ({message.role}) {found.count(index)} times "
-                    f"among roles {[m.role for m in messages]}; expected once, after what came before it"
-                )
-
-    def _plain(self, parts: Sequence[Part]) -> Iterator[Part]:
-        for part in parts:
-            if not isinstance(part, str):
-                yield part
-            elif part:
-                yield from (piece.text for piece in literal_pieces(part, lambda text: AuthoredText(text, Source.SCAFFOLD, 0)))
-
     def _shape(self, messages: Sequence[ChatMessage], opening: bool) -> tuple:
         shape = []
         for index, message in enumerate(messages):
@@ -225,20 +208,8 @@ class TemplateShapes:
 
     def placeholders(self, messages: Sequence[ChatMessage], *, opening: bool) -> list[dict]:
         """Messages for the template, with a placeholder for every content, name and call id."""
-        return self._dicts(messages, lambda index, message: (
+        return _dicts(messages, lambda index, message: (
             "" if self._is_empty(message, opening and index == 0) else placeholder(index)))
-
-    @staticmethod
-    def _dicts(messages: Sequence[ChatMessage], content: Callable[[int, ChatMessage], str]) -> list[dict]:
-        dicts = []
-        for index, message in enumerate(messages):
-            entry = {"role": message.role, "content": content(index, message)}
-            if message.name is not None:
-                entry["name"] = placeholder(index, NAME)
-            if message.call_id is not None:
-                entry["tool_call_id"] = placeholder(index, CALL_ID)
-            dicts.append(entry)
-        return dicts
 
     def _transform(self, role: str, first: bool) -> Transform:
         """What the template does to contents of this role, as the first message or after a turn of the policy."""
@@ -259,3 +230,34 @@ class TemplateShapes:
         if slot.field == CONTENT:
             return self._transform(message.role, opening and slot.message == 0).on_pieces(message.pieces)
         return (message.name,) if slot.field == NAME else (message.call_id,)
+
+
+def _check_slots(parts: Sequence[str | Slot], messages: Sequence[ChatMessage]) -> None:
+    found = [part.message for part in parts if isinstance(part, Slot) and part.field == CONTENT]
+    for index, message in enumerate(messages):
+        if (message.pieces or message.policy is not None) and found.count(index) != 1:
+            raise ChatFormatError(
+                f"the template shows the content of message {index} ({message.role}) {found.count(index)} times "
+                f"among roles {[m.role for m in messages]}; expected once, after what came before it"
+            )
+
+
+def _unguarded(parts: Sequence[Part]) -> Iterator[Part]:
+    """Literals as they are to stand, cut where a guard was, so that what it broke up stays broken up."""
+    for part in parts:
+        if not isinstance(part, str):
+            yield part
+        elif part:
+            yield from (piece.text for piece in literal_pieces(part, lambda text: AuthoredText(text, Source.SCAFFOLD, 0)))
+
+
+def _dicts(messages: Sequence[ChatMessage], content: Callable[[int, ChatMessage], str]) -> list[dict]:
+    dicts = []
+    for index, message in enumerate(messages):
+        entry = {"role": message.role, "content": content(index, message)}
+        if message.name is not None:
+            entry["name"] = placeholder(index, NAME)
+        if message.call_id is not None:
+            entry["tool_call_id"] = placeholder(index, CALL_ID)
+        dicts.append(entry)
+    return dicts

@@ -10,12 +10,10 @@ import os
 import shlex
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from workbench.cli.opening import config_of, is_config, is_run, overrides, put, session_of
+from workbench.cli.opening import config_of, is_config, is_run, overrides, put, recipes, session_of
 from workbench.types.errors import ConfigError
 
 
@@ -224,18 +222,8 @@ def settings_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _recipes() -> ModuleType:
-    """`data/make/pretrain.py` of the checkout: how the shipped policies are made is not part of the package."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / "data" / "make" / "pretrain.py").is_file():
-        raise ConfigError(f"`workbench pretrain` runs the recipes in data/make, which are not in {root}: run it in a "
-                          "checkout of the repository, installed with `pip install -e .`")
-    sys.path.append(str(root))
-    return import_module("data.make.pretrain")
-
-
 def pretrain_command(args: argparse.Namespace) -> int:
-    pretrain = _recipes()
+    pretrain = recipes()
     if args.check:
         report = pretrain.check(args.name, quick=args.quick)
         print(report.text)

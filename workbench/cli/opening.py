@@ -4,7 +4,9 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -85,3 +87,15 @@ def put(view, html: Path | None) -> None:
     page = f'<!doctype html><meta charset="utf-8">{view.html}\n'
     write_file(html, replace=True, content=page.encode("utf-8", "replace"))
     print(html)
+
+
+def recipes() -> ModuleType:
+    """`data/make/pretrain.py` of the checkout: how the shipped policies are made is not part of the package."""
+    from workbench.types.errors import ConfigError
+
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "data" / "make" / "pretrain.py").is_file():
+        raise ConfigError(f"`workbench pretrain` runs the recipes in data/make, which are not in {root}: run it in a "
+                          "checkout of the repository, installed with `pip install -e .`")
+    sys.path.append(str(root))
+    return import_module("data.make.pretrain")

@@ -28,7 +28,9 @@ def make_parser() -> argparse.ArgumentParser:
     _add_training(command)
     _add_questions_about_runs(command)
     _add_looking(command)
-    _add_other_tools(command)
+    _add_machine(command)
+    _add_measurements(command)
+    _add_services(command)
     return parser
 
 
@@ -137,7 +139,7 @@ def _add_looking(command: AddCommand) -> None:
     sub.add_argument("--tokenizer", default="frozenlake-tiny", help="policy whose tokens you type in")
 
 
-def _add_other_tools(command: AddCommand) -> None:
+def _add_machine(command: AddCommand) -> None:
     sub = command("pretrain", commands.pretrain_command,
                   "make a shipped tiny policy again, or check that the shipped one does what it says")
     sub.add_argument("name")
@@ -161,6 +163,8 @@ def _add_other_tools(command: AddCommand) -> None:
     sub.add_argument("--json", action="store_true")
     _add_set(sub)
 
+
+def _add_measurements(command: AddCommand) -> None:
     sub = command("bias", commands.bias_command,
                   "every estimator against the true gradient, on exactly solvable tasks; exit 1 if one "
                   "that claims no bias has some, or a known trap is not shown")
@@ -180,6 +184,8 @@ def _add_other_tools(command: AddCommand) -> None:
     _add_html(sub)
     _add_set(sub)
 
+
+def _add_services(command: AddCommand) -> None:
     sub = command("retriever", retriever_command,
                   "serve search over a corpus on this machine (POST /search, GET /health), until it is ended")
     sub.add_argument("--corpus", type=Path, required=True, metavar="FILE",
