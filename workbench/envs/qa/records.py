@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ LONGEST_RECORD = 16_000_000  # characters; a question with its paragraphs has so
 _PIECE = 1_000_000
 _SHOWN = 80
 _DECODER = json.JSONDecoder()
+_WHITE_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 @dataclass(frozen=True)
@@ -143,83 +145,57 @@ def _lines(stream: TextIO, start: str, path: Path) -> Iterator[Any]:
 
 
 def _list_items(stream: TextIO, start: str, path: Path) -> Iterator[Any]:
-    """The items of one JSON list, decoded as their text comes in."""
-    reading = _ListReading(stream, path, start, start.index("[") + 1)
-    while (mark := reading.next_mark()) != "]":
-        if reading.number:
-            if mark != ",":
-                raise DataError(f"{path}: expected a comma or the end of the list after record {reading.number}, found "
-                                f"{reading.shown if mark else 'the end of the file'}; was the file fetched whole?")
-            reading.place += 1
-            reading.next_mark()
-        yield reading.next_item()
-    reading.place += 1
-    if reading.next_mark():
-        raise DataError(f"{path}: expected nothing after the list of {reading.number} records, found {reading.shown}")
+    """The items of one JSON list, decoded as their text comes in; what was decoded is given up."""
+    text, place, number = start, start.index("[") + 1, 0
 
-
-@dataclass
-class _ListReading:
-    """How far the text of a list has been read and decoded."""
-
-    stream: TextIO
-    path: Path
-    text: str        # what was read and not given up yet
-    place: int       # in it, behind what was decoded
-    number: int = 0  # of the newest item
-
-    @property
-    def shown(self) -> str:
-        return _shown(self.text[self.place:self.place + _SHOWN])
-
-    def filled(self) -> bool:
-        """Read on; what was decoded is given up. False at the end of the file."""
-        piece = self.stream.read(_PIECE)
-        self.text, self.place = self.text[self.place:] + piece, 0
+    def read_on() -> bool:
+        nonlocal text, place
+        piece = stream.read(_PIECE)
+        text, place = text[place:] + piece, 0
         return bool(piece)
 
-    def next_mark(self) -> str:
+    def next_mark() -> str:
         """The next character that is no white space, "" at the end."""
+        nonlocal place
         while True:
-            while self.place < len(self.text) and self.text[self.place] in " \t\r\n":
-                self.place += 1
-            if self.place < len(self.text) or not self.filled():
-                return self.text[self.place:self.place + 1]
+            place = _WHITE_SPACE.match(text, place).end()
+            if place < len(text) or not read_on():
+                return text[place:place + 1]
 
-    def next_item(self) -> Any:
-        """Decode one, reading on until it is whole."""
-        self.number += 1
-        while True:
-            try:
-                value, end = _DECODER.raw_decode(self.text, self.place)
-                broken = None
-            except (ValueError, RecursionError) as error:
-                broken = error
-            if broken is None and end < len(self.text):  # what ends with the text (a number, say) might go on
-                break
-            if broken is not None and not _is_cut(broken, self.text):
-                raise _no_json(self.path, self.number, self.text[self.place:self.place + _SHOWN], broken) from broken
-            if len(self.text) - self.place > LONGEST_RECORD:
-                raise _endless(self.path, f"record {self.number}")
-            taken = end - self.place if broken is None else 0
-            if not self.filled():
-                if broken is not None:
-                    raise _no_json(self.path, self.number, self.text[:_SHOWN], broken) from broken
-                end = taken
-                break
-        self.place = end
-        return value
-
-
-def _is_cut(error: Exception, text: str) -> bool:
-    """Whether decoding failed because the text ends, not for what is in it."""
-    return isinstance(error, json.JSONDecodeError) and (
-        error.pos >= len(text) - len("\\uD83D\\uDE00") or error.msg.startswith("Unterminated string"))
+    while (mark := next_mark()) != "]":
+        if number:
+            if mark != ",":
+                found = _shown(text[place:place + _SHOWN]) if mark else "the end of the file"
+                raise DataError(f"{path}: expected a comma or the end of the list after record {number}, found {found}; "
+                                "was the file fetched whole?")
+            place += 1
+            next_mark()
+        number += 1
+        value, length, is_sure = _decoded(text, place)
+        while not is_sure and read_on():
+            value, length, is_sure = _decoded(text, place)
+            if not is_sure and len(text) > LONGEST_RECORD:
+                raise _endless(path, f"record {number}")
+        if isinstance(value, Exception):
+            raise DataError(f"{path}, record {number}: expected JSON, found {_shown(text[place:place + _SHOWN])} "
+                            f"({value}); was the file fetched whole?") from value
+        place += length
+        yield value
+    place += 1
+    if next_mark():
+        raise DataError(f"{path}: expected nothing after the list of {number} records, found "
+                        f"{_shown(text[place:place + _SHOWN])}")
 
 
-def _no_json(path: Path, number: int, text: str, error: Exception) -> DataError:
-    return DataError(f"{path}, record {number}: expected JSON, found {_shown(text)} ({error}); was the file fetched "
-                     "whole?")
+def _decoded(text: str, place: int) -> tuple[Any, int, bool]:
+    """The JSON value that begins at `place`, or the error; its length; whether further text could not change that."""
+    try:
+        value, end = _DECODER.raw_decode(text, place)
+        return value, end - place, end < len(text)  # what ends with the text (a number, say) might go on
+    except (ValueError, RecursionError) as error:
+        is_cut = isinstance(error, json.JSONDecodeError) and (
+            error.pos >= len(text) - len("\\uD83D\\uDE00") or error.msg.startswith("Unterminated string"))
+        return error, 0, not is_cut
 
 
 def _endless(path: Path, what: str) -> DataError:
