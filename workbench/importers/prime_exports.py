@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench.importers.values import Damaged, flags, ids, name, numbers
+from workbench.importers.values import Damaged, Reader, ids, name, numbers
 from workbench.types.dumps import RawSequence
 
-FRAMEWORK = "prime-rl (token exports)"
 MISSING = ["attempts and groups: rows are sequences of a packed batch, so R1, R7, R8 and R22 cannot be checked; the "
            "rollouts of the same step (traces.jsonl) tell them"]
 
@@ -26,7 +25,7 @@ def is_row(row: Mapping[str, Any]) -> bool:
 def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
     """The row as one sequence; its prompt ends before the first trained token."""
     token_ids = ids(row["token_ids"], "token_ids")
-    mask = flags(row["loss_mask"], "loss_mask")
+    mask = numbers(row["loss_mask"], "loss_mask")
     if token_ids is None or mask is None:
         raise Damaged("token_ids or loss_mask is null")
     logprobs = numbers(row["inference_logprobs"], "inference_logprobs")
@@ -41,3 +40,6 @@ def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
         logprobs=None if logprobs is None else logprobs[first:],
         advantages=None if advantages is None or np.isnan(advantages).all() else advantages[first:],
         reward=float(known[0]) if len(known) else None)]
+
+
+READER = Reader("prime-rl (token exports)", is_row, sequences_of, lambda sequences, rows: list(MISSING))

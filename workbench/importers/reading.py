@@ -1,16 +1,14 @@
-"""Files and folders of foreign rollouts, told by their content and read one row at a time."""
+"""Files and folders of foreign rollouts, recognised by their content and read one row at a time."""
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from workbench.importers import prime_exports, trl_tables, verifiers_results, verifiers_traces, verl_generations
-from workbench.importers.lines import LONGEST_LINE, lines_of
-from workbench.importers.values import Damaged, mapping, name
+from workbench.importers.lines import lines_of
+from workbench.importers.values import Damaged, Reader, Row, name
 from workbench.importers.whole import groups_of
 from workbench.types.dumps import Imported, RawSequence
 from workbench.types.errors import DataError
@@ -21,31 +19,8 @@ LOOK = 20                # lines of a file that are looked at to tell whose it i
 NAMED = 12               # damaged places that are named; all are counted
 KEPT_ROWS = 4            # rows of which the reader of a framework is shown what is in them
 
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Reader:
-    """How the rows of one framework are told and read."""
-
-    framework: str
-    is_row: Callable[[Row], bool]
-    sequences_of: Callable[[Row, str], list[RawSequence]]
-    missing: Callable[[list[RawSequence], list[Row]], list[str]]
-    unit: str = "line"
-
-
-READERS = (
-    Reader(verifiers_traces.FRAMEWORK, verifiers_traces.is_row, verifiers_traces.sequences_of,
-           verifiers_traces.missing),
-    Reader(verifiers_results.FRAMEWORK, verifiers_results.is_row, verifiers_results.sequences_of,
-           verifiers_results.missing),
-    Reader(prime_exports.FRAMEWORK, prime_exports.is_row, prime_exports.sequences_of,
-           lambda sequences, rows: list(prime_exports.MISSING)),
-    Reader(verl_generations.FRAMEWORK, verl_generations.is_row, verl_generations.sequences_of,
-           verl_generations.missing),
-)
-TABLES = Reader(trl_tables.FRAMEWORK, lambda row: False, trl_tables.sequences_of, trl_tables.missing, unit="row")
+READERS = (verifiers_traces.READER, verifiers_results.READER, prime_exports.READER, verl_generations.READER)
+TABLES = trl_tables.READER
 
 
 def looks_like_rollouts(path: Path | str) -> bool:
@@ -80,7 +55,7 @@ def read_rollouts(path: Path | str, *, max_tokens: int = MOST_TOKENS) -> Importe
     if not reading.sequences and not reading.skipped:
         raise DataError(f"{path} is told to be of {reader.framework}, but holds no rollout")
     return Imported(
-        reader.framework, _version(reader, reading.rows, files[0][0]), tuple(reading.sequences),
+        reader.framework, reader.version(reading.rows, files[0][0]), tuple(reading.sequences),
         groups_of(reading.sequences), tuple(reader.missing(reading.sequences, reading.rows)), tuple(reading.damaged),
         reading.skipped, reading.left_out, name(path, 200))
 
@@ -120,7 +95,6 @@ class _Reading:
             self.tokens += sum(len(ids) for s in found for ids in (s.prompt_ids, s.completion_ids) if ids is not None)
             if len(self.rows) < KEPT_ROWS:
                 self.rows.append(row)
-
 
     def note_unreadable(self, folder: Path, known: set[Path]) -> None:
         """Files beside those that were read of which nothing can be read: whose they were nobody can tell."""
@@ -171,23 +145,5 @@ def _reader(file: Path) -> Reader | None:
                         ) from error
     if is_parquet:
         return TABLES if trl_tables.is_table(file) else None
-    for line in islice(lines_of(file), LOOK):
-        if line.row is not None:
-            for reader in READERS:
-                if reader.is_row(line.row):
-                    return reader
-    return None
-
-
-def _version(reader: Reader, rows: list[Row], file: Path) -> str | None:
-    """The version of the framework, where the rows or a file beside them tell it."""
-    if reader.framework == verifiers_traces.FRAMEWORK:
-        return next((version for row in rows if (version := verifiers_traces.version_of(row))), None)
-    beside = file.with_name("metadata.json")
-    if reader.framework == verifiers_results.FRAMEWORK and beside.is_file() and beside.stat().st_size < LONGEST_LINE:
-        try:
-            info = mapping(mapping(json.loads(beside.read_bytes()), "metadata").get("version_info"), "version_info")
-        except (ValueError, RecursionError, Damaged):
-            return None
-        return name(info["vf_version"], 24) if isinstance(info.get("vf_version"), str) else None
-    return None
+    rows = (line.row for line in islice(lines_of(file), LOOK) if line.row is not None)
+    return next((reader for row in rows for reader in READERS if reader.is_row(row)), None)

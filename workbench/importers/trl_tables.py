@@ -10,19 +10,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from workbench.importers.values import flags, ids, name, number, numbers, prompt_name, text_of
+from workbench.importers.values import Reader, arrays_of, has_ids, name, number, prompt_name, text_of
 from workbench.types.dumps import RawSequence
 from workbench.types.errors import DataError
 
-FRAMEWORK = "TRL (completion tables)"
 ROWS = 64  # read at a time
 EXTRAS = {
     "prompt_ids": ("prompt_ids", "prompt_token_ids"),
     "completion_ids": ("completion_ids", "completion_token_ids"),
     "mask": ("completion_mask", "env_mask", "tool_mask", "mask"),
     "logprobs": ("logprobs", "sampling_logprobs", "completion_logprobs"),
-    "truncated": ("is_truncated", "truncated"),
 }
+TRUNCATED = ("is_truncated", "truncated")
 NO_IDS = ("token ids: TRL's table holds texts, so R1, R3, R4, R5, R12 and R22 cannot be checked; a reward function "
           "that calls log_extra('completion_ids', completion_ids) adds them, and what a rollout_func returns besides "
           "its three keys (prompt ids, a mask, logprobs under names of your own) can be added likewise")
@@ -62,24 +61,21 @@ def rows_of(path: Path) -> Iterator[dict[str, Any]]:
 
 def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
     """The row as one sequence."""
-    given = {field: next((row[column] for column in columns if row.get(column) is not None), None)
-             for field, columns in EXTRAS.items()}
-    completion = ids(given["completion_ids"], "completion_ids")
     prompt_text, step = text_of(row.get("prompt")), name(row.get("step"), 12)
     rewards = reward_columns(row)
     reward = number(row[rewards[0]], rewards[0]) if len(rewards) == 1 else None
+    truncated = next((row[column] for column in TRUNCATED if row.get(column) is not None), None)
     return [RawSequence(
         attempt=f"step {step}, {where}", group=f"step {step}: {prompt_name(prompt_text)}", number=0, grouped=False,
-        prompt_ids=ids(given["prompt_ids"], "prompt_ids"), completion_ids=completion, mask=flags(given["mask"], "the mask"),
-        logprobs=numbers(given["logprobs"], "logprobs"), advantage=number(row.get("advantage"), "advantage"),
+        **arrays_of(row, EXTRAS), advantage=number(row.get("advantage"), "advantage"),
         reward=None if reward is None or math.isnan(reward) else reward,  # NaN: every reward function said None
-        truncated=None if given["truncated"] is None else bool(given["truncated"]),
+        truncated=None if truncated is None else bool(truncated),
         prompt_text=prompt_text, completion_text=text_of(row.get("completion")))]
 
 
 def reward_columns(row: Mapping[str, Any]) -> list[str]:
     """The columns of the reward functions: they stand between completion and advantage and hold a number."""
-    extras = {column for columns in EXTRAS.values() for column in columns}
+    extras = {column for columns in (*EXTRAS.values(), TRUNCATED) for column in columns}
     names = list(row)
     between = names[names.index("completion") + 1:names.index("advantage")]
     return [column for column in between if column not in extras
@@ -88,9 +84,12 @@ def reward_columns(row: Mapping[str, Any]) -> list[str]:
 
 def missing(sequences: list[RawSequence], rows: list[dict[str, Any]]) -> list[str]:
     """What these tables do not tell. `rows` are the first ones."""
-    said = [] if any(sequence.completion_ids is not None for sequence in sequences) else [NO_IDS]
+    said = [] if has_ids(sequences) else [NO_IDS]
     if any(sequence.completion_ids is not None and sequence.mask is None for sequence in sequences):
         said.append(NO_MASK)
     if rows and len(reward_columns(rows[0])) > 1:
         said.append(WEIGHTS)
     return [*said, GROUPS]
+
+
+READER = Reader("TRL (completion tables)", lambda row: False, sequences_of, missing, unit="row")

@@ -3,15 +3,39 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from workbench.types.dumps import RawSequence
 from workbench.views.escape import visible
 
 LONGEST_NAME = 48
 LARGEST_ID = 2**31 - 1
+
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How the rows of one framework are recognised and read. `missing(sequences, first rows)`: what its files do not
+    hold, in words. `version(first rows, file)`: of the framework, where something says it."""
+
+    framework: str
+    is_row: Callable[[Row], bool]
+    sequences_of: Callable[[Row, str], list[RawSequence]]
+    missing: Callable[[Sequence[RawSequence], Sequence[Row]], list[str]]
+    version: Callable[[Sequence[Row], Path], str | None] = lambda rows, file: None
+    unit: str = "line"
+
+
+def has_ids(sequences: Sequence[RawSequence]) -> bool:
+    return any(sequence.completion_ids is not None for sequence in sequences)
 
 
 class Damaged(Exception):
@@ -29,13 +53,9 @@ def ids(value: Any, what: str) -> np.ndarray | None:
     return np.array(values, np.int32)
 
 
-def flags(value: Any, what: str) -> np.ndarray | None:
-    """A mask: numbers as they were found (0, 1, True, or whatever stands there), float64."""
-    return numbers(value, what)
-
-
 def numbers(value: Any, what: str) -> np.ndarray | None:
-    """Floats, NaN where the file has null; None where there are none."""
+    """Floats, also of a mask (0, 1, True, or whatever stands there); NaN where the file has null; None where there are
+    none."""
     values = _list(value, what)
     if values is None:
         return None
@@ -43,6 +63,13 @@ def numbers(value: Any, what: str) -> np.ndarray | None:
         if number is not None and not isinstance(number, (int, float)):
             raise Damaged(f"{what} holds {_short(number)}, which is no number")
     return np.array([math.nan if number is None else float(number) for number in values], np.float64)
+
+
+def arrays_of(row: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray | None]:
+    """Arrays of a `RawSequence` by field, each from the first of its `columns` that the row has."""
+    named = {field: next((column for column in names if row.get(column) is not None), "")
+             for field, names in columns.items()}
+    return {field: (ids if field.endswith("_ids") else numbers)(row.get(column), column) for field, column in named.items()}
 
 
 def number(value: Any, what: str) -> float | None:

@@ -6,13 +6,17 @@ turn with masks and logprobs, the prompt being the whole history as the model sa
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from workbench.importers.values import Damaged, flags, ids, mapping, name, number, numbers, rows_of, text_of
+from workbench.importers.lines import LONGEST_LINE
+from workbench.importers.values import (
+    Damaged, Reader, Row, has_ids, ids, mapping, name, number, numbers, rows_of, text_of,
+)
 from workbench.types.dumps import RawSequence
 
-FRAMEWORK = "verifiers (results)"
 NO_TRAJECTORY = ("token ids, masks and logprobs: verifiers writes the texts of prompt and completion unless asked for "
                  "more, so R1, R3, R4, R5, R12 and R22 cannot be checked; ask with state_columns=['trajectory'] "
                  "(vf-eval -C trajectory) and a client that keeps token ids")
@@ -37,7 +41,7 @@ def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
     truncated = bool(row.get("is_truncated", False))
     steps = [mapping(step, "a step of the trajectory") for step in rows_of(row.get("trajectory"), "trajectory")]
     read = [_step(step, k, common, _rewritten(steps[k - 1], step) if k else None) for k, step in enumerate(steps)]
-    if not any(sequence.completion_ids is not None for sequence in read):
+    if not has_ids(read):
         return [RawSequence(number=0, prompt_ids=None, completion_ids=None, truncated=truncated,
                             prompt_text=text_of(row.get("prompt")), completion_text=text_of(row.get("completion")),
                             advantage=number(row.get("advantage"), "advantage"), **common)]
@@ -62,8 +66,8 @@ def _step(step: dict[str, Any], k: int, common: Mapping[str, Any], fork: bool | 
         raise Damaged(f"{what}tokens without prompt_ids or completion_ids")
     return RawSequence(
         number=k, prompt_ids=prompt, completion_ids=completion, fork=fork,
-        mask=flags(tokens.get("completion_mask"), f"{what}completion_mask"),
-        prompt_mask=flags(tokens.get("prompt_mask"), f"{what}prompt_mask"),
+        mask=numbers(tokens.get("completion_mask"), f"{what}completion_mask"),
+        prompt_mask=numbers(tokens.get("prompt_mask"), f"{what}prompt_mask"),
         logprobs=numbers(tokens.get("completion_logprobs"), f"{what}completion_logprobs"),
         advantage=number(step.get("advantage"), f"{what}advantage"),
         truncated=bool(step.get("is_truncated") or tokens.get("is_truncated")),
@@ -73,8 +77,23 @@ def _step(step: dict[str, Any], k: int, common: Mapping[str, Any], fork: bool | 
 def missing(sequences: list[RawSequence], rows: list[dict[str, Any]]) -> list[str]:
     """What these files do not tell. `rows` are those of the first attempts."""
     said = []
-    if not any(sequence.completion_ids is not None for sequence in sequences):
+    if not has_ids(sequences):
         said.append(NO_TOKENS if any(row.get("trajectory") for row in rows) else NO_TRAJECTORY)
     if all(sequence.advantage is None for sequence in sequences):
         said.append("advantages: verifiers computes none; prime-rl keeps them elsewhere, so R6 cannot be checked")
     return said
+
+
+def version(rows: Sequence[Row], file: Path) -> str | None:
+    """The version of verifiers, as the metadata.json beside the file has it."""
+    beside = file.with_name("metadata.json")
+    if not beside.is_file() or beside.stat().st_size >= LONGEST_LINE:
+        return None
+    try:
+        info = mapping(mapping(json.loads(beside.read_bytes()), "metadata").get("version_info"), "version_info")
+    except (ValueError, RecursionError, Damaged):
+        return None
+    return name(info["vf_version"], 24) if isinstance(info.get("vf_version"), str) else None
+
+
+READER = Reader("verifiers (results)", is_row, sequences_of, missing, version)

@@ -8,14 +8,16 @@ is held against the other here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from workbench.importers.values import Damaged, flags, ids, mapping, name, number, numbers, rows_of, text_of
+from workbench.importers.values import (
+    Damaged, Reader, Row, has_ids, ids, mapping, name, number, numbers, rows_of, text_of,
+)
 from workbench.types.dumps import RawSequence
 
-FRAMEWORK = "verifiers (traces)"
 NO_TOKENS = ("token ids, masks and logprobs: these traces were sampled through a client that relays text, so R1, R3, "
              "R4, R5, R12 and R22 cannot be checked; sample with verifiers' train client (type 'train', an inference "
              "server that returns token ids), as prime-rl does")
@@ -31,9 +33,9 @@ def _is_trace(row: Mapping[str, Any]) -> bool:
     return isinstance(row.get("nodes"), list) and "task" in row
 
 
-def version_of(row: Mapping[str, Any]) -> str | None:
-    """The verifiers version that the first trace of a row names."""
-    for trace in [row] if _is_trace(row) else row.get("traces") or ():
+def version(rows: Sequence[Row], file: Path) -> str | None:
+    """The verifiers version that the first trace with one names."""
+    for trace in (trace for row in rows for trace in ([row] if _is_trace(row) else row.get("traces") or ())):
         build = trace.get("verifiers") if isinstance(trace, dict) else None
         if isinstance(build, dict) and isinstance(build.get("version"), str):
             return name(build["version"], 24)
@@ -120,7 +122,7 @@ def _part(node: Mapping[str, Any], n: int) -> tuple[np.ndarray, np.ndarray, np.n
     """Ids, mask, who sampled, logprobs of a node's tokens. What was sampled stands at the end of a sampled node, one
     logprob a token."""
     token_ids = ids(node.get("token_ids") or [], f"token_ids of node {n}")
-    mask = flags(node.get("mask") or [], f"mask of node {n}")
+    mask = numbers(node.get("mask") or [], f"mask of node {n}")
     logprobs = numbers(node.get("logprobs") or [], f"logprobs of node {n}")
     sampled = np.zeros(len(token_ids))
     spread = np.full(len(token_ids), np.nan)
@@ -171,7 +173,7 @@ def _truncated(trace: Mapping[str, Any]) -> bool:
 def missing(sequences: list[RawSequence], rows: list[dict[str, Any]]) -> list[str]:
     """What these files do not tell."""
     said = []
-    if not any(sequence.completion_ids is not None for sequence in sequences):
+    if not has_ids(sequences):
         said.append(NO_TOKENS)
     elif all(sequence.advantages is None for sequence in sequences):
         said.append("advantages: verifiers assigns none, the trainer does (prime-rl writes them beside the traces, as "
@@ -180,3 +182,6 @@ def missing(sequences: list[RawSequence], rows: list[dict[str, Any]]) -> list[st
         said.append("group ids: an evaluation writes none; attempts at the same task are taken as a group, so R7 "
                     "cannot be checked")
     return said
+
+
+READER = Reader("verifiers (traces)", is_row, sequences_of, missing, version)

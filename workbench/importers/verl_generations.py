@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.importers.values import flags, ids, name, number, numbers, prompt_name, text_of
+from workbench.importers.values import Reader, arrays_of, has_ids, name, number, prompt_name, text_of
 from workbench.types.dumps import RawSequence
 
-FRAMEWORK = "verl (generations)"
 EXTRAS = {
     "prompt_ids": ("prompt_ids", "prompts"),
     "completion_ids": ("response_ids", "responses", "completion_ids"),
@@ -36,20 +35,19 @@ def is_row(row: Mapping[str, Any]) -> bool:
 
 def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
     """The row as one sequence, of texts alone where no ids were added."""
-    given = {field: next((row[column] for column in columns if row.get(column) is not None), None)
-             for field, columns in EXTRAS.items()}
     prompt_text, step = text_of(row["input"]), name(row["step"], 12)
     # "{sample}_{rollout}_{output}" is the key that the newer trainer writes as uid
     uid = str(row["uid"]).rsplit("_", 2) if row.get("uid") is not None else []
     group = uid[0] if len(uid) == 3 else prompt_name(prompt_text)
     return [RawSequence(
         attempt=f"step {step}, {where}", group=f"step {step}: {name(group)}", number=0, grouped=len(uid) == 3,
-        prompt_ids=ids(given["prompt_ids"], "prompt_ids"), completion_ids=ids(given["completion_ids"], "response_ids"),
-        mask=flags(given["mask"], "response_mask"), logprobs=numbers(given["logprobs"], "rollout_log_probs"),
-        reward=number(row["score"], "score"), prompt_text=prompt_text, completion_text=text_of(row["output"]))]
+        **arrays_of(row, EXTRAS), reward=number(row["score"], "score"), prompt_text=prompt_text, completion_text=text_of(row["output"]))]
 
 
 def missing(sequences: list[RawSequence], rows: list[dict[str, Any]]) -> list[str]:
     """What these files do not tell."""
-    said = [] if any(sequence.completion_ids is not None for sequence in sequences) else [NO_IDS]
+    said = [] if has_ids(sequences) else [NO_IDS]
     return [*said, NO_ADVANTAGES, *([] if any(sequence.grouped for sequence in sequences) else [NO_GROUPS])]
+
+
+READER = Reader("verl (generations)", is_row, sequences_of, missing)
