@@ -2,7 +2,7 @@
 
 Two things differ here from plain papermill. It writes a notebook in place, so that a kill leaves half a file that no
 program reads; here every write goes through the one writer (law 14). And after a dead kernel or a missed deadline its
-notebook says of every cell that it was completed; here such a notebook is marked, and the caller is told in words.
+notebook says of every cell that it was completed; here such a notebook is marked, and the caller gets the reason.
 """
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _papermill() -> Any:
 @contextmanager
 def _transport() -> Iterator[Any]:
     """How to talk to the kernel: through files of its own, where there are such. Free TCP ports are looked for and then
-    taken, so that two kernels that start at once may be given the same one; and anybody on the machine could listen."""
+    taken, so that two kernels that start at once may be given the same one; and every user of the machine could listen."""
     from traitlets.config import Config
 
     if os.name != "posix":

@@ -12,7 +12,7 @@
     base = "frozenlake-ppo"                 # a preset, or a TOML file beside this one
     start = "untrained"                     # what its policy is called before it is trained
     set = { "algorithm.lam" = 0.95 }
-    inert = false                           # true: its settings must be refused for having no effect; told, not run
+    inert = false                           # true: its settings must be refused for having no effect; reported, not run
 
     [[expect]]                              # what the table is judged by
     arm = "no_masks"

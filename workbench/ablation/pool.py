@@ -1,4 +1,4 @@
-"""Worker processes of one thread each, which end with whoever started them, however that ends."""
+"""Worker processes of one thread each, which end with their parent, however that ends."""
 from __future__ import annotations
 
 import multiprocessing
@@ -30,7 +30,7 @@ def each(items: Sequence[Item], do: Callable[..., Any], arguments: Sequence[Any]
 def _portion(items: Sequence[Item], do: Callable[..., Any], arguments: Sequence[Any], workers: int
              ) -> Iterator[tuple[Item, Any]]:
     """By fresh processes. A pool can renew them by itself (`max_tasks_per_child`), but that of Python 3.11 then stands
-    still now and then, with work left and nobody to do it."""
+    still now and then, with work left and no process to do it."""
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=end_with,
                              initargs=(os.getpid(),)) as pool:
         asked = {pool.submit(do, item, *arguments): item for item in items}

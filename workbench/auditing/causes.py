@@ -141,7 +141,7 @@ def explain(forward: Forward, claims: Claims, limits: tuple[float, float], toggl
     """Attribute the difference between claims and trainer.
 
     `limits`: (mean, largest) nats that rounding explains under the declared dtypes. `toggles` are always tried;
-    `rarely`, and temperature and top-p that nobody declared (`fit`), only where the gap is beyond the limits.
+    `rarely`, and temperature and top-p that were not declared (`fit`), only where the gap is beyond the limits.
     """
     search, causes = _Search(forward, claims, limits), []
     for toggle in (t for t in toggles if t.declared):

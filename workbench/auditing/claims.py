@@ -1,4 +1,4 @@
-"""What an engine said while it sampled: logprobs per token, whole distributions, and the ids that went in and out.
+"""What an engine reported while it sampled: logprobs per token, whole distributions, the ids that went in and out.
 
 Axis letters: M sampled tokens that are looked at · F of them with a whole distribution · V vocabulary.
 """
@@ -25,7 +25,7 @@ class Claims:
     """[M] unless said otherwise. NaN: not said.
 
     `plain_M`: logprobs of the model's own softmax; `said_M`: of the distribution sampled from, where that is another.
-    `trajectory_M`, `segment_M`, `turn_M`: where a token stands. `version_M`: of the weights, -1 where not told.
+    `trajectory_M`, `segment_M`, `turn_M`: where a token stands. `version_M`: of the weights, -1 where not known.
     """
 
     sequences: Sequences

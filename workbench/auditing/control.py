@@ -147,7 +147,7 @@ class _ProbedEngine:
 def zero_control(engine: Engine, model: torch.nn.Module, weights: Callable[[], Weights], *, times: int = 3,
                  zero_updates: Callable[[], tuple[int, Weights]] | None = None,
                  live: Mapping[str, Tensor] | None = None, dtype: str = "float32") -> Control:
-    """Run the control on an engine that nobody else uses: its version counts up with every sync.
+    """Run the control on an engine that is used for nothing else: its version counts up with every sync.
 
     `weights()`: the learner's, now. `zero_updates()`: make updates at learning rate 0, return how many and the weights
     after them. `live`: the learner's own tensors by name, one of which is changed for a moment. `model` is only read.

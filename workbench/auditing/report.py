@@ -222,10 +222,10 @@ def _older(forward: Forward, trainer: Trainer) -> tuple[list[Toggle], list[Toggl
 
 def _older_version(claims: Claims, trainer: Trainer) -> list[Cause]:
     """An engine that says itself that it holds older weights."""
-    told = np.unique(claims.version_M[claims.version_M >= 0])
-    if trainer.version is None or not len(told) or (told == trainer.version).all():
+    versions = np.unique(claims.version_M[claims.version_M >= 0])
+    if trainer.version is None or not len(versions) or (versions == trainer.version).all():
         return []
-    old = ", ".join(str(version) for version in told.tolist() if version != trainer.version)
+    old = ", ".join(str(version) for version in versions.tolist() if version != trainer.version)
     return [Cause(STALE, f"sampled by version {old} of the weights, the learner holds version {trainer.version}",
                   "the engine says so itself; the weights may be too alike to tell")]
 

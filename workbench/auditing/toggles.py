@@ -103,7 +103,7 @@ def further_toggles(engine_dtypes: Sequence[str]) -> list[Toggle]:
 
 
 def fitted_toggles(forward: Forward, claims: Claims, now: Hypothesis) -> Iterator[Toggle]:
-    """The temperature, and the top-p, that explain most, whether anybody asked for them or not."""
+    """The temperature, and the top-p, that explain most, whether or not they were declared."""
     logits_MV = forward.logits(now)
     token_M = torch.from_numpy(forward.sequences(now).token_M).to(logits_MV.device)
     use_bent_M = np.isnan(claims.plain_M) | claims.bent_M.all()

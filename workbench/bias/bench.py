@@ -3,8 +3,8 @@
 A claim is judged by its own words. Where all units can be enumerated the answer is exact, and an unbiased estimator may
 be off by rounding only; such a claim is sampled as well where many units fit into one batch, which checks the
 enumeration. Else it is sampled until the standard error is 2 % of the true gradient, and may be off by three of those.
-Of a hundred honest estimators one or two would be further off by chance: whoever is, is drawn anew with four times as
-many, which decides.
+Of a hundred unbiased estimators one or two would be further off by chance: then it is drawn anew with four times as many
+units, which decides.
 """
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ MOST_ERRORS = 3.0     # standard errors that a sampled claim may be off by
 MOST_UNITS = 20_000   # enumerated at most, where units may stand in one batch
 MOST_BATCHES = 700    # ... where each unit is a batch of its own
 GROUP_SIZES = (8, 4, 2)  # of which the first is taken that can be enumerated
-BUDGET = 64           # attempts that `noise` is told for
+BUDGET = 64           # attempts that `noise` is given for
 
 
 @dataclass(frozen=True)

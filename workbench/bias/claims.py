@@ -5,7 +5,7 @@
     biased     neither; `why` says what it does instead. It must show on at least one task, else the claim is false
 
 A claim holds for one setting of one algorithm, with what the bench puts right (`correction`), which is no part of it.
-An algorithm without a line here is measured as it is, and a fault: whoever adds one says what it estimates.
+An algorithm without a line here is measured as it is and reported as a fault: add one that says what it estimates.
 """
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class AnswerRewards:
 
     def parts(self, parsed: ParsedTurn, results: Sequence[ToolResult], golds: Sequence[str], *, new_documents: int,
               in_order: bool, finished: bool) -> dict[str, float] | None:
-        """The parts of a turn's reward; None where it is the last one and nobody knows the answer (law 5).
+        """The parts of a turn's reward; None where it is the last one and the answer is not known (law 5).
 
         `golds`: the gold answer and its aliases; `new_documents`: supporting ones that this turn found first;
         `in_order`: every turn before this one; `finished`: this is the last one.

@@ -36,7 +36,7 @@ class EnvFamily(Protocol):
     def max_turns(self) -> int: ...
 
     def task(self, task_seed: int) -> Task:
-        """The problem of this seed: the same in every process, for ever."""
+        """The problem of this seed, the same in every process."""
 
     def make(self) -> Env:
         """A fresh environment. Never shared between attempts."""
@@ -48,4 +48,4 @@ class EnvFamily(Protocol):
         """Action text of the best-known solver, replanning from the current state."""
 
     # Optional, False or True: deterministic (False: not the same twice from the same task, seed and actions), remote
-    # (True: it talks to something outside). Whoever checks environments by playing them once more leaves such ones alone.
+    # (True: it talks to a server). The lint does not replay environments that say either.

@@ -124,7 +124,7 @@ class FileQA:
 
     @property
     def remote(self) -> bool:
-        """A server outside is asked: whoever plays an attempt once more may get other answers."""
+        """Whether a server outside is asked: an attempt that is replayed may get other answers."""
         return self.is_remote and self.context in ("search", "rag")
 
     def task(self, task_seed: int) -> Task:
@@ -163,7 +163,7 @@ class FileQA:
 
     def solver_action(self, env: FileEnv, rng: np.random.Generator) -> str:
         """An oracle, no solver: it searches for the supporting documents by their titles, as long as there are turns, and
-        answers with the gold answer, which it is told. No solver of such questions is known that would be one."""
+        answers with the gold answer, which it is handed. No real solver of such questions is known."""
         if env.unsearched:
             document = self.open().corpus[env.unsearched[0]]
             return env.search((document.title or document.text)[:200])

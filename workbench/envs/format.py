@@ -66,14 +66,14 @@ def parse_action(text: str, moves: Sequence[str], *, think: bool) -> ParsedActio
 
 
 def refusal(complaint: str, quote: str, example: str) -> list[Text]:
-    """What an agent is told about a text that could not be read. Its own words, quoted, stay untrusted (law 9)."""
+    """The reply to a text that could not be read. The policy's own words, quoted, stay untrusted (law 9)."""
     said = [Text(" It says: ", trusted=True), Text(quote)] if quote else []
     return [Text(complaint, trusted=True), *said,
             Text(f"\nNothing was done. Answer like this: {example}\n", trusted=True)]
 
 
 def limit_notice(done: int, asked: int) -> list[Text]:
-    """What an agent is told when it asked for more moves than one answer may hold; nothing where it did not."""
+    """The reply to more moves than one answer may hold; empty where there were no more."""
     if asked <= done:
         return []
     return [Text(f"Only {done} of {asked} moves were done; the limit is {done} per answer.\n", trusted=True)]

@@ -12,10 +12,9 @@ Seeds (laws 7, 8): `task_seed` makes the map; the slip of move number i is drawn
 there is no generator state to save, and a snapshot is a few numbers.
 
 What a turn pays: +1 (`goal`) when G is reached, `format_penalty` (`format`) when the text cannot be read or names an
-unknown move; then nothing is done and the agent is told what was wrong. Moves beyond `max_moves_per_action` are not
-carried out, cost neither reward nor moves, and are told too. The lake ends the attempt in a hole or on the goal
-(terminated) or when the last of `max_moves` is used (truncated); `max_turns` counts answers and is kept by whoever
-runs the attempt.
+unknown move; then no move is made and the reply says what was wrong. Moves beyond `max_moves_per_action` are not made
+and cost nothing; the reply says so. The attempt ends in a hole or on the goal (terminated) or when the last of
+`max_moves` is used (truncated); `max_turns` counts answers and is enforced by the collect loop.
 """
 from __future__ import annotations
 
@@ -122,7 +121,7 @@ class FrozenLake:
 
     @property
     def solver_name(self) -> str:
-        """What the solver may be called: "optimal" where provably nobody does better, else "best known"."""
+        """What the solver may be called: "optimal" where that is proven, else "best known"."""
         return "optimal" if not self.slip or self.max_turns >= self.max_moves else "best known"
 
     # -------------------------------------------------------------------------------------------- words

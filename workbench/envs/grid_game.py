@@ -1,4 +1,4 @@
-"""What FrozenLake and Sokoban have in common: an answer of several moves on a grid, within limits, and what is told.
+"""What FrozenLake and Sokoban have in common: an answer of several moves on a grid, within limits, and its reply.
 
 An answer that cannot be read does nothing and pays `format_penalty`. Of one that can, the first `max_moves_per_action`
 moves are carried out, until the attempt is over. A game says what a move does, what it pays, and how its state looks.

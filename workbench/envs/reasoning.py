@@ -101,7 +101,7 @@ def sokoban_statements(thought: str, room: sokoban_solver.Room, state: sokoban_s
     """The same for a Sokoban room; places are row and column, from 1, as the environment writes them:
 
         down right ; ...            before the first semicolon nothing but directions: where a target lies from a box
-        down from 2 3               whoever stands there and goes down pushes a box
+        down from 2 3               going down from there pushes a box
         : up 2 2 right 2 3          after a colon: where a move brings the player ...
         : ... : down 4 3            ... and after the next colon, a box. Each goes on from the one before
         you 2 3, box 3 3, target 4 4, wall 1 1

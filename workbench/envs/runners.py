@@ -5,7 +5,7 @@ Calls are data (which attempt, which action), never closures, so a runner may li
 or in worker processes. Every call is answered exactly once by `poll`, by a value, an error or a missed deadline.
 
     InlineRunner   steps in the caller's own thread, at once: deterministic, for pure and fast environments
-    ThreadRunner   one daemon thread per attempt: a slow environment holds nobody up, a hung one is given up at its
+    ThreadRunner   one daemon thread per attempt: a slow environment delays no other, a hung one is given up at its
                    deadline
     ProcessRunner  in `workbench.envs.workers`: a hung environment is killed at its deadline, a dead one is run again
 """
@@ -102,7 +102,7 @@ def answer_call(key: str, call: Callable[[], Observation | StepResult], envs: di
 
 
 def close_env(env: Env | None) -> None:
-    """Let an environment give back what it holds; one that cannot even end in peace is left behind."""
+    """Let an environment give back what it holds. What it raises then is ignored."""
     with suppress(Exception):
         if hasattr(env, "close"):
             env.close()
@@ -144,7 +144,7 @@ class ThreadRunner:
     """One daemon thread per attempt. `deadline_s` bounds each call by the wall clock.
 
     A thread cannot be killed: a hung call is answered with `timed_out=True` at its deadline and its thread abandoned
-    (it ends with the process). Code that may hang for ever belongs in worker processes (`workbench.envs.workers`).
+    (it ends with the process). Code that may hang belongs in worker processes (`workbench.envs.workers`).
     """
 
     def __init__(self, deadline_s: float = 30.0) -> None:
@@ -187,7 +187,7 @@ class ThreadRunner:
             try:
                 calls, answer = self._answers.get(timeout=max(0.0, nearest - now)) if not ready and nearest > now \
                     else self._answers.get_nowait()
-                # An answer that comes after its deadline belongs to nobody any more.
+                # An answer that comes after its deadline is dropped.
                 if self._calls.get(answer.key) is calls and answer.key in self._waiting:
                     del self._waiting[answer.key]
                     ready.append(answer)

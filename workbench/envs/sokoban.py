@@ -9,9 +9,9 @@
 
 What a turn pays, in parts: `moves`, -0.1 a move; `boxes`, +1 for a box pushed onto a target and -1 for one pushed off;
 `solved`, +10 when the last one is on; `format`, `format_penalty` when the text cannot be read or names an unknown move;
-then nothing is done and the agent is told what was wrong. Moves beyond `max_moves_per_action` are not carried out, cost
-neither reward nor moves, and are told too. The attempt ends when all boxes are on targets (terminated) or when the
-last of `max_moves` is used (truncated); `max_turns` counts answers and is kept by whoever runs the attempt.
+then no move is made and the reply says what was wrong. Moves beyond `max_moves_per_action` are not made and cost
+nothing; the reply says so. The attempt ends when all boxes are on targets (terminated) or when the last of `max_moves`
+is used (truncated); `max_turns` counts answers and is enforced by the collect loop.
 
 `observation` says how the agent is shown the room: the "grid", "coordinates" (row and column of everything that is not
 plain floor, counted from 1 at the top left), or "both".
@@ -106,7 +106,7 @@ class Sokoban:
         return "\n".join(" ".join(row.translate(vocabulary)) for row in rows)
 
     def state_for_people(self, rows: Sequence[str]) -> str:
-        """The grid, for whoever looks on; it says so where the agent itself is never shown one."""
+        """The grid for views; it says so where the agent itself never sees one."""
         note = "\n(told to the policy as coordinates)" if self.observation == "coordinates" else ""
         return self.picture(rows) + note
 

@@ -2,7 +2,7 @@
 
 A task belongs to a split by what it *is* (`family.split_of`: the hash of a map, the pair of names), not by its seed, so
 a map that is held out can never turn up in training under another seed. Every task of a stream has an address
-(split, seed, step, index): nobody has to draw the tasks before it, and every process draws the same ones.
+(split, seed, step, index): it can be drawn without those before it, and every process draws the same ones.
 """
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def split_of(family: EnvFamily, task: Task) -> str:
 
 
 def tasks(family: EnvFamily, split: str, count: int, *, seed: int = 0, step: int = 0) -> list[Task]:
-    """`count` tasks of a split: the same ones in every process, for ever. Raises ConfigError for an unknown split.
+    """`count` tasks of a split: the same ones in every process. Raises ConfigError for an unknown split.
 
     "train": the tasks of one step (`seed` is the run's). "held-out": different problems as far as the family has
     enough of them, so that no problem counts twice; a longer list begins with the shorter one.

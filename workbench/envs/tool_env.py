@@ -11,7 +11,7 @@ often it is found again). The answer is scored once, when the attempt ends.
 
 One environment is one attempt: no state is shared, and tools with state are made anew by `for_attempt`. Families say
 which tools, which words and which settings; nothing here knows where questions come from. A task's payload holds
-`question` (text), `answers` (the gold answer and its aliases; [] where nobody knows it: then there is no `success` and
+`question` (text), `answers` (the gold answer and its aliases; [] where it is not known: then there is no `success` and
 the answer is unscored, law 5) and `support` (ids of the documents that the answer rests on).
 
 Everything a tool, a schema, a task or the policy brought is untrusted text (law 9).
@@ -144,7 +144,7 @@ class ToolEnv:
 
     @property
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """As a JSON value; not there where a tool has state of its own, which nobody could copy."""
+        """As a JSON value; not there where a tool has state of its own, which cannot be copied."""
         if any(tool.stateful for tool in self.tools):
             raise AttributeError("an environment whose tools have state has no snapshot")
         return lambda: {name: list(value) if isinstance(value, tuple) else value

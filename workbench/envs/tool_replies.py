@@ -1,4 +1,4 @@
-"""What an agent is told after a turn with tools. Whatever a tool or the policy brought is untrusted text (law 9)."""
+"""Replies to a turn with tools. All text that a tool or the policy brought is untrusted (law 9)."""
 from __future__ import annotations
 
 import json

@@ -86,7 +86,7 @@ class WorldQA:
         return self.task_in(int(seed), task_seed)
 
     def task_in(self, world_seed: int, task_seed: int) -> Task:
-        """A question about this world. The same in every process, for ever."""
+        """A question about this world, the same in every process."""
         here, rng = world(self.world, world_seed), rng_at("world_qa.task", task_seed)
         hops = 3 if rng.random() < self.long_share else 2
         kinds = [kind for kind, chain in here.shape.chains.items() if chain.hops == hops]

@@ -1,4 +1,4 @@
-"""Reading rollouts that other frameworks wrote. Which one it was is told by the content, not by names.
+"""Reading rollouts that other frameworks wrote. Which one it was is seen from the content, not from names.
 
     found = read_rollouts("outputs/completions")       a file, or a folder of them
     found.sequences     token ids, masks, logprobs, as they were found, fit or not: what the lint looks at

@@ -1,7 +1,7 @@
 """prime-rl's token exports (May to August 2026; later versions write annotations instead): a row a trained sequence,
 with what the trainer really used for every token.
 
-Written after the batch was packed, so there is neither an attempt nor a group to be told: each row stands alone.
+Written after the batch was packed, so attempts and groups are not known: each row stands alone.
 """
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class _Reading:
                 self.rows.append(row)
 
     def note_unreadable(self, folder: Path, known: set[Path]) -> None:
-        """Files beside those that were read of which nothing can be read: whose they were nobody can tell."""
+        """Count files beside those that were read in which nothing can be read."""
         for file in _files(folder):
             if file not in known and file.stat().st_size and not _readable(file):
                 self.skipped += 1
@@ -136,7 +136,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _reader(file: Path) -> Reader | None:
-    """Whose rows these are: told by the first one that can be read."""
+    """The reader for the first row that can be read; None where no framework is known to write such rows."""
     try:
         with file.open("rb") as opened:
             is_parquet = opened.read(4) == b"PAR1"

@@ -51,11 +51,11 @@ def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
 def _rewritten(before: Mapping[str, Any], step: Mapping[str, Any]) -> bool | None:
     """True where the messages of a step do not go on from those of the step before: then its history was rewritten on
     purpose, as the file itself says. Other tokens for the same messages are another matter."""
-    told = [before.get("prompt"), before.get("completion"), step.get("prompt")]
-    if not all(isinstance(messages, list) for messages in told):
+    messages_of = [before.get("prompt"), before.get("completion"), step.get("prompt")]
+    if not all(isinstance(messages, list) for messages in messages_of):
         return None
-    history = [text_of(message) for message in (*told[0], *told[1])]
-    return True if [text_of(message) for message in told[2][:len(history)]] != history else None
+    history = [text_of(message) for message in (*messages_of[0], *messages_of[1])]
+    return True if [text_of(message) for message in messages_of[2][:len(history)]] != history else None
 
 
 def _step(step: dict[str, Any], k: int, common: Mapping[str, Any], fork: bool | None) -> RawSequence:

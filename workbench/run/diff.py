@@ -5,7 +5,7 @@
     difference.first      the earliest difference in the order in which things are made, and so the one to look at first
 
 A step is made in this order: trajectories, credit tables, metrics line, evaluation, checkpoint. What comes later is
-mostly a consequence of what came before, so the first difference is the cause and the rest is its wake.
+mostly a consequence of what came before: look at the first difference first.
 
 Two depths. By default a step's files are taken for what its metrics line seals them to be (size and sha256), and only
 where two seals differ are the files read: enough to compare long runs at once. `exact=True` reads every byte of both

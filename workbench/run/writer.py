@@ -202,7 +202,7 @@ def create_folder(path: Path, files: Mapping[str, Chunks], folders: Iterable[str
             os.mkdir(temporary / check_name(name))
         for name, content in files.items():
             _write_new(temporary / check_name(name), content)
-    for leftover in half_made(Path(path)):  # of earlier tries: the name is taken now, so nobody is still at it
+    for leftover in half_made(Path(path)):  # of earlier tries: the name is taken now, so none of them is still being made
         _discard(leftover)
 
 
@@ -283,7 +283,7 @@ def sweep(folder: Path) -> list[Path]:
 def append_line(path: Path, record: Mapping[str, Any], *, sync: bool = True) -> None:
     """Add one record: one write, one fsync. A tail without its newline is cut off first and kept as `.orphan-…`.
 
-    `sync=False` is for lines that nobody will miss (the clock): a power cut may take the last of them.
+    `sync=False` is for lines that may be lost (the clock): a power cut may take the last of them.
     """
     path, line = Path(path), line_bytes(record)
     with _disk_errors(path, "append to") as standing:
@@ -330,7 +330,7 @@ def cut_lines(path: Path, *, keep: int | None = None) -> int:
 
 def leave_out_damaged_lines(path: Path) -> int:
     """Put the sound records of a file of lines in its place; what was there is kept beside it as `NAME.orphan-1` ….
-    For lines that nobody is to miss (the clock). Returns how many bytes are left out: 0, and nothing done, if none."""
+    For lines that may be lost (the clock). Returns how many bytes are left out: 0, and nothing done, if none."""
     path = Path(path)
     data = read_file(path)
     sound = b"".join(map(line_bytes, read_lines(path, skip_damaged=True).records))
@@ -382,7 +382,7 @@ class FolderLock:
                                 f"{f'started {started[1]}' if started else ''}\n".encode(), 0)
 
     def _take(self) -> None:
-        """Try for a moment: who only asks whether somebody writes holds the lock too, for microseconds."""
+        """Try for a moment: a process that only checks whether the run is being written holds the lock for microseconds."""
         for _ in range(5):
             try:
                 return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -45,7 +45,7 @@ class FileQuestion:
     support      the paragraphs that the answer rests on, in hop order: each a place in `paragraphs`, or the title (beir:
                  the id) of a document that is not among them
     paragraphs   what the file shows with the question, distractors included
-    hops         how many documents the answer rests on; 0 where nobody says
+    hops         how many documents the answer rests on; 0 where that is not known
     kind         as the data set calls it: comparison, bridge, 3hop1 ...
     """
 
@@ -184,7 +184,7 @@ def pooled(questions: Iterable[FileQuestion]) -> tuple[list[FileQuestion], Corpu
     they come first. No text is held twice.
 
     A document's id is its title; a second text under the same title is "TITLE #2", and so on. A question's support are
-    ids now (what was no paragraph of its own stays as it was told).
+    ids now (what was no paragraph of its own stays as it was).
     """
     documents: dict[Paragraph, Document] = {}
     numbers: dict[str, int] = {}

@@ -39,7 +39,7 @@ class QuestionPool:
 
     @cached_property
     def titles(self) -> tuple[str, ...]:
-        """Titles of documents, for whoever searches at random."""
+        """Titles of documents, for the random policy."""
         return tuple(document.title for document in self.corpus.documents if document.title)
 
 

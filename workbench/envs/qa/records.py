@@ -1,6 +1,6 @@
 """Large files of records, one record in memory at a time, and complaints that name file, record and field.
 
-A file is a JSON list or a record a line, plain or gzipped; which of the two is told by its first character. The official
+A file is a JSON list or a record a line, plain or gzipped; its first character says which. The official
 training files are one JSON list of half a gigabyte, which `json.load` would hold twice over.
 """
 from __future__ import annotations

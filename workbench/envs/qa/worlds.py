@@ -1,7 +1,7 @@
-"""Invented worlds: people, firms, cities and countries that exist nowhere else, told one short sentence a document.
+"""Invented worlds: people, firms, cities and countries that exist nowhere else, one short sentence a document.
 
-A question cannot be answered from what a model knows, nor by one look into the corpus: it names a person, the answer is
-a country, and every document tells one step of the way.
+A question can be answered neither from what a model knows nor by a single search: it names a person, the answer is a
+country, and every document gives one step of the way.
 
     In which country does Zumi live?       Zumi lives in Rapoke.  Rapoke lies in Bedu.
     In which country does Tavo work?       Tavo works for Nike.  Nike sits in Rapoke.  Rapoke lies in Bedu.
@@ -138,10 +138,10 @@ class World:
 
     def corpus(self) -> Corpus:
         """Every fact as a document of one sentence."""
-        told = [Document(f"{relation}/{subject}", subject, self.shape.relations[relation].sentence.format(subject, thing))
-                for relation, facts in self.facts.items() for subject, thing in facts.items()]
-        order = rng_at("world.order", self.seed).permutation(len(told))
-        return Corpus(tuple(told[index] for index in order))
+        documents = [Document(f"{relation}/{subject}", subject, self.shape.relations[relation].sentence.format(subject, thing))
+                     for relation, facts in self.facts.items() for subject, thing in facts.items()]
+        order = rng_at("world.order", self.seed).permutation(len(documents))
+        return Corpus(tuple(documents[index] for index in order))
 
 
 def split_of_world(seed: int) -> str:
@@ -156,7 +156,7 @@ def split_of_name(name: str) -> str:
 
 @lru_cache(maxsize=96)  # all that training and evaluation ask about
 def world(kind: str, seed: int) -> World:
-    """The world of this shape and seed: the same in every process, for ever."""
+    """The world of this shape and seed, the same in every process."""
     if kind not in SHAPES:
         raise ConfigError(f"no worlds of shape {kind!r}; known: {', '.join(SHAPES)}")
     shape, rng = SHAPES[kind], rng_at("world", kind, seed)
@@ -178,7 +178,7 @@ def _facts(relation: Relation, names: Mapping[str, tuple[str, ...]], rng: np.ran
 
 def invented_names(count: int, split: str, rng: np.random.Generator) -> list[str]:
     """`count` different names of two or three syllables, all of one split: `Zoru`, `Mipake`. No word of a question or a
-    sentence is a name: whoever were called Live would be found by every question about where somebody lives."""
+    sentence is a name: a person called Live would be found by every question about where a person lives."""
     found: dict[str, None] = {}
     while len(found) < count:
         for first, second, third, long in rng.integers((70, 70, 70, 2), size=(2 * count, 4)):

@@ -72,7 +72,7 @@ class Corpus:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of all documents, each field with its length, so that no two corpora are told as one."""
+        """sha256 of all documents, each field with its length, so that different corpora have different digests."""
         digest = sha256()
         for document in self.documents:
             for field in (document.id, document.title, document.text):

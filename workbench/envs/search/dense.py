@@ -1,8 +1,8 @@
-"""Search by meaning: vectors that somebody makes of texts, and FAISS (extra `dense`) to find the nearest ones.
+"""Search by meaning: an encoder makes vectors of texts, and FAISS (extra `dense`) finds the nearest ones.
 
 `encode(texts, query)` gives [texts, width] numbers; `query` says whether the texts are questions, because most encoders
-prefix these otherwise. Where vectors come from is not this room's business: `workbench.engines.encoder` has one on
-transformers, and a test has one that counts letters. Vectors are made of length 1, so that the score is the cosine.
+prefix these otherwise. `workbench.engines.encoder` has one on transformers. Vectors are normalised to length 1, so that
+the score is the cosine.
 
 An index file is a line of JSON (which corpus, which encoder, how wide) and then what FAISS itself writes; a bare file that
 `faiss.write_index` wrote (of any kind: IVF, PQ, HNSW) is read too, and taken at its word.
@@ -98,7 +98,7 @@ class Dense:
     # -------------------------------------------------------------------------------------------- files
 
     def chunks(self) -> Iterator[bytes | memoryview]:
-        """The bytes of an index file; whoever writes it needs the index's memory once more."""
+        """The bytes of an index file. Takes the index's memory once more."""
         if self.index is None:
             raise DataError("an empty corpus has no index to write")
         header = {"format": FORMAT, "corpus": self.corpus.digest, "encoder": self.encoder, "width": self.index.d}

@@ -6,7 +6,7 @@
 An argument annotated `Task` is no part of the schema: the attempt's task is handed in.
 
 A call that goes wrong is no error of ours: it is a `ToolResult` with the kind of the error and words that the agent can
-act on (law 10). Whether a tool may run in this thread is said by whoever wrote it (`trusted`), never guessed.
+act on (law 10). Whether a tool may run in this thread is declared by its author (`trusted`), never guessed.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 class ToolResult:
     """What came of a call.
 
-    `text` is what the agent reads (untrusted, whoever wrote the tool). `value` is JSON for people and process rewards,
+    `text` is what the agent reads (always untrusted). `value` is JSON for people and process rewards,
     such as {"documents": [ids]}. `error` names the kind of the error, "" where there was none. `reward`: what a tool
     pays for its own call (None: it pays nothing). `cut_bytes`: how many bytes of the text were left out.
     """

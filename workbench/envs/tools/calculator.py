@@ -27,7 +27,7 @@ Number = int | float
 
 
 class _Refused(Exception):
-    """Why an expression has no value here, in words for whoever wrote it."""
+    """Why an expression has no value here, in words for its author."""
 
 
 @tool(trusted=True)

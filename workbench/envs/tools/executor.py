@@ -135,7 +135,7 @@ class _WaitingCall:
 class ToolTurn:
     """The calls of one turn that need workers, from the first to the last answer.
 
-    A worker that does not have the tool yet is told to open it, then to call it: two answers, each with a deadline.
+    A worker that does not have the tool yet gets two calls, to open it and to call it, each with a deadline.
     """
 
     def __init__(self, workers: ToolWorkers, limits: ToolLimits, waiting: list[_WaitingCall]) -> None:

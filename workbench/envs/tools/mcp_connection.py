@@ -129,7 +129,7 @@ class _Connection:
             client = await held.enter_async_context(Client(transport, cache=None))
             page = await client.list_tools()
             self.tools = list(page.tools)
-            while page.next_cursor:  # a list without end is ended by the deadline of whoever waits for it
+            while page.next_cursor:  # an endless list ends at the caller's deadline
                 page = await client.list_tools(cursor=page.next_cursor)
                 self.tools += page.tools
             self._client = client

@@ -1,7 +1,7 @@
 """A JSON schema out of a Python signature and its docstring, or one written by hand, checked.
 
 Everything is decided when a tool is made: an annotation without a JSON type, or a schema by hand that is none, is an
-error of whoever wrote the tool and is raised there. An argument that is not named is refused
+error of the tool's author and is raised there. An argument that is not named is refused
 (`additionalProperties: false`). References stay inside their schema and must lead somewhere.
 
 Whether arguments fit a schema is `workbench.envs.tools.arguments`' business.

@@ -24,7 +24,7 @@ from workbench.types.canonical_json import json_bytes
 
 def _import_jsonschema() -> None:
     """In the supervisor, so that every fork has it already. Jupyter's packages bring one that has jsonschema compile a
-    grammar, for a second, to check a format that nobody asks for here: that one is missing for the moment."""
+    grammar, for a second, to check a format that is not used here: it is hidden during the import."""
     absent = "rfc3987_syntax"
     known = sys.modules.get(absent)
     sys.modules[absent] = None
@@ -91,7 +91,7 @@ def _call(tool: Tool, task: dict | None, arguments: Mapping[str, Any], most_byte
             resource.setrlimit(resource.RLIMIT_AS, (size + most_memory, hard))
         if task is not None:
             tool = tool.for_attempt(Task(**task))
-        # CallError here and not by the trainer: a schema is foreign too, and may hold a pattern that takes for ever.
+        # CallError here and not by the trainer: a schema is foreign too, and may hold a pattern that takes minutes.
         refused = refusal_of(ToolCall(tool.name, arguments), {tool.name: tool})
         result = refused or as_result(tool.call(arguments), most_bytes)
     except BaseException as error:

@@ -95,7 +95,7 @@ class WorkerSlots:
         attempt.worker.send([verb, attempt.slot, *rest], call)
 
     def leave(self, attempt: RunnerAttempt) -> None:
-        """Whatever its worker still says of it is dropped."""
+        """Remove an attempt from its worker; answers still on their way are dropped."""
         self.unplaced.pop(attempt, None)
         if attempt.worker is not None:
             attempt.worker.residents.discard(attempt)
@@ -103,7 +103,7 @@ class WorkerSlots:
         attempt.worker, attempt.slot = None, ""
 
     def lose(self, worker: Worker) -> list[RunnerAttempt]:
-        """Kill a worker; what lived there. Episodes among it that still wait for an answer wait for a place."""
+        """Kill a worker and return the attempts that lived there. Those that wait for an answer wait for another worker."""
         self.pool.kill(worker)
         lived = sorted(worker.residents, key=lambda attempt: int(attempt.slot))
         worker.residents.clear()

@@ -6,7 +6,7 @@ means, is for its two users to say:
     environments  `ProcessRunner` (env_runner): many environments in a worker; what a dead worker held is made again
     tools         `ToolExecutor` (workbench.envs.tools.executor): one call at a time in a worker, each with a deadline
 
-No thread is started: whoever waits for a worker listens to it.
+No thread is started: the caller that waits for a worker listens to it.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REPORT_WAIT_S = 0.01   # how often to look for the report on a worker whose conn
 def room_for_another(at_work: int, stuck: int, most: int) -> bool:
     """Whether one more worker may be at work beside `at_work` others, of which `stuck` have been in one call for long.
 
-    A call that hangs keeps nobody waiting until its deadline: it no longer counts against `most`, up to a bound.
+    A call that hangs does not delay others until its deadline: it no longer counts against `most`, up to a bound.
     """
     return at_work - stuck < most and at_work < most * MOST_PER_WORKER
 

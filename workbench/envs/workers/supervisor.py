@@ -1,4 +1,4 @@
-"""The small process between the trainer and its workers: forks them, kills them, and never runs anybody's code.
+"""The small process between the trainer and its workers: forks them, kills them, and runs no code of others.
 
 Why it is there. It has no threads and little memory, so a worker is forked in milliseconds and inherits neither a
 tensor library nor a lock that some thread holds. It is the workers' parent, so it reaps them (no zombies) and knows what
@@ -167,7 +167,7 @@ def _descendants(pid: int) -> list[int]:
 def _reap(pids: dict[int, int], control: socket.socket) -> None:
     numbers = {pid: number for number, pid in pids.items()}
     with suppress(ChildProcessError):
-        # Looked at first and reaped last: until then nobody else can be given its number.
+        # Looked at first and reaped last: until then the system does not give its number to another process.
         while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if found.si_pid in numbers:
                 _kill(found.si_pid)  # what it had started
@@ -179,7 +179,7 @@ def _reap(pids: dict[int, int], control: socket.socket) -> None:
 
 
 def _kill_orphans(pids: dict[int, int]) -> None:
-    """What a worker had started and is this process's child since that worker ended: such ones are nobody else's."""
+    """Kill what a worker had started: it became this process's child when the worker ended."""
     for child in set(_children(os.getpid())) - set(pids.values()):
         _kill(child)
 

@@ -111,7 +111,7 @@ class Worker:
                 del self.outgoing[: self.connection.send(self.outgoing)]
         except BlockingIOError:
             pass
-        except OSError:  # nobody reads there any more: what it still said, and its end, are yet to be heard
+        except OSError:  # its end is closed; what it sent before, and why it ended, are read later
             self.outgoing.clear()
 
     def take_in(self, most_bytes: int) -> list[WorkerAnswer]:
