@@ -20,8 +20,8 @@ from workbench.training.rollout import rollout
 from workbench.training.session import open_session, reopen
 from workbench.types import Group, StopReason
 from workbench.types.errors import ConfigError, DataError
-from workbench.views.credit import _labelled
 from workbench.views.credit_editor import Edit
+from workbench.views.strips import row_labels
 
 
 def texts(ids) -> list[str]:
@@ -189,8 +189,8 @@ def test_strips_are_numbered_row_by_row():
     """One number per attempt, as high as its strip; of many attempts one number for every few."""
     labels = re.findall(r'<div style="height:(\d+)px[^>]*>(→?\d+)</div>', editor().after(attempt=2).html)
     assert [name for _, name in labels] == ["0", "1", "→2", *map(str, range(3, 12))] and {h for h, _ in labels} == {"15"}
-    many = re.findall(r'<div style="height:(\d+)px[^>]*>(→?\d+)</div>', _labelled(b"", 64, 5, ""))
-    assert many[:3] == [("12", "0"), ("12", "→3"), ("12", "6")] and len(many) == 22
+    many, pitch = row_labels(64, 5)
+    assert many[:3] == ["0", "→3", "6"] and len(many) == 22 and pitch == 12
 
 
 def test_without_an_edit_nothing_is_compared():

@@ -16,15 +16,14 @@ WORDS_OF_A_NAME = re.compile(r"[A-Z]+\d*(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*
 
 # Class names with a word that the glossary does not hold. May only become shorter.
 OLD_NAMES: frozenset[str] = frozenset("""
-Alike Answered Asked BadCall Called Clipped Complained Course Credited Damaged Dialect Ended
-Exchange Explained Fixed FoundGrid Imported Knob Linted LintedSession MaskDamage Measured
-Moved Retokenized Score Seal StarPO_S Ticked Told Trainer TurnTwice Watched
-Watchers Whole Wrote
+Alike Asked BadCall Clipped Credited Damaged Dialect
+Explained Fixed FoundGrid Imported Knob Linted LintedSession MaskDamage Measured
+Retokenized Score Seal StarPO_S Ticked Trainer TurnTwice Watched
+Watchers Whole
 """.split())
 
 # Class name -> in how many modules it is defined. Numbers may only fall, and a name that is down to one goes.
 REPEATED: Mapping[str, int] = {
-    "Asked": 2, "Exchange": 2, "Piece": 2,
 }
 
 

@@ -25,12 +25,12 @@ MOST = {
     "lines of plain/": 1_200,
     "files of plain/": 8,
     "lines of the README": 250,
-    "files over 300 lines": 21,
+    "files over 300 lines": 18,
     "classes over 150 lines": 10,
-    "functions over 40 lines": 3,
-    "circles of files": 1,
+    "functions over 40 lines": 2,
+    "circles of files": 0,
     "private names of another module": 0,
-    "public class names that occur twice": 3,
+    "public class names that occur twice": 0,
 }
 LONG_FILE, LONG_CLASS, LONG_FUNCTION = 300, 150, 40  # lines
 

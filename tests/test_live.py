@@ -193,7 +193,7 @@ def test_without_a_front_end_there_is_one_output_with_a_picture(scene, outputs):
     assert [kind for kind, _ in outputs] == ["display", "update", "update"]
     first, last = outputs[0][1], outputs[-1][1]
     assert "run.stop() stops it" in first["text/plain"] and "random 0.2" in first["text/plain"]
-    assert "data:image/svg+xml" in first["text/html"] and "image/png" not in first
+    assert "random 0.2" in first["text/html"] and "image/png" not in first
     assert last["image/png"].startswith(b"\x89PNG") and "random: 0.200 [0.100, 0.300]" in last["text/plain"]
     assert not any("widget" in kind for _, bundle in outputs for kind in bundle)
 
@@ -209,14 +209,21 @@ def test_the_button_asks_once_then_kills_and_goes_when_the_run_ends(scene, outpu
     [(_, bundle)] = outputs
     assert "application/vnd.jupyter.widget-view+json" in bundle and "text/html" in bundle
     assert re.search(r"as it stood when .*attach\('.*/run'\) follows it again", bundle["text/plain"]), "without a kernel"
-    before = screen._picture.value
+    before = screen._facts.value
     now[0] = 2.5
     view.look()
-    assert screen._picture.value is before, "nothing new: nothing is sent"
+    assert screen._facts.value is before, "nothing new: nothing is sent"
+    commit(run, 2)
+    now[0] = 4.0
+    steps = [len(trace.x) for trace in screen._curves.data if trace.name == "training"]
+    zoomed = screen._curves.layout.xaxis.range = [0, 1]
+    view.look()
+    assert [len(trace.x) for trace in screen._curves.data if trace.name == "training"] == [n + 1 for n in steps] != []
+    assert list(screen._curves.layout.xaxis.range) == zoomed, "what was zoomed stays zoomed"
     screen._button.click()
     assert process.asked == 1 and "kill" in screen._button.description
     screen._button.click()
-    now[0] = 5.0
+    now[0] = 8.0
     assert view.look()
     assert outputs[-1][0] == "update" and "application/vnd.jupyter.widget-view+json" not in outputs[-1][1]
     assert len([kind for kind, _ in outputs if kind == "display"]) == 1, "one output from the first to the last"

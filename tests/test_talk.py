@@ -26,14 +26,16 @@ from workbench.training.config import load_config
 from workbench.training.session import open_session
 from workbench.types import Source, StopReason
 from workbench.types.errors import ConfigError
-from workbench.views.talk import Answered, Asked, Called, Complained, Ended, Piece, Returned, TalkLines, Told, Wrote
+from workbench.views.talk import TalkLines
+from workbench.views.talk_events import (AnswerEvent, EndEvent, FormatErrorEvent, MessageEvent, QuestionEvent, TextEvent,
+                                         ToolCallEvent, ToolResultEvent, TurnEvent)
 
 ANSWER = "<answer>Vienna</answer>"
 ACTS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def kinds(exchange) -> list[type]:
-    return [type(event) for event in exchange.events if not isinstance(event, Piece)]
+    return [type(event) for event in exchange.events if not isinstance(event, TextEvent)]
 
 
 def facts(trajectory) -> list[tuple]:
@@ -64,11 +66,11 @@ def test_what_a_policy_sees_and_says_in_a_talk_is_id_for_id_what_training_makes(
     assert facts(said) == facts(trained) and said.stop_reason is trained.stop_reason
     assert said.turns == trained.turns and said.success is None
 
-    wrote = [event for event in exchange.events if isinstance(event, Wrote)]
+    wrote = [event for event in exchange.events if isinstance(event, TurnEvent)]
     assert [event.text for event in wrote] == [turn.text for turn in said.turns]
     for event in wrote:  # what was streamed is the beginning of what was written
-        assert event.text.startswith("".join(e.text for e in exchange.events if isinstance(e, Piece) and e.turn == event.turn))
-    assert isinstance(exchange.events[0], Asked) and isinstance(exchange.events[-1], Ended)
+        assert event.text.startswith("".join(e.text for e in exchange.events if isinstance(e, TextEvent) and e.turn == event.turn))
+    assert isinstance(exchange.events[0], QuestionEvent) and isinstance(exchange.events[-1], EndEvent)
 
 
 def test_the_shipped_policy_streams_what_it_says_in_training(capsys):
@@ -79,7 +81,7 @@ def test_the_shipped_policy_streams_what_it_says_in_training(capsys):
     [[trained]] = collect([session.family.task(7)], family=session.family, engine=session.engine, chat=session.chat,
                           config=spoken.collect, group_size=1, address=("elsewhere",))
     assert [ids for *_, ids, _ in facts(exchange.trajectory)] == [ids for *_, ids, _ in facts(trained)]
-    assert sum(isinstance(event, Piece) for event in exchange.events) > 2 * len(trained.turns), "token by token"
+    assert sum(isinstance(event, TextEvent) for event in exchange.events) > 2 * len(trained.turns), "token by token"
     assert "frozen" in spoken.view().text and exchange.reason == "terminated"
     with pytest.raises(ConfigError, match="takes no questions; give the number of a task"):
         spoken.ask("Where is the goal?")
@@ -89,9 +91,10 @@ def test_the_shipped_policy_streams_what_it_says_in_training(capsys):
 
 def test_calls_results_and_the_answer_are_events_in_their_order():
     exchange = talk_saying([CALL, CALL + "<tool_call>{oops}</tool_call>", "hm", ANSWER]).ask("The capital of Austria?")
-    assert kinds(exchange) == [Asked, Wrote, Called, Returned, Wrote, Called, Returned, Returned, Wrote, Complained, Wrote,
-                               Answered, Ended]
-    called, returned = exchange.events[-1].trajectory.turns[0].tool_calls[0], [e for e in exchange.events if isinstance(e, Returned)]
+    assert kinds(exchange) == [QuestionEvent, TurnEvent, ToolCallEvent, ToolResultEvent, TurnEvent, ToolCallEvent,
+                               ToolResultEvent, ToolResultEvent, TurnEvent, FormatErrorEvent, TurnEvent, AnswerEvent, EndEvent]
+    called = exchange.events[-1].trajectory.turns[0].tool_calls[0]
+    returned = [e for e in exchange.events if isinstance(e, ToolResultEvent)]
     assert (called.name, dict(called.arguments)) == ("capital", {"country": "Austria"})
     assert [(e.text[:6], e.error) for e in returned] == [("Vienna", ""), ("Vienna", ""), ("Error:", "bad_call")]
     assert exchange.answer == "Vienna" and exchange.question == "The capital of Austria?"
@@ -161,11 +164,11 @@ def test_a_stopped_answer_leaves_nothing_behind_and_the_next_question_is_answere
     seen = []
     for event in spoken.stream("Where?"):
         seen.append(event)
-        if isinstance(event, Piece):
+        if isinstance(event, TextEvent):
             spoken.stop()
-    assert isinstance(seen[-1], Ended) and seen[-1].reason == "stopped" and spoken.trajectory is None
+    assert isinstance(seen[-1], EndEvent) and seen[-1].reason == "stopped" and spoken.trajectory is None
     for event in spoken.stream("Where?"):
-        if isinstance(event, Piece):
+        if isinstance(event, TextEvent):
             with pytest.raises(ConfigError, match="still answering"):
                 next(spoken.stream("me too"))
             break  # an iterator that is left early
@@ -180,8 +183,8 @@ def test_nothing_that_was_said_can_act_in_a_terminal_or_a_page():
     evil = "\x1b[31mred\x07 \u202egnp.exe <script>alert(1)</script> <img src=x onerror=alert(1)>\r"
     spoken = talk_saying(["<answer>" + evil + "</answer>"])
     exchange = spoken.ask("Why " + evil)
-    events = (*exchange.events, Piece(0, evil), Wrote(0, evil + "!", "stop"), Told(0, evil, evil), Complained(0, evil),
-              Called(0, evil, {evil: evil}), Returned(0, evil, evil, evil), Ended("x", "x", error=evil))
+    events = (*exchange.events, TextEvent(0, evil), TurnEvent(0, evil + "!", "stop"), MessageEvent(0, evil, evil), FormatErrorEvent(0, evil),
+              ToolCallEvent(0, evil, {evil: evil}), ToolResultEvent(0, evil, evil, evil), EndEvent("x", "x", error=evil))
     for colour in (False, True):
         lines = TalkLines(colour)
         text = "".join(map(lines.of, events))
@@ -193,9 +196,9 @@ def test_nothing_that_was_said_can_act_in_a_terminal_or_a_page():
 
 def test_a_turn_is_written_down_once_and_line_by_line():
     lines = TalkLines()
-    text = "".join(map(lines.of, [Piece(0, "on"), Piece(0, "e\ntw"), Wrote(0, "one\ntwo", "stop"), Wrote(1, "cut", "length")]))
+    text = "".join(map(lines.of, [TextEvent(0, "on"), TextEvent(0, "e\ntw"), TurnEvent(0, "one\ntwo", "stop"), TurnEvent(1, "cut", "length")]))
     assert text == "policy  one\n        two\npolicy  cut  (cut: it reached its token limit)\n"
-    assert lines.of(Piece(2, "half")) + lines.of(Ended("stopped", "stopped")) == "policy  half  (unfinished)\n  (stopped)\n"
+    assert lines.of(TextEvent(2, "half")) + lines.of(EndEvent("stopped", "stopped")) == "policy  half  (unfinished)\n  (stopped)\n"
 
 
 # ------------------------------------------------------------------------------------------------ endpoints
@@ -231,8 +234,8 @@ def requests(server: str) -> list[dict]:
 @pytest.mark.parametrize("model, calls", [("native", "native"), ("text", "text")])
 def test_an_endpoint_calls_tools_natively_or_in_the_text_of_training(server, model, calls):
     exchange = through(server, model, calls=calls).ask("The capital of Austria?")
-    assert kinds(exchange) == [Asked, Wrote, Called, Returned, Wrote, Answered, Ended] and exchange.answer == "Vienna"
-    assert sum(isinstance(event, Piece) for event in exchange.events) > 4, "streamed"
+    assert kinds(exchange) == [QuestionEvent, TurnEvent, ToolCallEvent, ToolResultEvent, TurnEvent, AnswerEvent, EndEvent] and exchange.answer == "Vienna"
+    assert sum(isinstance(event, TextEvent) for event in exchange.events) > 4, "streamed"
     first, second = requests(server)[-2:]
     assert first["stream"] is True and first["temperature"] == 0.5 and first["max_tokens"] == 50
     assert first["tool_choice"] == ("auto" if calls == "native" else "none")
@@ -251,7 +254,7 @@ def test_an_endpoint_calls_tools_natively_or_in_the_text_of_training(server, mod
 
 def test_calls_that_cannot_be_made_are_answered_under_their_ids(server):
     exchange = through(server, "clumsy").ask("The capital of Austria?")
-    assert [event.error for event in exchange.events if isinstance(event, Returned)] == ["", "bad_call", "unknown_tool"]
+    assert [event.error for event in exchange.events if isinstance(event, ToolResultEvent)] == ["", "bad_call", "unknown_tool"]
     results = requests(server)[-1]["messages"][2:5]
     assert [message["tool_call_id"] for message in results] == ["a", "b", "c"]
     assert exchange.reason == "terminated"
@@ -372,7 +375,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(chat):
     (["frozenlake", "--endpoint", "here", "--model", "m"], "begins with http"),
     (["frozenlake", "--endpoint", "http://127.0.0.1:9/v1", "--model", "m", "--step", "2"], "none is loaded"),
     (["frozenlake", "--endpoint", "http://127.0.0.1:9/v1", "--model", "m", "--max-turns", "99"], "from 1 to 10"),
-    (["frozenlake", "--endpoint", "http://127.0.0.1:9/v1", "--model", "m", "--temperature", "-1"], "temperature is finite")])
+    (["frozenlake", "--endpoint", "http://127.0.0.1:9/v1", "--model", "m", "--temperature", "-1"], "temperature is at least 0")])
 def test_what_cannot_be_asked_ends_with_2_and_a_sentence(capsys, words, message):
     assert cli.main(["chat", *words]) == 2
     assert message in capsys.readouterr().err

@@ -15,7 +15,7 @@ from workbench.learn.algorithms import ALGORITHMS, GRPO
 from workbench.notebook.bias import bias_bench as cell
 from workbench.types.errors import ConfigError
 from workbench.views import show_bias
-from workbench.views.bias_picture import _look
+from workbench.views.bias import marker_of
 
 HONEST = Claim("honest", "unbiased", "", settings={"normalize_std": False}, correction="G/(G-1)")
 
@@ -160,6 +160,6 @@ def test_what_cannot_be_measured_is_refused_in_words(arguments, words):
 def test_the_picture_colours_by_what_was_found_and_the_report_prints_as_its_text(report):
     """An estimator that is documented as biased, and is not on this task, has no square of a biased one."""
     found = [row for row in report.rows if row.verdict == NOT_HERE]
-    assert found and {_look(row) for row in found} == {"right"}
-    others = {row.says for row in report.rows if row.verdict != NOT_HERE and _look(row) != row.says}
+    assert found and {marker_of(row) for row in found} == {"right"}
+    others = {row.says for row in report.rows if row.verdict != NOT_HERE and marker_of(row) != row.says}
     assert not others and str(report) == report.view.text == repr(report)

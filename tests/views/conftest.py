@@ -9,10 +9,10 @@ def pictures(request):
     if request.module.__name__ == "test_views_pictures":
         yield
         return
-    import workbench.views.curve_pictures as curves
-    import workbench.views.evaluation_picture as evaluation
+    import workbench.views.evaluation as evaluation
+    import workbench.views.png as png
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curves, "curves_png", lambda *args: b"\x89PNG")
-        patch.setattr(evaluation, "evaluation_png", lambda *args: b"\x89PNG")
+        patch.setattr(png, "plots_png", lambda *args, **more: b"\x89PNG")
+        patch.setattr(evaluation, "_png", lambda *args: b"\x89PNG")
         yield

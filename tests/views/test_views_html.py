@@ -10,7 +10,8 @@ from views_page import Page
 
 from workbench.types import Group, Segment, Source, Span, View
 from workbench.views import show_group, show_masks, show_tokens, show_trajectory
-from workbench.views.markup import RED_BLUE, Html, finished, tag
+from workbench.views.looks import RED_BLUE
+from workbench.views.markup import Html, finished, tag
 
 # What JupyterLab's sanitizer lets through for an untrusted notebook, as far as views use it (read in JupyterLab 4.6).
 ELEMENTS = {"div", "span", "b", "table", "thead", "tbody", "tr", "td", "th", "details", "summary", "img"}

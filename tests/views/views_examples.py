@@ -305,7 +305,7 @@ VIEWS: dict[str, Callable[[str], View]] = {
     "text": lambda x: show_text(x, title=x),
     "progress": progress_view,
     "credit": credit_view,
-    "credit-failed": lambda x: failed_view(f"credit: {x}", f"ConfigError: {x}", show_text(x)),
+    "credit-failed": lambda x: failed_view(f"credit: {x}", f"ConfigError: {x}"),
     "estimators": lambda x: show_estimators([group(x)], {x: credited(), "ppo": f"needs {x}"}, title=f"side by side {x}"),
     "mask-switches": switches,
     "retokenized": retokenized,

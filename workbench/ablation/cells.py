@@ -32,7 +32,7 @@ def train_or_go_on(config: Config, path: str | Path) -> Run:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class ArmTable:
     """A finished table (see `ablation.table`), and what can be made of it. Shows itself."""
 
     values: Mapping[str, Any]
@@ -62,7 +62,7 @@ class Table:
         return self.show().text
 
 
-def read_table(plan: str | Path, out: str | Path, *, seeds: str = "0 1 2", arms: str = "", settings: str = "") -> Table:
+def read_table(plan: str | Path, out: str | Path, *, seeds: str = "0 1 2", arms: str = "", settings: str = "") -> ArmTable:
     """The table of the runs in `out`, as the plan (a TOML file) wants it. Parameters as a notebook hands them over:
     numbers, names and KEY=VALUE separated by blanks."""
     wanted = read_plan(Path(plan)).with_settings(read_settings(settings))
@@ -70,4 +70,4 @@ def read_table(plan: str | Path, out: str | Path, *, seeds: str = "0 1 2", arms:
         wanted = wanted.with_arms(arms.split())
     if not seeds.split() or not all(seed.isdecimal() for seed in seeds.split()):
         raise ConfigError(f"seeds are whole numbers separated by blanks, got {seeds!r}")
-    return Table(tables.tabled(wanted, [int(seed) for seed in seeds.split()], Path(out)))
+    return ArmTable(tables.tabled(wanted, [int(seed) for seed in seeds.split()], Path(out)))

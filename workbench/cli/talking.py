@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from workbench.cli.opening import config_of, is_run, session_of
-from workbench.views.talk import STOPPED, Ended, TalkLines
+from workbench.views.talk import TalkLines
+from workbench.views.talk_events import STOPPED, EndEvent
 
 if TYPE_CHECKING:
     from workbench.notebook.talk import Talk
@@ -112,7 +113,7 @@ def _task(talk: Talk, number: str) -> Task:
     return talk.family.task(int(number))
 
 
-def _answer(talk: Talk, question: str | Task, answering: dict[str, bool]) -> Ended:
+def _answer(talk: Talk, question: str | Task, answering: dict[str, bool]) -> EndEvent:
     """Ask and write down what happens; how it ended."""
     lines = TalkLines(colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
     answering["now"] = True
@@ -128,7 +129,7 @@ def _answer(talk: Talk, question: str | Task, answering: dict[str, bool]) -> End
     return talk.exchanges[-1].events[-1]
 
 
-def _status(ended: Ended) -> int:
+def _status(ended: EndEvent) -> int:
     """Of one question: 0 where the task was over (an answer), 1 where it ended without, 2 where something broke."""
     if ended.reason == STOPPED:
         return 128 + signal.SIGINT

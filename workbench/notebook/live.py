@@ -1,8 +1,9 @@
 """The live view of a run: one output, drawn again by a thread when the run's folder says something new.
 
-Two screens. Where somebody looks (JupyterLab), a widget: the line of facts, a Stop button and the picture, each changed
-only when its content changes. Elsewhere (papermill, or without ipywidgets) one output under a display id. When the run
-has ended, both become a plain picture with its PNG, which needs no kernel and stays in the saved notebook.
+Two screens. Where somebody looks (JupyterLab), a widget: the line of facts, a Stop button and the curves of plotly,
+each changed only when its content changes. Elsewhere (papermill, or without ipywidgets and plotly) one output under a
+display id, in words while the run goes on. When the run has ended, both become a plain picture with its PNG, which
+needs no kernel and stays in the saved notebook.
 
 No cell is blocked and nothing is polled in a hurry: the thread sleeps in the kernel of the operating system until the
 run's process ends or a second has passed, then asks three files for their size. Drawing takes milliseconds; should it
@@ -20,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from workbench.run.follow import RunFollower
 from workbench.types import View
 from workbench.types.errors import StoreError
-from workbench.views import markup as m
-from workbench.views.live import Status, live_curves, live_picture, show_live, status_line
+from workbench.views.live import Status, live_curves, live_figure, show_live, show_status
 
 if TYPE_CHECKING:
     from workbench.notebook.live_run import RunningRun
@@ -155,7 +155,9 @@ def is_looked_at() -> bool:
 def _screen(live: LiveView) -> Screen:
     if live.button:
         try:
+            import anywidget  # noqa: F401  (plotly's widget needs it)
             import ipywidgets  # noqa: F401
+            import plotly  # noqa: F401
         except ImportError:
             live.button = False
     return WidgetScreen(live.running) if live.button else PictureScreen()
@@ -184,20 +186,22 @@ class PictureScreen:
 
 
 class WidgetScreen:
-    """Line, button and picture as one widget; beside it in the same output the picture as it was at first, for whoever
-    opens the notebook without a kernel. The last picture takes the place of all."""
+    """Line, button and curves as one widget, the curves to hover over and to zoom; beside it in the same output the
+    words as they were at first, for whoever opens the notebook without a kernel. The last picture takes the place of
+    all."""
 
     def __init__(self, running: RunningRun) -> None:
         import ipywidgets
+        from plotly.graph_objects import FigureWidget
 
-        self._running, self._output, self._now = running, PictureScreen(), {}
-        self._facts, self._picture = ipywidgets.HTML(), ipywidgets.HTML()
+        self._running, self._output, self._said = running, PictureScreen(), ""
+        self._facts, self._curves = ipywidgets.HTML(), FigureWidget()
         self._button = ipywidgets.Button(
             description="Stop", icon="stop", tooltip="asks the run to end; committed steps stay",
             layout=ipywidgets.Layout(width="170px", height="28px", margin="0 0 4px 2px"))
         self._button.add_class("wb-stop")
         self._button.on_click(self._stop)
-        self._box = ipywidgets.VBox([self._facts, self._button, self._picture])
+        self._box = ipywidgets.VBox([self._facts, self._button])
         self._shown = False
 
     def show(self, status: Status, rows: Rows, evaluations: Mapping[str, Any]) -> None:
@@ -207,7 +211,9 @@ class WidgetScreen:
             return
         self.line(status)
         curves = live_curves(rows, evaluations)
-        self._put(self._picture, str(m.card(live_picture(curves))) if curves else "", "picture")
+        if curves:
+            redraw(self._curves, live_figure(curves, status.name))
+            self._box.children = (self._facts, self._button, self._curves)
         if not self._shown:
             self._shown = True
             widget = self._box._repr_mimebundle_()
@@ -216,18 +222,31 @@ class WidgetScreen:
             self._output.put({**widget, **show_live(status, rows, evaluations, hint=hint)._repr_mimebundle_()})
 
     def line(self, status: Status) -> None:
-        self._put(self._facts, str(m.card(*status_line(status))), "facts")
+        html = show_status(status).html
+        if self._said != html:  # every change is a message to the browser
+            self._said = self._facts.value = html
         if status.state == "stopping":
             self._button.description, self._button.icon = "Stopping: kill it now", "times"
             self._button.tooltip = "ends it at once; committed steps stay"
 
-    def _put(self, widget: Any, html: str, name: str) -> None:
-        if self._now.get(name) != html:  # every change is a message to the browser
-            self._now[name] = widget.value = html
-
     def _stop(self, _button: Any) -> None:
         self._running.stop()
         self._button.description, self._button.icon = "Stopping: kill it now", "times"
+
+
+def redraw(widget: Any, figure: Mapping[str, Any]) -> None:
+    """Bring a plotly `FigureWidget` up to date: new numbers in the traces that are there, so that what was zoomed stays
+    zoomed; drawn anew where the traces are others."""
+    names = [(trace["name"], trace["xaxis"]) for trace in figure["data"]]
+    if names == [(trace.name, trace.xaxis) for trace in widget.data]:
+        with widget.batch_update():
+            for trace, new in zip(widget.data, figure["data"]):
+                trace.update({key: new[key] for key in ("x", "y", "error_y") if key in new})
+        return
+    with widget.batch_update():
+        widget.data = []
+        widget.layout = figure["layout"]
+    widget.add_traces(figure["data"])
 
 
 def has_widgets() -> bool:

@@ -32,8 +32,9 @@ from workbench.training.session import Session, open_session, reopen
 from workbench.types import Observation, StopReason, Task, Trajectory, Turn, View
 from workbench.types.errors import ConfigError, EnvError
 from workbench.types.seeds import seed_of
-from workbench.views.talk import (STOPPED, Answered, Asked, Called, Complained, Ended, Event, Exchange, Moved, Piece,
-                                  Returned, Told, Wrote, show_talk)
+from workbench.views.talk import TalkExchange, show_talk
+from workbench.views.talk_events import (STOPPED, AnswerEvent, EndEvent, FormatErrorEvent, MessageEvent, MovesEvent,
+                                         QuestionEvent, TalkEvent, TextEvent, ToolCallEvent, ToolResultEvent, TurnEvent)
 from workbench.views.words import STOP_WORDS
 
 GOES_ON = (StopReason.TERMINATED, StopReason.ENV_TRUNCATED, StopReason.MAX_TURNS)  # a next question may follow these
@@ -94,7 +95,7 @@ class Talk:
             self.collect = replace(self.collect, temperature=temperature)
         self.max_turns = _turn_limit(self.family, max_turns)
         self.seed, self.session, self.endpoint, self.keep = config.seed, session, endpoint, keep
-        self.exchanges: tuple[Exchange, ...] = ()
+        self.exchanges: tuple[TalkExchange, ...] = ()
         self._runner: EnvRunner | None = None
         self._attempt: Watched | None = None  # what a next question may go on with
         self._stopping = threading.Event()
@@ -102,32 +103,32 @@ class Talk:
 
     # -------------------------------------------------------------------------------------------- asking
 
-    def ask(self, question: str | Task) -> Exchange:
+    def ask(self, question: str | Task) -> TalkExchange:
         """Ask one question and wait for all that comes of it; or play a task of the environment, whose
         answer is known (`session.held_out_tasks`). Raises ConfigError for what is no question here."""
         for _ in self.stream(question):
             pass
         return self.exchanges[-1]
 
-    def stream(self, question: str | Task) -> Iterator[Event]:
+    def stream(self, question: str | Task) -> Iterator[TalkEvent]:
         """Ask, and get the events one by one as they happen. An iterator that is left early stops the answer."""
         task = question if isinstance(question, Task) else self.task_of(question)
         if not self._busy.acquire(blocking=False):
             raise ConfigError("this talk is still answering; wait for it, or stop() it")
-        events: list[Event] = []
-        self.exchanges += (Exchange(()),)
+        events: list[TalkEvent] = []
+        self.exchanges += (TalkExchange(()),)
         self._stopping.clear()
         try:
             for event in self._events(question, task):
                 events.append(event)
-                self.exchanges = (*self.exchanges[:-1], Exchange(tuple(events)))
+                self.exchanges = (*self.exchanges[:-1], TalkExchange(tuple(events)))
                 yield event
         finally:
             if self._attempt is not None and self._attempt.trajectory is None:
                 self._attempt.close()
                 self._attempt = None
-            if not events or not isinstance(events[-1], Ended):  # nobody wanted to hear the rest
-                self.exchanges = (*self.exchanges[:-1], Exchange((*events, Ended(STOPPED, STOPPED_WORDS))))
+            if not events or not isinstance(events[-1], EndEvent):  # nobody wanted to hear the rest
+                self.exchanges = (*self.exchanges[:-1], TalkExchange((*events, EndEvent(STOPPED, STOPPED_WORDS))))
             self._busy.release()
 
     def stop(self) -> None:
@@ -168,17 +169,17 @@ class Talk:
 
     # -------------------------------------------------------------------------------------------- what happens
 
-    def _events(self, question: str | Task, task: Task) -> Iterator[Event]:
+    def _events(self, question: str | Task, task: Task) -> Iterator[TalkEvent]:
         last = self._attempt if self.keep else None
         goes_on = last is not None and last.trajectory is not None and last.trajectory.stop_reason in GOES_ON
         typed = isinstance(question, str)
-        yield Asked(question if typed else str(task.payload.get("question", task.id)), goes_on)
+        yield QuestionEvent(question if typed else str(task.payload.get("question", task.id)), goes_on)
         known = len(last.turns) if goes_on else 0
         if goes_on:
             try:
                 last.go_on(task, seed_of(self.seed, "talk", len(self.exchanges), "dynamics"))
             except EnvError as error:
-                yield Ended(StopReason.ENV_ERROR.value, STOP_WORDS[StopReason.ENV_ERROR], error=str(error))
+                yield EndEvent(StopReason.ENV_ERROR.value, STOP_WORDS[StopReason.ENV_ERROR], error=str(error))
                 return
         else:
             self._attempt = self._begin(task)
@@ -197,32 +198,32 @@ class Talk:
             return EndpointAttempt(task, endpoint=self.endpoint, **shared)
         return InteractiveAttempt(task, engine=self.session.engine, chat=self.session.chat, **shared)
 
-    def _watch(self, attempt: Watched, known: int, set_out: bool) -> Iterator[Event]:
+    def _watch(self, attempt: Watched, known: int, set_out: bool) -> Iterator[TalkEvent]:
         wrote = answered = known
         shown = ""
         while attempt.trajectory is None:
             if self.stopping:
                 attempt.close()
                 self._attempt = None
-                yield Ended(STOPPED, STOPPED_WORDS)
+                yield EndEvent(STOPPED, STOPPED_WORDS)
                 return
             attempt.tick()
             if set_out and attempt.first_observation.messages:
                 message, set_out = attempt.first_observation.messages[-1], False
-                yield Told(0, message.role, message.text)
+                yield MessageEvent(0, message.role, message.text)
             while answered < min(wrote, len(attempt.turns) - attempt.waits):
                 yield from events_of(attempt.turns[answered])
                 answered += 1
             text = self._text(attempt)
             if text.startswith(shown) and len(text) > len(shown):
-                yield Piece(wrote, text[len(shown):])
+                yield TextEvent(wrote, text[len(shown):])
                 shown = text
             if len(attempt.turns) > wrote:
                 turn = attempt.turns[wrote]
-                yield Wrote(turn.index, turn.text, turn.finish)
+                yield TurnEvent(turn.index, turn.text, turn.finish)
                 wrote, shown = wrote + 1, ""
         over = attempt.trajectory
-        yield Ended(over.stop_reason.value, STOP_WORDS[over.stop_reason], over, getattr(attempt, "length", None),
+        yield EndEvent(over.stop_reason.value, STOP_WORDS[over.stop_reason], over, getattr(attempt, "length", None),
                     over.error)
 
     def _text(self, attempt: Watched) -> str:
@@ -265,13 +266,13 @@ def _turn_limit(family: EnvFamily, max_turns: int | None) -> int:
     return max_turns
 
 
-def events_of(turn: Turn) -> Iterator[Event]:
+def events_of(turn: Turn) -> Iterator[TalkEvent]:
     """What came of a turn that the environment has answered."""
     info: dict[str, Any] = dict(turn.info)
     if turn.moves:
-        yield Moved(turn.index, turn.moves)
+        yield MovesEvent(turn.index, turn.moves)
     for call in turn.tool_calls:
-        yield Called(turn.index, call.name, call.arguments)
+        yield ToolCallEvent(turn.index, call.name, call.arguments)
     facts = info.get("calls", ())
     kinds = {call.call_id: str(dict(fact).get("error") or "") for call, fact in zip(turn.tool_calls, facts)}
     complaint = "" if info.get("valid_format", True) else str(info.get("complaint") or "could not be read as an action")
@@ -279,13 +280,13 @@ def events_of(turn: Turn) -> Iterator[Event]:
     for message in turn.reply:
         if message.role == "tool":
             error = kinds.get(message.tool_call_id, "bad_call")
-            yield Returned(turn.index, message.name or "tool", message.text, error)
+            yield ToolResultEvent(turn.index, message.name or "tool", message.text, error)
         elif complaint and complaint in message.text:
-            yield Complained(turn.index, message.text)
+            yield FormatErrorEvent(turn.index, message.text)
         else:
-            yield Told(turn.index, message.role, message.text)
+            yield MessageEvent(turn.index, message.role, message.text)
         told = told or complaint in message.text
     if complaint and not told:
-        yield Complained(turn.index, complaint)
+        yield FormatErrorEvent(turn.index, complaint)
     if isinstance(info.get("answer"), str):
-        yield Answered(turn.index, info["answer"])
+        yield AnswerEvent(turn.index, info["answer"])

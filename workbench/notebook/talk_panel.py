@@ -14,7 +14,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from workbench.notebook.live import PictureScreen, has_widgets
-from workbench.views import markup as m
+from workbench.views.doc import WarningLine
+from workbench.views.html import parts_html
 
 if TYPE_CHECKING:
     from workbench.notebook.talk import Talk
@@ -87,7 +88,7 @@ class TalkPanel:
                     self._draw()
                     drawn = time.monotonic()
         except Exception as error:  # whatever it is: out of a thread it would go to a log that nobody reads
-            self.notice.value = str(m.warning(f"{type(error).__name__}: {error}"))
+            self.notice.value = str(parts_html([WarningLine(f"{type(error).__name__}: {error}")]))
         finally:
             self._draw()
             if self._saved is not None:

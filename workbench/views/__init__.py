@@ -9,7 +9,7 @@ from typing import Any
 
 HOME = {
     "show_trajectory": "trajectory",
-    "show_group": "trajectory",
+    "show_group": "groups",
     "show_tokens": "tokens",
     "show_segment": "tokens",
     "credit_of": "tokens",

@@ -12,57 +12,62 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workbench.types import View
-from workbench.views import markup as m
-from workbench.views import words
-from workbench.views.escape import visible
+import numpy as np
 
-Facts = Mapping[str, Any]
+from workbench.types import View
+from workbench.views import doc, words
+from workbench.views.escape import visible
+from workbench.views.figures import Plot, Trace, plotly_figure
+from workbench.views.html import shown
+from workbench.views.looks import BLUE, BOLD, GREEN, GREY, ORANGE
+
+ArmFacts = Mapping[str, Any]
 MARKS = {True: "ok", False: "FAIL", None: "not judged"}
 HEAD = ("", "sampled % [95 %]", "lowest to highest", "over its start, points", "greedy %", "CPU s a run")
+# (metric, title, whether on a logarithmic scale)
+PANELS = (("success", "success of the step's own attempts; dots: held out", False),
+          ("turns", "turns of an attempt", False), ("entropy", "entropy, nats per token", False),
+          ("grad_norm", "gradient norm", True))
+ARM_LOOKS = ((BLUE, "solid"), ("#d55e00", "dash"), (GREEN, "dashdot"), ("#8a5fa8", "dot"), ("#7a6a00", "longdash"),
+             ("#06283f", "longdashdot"), (ORANGE, "dot"), (GREY, "dash"))
 NEIGHBOURS = {"random": "random play", "solver": "solver"}
 
 
-def show_arms(table: Facts) -> View:
+def show_arms(table: ArmFacts) -> View:
     """You will see the baselines before training, then one line per arm (mean over the training seeds with its 95 %
     interval, lowest and highest seed, the paired difference over its own start, greedy play), the comparisons with
     their verdicts, and the checks that the plan asks for.
     """
-    head, *lines = arm_lines(table)
     compared = comparison_lines(table)
-    parts = [m.heading(table["title"]), m.note(about(table)), m.table([_row(line) for line in lines],
-                                                                      m.head_cells(head, right=head[1:]))]
-    if compared:
-        parts += [m.note(comparison_words(table)), m.table([_row(line) for line in compared[1:]],
-                                                           m.head_cells(compared[0]))]
-    parts += [m.note(line) if check["held"] else m.warning(line)
+    checks = [doc.Note(line) if check["held"] else doc.WarningLine(line, mark="")
               for check, line in zip(table["checks"], check_lines(table))]
-    parts += [m.note(remark) for remark in table["remarks"]]
-    return m.finished(m.card(*parts), "\n".join(_pages(table, words.aligned)))
+    checks += map(doc.Note, check_lines(table)[len(checks):])
+    return shown(doc.ViewDocument((
+        doc.Heading(table["title"]), doc.BlankLine(), doc.Note(about(table)), doc.BlankLine(), _table(arm_lines(table)),
+        *((doc.BlankLine(), doc.Note(comparison_words(table)), doc.BlankLine(), _table(compared)) if compared else ()),
+        doc.BlankLine(), *checks, doc.BlankLine() if table["remarks"] else None, *map(doc.Note, table["remarks"]))))
 
 
-def arms_markdown(table: Facts) -> str:
+def _table(lines: Sequence[Sequence[str]]) -> doc.Table:
+    """The first line is the head."""
+    (first, *others), *rows = [[cell.replace("|", "/") for cell in line] for line in lines]
+    return doc.Table((doc.Column(first, look=BOLD), *others), rows)
+
+
+def arms_markdown(table: ArmFacts) -> str:
     """The table as Markdown."""
-    return "\n".join(_pages(table, lambda lines: "\n".join(words.markdown(lines)))) + "\n"
-
-
-def _pages(table: Facts, laid_out: Any) -> list[str]:
-    lines = [visible(table["title"]), "", visible(about(table)), "", laid_out(_spelled(arm_lines(table)))]
+    lines = [visible(table["title"]), "", visible(about(table)), "", *words.markdown(_spelled(arm_lines(table)))]
     if compared := comparison_lines(table):
-        lines += ["", comparison_words(table), "", laid_out(_spelled(compared))]
+        lines += ["", comparison_words(table), "", *words.markdown(_spelled(compared))]
     lines += ["", *map(visible, check_lines(table))]
-    return [*lines, *(["", *map(visible, table["remarks"])] if table["remarks"] else [])]
+    return "\n".join([*lines, *(["", *map(visible, table["remarks"])] if table["remarks"] else [])]) + "\n"
 
 
 def _spelled(lines: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[visible(cell, newline="⏎").replace("|", "/") for cell in line] for line in lines]
 
 
-def _row(line: Sequence[str]) -> list[m.Html]:
-    return [m.cell(line[0], style="font-weight:600"), *map(m.cell, line[1:])]
-
-
-def about(table: Facts) -> str:
+def about(table: ArmFacts) -> str:
     """What all numbers have in common, in a line."""
     seeds = ", ".join(map(str, table["seeds"]))
     ran = sum(len(arm["seeds"]) for arm in table["arms"].values())
@@ -80,16 +85,16 @@ def about(table: Facts) -> str:
 # ------------------------------------------------------------------------------------------------ lines
 
 
-def arm_lines(table: Facts) -> list[list[str]]:
+def arm_lines(table: ArmFacts) -> list[list[str]]:
     """Head, baselines, arms."""
     return [list(HEAD), *_start_lines(table), *(_arm_line(arm) for arm in table["arms"].values())]
 
 
-def _start_lines(table: Facts) -> list[list[str]]:
+def _start_lines(table: ArmFacts) -> list[list[str]]:
     """What was measured before training. Random play and the solver stand once where they are the same everywhere."""
     untrained, others = [], {}
     for label, start in table["starts"].items():
-        by_policy: dict[str, dict[str, Facts]] = {}
+        by_policy: dict[str, dict[str, ArmFacts]] = {}
         for row in start["rows"]:
             by_policy.setdefault(row["policy"], {})[row["mode"]] = row
         for policy, modes in by_policy.items():
@@ -102,12 +107,12 @@ def _start_lines(table: Facts) -> list[list[str]]:
               for policy, found in others.items() for cells, label in found.items()), *untrained]
 
 
-def _share(row: Facts | None) -> str:
+def _share(row: ArmFacts | None) -> str:
     return "" if row is None else (f"{100 * row['success']:.1f} [{100 * row['success_low']:.1f}, "
                                    f"{100 * row['success_high']:.1f}]")
 
 
-def _arm_line(arm: Facts) -> list[str]:
+def _arm_line(arm: ArmFacts) -> list[str]:
     label = arm["label"]
     if arm["inert"]:
         return [label, "inert, not run", "", "", "", ""]
@@ -123,12 +128,12 @@ def _arm_line(arm: Facts) -> list[str]:
             f"{100 * greedy['mean']:.1f}, {100 * greedy['lowest']:.1f} to {100 * greedy['highest']:.1f}", f"{cpu:.0f}"]
 
 
-def comparison_words(table: Facts) -> str:
+def comparison_words(table: ArmFacts) -> str:
     return ("Differences, the first minus the second, sampled, seed by seed on the same tasks; [95 %]: the wider of "
             "the interval over tasks and the one over seeds")
 
 
-def comparison_lines(table: Facts) -> list[list[str]]:
+def comparison_lines(table: ArmFacts) -> list[list[str]]:
     """Head and one line per comparison; nothing where nothing is compared."""
     if not table["compared"]:
         return []
@@ -145,7 +150,7 @@ def comparison_lines(table: Facts) -> list[list[str]]:
     return lines
 
 
-def check_lines(table: Facts) -> list[str]:
+def check_lines(table: ArmFacts) -> list[str]:
     """The checks, then why inert arms were not run and failed ones failed."""
     lines = [f"{MARKS[check['held']]}: {check['words']}" + (f" ({check['why']})" if check["why"] else "")
              for check in table["checks"]]
@@ -155,22 +160,55 @@ def check_lines(table: Facts) -> list[str]:
 # ------------------------------------------------------------------------------------------------ curves
 
 
-def show_arm_curves(table: Facts) -> View:
+def show_arm_curves(table: ArmFacts) -> View:
     """One line per arm: the mean of its seeds' runs, step by step, on a band from the lowest to the highest seed. On
     success also what was measured on held-out tasks (dots). Text: first and last values.
     """
-    from workbench.views.arm_pictures import PANELS, arms_png, courses_of
+    from workbench.views.png import plots_png
 
-    panels = [(title, courses) for key, title, _ in PANELS if (courses := courses_of(table, key))]
-    if not panels:
-        return m.finished(m.card(m.note("no run has come to its end yet")), "no run has come to its end yet")
-    lines = [["", "first", "last", "course"]]
-    for title, courses in panels:
-        lines.append([title, "", "", ""])
-        lines += [[f"  {course.label}", words.number(float(course.mean[0]), 3), words.number(float(course.mean[-1]), 3),
-                   words.sparkline(course.mean)] for course in courses]
-    text = words.aligned(_spelled(lines), right=(1, 2))
-    png = arms_png(table)
-    alternative = "; ".join(f"{title}: " + ", ".join(f"{c.label} {words.number(float(c.mean[-1]), 3)}" for c in courses)
-                            for title, courses in panels)
-    return m.finished(m.card(m.picture(png, alternative), m.folded("The numbers", m.block(text))), text, png)
+    plots = [Plot(title, traces, log=log) for key, title, log in PANELS if (traces := courses_of(table, key))]
+    if not plots:
+        return shown(doc.ViewDocument((doc.Note("no run has come to its end yet"),)))
+    rows, told = [], []
+    for plot in plots:
+        rows.append([plot.title, "", "", ""])
+        courses = [trace for trace in plot.traces if trace.width]
+        rows += [[f"  {course.name}", words.number(float(course.y[0]), 3), words.number(float(course.y[-1]), 3),
+                  words.sparkline(course.y)] for course in courses]
+        told.append(f"{plot.title}: " + ", ".join(f"{c.name} {words.number(float(c.y[-1]), 3)}" for c in courses))
+    columns = ("", doc.Column("first", number=True), doc.Column("last", number=True), "course")
+    picture = doc.Picture(plots_png(plots, table["title"], columns=2), "; ".join(told),
+                          figure=plotly_figure(plots, table["title"]))
+    rows = [[cell.replace("|", "/") for cell in row] for row in rows]
+    return shown(doc.ViewDocument((picture, doc.Fold("The numbers", (doc.Table(columns, rows),)))))
+
+
+def courses_of(table: ArmFacts, metric: str) -> tuple[Trace, ...]:
+    """A line for each arm that has this metric: the mean of its seeds on a band from the lowest to the highest; of
+    success also what was measured on held-out tasks. A step that a seed does not have is left out of its mean, never
+    zero."""
+    traces = []
+    for (colour, dash), arm in zip(ARM_LOOKS * len(table["arms"]), table["arms"].values()):
+        rows = [facts["curves"][metric] for facts in arm["seeds"].values() if metric in facts["curves"]]
+        value_RS = np.full((len(rows), max(map(len, rows), default=0)), np.nan)
+        for row, values in zip(value_RS, rows):
+            row[:len(values)] = [np.nan if value is None else value for value in values]
+        known = np.isfinite(value_RS).any(axis=0)
+        step, value_RS = np.flatnonzero(known) + 1, value_RS[:, known]
+        if not len(step):
+            continue
+        traces.append(Trace(arm["label"], step, np.nanmean(value_RS, axis=0), colour, dash, 1.8,
+                            low=np.nanmin(value_RS, axis=0), high=np.nanmax(value_RS, axis=0)))
+        if metric == "success" and (evaluated := _evaluated(arm)):
+            at, value = np.array(evaluated, float).T
+            traces.append(Trace("", at, value, colour, width=0, marker="o"))
+    return tuple(traces)
+
+
+def _evaluated(arm: ArmFacts) -> list[tuple[float, float]]:
+    """(step, mean of the seeds) on held-out tasks, sampled."""
+    at: dict[float, list[float]] = {}
+    for facts in arm["seeds"].values():
+        for step, modes in facts["evaluated"].items():
+            at.setdefault(float(step), []).append(modes["sampled"])
+    return [(step, float(np.mean(at[step]))) for step in sorted(at)]

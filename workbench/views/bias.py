@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from workbench.types import View
-from workbench.views import markup as m
-from workbench.views import words
-from workbench.views.escape import visible
-from workbench.views.markup import Html, tag
+from workbench.views import doc, words
+from workbench.views.figures import Trace
+from workbench.views.html import shown
+from workbench.views.looks import BLUE, BOLD, GREEN, GREY, INK, MUTED, ORANGE, Look
 
 HEADER = ("estimator", "it says", "task", "credit over", "all units", "true", "estimate", "size", "direction", "bias",
           "noise", "drawn", "std. error", "z", "verdict")
@@ -24,8 +26,12 @@ LEGEND = (
     "drawn: units that were sampled instead, or to check an enumerated claim of no bias, with the standard error of "
     "their mean (relative) and its distance z from the true gradient in standard errors",
 )
-COLOURS = {"good": ("#d9efe3", m.INK), "scaled": ("#d1e5f0", m.INK), "biased": ("#fddbc7", m.INK),
+COLOURS = {"good": ("#d9efe3", INK), "scaled": ("#d1e5f0", INK), "biased": ("#fddbc7", INK),
            "wrong": ("#b2182b", "#ffffff")}
+MARKERS = {"unbiased": (GREEN, "o"), "scaled": (BLUE, "D"), "biased": (ORANGE, "s"), "nothing": (GREY, "v"),
+           "right": (GREY, "o"), "wrong": ("#b2182b", "X")}
+SIZES = {2: ("#9ccbe8", "solid"), 4: ("#56a0d3", "dash"), 8: (BLUE, "solid"), 16: (ORANGE, "dashdot")}
+NOT_BIASED = "not biased here"  # the bench's verdict on one that is documented as biased
 
 
 def show_bias(report: Any) -> View:
@@ -38,26 +44,20 @@ def show_bias(report: Any) -> View:
     passed = "every claim holds and every trap is shown" if report.passed else \
         f"{words.count(len(report.faults), 'fault')}"
     title = f"{'✓' if report.passed else '✗'} bias bench: {passed}"
-    png = _png(report)
-    lines = [_cells(row) for row in report.rows]
-    table = words.aligned([[visible(c) for c in line] for line in (HEADER, *lines)], right=RIGHT)
-    summary = _summary(report.rows)
-    text = [visible(title), *map(visible, summary)]
-    if lines:
-        text += ["", table, *(f"  {line}" for line in LEGEND)]
+    parts: list[doc.Part] = [doc.Heading(title), *map(doc.Note, _summary(report.rows))]
+    if report.rows or report.curves:
+        parts.append(doc.Picture(bias_png(report.rows, report.curves),
+                                 "mean estimates beside the true gradient, and the sign of the bandit's update"))
+    if report.rows:
+        columns = [doc.Column(name, i in RIGHT, look=Look(nowrap=True)) for i, name in enumerate(HEADER)]
+        whole = doc.Table(columns, list(map(_cells, report.rows)), dense=True)
+        legend = (doc.Note(f"  {line}") for line in LEGEND)
+        parts += [doc.PagePart(_matrix(report.rows)), doc.BlankLine(), doc.Fold("Every measurement", (whole, *legend))]
     for trap in report.traps:
-        text += ["", visible(f"{_mark(trap)}: {trap.title}"), *(f"  {visible(line)}" for line in trap.lines)]
-    text += [f"! {visible(fault)}" for fault in report.faults]
-    html = m.card(
-        m.heading(title),
-        *map(m.note, summary),
-        *map(m.warning, report.faults),
-        *(_trap(trap) for trap in report.traps),
-        m.picture(png, "mean estimates beside the true gradient, and the sign of the bandit's update") if png else None,
-        _matrix(report.rows) if lines else None,
-        m.folded("Every measurement", m.block(table, style="white-space:pre;overflow-x:auto"),
-                 *map(m.note, LEGEND)) if lines else None)
-    return m.finished(html, "\n".join(text), png)
+        mark = doc.Badge(_mark(trap), GREEN if trap.shown else ORANGE, plain=f"{_mark(trap)}: ")
+        lines = "\n".join(f"  {line}" for line in trap.lines)
+        parts += [doc.BlankLine(), doc.Note((mark, trap.title)), doc.Block(lines)]
+    return shown(doc.ViewDocument((*parts, *map(doc.WarningLine, report.faults))))
 
 
 def _summary(rows: Sequence[Any]) -> list[str]:
@@ -97,10 +97,10 @@ def _cells(row: Any) -> tuple[str, ...]:
             f"{row.drawn:,}" if row.drawn else "—", error, z, row.verdict)
 
 
-# ------------------------------------------------------------------------------------------------ html
+# ------------------------------------------------------------------------------------------------ on a page
 
 
-def _matrix(rows: Sequence[Any]) -> Html:
+def _matrix(rows: Sequence[Any]) -> tuple[doc.Part, ...]:
     """One line per estimator, one column per task."""
     tasks = list(dict.fromkeys(row.task for row in rows))
     by_label: dict[tuple[str, str], dict[str, Any]] = {}
@@ -109,22 +109,20 @@ def _matrix(rows: Sequence[Any]) -> Html:
     body = []
     for (algorithm, label), found in by_label.items():
         first = next(iter(found.values()))
-        name = m.cell(tag("span", label, style=f"font-weight:600;background-color:{m.CARD};color:{m.INK}"),
-                      tag("div", f"{algorithm}; says {first.says}: {first.why}", style=(
-                          f"color:{m.MUTED};background-color:{m.CARD};font-size:11px;max-width:460px")))
+        name = doc.Cell(label, parts=(doc.Styled(label, BOLD),
+                                      doc.Note(f"{algorithm}; says {first.says}: {first.why}")))
         body.append([name, *(_matrix_cell(found.get(task)) for task in tasks)])
-    header = m.head_cells(["estimator", *tasks], right=tasks)
-    return tag("div", m.note("mean estimate in units of the true gradient; in brackets the cosine where the direction "
-                             "is off; ✓ as it says, ✗ not"), m.table(body, header))
+    return (doc.Note("mean estimate in units of the true gradient; in brackets the cosine where the direction is off; "
+                     "✓ as it says, ✗ not"),
+            doc.Table(["estimator", *(doc.Column(task, number=True) for task in tasks)], body))
 
 
-def _matrix_cell(row: Any) -> Html:
+def _matrix_cell(row: Any) -> str | doc.Cell:
     if row is None:
-        return m.number_cell("")
+        return ""
     off = "" if row.cosine is None or row.cosine > 0.9995 else f" ({row.cosine:+.2f})"
-    background, foreground = COLOURS[_kind(row)]
-    return m.number_cell(f"{row.scale:+.3f}{off} {'✓' if row.holds else '✗'}", background=background,
-                         foreground=foreground, title=f"{row.verdict}; {row.unit}")
+    return doc.Cell(f"{row.scale:+.3f}{off} {'✓' if row.holds else '✗'}", Look(*COLOURS[_kind(row)]),
+                    title=f"{row.verdict}; {row.unit}")
 
 
 def _kind(row: Any) -> str:
@@ -135,14 +133,59 @@ def _kind(row: Any) -> str:
     return "scaled" if row.says == "scaled" else "biased"
 
 
-def _trap(trap: Any) -> Html:
-    badge = m.badge(_mark(trap), m.GREEN if trap.shown else m.ORANGE)
-    return tag("div", m.note(badge, trap.title), m.block("\n".join(trap.lines)))
+def bias_png(rows: Sequence[Any], curves: Sequence[Any]) -> bytes:
+    """Above: one panel per task, one line per estimator: the mean estimate in units of the true gradient (the line at
+    1), and as a pale bar what 64 attempts spread around it. Below: one panel per payout of the safe arm."""
+    from workbench.views.png import figure, png_of
+
+    tasks = list(dict.fromkeys(row.task for row in rows))
+    labels = list(dict.fromkeys(row.label for row in rows))
+    payouts = list(dict.fromkeys(curve.safe_payout for curve in curves))
+    above = max(1.7, 0.8 + 0.19 * len(labels)) if labels else 0.0
+    below = 2.2 if payouts else 0.0
+    drawing = figure(10.5, above + below)
+    parts = drawing.subfigures(2, 1, height_ratios=[above, below]) if above and below else [drawing, drawing]
+    if labels:
+        _estimates(parts[0], rows, tasks, labels)
+    if payouts:
+        _signs(parts[1], curves, payouts)
+    return png_of(drawing, colours=48)
 
 
-def _png(report: Any) -> bytes | None:
-    if not report.rows and not report.curves:
-        return None
-    from workbench.views.bias_picture import bias_png
+def _estimates(part: Any, rows: Sequence[Any], tasks: Sequence[str], labels: Sequence[str]) -> None:
+    from workbench.views.png import RowMark, draw_rows, tidy
 
-    return bias_png(report.rows, report.curves)
+    panels = part.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+    for axes, task in zip(panels, tasks):
+        tidy(axes, task, "estimate / true gradient")
+        axes.axvline(1, color=INK, linewidth=1.2)
+        axes.axvline(0, color=MUTED, linewidth=0.8, linestyle=":")
+        draw_rows(axes, labels, [
+            RowMark(labels.index(row.label), row.scale, row.scale - row.noise, row.scale + row.noise,
+                    *MARKERS["wrong" if row.scale < 0 else marker_of(row)]) for row in rows if row.task == task])
+    part.suptitle("Mean estimate, and pale the spread of 64 attempts.  Green ● claims no bias · ◆ a known factor · "
+                  "■ biased\n✖ points the wrong way · grey ● is documented as biased, and is not biased here",
+                  fontsize=9.5, x=0.01, ha="left", color=INK)
+
+
+def marker_of(row: Any) -> str:
+    """By what was found, not by what is claimed: an estimator may be documented as biased and have no bias here."""
+    return "right" if row.verdict == NOT_BIASED else row.says
+
+
+def _signs(part: Any, curves: Sequence[Any], payouts: Sequence[float]) -> None:
+    from workbench.views.png import draw_trace, tidy
+
+    panels = part.subplots(1, len(payouts), sharey=True, squeeze=False)[0]
+    for axes, payout in zip(panels, payouts):
+        tidy(axes, f"bandit, safe arm pays {payout:g}, divided by the deviation",
+             "probability of the (better) risky arm; shaded: training makes it rarer")
+        axes.axhspan(-10, 0, color="#b2182b", alpha=0.06, linewidth=0)
+        axes.axhline(0, color=INK, linewidth=1)
+        drawn = {f"G = {curve.attempts}": draw_trace(axes, Trace(
+            "", np.asarray(curve.risky_P), np.asarray(curve.difference_P), *SIZES.get(curve.attempts, (MUTED, "dot")),
+            width=1.8)) for curve in curves if curve.safe_payout == payout}
+        axes.set_ylim(-1.2, 0.4)
+        if axes is panels[0]:
+            axes.set_ylabel("risky minus safe advantage", fontsize=8, color=MUTED)
+        axes.legend(drawn.values(), drawn, fontsize=7.5, frameon=False, loc="lower right")

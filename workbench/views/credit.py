@@ -9,7 +9,6 @@ Axis letters: N trajectories, all groups end to end · T tokens, all their segme
 """
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,18 +16,15 @@ import numpy as np
 
 from workbench.types import Group, Trajectory, View, trajectories_of
 from workbench.types.errors import DataError
-from workbench.views import markup as m
-from workbench.views import words
-from workbench.views.escape import visible
-from workbench.views.markup import Html, tag
-from workbench.views.png import palette_png
-from workbench.views.tokens import show_tokens
+from workbench.views import doc, words
+from workbench.views.html import shown
+from workbench.views.looks import LILAC_INK, LILAC_PAPER, PLAIN, YELLOW_PAPER, Look, red_blue
+from workbench.views.strips import GAP, cut_words, pixels_of, row_labels, stacked
+from workbench.views.tokens import tokens_document
 
 TokenTexts = Callable[[Sequence[int]], list[str]]
 
-PAPER, GAP, UNTRAINED = 7, 8, 9  # colours of the strips, after the seven steps from red to blue
-STRIP_PALETTE = (*(fill for fill, _ in m.RED_BLUE), m.CARD, "#525f6b", "#e3dcea")
-MOST_COLUMNS = 4000  # pixels of a strip
+WORDY = ("attempt", "", "reward by turn", "kept")  # columns without numbers
 ROUNDING = 1e-12  # of the largest value: below it, sums that were added up in another order are the same
 
 
@@ -59,43 +55,37 @@ def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Cred
 
     You will see a line of facts about the whole batch, a row per attempt (whether the filter kept it; the range of its
     tokens' advantages; with `before` also how many of them changed; rewards by turn, `*` where edited), strips with
-    every sampled (or widened) token of every attempt from red to blue, each with its number, and the tokens of the attempt number `attempt` (counted over
-    all groups), those that changed with a line below. Of more than `max_rows` attempts the chosen one, the edited ones
-    and the first have a row.
+    every sampled (or widened) token of every attempt from red to blue, each with its number, and the tokens of the
+    attempt number `attempt` (counted over all groups), those that changed with a line below. Of more than `max_rows`
+    attempts the chosen one, the edited ones and the first have a row.
     """
     trajectories = trajectories_of(groups)
     spans = tokens_of(trajectories)
     _check(credited, trajectories, spans)
     facts = _facts(credited, before)
     header, lines = _table(groups, credited, before, spans, edited)
-    right = [name for name in header if name not in ("attempt", "", "reward by turn", "kept")]
     by_edit = {n for n, _ in edited}
     told = sorted(sorted(range(len(lines)), key=lambda n: (n != attempt, n not in by_edit, n))[:max_rows])
     hidden = len(lines) - len(told)
-    notice = f"{len(told)} of {len(lines)} attempts shown, {hidden} hidden" if hidden else ""
-    names = ["", *header]
-    text = [visible(title), facts, words.aligned(
-        [names, *(["→" if n == attempt else "", *(visible(cell, newline="⏎") for cell in lines[n])] for n in told)],
-        right=[i for i, name in enumerate(names) if name in right]), *([notice] if notice else [])]
-    rows = [_row(lines[n], header, right, n == attempt) for n in told]
     one = spans[attempt]
     columns = {"advantage": credited.advantage_T[one], "weight": credited.weight_T[one]}
     if credited.return_T is not None:
         columns["return"] = credited.return_T[one]
     if before is not None:
         columns["was"] = _same_where_close(before.advantage_T, credited.advantage_T)[one]
-    tokens = show_tokens(trajectories[attempt], token_texts, columns, max_tokens=max_tokens, context=16,
-                         scale=_scale(credited))
-    png = strips([(credited.advantage_T[span], credited.weight_T[span], _turns(t), _sampled(t))
-                  for t, span in zip(trajectories, spans)], _scale(credited))
-    body = m.card(m.heading(title), m.note(facts), _grid(rows, m.head_cells(header, right=right)),
-                  m.warning(notice) if notice else None,
-                  _labelled(png, len(trajectories), attempt,
-                            f"credit of every sampled token, one row per attempt: {facts}"),
-                  m.note("above: the tokens that are sampled or weigh something, a row per attempt with its number; red "
-                         "below zero, blue above, grey between turns, lilac: weight 0"
-                         f"{_cut_words(max(t.num_sampled for t in trajectories))}"))
-    return m.finished(Html(body + tokens.html), "\n".join([*text, tokens.text]), png)
+    tokens = tokens_document(trajectories[attempt], token_texts, columns, max_tokens=max_tokens, context=16,
+                             scale=_scale(credited))
+    return shown(doc.ViewDocument((
+        doc.Heading(title), doc.Note(facts),
+        doc.Table(["", *(doc.Column(name, name not in WORDY) for name in header)],
+                  [_row(lines[n], header, n == attempt) for n in told], dense=True),
+        *doc.notices(f"{len(told)} of {len(lines)} attempts shown, {hidden} hidden" if hidden else ""),
+        _labelled_strips(trajectories, spans, credited, attempt,
+                         f"credit of every sampled token, one row per attempt: {facts}"),
+        doc.PagePart((doc.Note(
+            "above: the tokens that are sampled or weigh something, a row per attempt with its number; red below zero, "
+            f"blue above, grey between turns, lilac: weight 0{cut_words(max(t.num_sampled for t in trajectories))}"),)),
+        *tokens.parts)))
 
 
 def show_estimators(groups: Sequence[Group], credited: Mapping[str, Credited | str], *, title: str = "",
@@ -109,41 +99,32 @@ def show_estimators(groups: Sequence[Group], credited: Mapping[str, Credited | s
     trajectories = trajectories_of(groups)
     spans = tokens_of(trajectories)
     names = list(credited)
-    lines, cells = [], []
+    rows = []
     for n, (trajectory, span) in enumerate(zip(trajectories, spans)):
         turn_T, sampled_T = _turns(trajectory), _sampled(trajectory)
         for turn in trajectory.turns:
             where = np.flatnonzero(sampled_T & (turn_T == turn.index)) + span.start
-            worth = [_worth(found, where) for found in credited.values()]
-            head = [str(n), str(turn.index), words.signed(turn.reward)]
-            lines.append([*head, *(_ends(w) for w in worth)])
-            cells.append([*map(_cell, head), *(_worth_cell(w, found) for w, found in zip(worth, credited.values()))])
-    header = ["attempt", "turn", "reward", *names]
-    hidden = max(0, len(lines) - max_rows)
-    notices = [f"first {max_rows} turns shown, {hidden} hidden"] if hidden else []
-    notices += [f"{name}: {found}" for name, found in credited.items() if isinstance(found, str)]
-    title = title or f"the same {words.count(len(lines), 'turn')} under {words.count(len(names), 'estimator')}"
-    spelled = [[visible(cell, newline="⏎") for cell in line] for line in [header, *lines[:max_rows]]]
-    text = "\n".join([visible(title), words.aligned(spelled, right=range(len(header))), *map(visible, notices)])
+            rows.append([str(n), str(turn.index), words.signed(turn.reward),
+                         *(_worth_cell(_worth(found, where), found) for found in credited.values())])
+    columns = [doc.Column(name, number=True) for name in ("attempt", "turn", "reward", *names)]
+    hidden = max(0, len(rows) - max_rows)
     png = _estimator_strips(trajectories, spans, credited)
-    body = m.card(m.heading(title),
-                  m.note("advantage of a turn's tokens, first..last where they differ; colours: red below zero, blue "
-                         "above, full at the column's own largest"),
-                  _grid(cells[:max_rows], m.head_cells(header, right=header)), *map(m.warning, notices),
-                  *([m.picture(png, f"one row per estimator: {', '.join(names)}"),
-                     m.note(f"every sampled token, all attempts end to end; rows from above: {', '.join(names)}"
-                            f"{_cut_words(sum(t.num_sampled for t in trajectories))}")]
-                    if png else []))
-    return m.finished(body, text, png)
+    order = ", ".join(names)
+    return shown(doc.ViewDocument((
+        doc.Heading(title or f"the same {words.count(len(rows), 'turn')} under {words.count(len(names), 'estimator')}"),
+        doc.PagePart((doc.Note("advantage of a turn's tokens, first..last where they differ; colours: red below zero, "
+                             "blue above, full at the column's own largest"),)),
+        doc.Table(columns, rows[:max_rows], dense=True),
+        *doc.notices(f"first {max_rows} turns shown, {hidden} hidden" if hidden else "",
+                     *(f"{name}: {found}" for name, found in credited.items() if isinstance(found, str))),
+        *((doc.Picture(png, f"one row per estimator: {order}"),
+           doc.PagePart((doc.Note(f"every sampled token, all attempts end to end; rows from above: {order}"
+                                f"{cut_words(sum(t.num_sampled for t in trajectories))}"),))) if png else ()))))
 
 
-def failed_view(title: str, error: str, below: View | None = None) -> View:
+def failed_view(title: str, error: str) -> View:
     """An edit that has no credit: the reason, in place of numbers."""
-    card = m.card(m.heading(title), m.warning(error))
-    text = f"{visible(title)}\n! {visible(error)}"
-    if below is None:
-        return m.finished(card, text)
-    return m.finished(Html(card + below.html), f"{text}\n{below.text}", below.png)
+    return shown(doc.ViewDocument((doc.Heading(title), doc.WarningLine(error))))
 
 
 # ------------------------------------------------------------------------------------------------ numbers
@@ -273,28 +254,12 @@ def _bounds(values: np.ndarray) -> str:
     return low if low == high else f"{low}..{high}"
 
 
-def _row(line: Sequence[str], header: Sequence[str], right: Sequence[str], chosen: bool) -> list[Html]:
-    cells = []
-    for name, cell in zip(header, line):
-        paper, ink = ("#fff3d6", m.INK) if chosen else (m.CARD, m.INK)
-        if name == "kept" and cell != "yes":
-            paper, ink = "#e9e2ef", "#432a55"
-        arrow = "→ " if chosen and name == "attempt" else ""
-        cells.append(_cell(f"{arrow}{cell}", paper, ink, align="right" if name in right else "left"))
+def _row(line: Sequence[str], header: Sequence[str], chosen: bool) -> list[doc.Cell]:
+    cells = [doc.Cell("→" if chosen else "", Look(YELLOW_PAPER) if chosen else PLAIN)]
+    for name, text in zip(header, line):
+        look = Look(LILAC_PAPER, LILAC_INK) if name == "kept" and text != "yes" else cells[0].look
+        cells.append(doc.Cell(text, look))
     return cells
-
-
-def _cell(text: str, background: str = m.CARD, foreground: str = m.INK, *, align: str = "right") -> Html:
-    """A cell of a `_grid`, which has hundreds of them: no more style than it needs."""
-    return tag("td", text, style=f"background-color:{background};color:{foreground};text-align:{align};padding:3px 8px")
-
-
-def _grid(rows: Sequence[Sequence[Html]], header: Sequence[Html]) -> Html:
-    """A `markup.table` in figures of one width."""
-    head, *body = [tag("tr", *row, style=f"background-color:{m.CARD}") for row in (header, *rows)]
-    return tag("table", tag("thead", head), tag("tbody", *body), style=(
-        f"border-collapse:collapse;margin:6px 0;background-color:{m.CARD};color:{m.INK};font-size:12px;"
-        f"font-family:{m.MONO};white-space:nowrap"))
 
 
 # ------------------------------------------------------------------------------------------------ estimators
@@ -314,87 +279,28 @@ def _ends(worth: tuple[float, float] | None) -> str:
     return first if first == last else f"{first}..{last}"
 
 
-def _worth_cell(worth: tuple[float, float] | None, found: Credited | str) -> Html:
+def _worth_cell(worth: tuple[float, float] | None, found: Credited | str) -> doc.Cell:
     if worth is None or isinstance(found, str):
-        return _cell(_ends(worth))
-    background, foreground = m.red_blue(worth[0] + worth[1], 2 * _scale(found))
-    return _cell(_ends(worth), background, foreground)
-
-
-def _estimator_strips(trajectories: Sequence[Trajectory], spans: Sequence[slice],
-                      credited: Mapping[str, Credited | str]) -> bytes | None:
-    rows = []
-    for found in credited.values():
-        if isinstance(found, str):
-            continue
-        pieces = [_pixels(found.advantage_T[span], found.weight_T[span], _turns(t), _sampled(t), _scale(found), False)
-                  for t, span in zip(trajectories, spans)]
-        rows.append(np.concatenate([np.append(piece, GAP) for piece in pieces]))
-    return _stacked(rows, widest=1180)
+        return doc.Cell(_ends(worth))
+    return doc.Cell(_ends(worth), Look(*red_blue(worth[0] + worth[1], 2 * _scale(found))))
 
 
 # ------------------------------------------------------------------------------------------------ strips
 
 
-def strips(attempts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]], scale: float) -> bytes:
-    """A picture: one row per attempt, one column per sampled token, a grey one between turns; of more than MOST_COLUMNS
-    the first. Each attempt is its advantage, weight, turn [T] and whether it was sampled here [T]."""
-    return _stacked([_pixels(*attempt, scale, True) for attempt in attempts]) or palette_png(
-        np.full((4, 4), PAPER, np.uint8), STRIP_PALETTE)
+def _labelled_strips(trajectories: Sequence[Trajectory], spans: Sequence[slice], credited: Credited, chosen: int,
+                     alt: str) -> doc.Picture:
+    """A row per attempt with its number beside it."""
+    rows = [pixels_of(credited.advantage_T[span], credited.weight_T[span], _turns(t), _sampled(t), _scale(credited))
+            for t, span in zip(trajectories, spans)]
+    return doc.Picture(stacked(rows), alt, *row_labels(len(rows), chosen))
 
 
-def _labelled(png: bytes, count: int, chosen: int, alt: str) -> Html:
-    """The strips with the number of the attempt beside each row, or beside every few where a row is lower than a
-    number; the chosen one has an arrow. Not scaled to the window, or the numbers would leave their rows."""
-    pitch = _tall(count) + 1
-    every = -(-11 // pitch)
-    lines = []
-    for first in range(0, count, every):
-        mark = "→" if first <= chosen < first + every else ""
-        lines.append(tag("div", f"{mark}{first}", style=f"height:{every * pitch}px;line-height:{every * pitch}px"))
-    numbers = tag("div", *lines, style=f"background-color:{m.CARD};color:{m.MUTED};font-family:{m.MONO};font-size:10px;"
-                                       "text-align:right;padding:0 6px 0 0;display:inline-block;vertical-align:top;"
-                                       "min-width:24px")
-    source = {"src": "data:image/png;base64," + base64.b64encode(png).decode("ascii"), "alt": alt}
-    strips = tag("img", attributes=source, style=f"background-color:{m.CARD};max-width:none;margin:0;vertical-align:top")
-    return tag("div", numbers, strips, style=f"background-color:{m.CARD};color:{m.INK};white-space:nowrap;overflow-x:auto;"
-                                             "margin:4px 0")
-
-
-def _tall(rows: int) -> int:
-    """Pixels of a strip; one more lies between two."""
-    return int(np.clip(240 // rows, 3, 14))
-
-
-def _pixels(advantage_T: np.ndarray, weight_T: np.ndarray, turn_T: np.ndarray, sampled_T: np.ndarray, scale: float,
-            gaps: bool) -> np.ndarray:
-    """One colour per sampled (or widened) token."""
-    here = np.flatnonzero(sampled_T | (weight_T != 0))
-    row, previous = [], None
-    for t in here:
-        if gaps and previous is not None and turn_T[t] != previous:
-            row.append(GAP)
-        previous = turn_T[t]
-        row.append(_colour(float(advantage_T[t]), scale) if weight_T[t] != 0 else UNTRAINED)
-    return np.array(row, np.uint8)
-
-
-def _colour(value: float, scale: float) -> int:
-    """Index of the step from red to blue, as `markup.red_blue` chooses it."""
-    return [pair for pair in m.RED_BLUE].index(m.red_blue(value, scale))
-
-
-def _stacked(rows: Sequence[np.ndarray], *, widest: int = 1000) -> bytes | None:
-    longest = max((len(row) for row in rows), default=0)
-    if not longest:
-        return None
-    wide, tall = int(np.clip(widest // longest, 1, 9)), _tall(len(rows))
-    pixels = np.full((len(rows) * (tall + 1), longest * wide), PAPER, np.uint8)
-    for i, row in enumerate(rows):
-        pixels[i * (tall + 1):i * (tall + 1) + tall, :len(row) * wide] = np.repeat(row, wide)
-    return palette_png(pixels[:, :MOST_COLUMNS], STRIP_PALETTE)
-
-
-def _cut_words(tokens: int) -> str:
-    """What a caption says where a row of so many tokens does not fit."""
-    return f"; at most the first {MOST_COLUMNS:,} tokens of a row are drawn" if tokens >= MOST_COLUMNS else ""
+def _estimator_strips(trajectories: Sequence[Trajectory], spans: Sequence[slice],
+                      credited: Mapping[str, Credited | str]) -> bytes | None:
+    """A row per estimator that could be computed, a gap between attempts; None where there is nothing to draw."""
+    rows = [np.concatenate([np.append(pixels_of(found.advantage_T[span], found.weight_T[span], _turns(t), _sampled(t),
+                                                _scale(found), gaps=False), GAP)
+                            for t, span in zip(trajectories, spans)])
+            for found in credited.values() if not isinstance(found, str)]
+    return stacked(rows, widest=1180) if rows else None

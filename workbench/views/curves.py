@@ -1,7 +1,7 @@
 """Learning curves beside their baselines: what a run's numbers did from step to step.
 
     show_curves(run.metrics(), run.evaluations())      picture, table and sparklines
-    curves_figure(run.metrics(), run.evaluations())    the same as a plotly figure, for a live notebook
+    curves_figure(run.metrics(), run.evaluations())    the same as a plotly figure, to change it
 
 Baselines (random, untrained, solver) are read from the evaluations, or handed in (law 12).
 """
@@ -14,19 +14,24 @@ from typing import Any
 import numpy as np
 
 from workbench.types import View
-from workbench.types.errors import DataError
-from workbench.views import markup as m
-from workbench.views import words
-from workbench.views.escape import visible
-from workbench.views.markup import tag
+from workbench.types.errors import DataError, WorkbenchError
+from workbench.views import doc, words
+from workbench.views.figures import LevelLine, Plot, Trace, plotly_figure
+from workbench.views.html import shown
+from workbench.views.looks import BLUE, GREEN, GREY, Look
 
+COURSE_PALE = "#9ccbe8"
+MODES = {"sampled": ("#06283f", "o"), "greedy": ("#d55e00", "s")}
+NEIGHBOUR_LOOKS = {"random": (GREY, "dash"), "untrained": ("#8a5fa8", "dashdot"), "solver": (GREEN, "dot")}
+OTHER_LOOK = ("#7a6a00", "longdash")
 NEIGHBOURS = ("random", "untrained", "solver")
 SMOOTH = 5  # steps in the running mean
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One small picture: its title, the metric it draws (the first of `columns` there is), the key of its baselines."""
+    """What one small picture is about: its title, the metric it draws (the first of `columns` there is), the key of its
+    baselines."""
 
     title: str
     columns: tuple[str, ...]
@@ -55,26 +60,17 @@ class Point:
     high: float
 
 
-@dataclass(frozen=True)
-class Line:
-    """A neighbour's level, with its 95 % interval where there is one."""
-
-    name: str
-    value: float
-    low: float
-    high: float
-
-
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Everything that one panel draws. `value` [steps]: the metric as logged; `mean`: its mean over SMOOTH steps."""
+    """Everything that one panel draws. `value` [steps]: the metric as logged; `mean`: its mean over SMOOTH steps;
+    `lines`: its baselines."""
 
     panel: Panel
     step: np.ndarray
     value: np.ndarray
     mean: np.ndarray
     points: tuple[Point, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[LevelLine, ...]
 
 
 def show_curves(metrics: Any, evaluations: Any = (), baselines: Mapping[str, Any] | None = None, *,
@@ -90,28 +86,49 @@ def show_curves(metrics: Any, evaluations: Any = (), baselines: Mapping[str, Any
     a mapping with success, success_low, success_high, reward ...; read from the evaluations where not given.
     `remark`: a line of words below the curves.
     """
-    curves = curves_of(metrics, evaluations, baselines, panels)
+    return shown(curves_document(curves_of(metrics, evaluations, baselines, panels), title, remark))
+
+
+def curves_document(curves: Sequence[Curve], title: str, remark: str = "") -> doc.ViewDocument:
+    """What `show_curves` shows, as parts for a larger view."""
+    from workbench.views.png import plots_png
+
+    if not curves:
+        return doc.ViewDocument((doc.Heading(title), doc.Note("no steps yet")))
     absent = [name for name in NEIGHBOURS if not any(line.name == name for curve in curves for line in curve.lines)]
     notice = ("no " + ", ".join(absent) + " beside it: this curve alone does not say whether anything was learned"
               if absent else "")
-    if not curves:
-        return m.finished(m.card(m.heading(title), m.note("no steps yet")), f"{visible(title)}\nno steps yet")
-    from workbench.views.curve_pictures import curves_png
-
-    png = curves_png(curves, title)
-    text = "\n".join([visible(title), _table_text(curves), *([visible(remark)] if remark else []),
-                      *([f"! {notice}"] if notice else [])])
-    html = m.card(m.picture(png, _alternative(title, curves)), _table_html(curves),
-                  m.note(remark) if remark else None, m.warning(notice) if notice else None)
-    return m.finished(html, text, png)
+    plots = [plot_of(curve) for curve in curves]
+    picture = doc.Picture(plots_png(plots, title), _alternative(title, curves), figure=plotly_figure(plots, title))
+    return doc.ViewDocument((
+        doc.TextPart(title), picture, doc.Fold(f"The numbers, {_range(curves)}", (_table(curves),)),
+        doc.Note(remark) if remark else None, doc.WarningLine(notice) if notice else None))
 
 
 def curves_figure(metrics: Any, evaluations: Any = (), baselines: Mapping[str, Any] | None = None, *,
-                  title: str = "learning curves", panels: Sequence[Panel] = PANELS):
+                  title: str = "learning curves", panels: Sequence[Panel] = PANELS) -> Any:
     """The curves of `show_curves` as a `plotly.graph_objects.Figure` (needs the package plotly)."""
-    from workbench.views.curve_pictures import curves_plotly
+    try:
+        from plotly.graph_objects import Figure
+    except ImportError as error:
+        raise WorkbenchError("a plotly figure needs plotly: pip install plotly; show_curves does without") from error
+    curves = curves_of(metrics, evaluations, baselines, panels)
+    return Figure(plotly_figure([plot_of(curve) for curve in curves], title))
 
-    return curves_plotly(curves_of(metrics, evaluations, baselines, panels), title)
+
+def plot_of(curve: Curve) -> Plot:
+    """What is drawn of a curve: the metric thin and pale, its running mean, what was measured on held-out tasks."""
+    traces = []
+    if np.isfinite(curve.value).any():
+        traces = [Trace("training", curve.step, curve.value, COURSE_PALE, width=1.0),
+                  Trace(f"training, mean of {SMOOTH} steps", curve.step, curve.mean, BLUE)]
+    for mode, (colour, marker) in MODES.items():
+        if own := [p for p in curve.points if p.mode == mode]:
+            step, value, low, high = (np.array([getattr(p, name) for p in own], float)
+                                      for name in ("step", "value", "low", "high"))
+            traces.append(Trace(f"held out, {mode}", step, value, colour, width=1.0, marker=marker, low=low, high=high,
+                                bars=True))
+    return Plot(curve.panel.title, tuple(traces), curve.lines, curve.panel.log)
 
 
 # ------------------------------------------------------------------------------------------------ facts
@@ -191,14 +208,15 @@ def _levels(reports: Sequence[Mapping]) -> dict[str, Mapping]:
     return levels
 
 
-def _lines(levels: Mapping[str, Any], panel: Panel) -> tuple[Line, ...]:
+def _lines(levels: Mapping[str, Any], panel: Panel) -> tuple[LevelLine, ...]:
     lines = []
     order = [*NEIGHBOURS, *(name for name in levels if name not in NEIGHBOURS)]
     for name, level in ((name, levels[name]) for name in order if name in levels):
         row = level if isinstance(level, Mapping) else {"success": level}
         value = row.get(panel.baseline) if panel.baseline else None
         if not words.missing(value):
-            lines.append(Line(str(name), float(value), *_interval(row, panel.baseline)))
+            lines.append(LevelLine(str(name), float(value), *NEIGHBOUR_LOOKS.get(name, OTHER_LOOK),
+                               *_interval(row, panel.baseline)))
     return tuple(lines)
 
 
@@ -228,7 +246,7 @@ def _remarks(curve: Curve) -> list[str]:
     return remarks
 
 
-def _level(item: Point | Line) -> str:
+def _level(item: Point | LevelLine) -> str:
     interval = "" if np.isnan(item.low) else f" [{item.low:.3f}, {item.high:.3f}]"
     return f"{item.value:.3f}{interval}"
 
@@ -238,23 +256,10 @@ def _range(curves: Sequence[Curve]) -> str:
     return f"steps {steps[0]:g} to {steps[-1]:g} ({len(steps)})" if len(steps) else "no steps yet"
 
 
-def _table_text(curves: Sequence[Curve]) -> str:
-    lines = words.aligned([(_range(curves), *HEADER[1:]), *map(_cells, curves)], right=(1, 2, 3, 4)).split("\n")
-    out = lines[:1]
-    for curve, line in zip(curves, lines[1:]):
-        out += [line, *(f"    {visible(remark)}" for remark in _remarks(curve))]
-    return "\n".join(out)
-
-
-def _table_html(curves: Sequence[Curve]):
-    rows = []
-    for curve in curves:
-        name, *numbers, spark = _cells(curve)
-        remarks = [m.note(remark) for remark in _remarks(curve)]
-        course = tag("span", spark, style=f"font-family:{m.MONO};color:{m.BLUE};background-color:{m.CARD}")
-        rows.append([m.cell(name, style="white-space:nowrap"), *map(m.number_cell, numbers), m.cell(course, *remarks)])
-    return m.folded(f"The numbers, {_range(curves)}",
-                    m.table(rows, m.head_cells(HEADER, right=HEADER[1:5])))
+def _table(curves: Sequence[Curve]) -> doc.Table:
+    columns = (_range(curves), *(doc.Column(name, number=True) for name in HEADER[1:5]),
+               doc.Column(HEADER[5], look=Look(foreground=BLUE, mono=True)))
+    return doc.Table(columns, [doc.TableRow(_cells(curve), _remarks(curve)) for curve in curves])
 
 
 def _alternative(title: str, curves: Sequence[Curve]) -> str:

@@ -6,26 +6,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from workbench.types import View
 from workbench.types.errors import DataError
-from workbench.views import markup as m
-from workbench.views import words
+from workbench.views import doc, words
 from workbench.views.curves import NEIGHBOURS
-from workbench.views.escape import visible
-from workbench.views.markup import Html, tag
+from workbench.views.html import shown
+from workbench.views.looks import BLUE, GREEN, GREY, MUTED, ORANGE, RED, Look
 
 NEEDED = ("policy", "mode", "n", "success", "success_low", "success_high")
 PASSES = "at least one of k attempts at a task succeeds (pass@k, unbiased, 95 % interval over tasks)"
 BAR = 220  # pixels of the scale from 0 to 1
-COLOURS = {"random": m.GREY, "untrained": "#8a5fa8", "solver": m.GREEN}
+COLOURS = {"random": GREY, "untrained": "#8a5fa8", "solver": GREEN}
 RIVALS = "the same questions without a search of one's own, each trained for its job with as many attempts"
 RIVAL_HEADER = ("seed", "who", "untrained sampled", "trained sampled", "untrained greedy", "trained greedy")
 HEADER = ("policy", "mode", "success", "95 % interval", "return", "turns", "tokens", "valid format", "tasks")
+SEED_HEADER = ("seed", "untrained sampled", "trained sampled", "rise, paired", "untrained greedy", "trained greedy",
+               "random", "solver", "CPU s", "verdict")
 
 
 def show_evaluation(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[str, Any]] = (), *,
@@ -47,7 +48,6 @@ def show_evaluation(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[
     gaps = [(name, absent.get(name, "not measured")) for name in NEIGHBOURS
             if not any(row["policy"] == name for row in rows)]
     ordered = sorted(rows, key=_rank)
-    lines = [_cells(row) for row in ordered] + [[name, why, *["—"] * 7] for name, why in gaps]
     notices = [f"{name}: {why}; without it the rates above cannot be judged"
                for name, why in gaps if name not in absent]
     notices += [
@@ -56,24 +56,13 @@ def show_evaluation(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[
         for row in ordered
         if row.get("faults")
     ]
-    text = [visible(title), words.aligned([[visible(c) for c in line] for line in [HEADER, *lines]], right=range(2, 9))]
-    passes = _passes(ordered)
-    if passes:
-        text += ["", PASSES, words.aligned([[visible(c) for c in line] for line in passes], indent="  ")]
-    if paired:
-        text += ["", "paired differences in success, on the same tasks:",
-                 words.aligned([[visible(c) for c in _paired_cells(pair)] for pair in paired], right=(1,), indent="  ")]
-    text += [f"! {visible(notice)}" for notice in notices]
-    body = [_row_html(row, line) for row, line in zip(ordered, lines)]
-    body += [[m.cell(name), m.cell(why, foreground=m.MUTED), *(m.cell("—") for _ in range(8))] for name, why in gaps]
-    header = m.head_cells(HEADER, right=HEADER[2:])
-    scale = m.cell(*_scale(), header=True, background=m.PANEL, style="white-space:nowrap;vertical-align:bottom")
-    header.insert(4, scale)
-    html = m.card(m.heading(title), m.table(body, header), _passes_html(passes), _paired_html(paired),
-                  *map(m.warning, notices))
-    from workbench.views.evaluation_picture import evaluation_png
-
-    return m.finished(html, "\n".join(text), evaluation_png(ordered, title))
+    columns: list[str | doc.Column] = [*HEADER[:2], *(doc.Column(name, number=True) for name in HEADER[2:])]
+    columns.insert(4, doc.Column("from 0 to 1", on_page=True))
+    return shown(doc.ViewDocument((
+        doc.Heading(title),
+        doc.Table(columns, [*map(_row, ordered), *([name, doc.Cell(why, Look(foreground=MUTED)), *["—"] * 8]
+                                                   for name, why in gaps)]),
+        *_passes(ordered), *_paired(paired), *map(doc.WarningLine, notices)), _png(ordered, title)))
 
 
 def _check(row: Mapping[str, Any]) -> None:
@@ -103,16 +92,28 @@ def _tasks(row: Mapping[str, Any]) -> str:
     return words.number(int(row["n"])) + (f" x {words.number(int(several))}" if several > 1 else "")
 
 
-def _passes(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Head line and one line per row that tells pass@k; nothing where none does."""
+def _passes(rows: Sequence[Mapping[str, Any]]) -> Iterator[doc.Part]:
+    """A table with one line per row that tells pass@k; nothing where none does."""
     ks = sorted({int(found[1]) for row in rows for key in row if (found := re.fullmatch(r"pass_at_(\d+)", key))})
     if not ks:
-        return []
-    lines = [["policy", "mode", *(f"pass@{k}" for k in ks)]]
-    for row in rows:
-        if row.get("attempts", 1) > 1:
-            lines.append([str(row["policy"]), str(row["mode"]), *(_pass_at(row, k) for k in ks)])
-    return lines
+        return
+    lines = [[str(row["policy"]), str(row["mode"]), *(_pass_at(row, k) for k in ks)]
+             for row in rows if row.get("attempts", 1) > 1]
+    columns = ["policy", "mode", *(doc.Column(f"pass@{k}", look=Look(mono=True)) for k in ks)]
+    yield from (doc.BlankLine(), doc.Note(PASSES), doc.Table(columns, lines, indent="  "))
+
+
+def _paired(pairs: Sequence[Mapping[str, Any]]) -> Iterator[doc.Part]:
+    if not pairs:
+        return
+    rows = []
+    for pair in pairs:
+        name, points, interval, clear = _paired_cells(pair)
+        colour = GREY if clear != "clear" else BLUE if pair["difference"] > 0 else RED
+        rows.append([name, points, interval, doc.Cell(clear, parts=(doc.Badge(clear, colour),))])
+    columns = ("", doc.Column("difference", number=True), doc.Column("95 % interval", look=Look(mono=True)), "")
+    yield from (doc.BlankLine(), doc.Note("paired differences in success, on the same tasks:"),
+                doc.Table(columns, rows, header=False, indent="  "))
 
 
 def _pass_at(row: Mapping[str, Any], k: int) -> str:
@@ -136,57 +137,39 @@ def _paired_cells(pair: Mapping[str, Any]) -> list[str]:
             f"[{100 * pair['low']:+.1f}, {100 * pair['high']:+.1f}]", clear]
 
 
-# ------------------------------------------------------------------------------------------------ html
+def _row(row: Mapping[str, Any]) -> list[str | doc.Cell]:
+    """The cells and, behind the interval, its bar."""
+    name, mode, *numbers = _cells(row)
+    colour = COLOURS.get(row["policy"], BLUE)
+    bar = doc.Cell("", title=f"{numbers[0]}, {numbers[1]}", look=Look(nowrap=True),
+                   parts=(interval_bar(row["success"], row["success_low"], row["success_high"], colour),))
+    return [doc.Cell(name, Look(foreground=colour, bold=True)), mode, *numbers[:2], bar, *numbers[2:]]
 
 
-def _row_html(row: Mapping[str, Any], line: Sequence[str]) -> list[Html]:
-    colour = COLOURS.get(row["policy"], m.BLUE)
-    bar = m.cell(_bar(row["success"], row["success_low"], row["success_high"], colour), title=f"{line[2]}, {line[3]}",
-                 style="white-space:nowrap;vertical-align:middle")
-    name = tag("span", line[0], style=f"font-weight:600;color:{colour};background-color:{m.CARD}")
-    return [m.cell(name), m.cell(line[1]), *map(m.number_cell, line[2:4]), bar, *map(m.number_cell, line[4:])]
-
-
-def _bar(value: float, low: float, high: float, colour: str) -> Html:
+def interval_bar(value: float, low: float, high: float, colour: str) -> doc.Bar:
     """A scale from 0 to 1, the interval on it as a filled stretch, the value as a dark line: boxes side by side."""
-    left, begin, middle, end = 0, *(round(float(np.clip(x, 0, 1)) * BAR) for x in (low, value, high))
+    begin, middle, end = (round(float(np.clip(x, 0, 1)) * BAR) for x in (low, value, high))
     middle = min(max(middle, begin + 1), BAR - 2)
     end = max(end, middle + 1)
-    widths = ((begin - left, "#e9edf0"), (middle - begin - 1, colour), (3, "#000000"), (end - middle - 2, colour),
-              (BAR - max(end, middle + 2), "#e9edf0"))
-    boxes = [tag("span", style=f"display:inline-block;height:10px;width:{width}px;background-color:{fill};"
-                               f"vertical-align:middle") for width, fill in widths if width > 0]
-    return m.join(boxes)
+    return doc.Bar(((begin, "#e9edf0"), (middle - begin - 1, colour), (3, "#000000"), (end - middle - 2, colour),
+                    (BAR - max(end, middle + 2), "#e9edf0")))
 
 
-def _scale() -> list[Html]:
-    """The ends of the scale, as wide as the bars below it."""
-    return [
-        tag("span", end, style=f"display:inline-block;width:{BAR // 2}px;text-align:{side};background-color:{m.PANEL}")
-        for end, side in (("0", "left"), ("1", "right"))
-    ]
+def _png(rows: Sequence[Mapping[str, Any]], title: str) -> bytes:
+    """One line per policy: the interval as a bar, the rate as a dot (greedy: a square), its figures beside it."""
+    from workbench.views.png import RowMark, draw_rows, figure, png_of, tidy
 
-
-def _passes_html(lines: Sequence[Sequence[str]]) -> Html | None:
-    if not lines:
-        return None
-    rows = [[m.cell(line[0]), m.cell(line[1]), *map(m.number_cell, line[2:])] for line in lines[1:]]
-    return tag("div", m.note(PASSES), m.table(rows, m.head_cells(lines[0], right=lines[0][2:])))
-
-
-def _paired_html(paired: Sequence[Mapping[str, Any]]) -> Html | None:
-    if not paired:
-        return None
-    rows = []
-    for pair in paired:
-        name, points, interval, clear = _paired_cells(pair)
-        colour = m.GREY if clear != "clear" else m.BLUE if pair["difference"] > 0 else "#a01626"
-        rows.append([m.cell(name), m.number_cell(points), m.number_cell(interval), m.cell(m.badge(clear, colour))])
-    return tag(
-        "div",
-        m.note("paired differences in success, on the same tasks"),
-        m.table(rows, m.head_cells(["", "difference", "95 % interval", ""], right=("difference", "95 % interval"))),
-    )
+    drawing = figure(7.2, 0.9 + 0.36 * max(1, len(rows)))
+    axes = drawing.add_subplot()
+    tidy(axes, f"{title}, with 95 % intervals")
+    draw_rows(axes, [f"{row['policy']}, {row['mode']}" for row in rows], [
+        RowMark(place, row["success"], row["success_low"], row["success_high"], COLOURS.get(row["policy"], BLUE),
+                "s" if row["mode"] == "greedy" else "o") for place, row in enumerate(rows)])
+    for place, row in enumerate(rows):
+        axes.annotate(words.percent(row["success"]), (1.02, place), fontsize=8.5, va="center")
+    axes.set_xlim(0, 1.13)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+    return png_of(drawing)
 
 
 # ------------------------------------------------------------------------------------------------ several seeds
@@ -198,23 +181,17 @@ def show_demo(table: Mapping[str, Any]) -> View:
     seeds = table["seeds"]
     verdict = ("learned: every seed passed every check" if table["learned"] else
                "NOT learned: " + ", ".join(f"seed {s['seed']}" for s in seeds if not s["learned"]))
-    header = ("seed", "untrained sampled", "trained sampled", "rise, paired", "untrained greedy", "trained greedy",
-              "random", "solver", "CPU s", "verdict")
-    lines = [_seed_cells(seed) for seed in seeds]
     spread = _spread(seeds)
     failed = [f"seed {s['seed']} fails: {check}" for s in seeds for check, held in s["checks"].items() if not held]
     rivals = [_rival_cells(seed["seed"], rival) for seed in seeds for rival in seed.get("rivals", ())]
-    text = [verdict, words.aligned([[visible(c) for c in line] for line in [header, *lines]]), spread]
-    if rivals:
-        text += [RIVALS, words.aligned([[visible(c) for c in line] for line in [RIVAL_HEADER, *rivals]])]
-    text += [f"! {visible(line)}" for line in failed]
-    rows = [[m.cell(line[0]), *map(m.number_cell, line[1:-1]),
-             m.cell(m.badge(line[-1], m.GREEN if line[-1].startswith("✓") else m.ORANGE))] for line in lines]
-    beside = [m.note(RIVALS), m.table([[m.cell(line[0]), m.cell(line[1]), *map(m.number_cell, line[2:])]
-                                       for line in rivals], m.head_cells(RIVAL_HEADER))] if rivals else []
-    html = m.card(m.heading(verdict), m.table(rows, m.head_cells(header)), m.note(spread), *beside,
-                  *map(m.warning, failed))
-    return m.finished(html, "\n".join(line for line in text if line))
+    mono = Look(mono=True)
+    beside = (doc.Note(RIVALS), doc.Table(
+        [*RIVAL_HEADER[:2], *(doc.Column(name, look=mono) for name in RIVAL_HEADER[2:])], rivals)) if rivals else ()
+    return shown(doc.ViewDocument((
+        doc.Heading(verdict),
+        doc.Table([SEED_HEADER[0], *(doc.Column(name, look=mono) for name in SEED_HEADER[1:])],
+                  list(map(_seed_cells, seeds))),
+        doc.Note(spread) if spread else None, *beside, *map(doc.WarningLine, failed))))
 
 
 def _rival_cells(seed: int, rival: Mapping[str, Any]) -> list[str]:
@@ -224,14 +201,14 @@ def _rival_cells(seed: int, rival: Mapping[str, Any]) -> list[str]:
                                         f"{words.percent(row['success'])} [{_interval(row)}]" for row in rates)]
 
 
-def _seed_cells(seed: Mapping[str, Any]) -> list[str]:
+def _seed_cells(seed: Mapping[str, Any]) -> list[str | doc.Cell]:
     rows = {(row["policy"], row["mode"]): row for row in seed["rows"]}
 
     def rate(policy: str, mode: str) -> str:
         row = rows.get((policy, mode))
         return "not measured" if row is None else f"{words.percent(row['success'])} [{_interval(row)}]"
 
-    rise = seed["rise"]
+    rise, word = seed["rise"], "✓ learned" if seed["learned"] else "✗ not"
     return [
         str(seed["seed"]),
         rate("untrained", "sampled"),
@@ -242,7 +219,7 @@ def _seed_cells(seed: Mapping[str, Any]) -> list[str]:
         rate("random", "sampled"),
         rate("solver", "greedy"),
         words.number(round(seed["training_cpu_seconds"])),
-        "✓ learned" if seed["learned"] else "✗ not",
+        doc.Cell(word, parts=(doc.Badge(word, GREEN if seed["learned"] else ORANGE),)),
     ]
 
 

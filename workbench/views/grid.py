@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from workbench.views.markup import INK, MONO, Html, tag
+from workbench.views import doc
+from workbench.views.looks import INK, Look
 
 
 @dataclass(frozen=True)
@@ -83,34 +84,18 @@ def _row(line: str, tiles: Mapping[str, Tile]) -> tuple[str, ...]:
     return cells if all(cell in tiles for cell in cells) else ()
 
 
-def draw_grid(grid: FoundGrid, *, size: int = 24) -> Html:
-    """The cells as a small table of squares, `size` pixels wide, each with its letter."""
-    rows = []
-    for row in grid.cells:
-        squares = []
-        for character in row:
-            tile = grid.tiles[character]
-            squares.append(tag("td", character, title=tile.meaning, style=(
-                f"background-color:{tile.background};color:{tile.foreground};width:{size}px;height:{size}px;"
-                f"min-width:{size}px;padding:0;text-align:center;vertical-align:middle;border:1px solid #ffffff;"
-                f"font-family:{MONO};font-size:{size * 5 // 9}px;font-weight:600;line-height:1")))
-        rows.append(tag("tr", *squares, style="background-color:#ffffff"))
-    return tag("table", tag("tbody", *rows), style=(
-        "border-collapse:collapse;table-layout:auto;margin:0;background-color:#ffffff;color:#1b2733;"
-        "border:1px solid #9fb0bf"))
+def squares(grid: FoundGrid, *, size: int = 24) -> doc.Squares:
+    """The cells as coloured squares, each with its letter."""
+    tiles = grid.tiles
+    return doc.Squares([[(character, tiles[character].meaning, tiles[character].background, tiles[character].foreground)
+                         for character in row] for row in grid.cells], size)
 
 
-def legend(grids: Iterable[FoundGrid]) -> Html | None:
+def legend(grids: Iterable[FoundGrid]) -> doc.Legend | None:
     """What the tiles mean, for those that occur; None where there is no grid."""
     grids = list(grids)
     seen = {character for grid in grids for row in grid.cells for character in row}
-    if not seen:
-        return None
     tiles = {character: tile for grid in grids for character, tile in grid.tiles.items()}
-    items = []
-    for character, tile in tiles.items():
-        if character in seen:
-            items.append(tag("span", tag("span", character, style=(
-                f"background-color:{tile.background};color:{tile.foreground};font-family:{MONO};padding:0 5px;"
-                "border-radius:2px;border:1px solid #c9d2da")), " " + tile.meaning, style="margin:0 12px 0 0"))
-    return tag("span", *items)
+    items = [(character, Look(tile.background, tile.foreground), tile.meaning)
+             for character, tile in tiles.items() if character in seen]
+    return doc.Legend(items) if items else None

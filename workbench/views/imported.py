@@ -5,18 +5,17 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from workbench.types import Observation, Segment, Source, Span, StopReason, Task, Trajectory, Turn, View
 from workbench.types.dumps import Imported, RawSequence
 from workbench.types.errors import DataError
-from workbench.views import markup as m
-from workbench.views import words
+from workbench.views import doc, words
 from workbench.views.escape import capped, visible
-from workbench.views.markup import Html
-from workbench.views.tokens import show_tokens
+from workbench.views.html import shown
+from workbench.views.tokens import tokens_document
 
 TokenTexts = Callable[[Sequence[int]], list[str]]
 LONGEST_TEXT = 4_000  # characters of a prompt or completion of which only the text is known
@@ -34,29 +33,24 @@ def show_imported(found: Imported, token_texts: TokenTexts | None = None, *, att
     names = found.attempts
     if attempt is not None and not 0 <= attempt < len(names):
         raise DataError(f"there is no attempt {attempt} in {found.source}; they are counted from 0 to {len(names) - 1}")
-    shown = names[:max_attempts] if attempt is None else names[attempt:attempt + 1]
+    picked = names[:max_attempts] if attempt is None else names[attempt:attempt + 1]
     head = f"{found.framework}: {words.count(len(names), 'attempt')}, {found.num_trained:,} trained tokens"
-    html: list[Html] = [m.heading(head)]
-    for line in found.about.splitlines()[1:]:
-        html.append(m.warning(line) if line[:3].isupper() else m.note(line))
-    text = [found.about]
-    for name in shown:
-        drawn, lines = _attempt([s for s in found.sequences if s.attempt == name], token_texts or _numbers, max_tokens)
-        html += drawn
-        text += ["", *lines]
-    if attempt is None and len(names) > len(shown):
-        notice = f"first {len(shown)} attempts shown, {len(names) - len(shown)} hidden"
-        html.append(m.warning(notice))
-        text.append(f"… {notice}")
-    return m.finished(m.card(*html), visible("\n".join(text)))
+    about = [doc.WarningLine(line) if line[:3].isupper() else doc.Note(line) for line in found.about.splitlines()[1:]]
+    parts: list[doc.Part] = [doc.TextPart(found.about), doc.PagePart((doc.Heading(head), *about))]
+    for name in picked:
+        parts += [doc.BlankLine(), *_attempt([s for s in found.sequences if s.attempt == name], token_texts or _numbers,
+                                       max_tokens)]
+    if attempt is None and len(names) > len(picked):
+        notice = f"first {len(picked)} attempts shown, {len(names) - len(picked)} hidden"
+        parts.append(doc.WarningLine(notice, mark="… "))
+    return shown(doc.ViewDocument(tuple(parts)))
 
 
 def _numbers(ids: Sequence[int]) -> list[str]:
     return [f"[{token}]" for token in ids]
 
 
-def _attempt(sequences: Sequence[RawSequence], token_texts: TokenTexts,
-             max_tokens: int) -> tuple[list[Html], list[str]]:
+def _attempt(sequences: Sequence[RawSequence], token_texts: TokenTexts, max_tokens: int) -> Iterator[doc.Part]:
     first = sequences[0]
     facts = [f"group {first.group}" if first.group is not None else "no group"]
     facts.append("not scored" if first.reward is None else f"reward {words.signed(first.reward)}")
@@ -64,20 +58,19 @@ def _attempt(sequences: Sequence[RawSequence], token_texts: TokenTexts,
         facts.append(f"advantage {words.signed(first.advantage)}")
     facts += ["cut off"] if any(sequence.truncated for sequence in sequences) else []
     facts += [f"broke off: {first.failed}"] if first.failed else []
-    label = f"{first.attempt}: {', '.join(facts)}"
-    unfit = [line for sequence in sequences for line in _unfit(sequence)]
-    html, text = [m.note(label), *map(m.warning, unfit)], [label, *(f"⚠ {line}" for line in unfit)]
+    yield doc.Note(f"{first.attempt}: {', '.join(facts)}")
+    for sequence in sequences:
+        yield from (doc.WarningLine(line, mark="⚠ ") for line in _unfit(sequence))
     if any(sequence.completion_ids is not None for sequence in sequences):
         trajectory, weight, advantage = _drawable(sequences)
         columns = {"weight": weight} | ({} if np.isnan(advantage).all() else {"advantage": advantage})
-        view = show_tokens(trajectory, token_texts, columns, max_tokens=max_tokens)
-        return [*html, Html(view.html)], [*text, view.text]
+        yield from tokens_document(trajectory, token_texts, columns, max_tokens=max_tokens).parts
+        return
     for sequence in sequences:
         for what, said in (("prompt", sequence.prompt_text), ("completion", sequence.completion_text)):
-            shown = capped(said or "", LONGEST_TEXT)
-            html += [m.note(f"{what} (text alone)"), m.block(shown)]
-            text += [f"[{what}, text alone|{visible(shown)}]"]
-    return html, text
+            text = capped(said or "", LONGEST_TEXT)
+            yield doc.PagePart((doc.Note(f"{what} (text alone)"), doc.Block(text)))
+            yield doc.TextPart(f"[{what}, text alone|{visible(text)}]")
 
 
 def _unfit(sequence: RawSequence) -> list[str]:

@@ -5,16 +5,17 @@ from collections.abc import Callable, Sequence
 
 from workbench.types import Trajectory, View
 from workbench.types.findings import ERROR, FINDING, NOT_CHECKED, PASSED, TOLD, Answer, Finding, LintReport
-from workbench.views import markup as m
-from workbench.views.escape import visible
-from workbench.views.markup import Html, tag
+from workbench.views import doc
+from workbench.views.html import shown
+from workbench.views.looks import BOLD, CARD, Look
 from workbench.views.tokens import KINDS, kinds_of
 
 TokenTexts = Callable[[Sequence[int]], list[str]]
 AROUND = 24  # tokens drawn on each side of those that a finding points at
 LONGEST = 40  # tokens drawn of those it points at
 MARKS = {PASSED: ("✓", "#00734f"), NOT_CHECKED: ("–", "#5a6775"), ERROR: ("✗", "#b2182b"), "note": ("!", "#b84a00")}
-FOUND = ("#b2182b", "#ffffff")  # background and ink of the tokens that a finding points at
+EDGE = f"1px solid {CARD}"
+FOUND = Look("#b2182b", "#ffffff", right=EDGE)  # tokens that a finding points at
 
 
 def show_lint(report: LintReport, trajectories: Sequence[Trajectory] = (), token_texts: TokenTexts | None = None, *,
@@ -28,35 +29,35 @@ def show_lint(report: LintReport, trajectories: Sequence[Trajectory] = (), token
     counts = report.counts()
     verdict = (f"{counts['errors']} errors, {counts['notes']} notes; {counts['passed']} rules passed, "
                f"{counts['not_checked']} not checked")
-    rows = [_row(answer) for answer in report.answers]
-    html: list[Html] = [m.table(rows, m.head_cells(("rule", "answer", "what it looks for, and what it found")))]
-    text = [report.text]
     pointed = [(answer, finding) for answer in report.answers for finding in answer.findings
                if _is_drawable(finding, trajectories)][:max_findings]
+    parts: list[doc.Part] = []
     for answer, finding in pointed:
-        drawn, line = _tokens(finding, trajectories[finding.place.index], token_texts or _numbers)
-        label = f"{answer.rule} at {finding.place}: {finding.what}"
-        html += [m.note(label), drawn]
-        text += [visible(label), line]
-    title = m.heading(report.about or "lint")
-    head = m.note(verdict) if report.ok else m.warning(verdict)
-    return m.finished(m.card(title, head, *html), "\n".join(text))
+        parts += [doc.Note(f"{answer.rule} at {finding.place}: {finding.what}"),
+                  _tokens(finding, trajectories[finding.place.index], token_texts or _numbers)]
+    table = doc.Table((doc.Column("rule", look=BOLD), "answer", "what it looks for, and what it found"),
+                      [_row(answer) for answer in report.answers])
+    return shown(doc.ViewDocument((
+        doc.TextPart(report.text),
+        doc.PagePart((doc.Heading(report.about or "lint"),
+                      doc.Note(verdict) if report.ok else doc.WarningLine(verdict), table)),
+        *parts)))
 
 
-def _row(answer: Answer) -> list[Html]:
+def _row(answer: Answer) -> list[str | doc.Cell]:
     status = ERROR if answer.errors else "note" if answer.status == FINDING else answer.status
     mark, colour = MARKS[status]
-    said: list[object] = [tag("div", answer.title)]
+    said: list[doc.Part | doc.Inline] = [answer.title]
     for finding in answer.findings[:TOLD]:
-        said.append(tag("div", tag("b", f"{finding.severity} "), f"{finding.place}: {finding.what}",
-                        style="margin:3px 0"))
+        said.append(doc.Section((doc.Note((doc.Styled(f"{finding.severity} ", BOLD),
+                                           f"{finding.place}: {finding.what}")),), inset=True))
     if answer.untold:
-        said.append(tag("div", f"and {answer.untold} more"))
+        said.append(doc.Note(f"and {answer.untold} more"))
     if answer.findings:
-        said += [m.note(f"It means: {answer.means}"), m.note(f"To mend it: {answer.mend}")]
+        said += [doc.Note(f"It means: {answer.means}"), doc.Note(f"To mend it: {answer.mend}")]
     if answer.missing:
-        said.append(m.note(f"missing: {'; '.join(answer.missing)}"))
-    return [m.cell(answer.rule, style="font-weight:600"), m.cell(m.badge(f"{mark} {status}", colour)), m.cell(*said)]
+        said.append(doc.Note(f"missing: {'; '.join(answer.missing)}"))
+    return [answer.rule, doc.Cell("", parts=(doc.Badge(f"{mark} {status}", colour),)), doc.Cell("", parts=tuple(said))]
 
 
 def _is_drawable(finding: Finding, trajectories: Sequence[Trajectory]) -> bool:
@@ -70,31 +71,20 @@ def _is_drawable(finding: Finding, trajectories: Sequence[Trajectory]) -> bool:
             and place.position < len(trajectory.segments[segment]))
 
 
-def _tokens(finding: Finding, trajectory: Trajectory, token_texts: TokenTexts) -> tuple[Html, str]:
+def _tokens(finding: Finding, trajectory: Trajectory, token_texts: TokenTexts) -> doc.TokenLine:
     """The tokens around a place, those of the finding marked."""
     place = finding.place
     segment = trajectory.segments[place.segment or 0]
     begin, end = place.position, min(len(segment), place.position + min(max(1, place.length), LONGEST))
     low, high = max(0, begin - AROUND), min(len(segment), end + AROUND)
-    texts = token_texts(segment.token_ids[low:high].tolist())
-    kind_T = kinds_of(segment)[low:high]
-    found_T = [begin <= low + i < end for i in range(len(texts))]
-    words = [f"{'▶' * (low + i == begin)}{text}{'◀' * (low + i == end - 1)}" for i, text in enumerate(texts)]
-    spans, i = [], 0
-    while i < len(texts):  # neighbours of one author are one element; each token of the finding stands by itself
-        stop = i + 1
-        while stop < len(texts) and not found_T[i] and not found_T[stop] and kind_T[stop] == kind_T[i]:
-            stop += 1
-        look = KINDS[kind_T[i]]
-        background, ink = FOUND if found_T[i] else (look.background, look.foreground)
-        shown = "".join(words[i:stop]).replace("\n", "⏎\n")
-        spans.append(tag("span", shown, title=f"token {low + i}: {look.meaning}", style=(
-            f"background-color:{background};color:{ink};border-right:1px solid {m.CARD};padding:1px 0")))
-        i = stop
-    before, after = "… " if low else "", " …" if high < len(segment) else ""
-    style = f"font-family:{m.MONO};font-size:12px;line-height:1.75;white-space:pre-wrap;overflow-wrap:break-word"
-    html = tag("div", before, *spans, after, style=f"background-color:{m.CARD};color:{m.INK};{style}")
-    return html, "     " + before + visible("▏".join(words), newline="⏎") + after
+    drawn = []
+    for at, (text, kind) in enumerate(zip(token_texts(segment.token_ids[low:high].tolist()), kinds_of(segment)[low:]),
+                                      start=low):
+        look = KINDS[kind]
+        marked = f"{'▶' * (at == begin)}{text}{'◀' * (at == end - 1)}"
+        colours = FOUND if begin <= at < end else Look(look.background, look.foreground, right=EDGE)
+        drawn.append(doc.Styled(marked, colours, title=f"token {at}: {look.meaning}"))
+    return doc.TokenLine("     ", tuple(drawn), before="… " if low else "", after=" …" if high < len(segment) else "")
 
 
 def _numbers(ids: Sequence[int]) -> list[str]:

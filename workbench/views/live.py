@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from workbench.types import View
-from workbench.views import markup as m
-from workbench.views import words
-from workbench.views.curves import PANELS, Curve, Panel, curves_of, show_curves
+from workbench.views import doc, words
+from workbench.views.curves import PANELS, Curve, Panel, curves_document, curves_of, plot_of
 from workbench.views.escape import capped, visible
-from workbench.views.markup import Html, tag
-from workbench.views.progress_line import duration
+from workbench.views.figures import plotly_figure
+from workbench.views.html import shown
+from workbench.views.looks import BLUE, BOLD, GREEN, GREY, ORANGE, RED
+from workbench.views.progress_line import bar_of, duration
 
 # Word and colour of each state; the word says it all, the colour only helps.
-STATES = {"running": m.BLUE, "stopping": m.ORANGE, "done": m.GREEN, "stopped": m.GREY, "failed": "#a01626",
-          "ended": m.ORANGE}
+STATES = {"running": BLUE, "stopping": ORANGE, "done": GREEN, "stopped": GREY, "failed": RED, "ended": ORANGE}
 LIVE_PANELS = (
     *(panel for panel in PANELS if panel.title != "valid format"),
     Panel("KL(old || new), nats per token", ("approx_kl",)),
@@ -61,18 +61,18 @@ class Status:
 
 def show_status(status: Status) -> View:
     """One line: name, state, step, phase, elapsed time; below it what went wrong."""
-    facts = _facts(status)
-    text = [f"{visible(status.name, newline=' ')}  [{status.state}]  {' · '.join(facts)}"]
-    text += [f"! {visible(capped(problem, LONGEST_PROBLEM))}" for problem in status.problems]
-    return m.finished(m.card(*status_line(status)), "\n".join(text))
+    return shown(doc.ViewDocument(status_parts(status)))
 
 
-def status_line(status: Status) -> list[Html]:
-    """The same as parts of a page, without paper of its own."""
-    line = tag("div", tag("b", visible(status.name, newline=" ")), " ",
-               m.badge(status.state, STATES.get(status.state, m.GREY)), _bar(status), " · ".join(_facts(status)),
-               style="font-size:13px;margin:0 0 2px 0")
-    return [line, *(m.warning(capped(problem, LONGEST_PROBLEM)) for problem in status.problems)]
+def status_parts(status: Status, hint: str = "") -> tuple[doc.Part, ...]:
+    """The same as parts of a larger view. `hint`: a line on what to do."""
+    name = doc.Styled(f"{visible(status.name, newline=' ')} ", BOLD)
+    state = doc.Badge(status.state, STATES.get(status.state, GREY), plain=f" [{status.state}]  ")
+    share = min(1.0, status.step / status.steps) if status.steps else None
+    bar = () if share is None else (bar_of(share, 160, "0 10px 0 6px"),)
+    return (doc.Heading((name, state, *bar, " · ".join(_facts(status)))),
+            *(doc.WarningLine(capped(problem, LONGEST_PROBLEM)) for problem in status.problems),
+            *([doc.Note(hint)] if hint else []))
 
 
 def _facts(status: Status) -> list[str]:
@@ -85,17 +85,6 @@ def _facts(status: Status) -> list[str]:
     return facts
 
 
-def _bar(status: Status) -> Html | None:
-    if not status.steps:
-        return None
-    full = round(160 * min(1.0, status.step / status.steps))
-    boxes = [
-        tag("span", style=f"display:inline-block;height:9px;width:{width}px;background-color:{colour};vertical-align:middle")
-        for width, colour in ((full, m.BLUE), (160 - full, "#dfe5ea")) if width
-    ]
-    return tag("span", *boxes, style="display:inline-block;margin:0 10px 0 6px;white-space:nowrap")
-
-
 def live_curves(rows: Sequence[Mapping[str, Any]], evaluations: Mapping[str, Any]) -> list[Curve]:
     """The panels worth drawing while a run trains: not a KL whose every value is zero (one update a step)."""
     return [curve for curve in curves_of(rows, evaluations, None, LIVE_PANELS)
@@ -104,28 +93,21 @@ def live_curves(rows: Sequence[Mapping[str, Any]], evaluations: Mapping[str, Any
 
 def show_live(status: Status, rows: Sequence[Mapping[str, Any]], evaluations: Mapping[str, Any], *,
               hint: str = "") -> View:
-    """The status above the curves so far. While the run goes on the picture is SVG, drawn in milliseconds, and the text
-    form is short; of a run that has ended it is what `show_curves` shows, with a PNG for web pages. `hint`: a line on
-    what to do."""
-    line = status_line(status)
-    if hint:
-        line.append(m.note(hint))
-    text = "\n".join([show_status(status).text, *([visible(hint)] if hint else [])])
+    """The status above the curves so far. While the run goes on the curves are words on this page, for a screen draws
+    them beside it (`live_figure`); of a run that has ended it is what `show_curves` shows, with a PNG. `hint`: a line
+    on what to do."""
+    parts = status_parts(status, hint)
     curves = live_curves(rows, evaluations)
     if not curves:
-        return m.finished(m.card(*line), text)
-    if not status.running:
-        drawn = show_curves(rows, evaluations, title=status.name, panels=[curve.panel for curve in curves])
-        curves_html = tag("div", Html(drawn.html), style="margin-top:4px")
-        return m.finished(tag("div", m.card(*line), curves_html), f"{text}\n{drawn.text}", drawn.png)
-    return m.finished(m.card(*line, live_picture(curves)), f"{text}\n{_words(curves)}")
+        return shown(doc.ViewDocument(parts))
+    if status.running:
+        return shown(doc.ViewDocument((*parts, doc.Note(_words(curves)))))
+    return shown(doc.ViewDocument((*parts, *curves_document(curves, status.name).parts)))
 
 
-def live_picture(curves: Sequence[Curve]) -> Html:
-    """The curves alone, as an image that is drawn in milliseconds."""
-    from workbench.views.curve_svg import svg_picture
-
-    return svg_picture(curves, _words(curves))
+def live_figure(curves: Sequence[Curve], title: str = "") -> dict[str, Any]:
+    """The curves alone, as plotly's JSON: made in milliseconds, to be sent again and again while a run trains."""
+    return plotly_figure([plot_of(curve) for curve in curves], title)
 
 
 def _words(curves: Sequence[Curve]) -> str:

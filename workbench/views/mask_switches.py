@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workbench.types import View
-from workbench.views import markup as m
-from workbench.views import words
-from workbench.views.escape import visible
+from workbench.views import doc, words
+from workbench.views.html import shown
+from workbench.views.looks import CARD, INK, MUTED, PANEL, Look
 
+LEGEND = ("advantage, return, weight: tokens that change; then the largest change of an action token's advantage; "
+          "last: tokens that a term of the loss is taken over")
 ROUNDING = 1e-9  # a change of an advantage below this is that of sums which were added up in another order
 
 
@@ -47,22 +49,15 @@ def show_switches(effects: Sequence[SwitchEffect], *, title: str, tokens: str, g
     else there is to know of the algorithm.
     """
     settings = list(dict.fromkeys(name for effect in effects for name in effect.largest))
-    header = ["switched to the response", "advantage", "return", "weight"]
-    header += [f"{name}, {when}" for name in settings for when in ("unwhitened", "whitened")]
-    header.append("counted in the loss")
-    lines = [_line(effect, settings, effect.name in groups) for effect in effects]
-    right = header[1:-1]
-    spelled = [[visible(cell, newline="⏎") for cell in line] for line in [header, *lines]]
-    legend = ("advantage, return, weight: tokens that change; then the largest change of an action token's advantage; "
-              "last: tokens that a term of the loss is taken over")
-    notes = [*([remark] if remark else []), *(note for effect in effects for note in _notes(effect))]
-    text = "\n".join([visible(title), visible(tokens), *(f"→ {visible(sentence)}" for sentence in told), legend,
-                      words.aligned(spelled, right=range(1, len(header) - 1)), *map(visible, notes)])
-    rows = [_row(line, effect, settings, effect.name in groups) for line, effect in zip(lines, effects)]
-    body = m.card(m.heading(title), m.note(tokens),
-                  *(m.block(f"→ {sentence}", style="margin:4px 0;font-weight:600") for sentence in told),
-                  m.note(legend), m.table(rows, m.head_cells(header, right=right)), *map(m.note, notes))
-    return m.finished(body, text)
+    numbers = ["advantage", "return", "weight"]
+    numbers += [f"{name}, {when}" for name in settings for when in ("unwhitened", "whitened")]
+    columns = ["switched to the response", *(doc.Column(name, number=True) for name in numbers), "counted in the loss"]
+    rows = [_row(_line(effect, settings, effect.name in groups), effect, settings, effect.name in groups)
+            for effect in effects]
+    return shown(doc.ViewDocument((
+        doc.Heading(title), doc.Note(tokens), *(doc.Block(f"→ {sentence}", bold=True) for sentence in told),
+        doc.Note(LEGEND), doc.Table(columns, rows), doc.Note(remark) if remark else None,
+        *(doc.Note(note) for effect in effects for note in _notes(effect)))))
 
 
 def _notes(effect: SwitchEffect) -> list[str]:
@@ -97,13 +92,13 @@ def _size(value: float | None) -> str:
     return "·" if value <= ROUNDING else words.number(value, 2)
 
 
-def _row(line: Sequence[str], effect: SwitchEffect, settings: Sequence[str], is_group: bool) -> list[m.Html]:
-    paper = m.PANEL if is_group else m.CARD
-    cells = [m.cell(line[0], background=paper, style=f"font-family:{m.MONO};font-weight:600;white-space:nowrap")]
+def _row(line: Sequence[str], effect: SwitchEffect, settings: Sequence[str], is_group: bool) -> list[doc.Cell]:
+    paper = PANEL if is_group else CARD
+    cells = [doc.Cell(line[0], Look(paper, bold=True, mono=True, nowrap=True))]
     values = [None] * 3 + [value for setting in settings for value in effect.largest.get(setting, (None, None))]
     for text, value in zip(line[1:-1], values):
         moved = value is not None and value > ROUNDING
-        cells.append(m.number_cell(text, background="#fde3c3" if moved else paper, foreground=m.INK,
-                                   title="" if value is None else f"largest change {value:.3g}"))
-    ink = m.MUTED if line[-1] in ("·", "no effect here") else m.INK
-    return [*cells, m.cell(line[-1], background=paper, foreground=ink)]
+        cells.append(doc.Cell(text, Look("#fde3c3" if moved else paper),
+                              title="" if value is None else f"largest change {value:.3g}"))
+    ink = MUTED if line[-1] in ("·", "no effect here") else INK
+    return [*cells, doc.Cell(line[-1], Look(paper, ink))]

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from workbench.types import Group, View, trajectories_of
-from workbench.views import markup as m
-from workbench.views import words
-from workbench.views.markup import tag
+from workbench.views import doc, words
+from workbench.views.html import shown
+from workbench.views.looks import BOLD, INK, Look
 from workbench.views.png import palette_png
 from workbench.views.tokens import AGAIN, ENV, KINDS, PROMPT, SCAFFOLD, TRAINED, kinds_of
 
@@ -31,12 +31,12 @@ def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int
     """
     rows = [(number, t, kinds_of(segment)) for number, group in enumerate(groups) for t in group
             for segment in t.segments]
-    shown, hidden = rows[:max_rows], max(0, len(rows) - max_rows)
-    longest = max((len(kind_T) for _, _, kind_T in shown), default=0)
+    drawn, hidden = rows[:max_rows], max(0, len(rows) - max_rows)
+    longest = max((len(kind_T) for _, _, kind_T in drawn), default=0)
     if not longest:
-        return m.finished(m.card(m.note("no tokens to show")), "no tokens to show")
+        return shown(doc.ViewDocument((doc.Note("no tokens to show"),)))
     per_pixel = -(-longest // max_columns)
-    kind_SX = np.stack([_binned(kind_T, per_pixel, -(-longest // per_pixel)) for _, _, kind_T in shown])
+    kind_SX = np.stack([_binned(kind_T, per_pixel, -(-longest // per_pixel)) for _, _, kind_T in drawn])
     counts = {kind: int(sum((kind_T == kind).sum() for _, _, kind_T in rows)) for kind in CHARACTERS if kind != NOTHING}
     total = sum(counts.values())
     summary = (
@@ -46,16 +46,13 @@ def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int
         f"({words.percent(counts[TRAINED] / total)})"
     )
     scale_words = "one column is " + words.count(per_pixel, "token") + (", trained ones win" if per_pixel > 1 else "")
-    notice = f"first {len(shown)} segments shown, {hidden} hidden" if hidden else ""
-    png = _picture(kind_SX, [number for number, _, _ in shown])
-    legend = [tag("span", tag("span", CHARACTERS[kind], style=(
-        f"background-color:{PALETTE[kind]};color:{'#ffffff' if kind == TRAINED else m.INK};font-family:{m.MONO};"
-        "padding:0 6px")), f" {KINDS[kind].mark}: {counts[kind]:,}", style="margin:0 14px 0 0;display:inline-block")
-        for kind in CHARACTERS if kind != NOTHING]
-    html = m.card(m.heading("masks: who wrote which token"), m.note(summary), m.note(*legend),
-                  m.picture(png, f"Mask overview: {summary}"), m.note(f"rows: segments, in order; {scale_words}"),
-                  m.warning(notice) if notice else None)
-    return m.finished(html, _text(shown, summary, longest, notice), png)
+    legend = [(CHARACTERS[kind], Look(PALETTE[kind], "#ffffff" if kind == TRAINED else INK),
+               f"{KINDS[kind].mark}: {count:,}") for kind, count in counts.items()]
+    picture = doc.Picture(_picture(kind_SX, [number for number, _, _ in drawn]), f"Mask overview: {summary}")
+    return shown(doc.ViewDocument((
+        doc.Heading(f"masks: {summary}"), doc.Legend(legend), picture,
+        doc.PagePart((doc.Note(f"rows: segments, in order; {scale_words}"),)), doc.TextPart(_rows(drawn, longest)),
+        *doc.notices(f"first {len(drawn)} segments shown, {hidden} hidden" if hidden else ""))))
 
 
 def _binned(kind_T: np.ndarray, per_pixel: int, width: int) -> np.ndarray:
@@ -85,20 +82,21 @@ def _picture(kind_SX: np.ndarray, group_of_row: Sequence[int]) -> bytes:
     return palette_png(np.concatenate(pieces), PALETTE)
 
 
-def _text(shown: Sequence, summary: str, longest: int, notice: str, *, width: int = 96, max_lines: int = 64) -> str:
+def _rows(drawn: Sequence, longest: int, *, width: int = 96, max_lines: int = 64) -> str:
+    """The picture in characters."""
     per_character = -(-longest // width)
     keys = "  ".join(f"{CHARACTERS[kind]} {KINDS[kind].mark}" for kind in CHARACTERS if kind != NOTHING)
-    lines = [f"masks: {summary}", f"{keys}  (one character is {words.count(per_character, 'token')}, trained ones win)"]
+    lines = [f"{keys}  (one character is {words.count(per_character, 'token')}, trained ones win)"]
     previous = None
-    for number, trajectory, kind_T in shown[:max_lines]:
+    for number, trajectory, kind_T in drawn[:max_lines]:
         if number != previous:
             lines.append(f"group {words.name_of(trajectory.task.id)}")
             previous = number
         row = _binned(kind_T, per_character, -(-longest // per_character))
         lines.append(f"{trajectory.attempt:>4} |" + "".join(CHARACTERS[int(kind)] for kind in row).rstrip())
-    if len(shown) > max_lines:
-        lines.append(f"… first {max_lines} rows shown, {len(shown) - max_lines} more in the picture")
-    return "\n".join([*lines, *([notice] if notice else [])])
+    if len(drawn) > max_lines:
+        lines.append(f"… first {max_lines} rows shown, {len(drawn) - max_lines} more in the picture")
+    return "\n".join(lines)
 
 
 def show_counts(groups: Sequence[Group]) -> View:
@@ -112,17 +110,10 @@ def show_counts(groups: Sequence[Group]) -> View:
     attempts = len(trajectories_of(groups))
     rows = []
     for kind in (PROMPT, SCAFFOLD, ENV, AGAIN, TRAINED):
-        count = int((kind_T == kind).sum())
-        rows.append([KINDS[kind].mark, KINDS[kind].meaning, f"{count:,}", words.percent(count / max(len(kind_T), 1)),
-                     f"{count / max(attempts, 1):.1f}"])
-    rows.append(["all", "", f"{len(kind_T):,}", "", f"{len(kind_T) / max(attempts, 1):.1f}"])
-    header = ["kind", "who wrote it", "tokens", "share", "per attempt"]
-    title = f"tokens of {words.count(attempts, 'attempt')}, by who wrote them"
-    text = "\n".join([title, words.aligned([header, *rows], right=(2, 3, 4))])
-    cells = []
-    for row, kind in zip(rows, (PROMPT, SCAFFOLD, ENV, AGAIN, TRAINED, None)):
-        paper = m.CARD if kind is None else KINDS[kind].background
-        ink = m.INK if kind is None else KINDS[kind].foreground
-        cells.append([m.cell(row[0], background=paper, foreground=ink, style=f"font-family:{m.MONO};font-weight:600"),
-                      m.cell(row[1]), *(m.number_cell(value) for value in row[2:])])
-    return m.finished(m.card(m.heading(title), m.table(cells, m.head_cells(header, right=header[2:]))), text)
+        count, look = int((kind_T == kind).sum()), KINDS[kind]
+        rows.append([doc.Cell(look.mark, Look(look.background, look.foreground, bold=True, mono=True)), look.meaning,
+                     f"{count:,}", words.percent(count / max(len(kind_T), 1)), f"{count / max(attempts, 1):.1f}"])
+    rows.append([doc.Cell("all", BOLD), "", f"{len(kind_T):,}", "", f"{len(kind_T) / max(attempts, 1):.1f}"])
+    columns = ["kind", "who wrote it", *(doc.Column(name, number=True) for name in ("tokens", "share", "per attempt"))]
+    return shown(doc.ViewDocument((doc.Heading(f"tokens of {words.count(attempts, 'attempt')}, by who wrote them"),
+                               doc.Table(columns, rows))))

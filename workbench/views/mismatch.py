@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from workbench.types import View
-from workbench.views import markup as m
-from workbench.views import words
-from workbench.views.escape import visible
-from workbench.views.markup import Html, tag
+from workbench.views import doc, words
+from workbench.views.html import shown
+from workbench.views.looks import BOLD, GREEN, INK, MUTED, ORANGE, PANEL, Look, red_blue
 
 TOKENS = 160   # of the ribbon, at most
 LOUD = 0.5     # share of the scale above which a token is marked without colour too
@@ -28,33 +27,19 @@ def show_mismatch(report: Any) -> View:
     less likely than the trainer, blue where more (▼ and ▲ at the larger ones).
     """
     title = f"{'✓' if report.clean else '✗'} engine against trainer: {report.about}"
-    figures = _figures(report)
-    png = _png(report)
-    ribbon, line, label = _ribbon(report)
-    waterfall = _waterfall(report)
+    header, *waterfall = _waterfall(report)
+    picture = None if report.ratios is None else doc.Picture(
+        _png(report), "what is left of the gap after each cause, and the histogram of raw ratios")
     control = [] if report.control is None else [
         f"zero-learning-rate control {'passed' if report.control.passed else 'NOT PASSED'}"
-        f"{', ' + report.control.about if report.control.about else ''}", *report.control.lines]
-    text = [visible(title), visible(report.verdict), *(f"  mend: {visible(c.mend)} ({visible(c.evidence)})"
-                                                     for c in report.causes),
-            "", words.aligned([[visible(cell) for cell in row] for row in figures]),
-            f"alarm: {visible(report.alarm_words)}", "",
-            words.aligned([[visible(cell) for cell in row] for row in waterfall], right=(1, 2)), "",
-            _histogram_line(report), *(f"{'' if i == 0 else '  '}{visible(said)}" for i, said in enumerate(control)),
-            *(["", visible(label), line] if line else [])]
-    head = m.note(report.verdict) if report.clean else m.warning(report.verdict)
-    html = m.card(
-        m.heading(title), head,
-        *(m.note(tag("b", f"{cause.kind}: "), f"{cause.evidence}. To mend it: {cause.mend}") for cause in report.causes),
-        m.table([[m.cell(name, style="font-weight:600"), m.cell(value), m.cell(meaning)]
-                 for name, value, meaning in figures]),
-        m.note(f"Alarm: {report.alarm_words}"),
-        m.picture(png, "what is left of the gap after each cause, and the histogram of raw ratios") if png else None,
-        m.table([[m.cell(row[0]), *map(m.number_cell, row[1:])] for row in waterfall[1:]],
-                m.head_cells(waterfall[0], right=waterfall[0][1:])),
-        *(m.note(said) for said in control),
-        *([m.note(label), ribbon] if line else []))
-    return m.finished(html, "\n".join(text), png)
+        f"{', ' + report.control.about if report.control.about else ''}", *(f"  {line}" for line in report.control.lines)]
+    return shown(doc.ViewDocument((
+        doc.Heading(title), doc.Note(report.verdict) if report.clean else doc.WarningLine(report.verdict, mark=""),
+        *(doc.Note(f"  mend: {cause.mend} ({cause.evidence})") for cause in report.causes), doc.BlankLine(),
+        doc.Table((doc.Column("", look=BOLD), "", ""), _figures(report), header=False),
+        doc.Note(f"alarm: {report.alarm_words}"), picture, doc.BlankLine(),
+        doc.Table((header[0], *(doc.Column(name, number=True) for name in header[1:])), waterfall), doc.BlankLine(),
+        doc.Note(_histogram_line(report)), *map(doc.Note, control), *_ribbon(report))))
 
 
 def _figures(report: Any) -> list[tuple[str, str, str]]:
@@ -100,69 +85,60 @@ def _histogram_line(report: Any) -> str:
     return f"raw ratios (trainer / engine): {' · '.join(found)}"
 
 
-def _ribbon(report: Any) -> tuple[Html | None, str, str]:
-    """(html, text, label) of the sampled tokens around the largest gap."""
+def _ribbon(report: Any) -> tuple[doc.Part, ...]:
+    """The sampled tokens around the largest gap."""
     tokens = report.tokens
     known = ~np.isnan(tokens.gap_M)
     if not known.any():
-        return None, "", ""
+        return ()
     worst = int(np.nanargmax(np.abs(tokens.gap_M)))
     same = np.flatnonzero(tokens.trajectory_M == tokens.trajectory_M[worst])
     at = int(np.searchsorted(same, worst))
     low = max(0, min(at - TOKENS // 2, len(same) - TOKENS))
-    shown = same[low:low + TOKENS]
+    drawn = same[low:low + TOKENS]
     scale = max(float(np.nanmax(np.abs(tokens.gap_M))), 10 * report.alarm[0])
-    texts = report.token_texts(tokens.token_M[shown].tolist()) if report.token_texts is not None else [
-        f"{token} " for token in tokens.token_M[shown].tolist()]
-    parts, line, before = [], [], None
-    for index, text in zip(shown.tolist(), texts):
+    texts = report.token_texts(tokens.token_M[drawn].tolist()) if report.token_texts is not None else [
+        f"{token} " for token in tokens.token_M[drawn].tolist()]
+    parts: list[doc.Styled] = []
+    before = None
+    for index, text in zip(drawn.tolist(), texts):
         gap, turn = float(tokens.gap_M[index]), int(tokens.turn_M[index])
         if turn != before:
-            parts.append(tag("b", f" turn {turn} ", style=f"color:{m.MUTED};background-color:{m.CARD};font-size:11px"))
-            line.append(f" turn {turn}: ")
+            parts.append(doc.Styled(f" turn {turn}: ", Look(foreground=MUTED, bold=True)))
             before = turn
-        loud = abs(gap) > LOUD * scale
-        mark = ("▲" if gap > 0 else "▼") if loud else ""
-        background, foreground = m.red_blue(gap, scale) if abs(gap) > report.alarm[0] else (m.PANEL, m.INK)
-        parts.append(tag("span", f"{mark}{visible(text, newline='⏎')}", title=f"engine - trainer {gap:+.3g} nats", style=(
-            f"background-color:{background};color:{foreground};font-family:{m.MONO};white-space:pre-wrap")))
-        line.append(f"{visible(text, newline='⏎')}" + (f"[{mark}{gap:+.2g}]" if loud else ""))
+        loud = f"[{'▲' if gap > 0 else '▼'}{gap:+.2g}]" if abs(gap) > LOUD * scale else ""
+        colours = red_blue(gap, scale) if abs(gap) > report.alarm[0] else (PANEL, INK)
+        parts.append(doc.Styled(text + loud, Look(*colours), title=f"engine - trainer {gap:+.3g} nats"))
     trajectory = report.trajectories[int(tokens.trajectory_M[worst])]
     label = (f"sampled tokens of {trajectory.task.id}/{trajectory.attempt}, where the largest gap is "
              f"({tokens.gap_M[worst]:+.3g} nats, turn {int(tokens.turn_M[worst])}); full colour at {scale:.2g} nats, none "
              f"below {report.alarm[0]:g}")
-    return tag("div", *parts, style=f"line-height:1.9;background-color:{m.CARD};color:{m.INK}"), "".join(line), label
+    return doc.BlankLine(), doc.Note(label), doc.TokenLine("", tuple(parts), between="")
 
 
-def _png(report: Any) -> bytes | None:
-    from workbench.views.curve_pictures import figure, plain, png_of, tidy
+def _png(report: Any) -> bytes:
+    from workbench.views.png import figure, plain, png_of, tidy
 
-    if report.ratios is None:
-        return None
     names: list[str] = ["before"] + [f"after {step.kind}" for step in report.steps]
     left: Sequence[float] = [report.steps[0].before if report.steps else report.left.mean,
                              *(step.after for step in report.steps)]
     drawing = figure(10.5, 1.9 + 0.28 * len(names))
     one, two = drawing.subplots(1, 2, width_ratios=[1.15, 1])
-    tidy(one)
-    alarm = report.alarm[0]
-    floor = 1e-9
+    tidy(one, "What is left of the gap, nats per token (dashed: alarm)")
+    alarm, floor = report.alarm[0], 1e-9
     for row, value in enumerate(left):
         loud = value >= alarm
-        one.barh(row, max(value, 2 * floor), left=floor, height=0.62, color="#b84a00" if loud else "#00734f",
+        one.barh(row, max(value, 2 * floor), left=floor, height=0.62, color=ORANGE if loud else GREEN,
                  hatch="//" if loud else None, edgecolor="#ffffff")
-        one.text(max(value, 2 * floor) * 1.3, row, f"{value:.2g}", va="center", fontsize=8, color="#1b2733")
-    one.axvline(alarm, color="#1b2733", linewidth=1.2, linestyle="--")
+        one.text(max(value, 2 * floor) * 1.3, row, f"{value:.2g}", va="center", fontsize=8, color=INK)
+    one.axvline(alarm, color=INK, linewidth=1.2, linestyle="--")
     one.set_xscale("log")
     one.set_xlim(floor, max(10.0, 30 * max(left)))
     one.set_yticks(range(len(names)), [plain(name) for name in names], fontsize=8.5)
     one.set_ylim(len(names) - 0.4, -0.6)
-    one.set_title("What is left of the gap, nats per token (dashed: alarm)", fontsize=9.5, loc="left", color="#1b2733")
-    tidy(two)
+    tidy(two, f"Raw ratio trainer / engine, mean {report.ratios.mean:.4f}")
     counts = np.array(report.ratios.histogram, float)
     two.bar(range(len(counts)), counts / counts.sum(), color="#0072b2", width=0.8)
     two.set_xticks(range(len(counts)), [plain(name) for name in report.bins], fontsize=7, rotation=40, ha="right")
-    two.set_ylabel("share of tokens", fontsize=8, color="#525f6b")
-    two.set_title(f"Raw ratio trainer / engine, mean {report.ratios.mean:.4f}", fontsize=9.5, loc="left",
-                  color="#1b2733")
+    two.set_ylabel("share of tokens", fontsize=8, color=MUTED)
     return png_of(drawing, colours=48)

@@ -22,9 +22,10 @@ from typing import Any, TextIO
 
 from workbench.types import View
 from workbench.types.errors import ConfigError
-from workbench.views import markup as m
+from workbench.views import doc
 from workbench.views.escape import visible
-from workbench.views.markup import tag
+from workbench.views.html import shown
+from workbench.views.looks import BLUE, BOLD
 
 MODES = ("terminal", "notebook", "batch", "quiet")
 SECONDS_BETWEEN = {"terminal": 0.1, "log": 10.0, "notebook": 0.25, "batch": 5.0, "quiet": float("inf")}
@@ -91,26 +92,18 @@ class Progress:
         if share and share < 1 and made > 0 and not ending:
             facts.append(f"about {duration(elapsed * (self.total - self.done) / made)} left")
         facts += [part for part in (ending, self.note) if part]
-        bar = "" if share is None else "█" * round(20 * share) + "░" * (20 - round(20 * share)) + "  "
-        words = visible(" · ".join(facts), newline=" ")
-        return m.finished(_html(self.label, share, words), f"{visible(self.label, newline=' ')}  {bar}{words}")
+        blocks = "" if share is None else "█" * round(20 * share) + "░" * (20 - round(20 * share)) + "  "
+        label = visible(self.label, newline=" ")
+        bar = () if share is None else (bar_of(share, 200, "0 10px"),)
+        return shown(doc.ViewDocument((
+            doc.TextPart(f"{label}  {blocks}{visible(' · '.join(facts), newline=' ')}"),
+            doc.PagePart((doc.Note((doc.Styled(f"{label} ", BOLD), *bar, " · ".join(facts))),)))))
 
 
-def _html(label: str, share: float | None, words: str) -> m.Html:
-    boxes = []
-    for width, colour in () if share is None else ((round(200 * share), m.BLUE), (200 - round(200 * share), "#dfe5ea")):
-        if width:
-            boxes.append(
-                tag(
-                    "span",
-                    style=f"display:inline-block;height:10px;width:{width}px;background-color:{colour};"
-                    "vertical-align:middle",
-                )
-            )
-    line = tag("span", *boxes, style="display:inline-block;margin:0 10px;white-space:nowrap")
-    return tag("div", tag("b", label), line, words, style=(
-        f"background-color:{m.CARD};color:{m.INK};border:1px solid {m.LINE};border-radius:4px;padding:4px 10px;"
-        f"font-family:{m.SANS};font-size:12px"))
+def bar_of(share: float, width: int, margin: str) -> doc.Bar:
+    """How much is done, as a bar on a page."""
+    full = round(width * share)
+    return doc.Bar(((full, BLUE), (width - full, "#dfe5ea")), margin=margin)
 
 
 def duration(seconds: float) -> str:

@@ -6,9 +6,11 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from workbench.types import View
-from workbench.views import markup as m
-from workbench.views import words
-from workbench.views.escape import capped, visible
+from workbench.views import doc, words
+from workbench.views.escape import capped
+from workbench.views.html import shown
+from workbench.views.looks import BOLD, CARD, INK, MUTED, QUIET, YELLOW_PAPER, Look
+from workbench.views.text import lines_of
 
 LONGEST_VALUE = 200  # characters
 MEANINGS = {
@@ -41,25 +43,14 @@ def show_metrics(row: Mapping[str, Any], previous: Mapping[str, Any] | None = No
 
     A number that was not computed is a dash, never zero (law 5).
     """
-    header = ["", "value", *(["change"] if previous is not None else []), "meaning"]
-    lines = []
+    numbers = ["value", *(["change"] if previous is not None else [])]
+    columns = [doc.Column("", look=BOLD), *(doc.Column(name, number=True) for name in numbers),
+               doc.Column("meaning", look=QUIET)]
+    rows = []
     for name, value in row.items():
-        line = [str(name), "—" if value is None else _value(value)]
-        if previous is not None:
-            line.append(_change(value, previous.get(name)))
-        lines.append([*line, MEANINGS.get(str(name), "")])
-    right = tuple(range(1, len(header) - 1))
-    spelled = [[visible(c, newline="⏎") for c in line] for line in lines]
-    text = "\n".join([visible(title), words.aligned(spelled, right=right)])
-    rows = [
-        [
-            m.cell(line[0], style="font-weight:600"),
-            *map(m.number_cell, line[1:-1]),
-            m.cell(line[-1], foreground=m.MUTED),
-        ]
-        for line in lines
-    ]
-    return m.finished(m.card(m.heading(title), m.table(rows, m.head_cells(header, right=header[1:-1]))), text)
+        change = [_change(value, previous.get(name))] if previous is not None else []
+        rows.append([str(name), "—" if value is None else _value(value), *change, MEANINGS.get(str(name), "")])
+    return shown(doc.ViewDocument((doc.Heading(title), doc.Table(columns, rows, header=False))))
 
 
 def _change(value: Any, before: Any) -> str:
@@ -76,27 +67,25 @@ def show_config(config: Any, default: Any = None, *, title: str = "configuration
     it you will see what was changed; the other settings are behind a line that opens them (all stand in the text form).
     """
     now, before = flattened(config), {} if default is None else flattened(default)
-    lines, changed = [], 0
+    rows = []
     for name in [*now, *(name for name in before if name not in now)]:
         here = _value(now[name]) if name in now else "not set"
         there = _value(before[name]) if name in before else "not set"
         differs = default is not None and (name not in now or name not in before or now[name] != before[name])
-        changed += differs
-        lines.append(["*" if differs else "", name, here, f"default {there}" if differs else ""])
-    summary = words.count(len(lines), "setting") + ("" if default is None else f", {changed} changed from the default")
-    text = "\n".join([f"{visible(title)}: {summary}",
-                      words.aligned([[visible(c, newline="⏎") for c in line] for line in lines])])
-    rows: dict[bool, list[list[m.Html]]] = {True: [], False: []}
-    for mark, name, value, note in lines:
-        paper = "#fff3d6" if mark else m.CARD
-        rows[bool(mark)].append([
-            m.cell(mark, background=paper, style="font-weight:600"), m.cell(name, background=paper),
-            m.cell(value, background=paper, style=f"font-family:{m.MONO};{'font-weight:600' if mark else ''}"),
-            m.cell(note, background=paper, foreground=m.INK if mark else m.MUTED)])
-    changes, others = m.table(rows[True]) if changed else None, m.table(rows[False])
-    if default is not None:
-        others = m.folded(words.count(len(rows[False]), "setting") + " as in the default", others)
-    return m.finished(m.card(m.heading(title), m.note(summary), changes, others), text)
+        paper = YELLOW_PAPER if differs else CARD
+        rows.append([doc.Cell("*" if differs else "", Look(paper, bold=True)), doc.Cell(name, Look(paper)),
+                     doc.Cell(here, Look(paper, mono=True, bold=differs)),
+                     doc.Cell(f"default {there}" if differs else "", Look(paper, INK if differs else MUTED))])
+    changed, others = ([row for row in rows if bool(row[0].text) == marked] for marked in (True, False))
+    summary = words.count(len(rows), "setting")
+    summary += "" if default is None else f", {len(changed)} changed from the default"
+    columns = ("", "setting", "value", "")
+    page: list[doc.Part] = [doc.Table(columns, changed, header=False)] if changed else []
+    rest = doc.Table(columns, others, header=False)
+    page.append(rest if default is None else
+                doc.Fold(words.count(len(others), "setting") + " as in the default", (rest,)))
+    in_order = doc.TextPart("\n".join(lines_of([doc.Table(columns, rows, header=False)])))
+    return shown(doc.ViewDocument((doc.Heading(f"{title}: {summary}"), in_order, doc.PagePart(tuple(page)))))
 
 
 def flattened(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -121,18 +110,13 @@ def _value(value: Any) -> str:
 def show_rows(rows: list[Mapping[str, Any]], *, title: str = "", max_rows: int = 50) -> View:
     """Any table of records, one line each, at most `max_rows` of them with a notice of how many are hidden."""
     names = list(dict.fromkeys(str(name) for row in rows for name in row))
-    shown, hidden = rows[:max_rows], max(0, len(rows) - max_rows)
-    cells = [[_value(row[name]) if name in row else "" for name in names] for row in shown]
-    notice = f"first {len(shown)} rows shown, {hidden} hidden" if hidden else ""
-    text = "\n".join(line for line in [visible(title), words.aligned(
-        [[visible(c, newline="⏎") for c in line] for line in [names, *cells]]), notice] if line)
-    html = m.card(m.heading(title) if title else None,
-                  m.table([[m.cell(c) for c in line] for line in cells], m.head_cells(names)),
-                  m.warning(notice) if notice else None)
-    return m.finished(html, text)
+    hidden = max(0, len(rows) - max_rows)
+    cells = [[_value(row[name]) if name in row else "" for name in names] for row in rows[:max_rows]]
+    return shown(doc.ViewDocument((
+        doc.Heading(title) if title else None, doc.Table(names, cells) if names else None,
+        *doc.notices(f"first {max_rows} rows shown, {hidden} hidden" if hidden else ""))))
 
 
 def show_text(text: str, *, title: str = "") -> View:
     """Plain text as a view: for reports that are made of lines."""
-    return m.finished(m.card(m.heading(title) if title else None, m.block(text)),
-                "\n".join(line for line in [visible(title), visible(text)] if line))
+    return shown(doc.ViewDocument((doc.Heading(title) if title else None, doc.Block(text) if text else None)))

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.types import View
-from workbench.views import markup as m
-from workbench.views import words
-from workbench.views.escape import visible
-from workbench.views.markup import Html, tag
+from workbench.views import doc, words
+from workbench.views.html import shown
+from workbench.views.looks import INK, MUTED, Look
 
 TokenTexts = Callable[[Sequence[int]], list[str]]
-OTHER = ("#fde3c3", "#583200")  # tokens that are not the same on both sides
+EDGE = f"1px solid {MUTED}"
+SAME = Look("#eef2f5", INK, right=EDGE)
+OTHER = Look("#fde3c3", "#583200", right=EDGE)  # tokens that are not the same on both sides
 LONGEST = 60  # tokens of a turn that are drawn
 
 
@@ -57,23 +58,19 @@ def show_retokenized(turns: Sequence[TurnTwice], damage: MaskDamage, token_texts
              "back"]
     mask = (f"the mask recorded at sampling now marks {damage.right:,} tokens of the policy, {damage.others:,} of "
             f"somebody else, and misses {damage.missed:,} of the policy's") if other else "the recorded mask still fits"
-    text, html = [visible(title), " · ".join(facts), mask], []
+    parts: list[doc.Part] = []
     for turn in other[:max_turns]:
-        line = (f"attempt {turn.attempt}, turn {turn.turn}: {len(turn.sampled)} tokens, {len(turn.encoded)} again; "
-                f"logprob {turn.logp:.2f} when it was sampled, {_logp(turn.logp_again)} for what came back")
-        sampled, encoded = token_texts(turn.sampled), token_texts(turn.encoded)
-        text += [line, f"  sampled    {visible('▏'.join(sampled[:LONGEST]), newline='⏎')}",
-                 f"  once more  {visible('▏'.join(encoded[:LONGEST]), newline='⏎')}"]
+        parts.append(doc.Note(
+            f"attempt {turn.attempt}, turn {turn.turn}: {len(turn.sampled)} tokens, {len(turn.encoded)} again; "
+            f"logprob {turn.logp:.2f} when it was sampled, {_logp(turn.logp_again)} for what came back"))
         same_head, same_tail = _common(turn.sampled, turn.encoded)
-        rows = [[m.cell(name, align="right", foreground=m.MUTED), _tokens(texts, same_head, len(texts) - same_tail)]
-                for name, texts in (("sampled", sampled), ("once more", encoded))]
-        html += [m.note(line), m.table(rows)]
+        for name, ids in (("sampled", turn.sampled), ("once more", turn.encoded)):
+            texts = token_texts(ids)
+            parts.append(_tokens(f"  {name:<9}  ", texts, same_head, len(texts) - same_tail))
     if len(other) > max_turns:
-        notice = f"first {max_turns} shown, {len(other) - max_turns} more differ"
-        text.append(notice)
-        html.append(m.note(notice))
-    head = m.warning(mask) if other else m.note(mask)
-    return m.finished(m.card(m.heading(title), m.note(" · ".join(facts)), head, *html), "\n".join(text))
+        parts.append(doc.Note(f"first {max_turns} shown, {len(other) - max_turns} more differ"))
+    head = doc.WarningLine(mask, mark="") if other else doc.Note(mask)
+    return shown(doc.ViewDocument((doc.Heading(title), doc.Note(" · ".join(facts)), head, *parts)))
 
 
 def _logp(value: float | None) -> str:
@@ -88,13 +85,7 @@ def _common(a: Sequence[int], b: Sequence[int]) -> tuple[int, int]:
     return head, tail
 
 
-def _tokens(texts: Sequence[str], begin: int, end: int) -> Html:
+def _tokens(label: str, texts: Sequence[str], begin: int, end: int) -> doc.TokenLine:
     """Tokens with a border each, those in begin..end marked."""
-    drawn = []
-    for i, text in enumerate(texts[:LONGEST]):
-        background, ink = OTHER if begin <= i < end else ("#eef2f5", m.INK)
-        drawn.append(tag("span", text.replace("\n", "⏎"), style=(
-            f"background-color:{background};color:{ink};border-right:1px solid {m.MUTED};padding:1px 1px")))
-    if len(texts) > LONGEST:
-        drawn.append(tag("span", f" … {len(texts) - LONGEST} more"))
-    return m.cell(*drawn, style=f"font-family:{m.MONO};white-space:pre-wrap;line-height:1.75")
+    drawn = tuple(doc.Styled(text, OTHER if begin <= i < end else SAME) for i, text in enumerate(texts[:LONGEST]))
+    return doc.TokenLine(label, drawn, hidden=max(0, len(texts) - LONGEST))

@@ -7,17 +7,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from workbench.types import View
-from workbench.views import markup as m
-from workbench.views import words
-from workbench.views.escape import capped, visible
-from workbench.views.markup import Html, tag
+from workbench.views import doc, words
+from workbench.views.curves import curves_of
+from workbench.views.escape import capped
+from workbench.views.figures import LevelLine, Plot, Trace, plotly_figure
+from workbench.views.html import shown
+from workbench.views.live import LIVE_PANELS
+from workbench.views.looks import BLUE, CARD, GREEN, GREY, INK, MUTED, ORANGE, Look
 
 LONGEST = 160  # characters of a setting's value
 WIDEST = 60  # steps in the table; more are put together, several steps a column
-MARKS = {"=": ("#d9efe3", "equal"), "≠": ("#b84a00", "different"), "a": ("#5a6775", "only in a"),
-         "b": ("#5a6775", "only in b"), "": (m.CARD, "in neither")}
+MARKS = {"=": ("#d9efe3", "equal"), "≠": (ORANGE, "different"), "a": (GREY, "only in a"),
+         "b": (GREY, "only in b"), "": (CARD, "in neither")}
 WORST = ("≠", "a", "b", "=", "")  # of several steps in one column, the first of these is shown
+LOOKS = ((BLUE, 2.4, "solid"), ("#d55e00", 1.4, "dash"))  # of a, of b
+MONO = Look(mono=True)
+CREDIT_HEADER = ("credit column", "tokens that differ", "largest difference", "first")
 LEGEND = "= equal, ≠ different, a or b: only there"
 
 
@@ -31,37 +39,27 @@ def show_diff(diff: Any, rows_a: Sequence[Mapping[str, Any]] = (), rows_b: Seque
     one over the other, with the baselines of `evaluations` (law 12).
     """
     word, reason = _verdict(diff)
-    names = [f"a: {diff.a}", f"b: {diff.b}"]
+    columns, marks = _table(diff)
+    firsts = [f"  {difference}" for difference in diff.differences]
     settings = [(name, _short(left), _short(right)) for name, left, right in diff.settings]
-    columns, table = _table(diff)
-    firsts = [str(difference) for difference in diff.differences]
     credit = [(c.column, f"{c.tokens:,}", words.number(c.largest, 3), c.first) for c in diff.credit]
-    png = _png(diff, rows_a, rows_b, evaluations)
-    text = [visible(f"{word}: {reason}"), *map(visible, names)]
+    parts: list[doc.Part | None] = [
+        doc.Heading((doc.Badge(word, GREEN if diff.equal else ORANGE, plain=f"{word}: "), reason)),
+        doc.Note(f"a: {diff.a}"), doc.Note(f"b: {diff.b}")]
     if settings:
-        text += ["", words.aligned(_visible([("setting", "a", "b"), *settings]))]
+        header = ("setting", doc.Column("a", look=MONO), doc.Column("b", look=MONO))
+        parts += [doc.BlankLine(), doc.Table(header, settings)]
     if columns:
-        text += ["", f"step {columns[0]} to {columns[-1]}{_binned(diff)} ({LEGEND})",
-                 words.aligned([(part, "".join(mark or "·" for mark in marks)) for part, marks in table.items()])]
+        parts += [doc.BlankLine(), doc.Note(f"step {columns[0]} to {columns[-1]}{_binned(diff)} ({LEGEND})"),
+                  doc.Table(("", ""), [[part, _boxes(columns, each)] for part, each in marks.items()], header=False)]
     if firsts:
-        text += ["", "the first difference of each part, the cause first:", *(f"  {visible(line)}" for line in firsts)]
+        parts += [doc.BlankLine(), doc.Note("the first difference of each part, the cause first:"),
+                  *map(doc.Block, firsts)]
     if credit:
-        text += ["", words.aligned(_visible([CREDIT_HEADER, *credit]), right=(1, 2))]
-    text += [f"! {visible(note)}" for note in diff.notes]
-    html = m.card(
-        m.heading(m.badge(word, m.GREEN if diff.equal else m.ORANGE), reason),
-        *map(m.note, names),
-        _cells(("setting", "a", "b"), settings) if settings else None,
-        _strips(columns, table, _binned(diff)) if columns else None,
-        m.note("the first difference of each part, the cause first") if firsts else None,
-        *(m.block(line, style="margin:2px 0") for line in firsts),
-        m.folded("How far the credit tables are apart", _cells(CREDIT_HEADER, credit)) if credit else None,
-        m.picture(png, "metrics of both runs over the steps") if png else None,
-        *map(m.warning, diff.notes))
-    return m.finished(html, "\n".join(text), png)
-
-
-CREDIT_HEADER = ("credit column", "tokens that differ", "largest difference", "first")
+        header = (CREDIT_HEADER[0], *(doc.Column(name, number=True) for name in CREDIT_HEADER[1:3]), CREDIT_HEADER[3])
+        parts += [doc.BlankLine(), doc.Fold("How far the credit tables are apart", (doc.Table(header, credit),))]
+    parts.append(_overlay(diff, rows_a, rows_b, evaluations))
+    return shown(doc.ViewDocument((*parts, *map(doc.WarningLine, diff.notes))))
 
 
 def _verdict(diff: Any) -> tuple[str, str]:
@@ -74,10 +72,6 @@ def _verdict(diff: Any) -> tuple[str, str]:
 
 def _short(value: Any) -> str:
     return capped(str(value).replace("\n", "⏎"), LONGEST)
-
-
-def _visible(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    return [[visible(cell, newline="⏎") for cell in row] for row in rows]
 
 
 def _per_column(diff: Any) -> int:
@@ -96,30 +90,30 @@ def _table(diff: Any) -> tuple[list[str], dict[str, list[str]]]:
     return [str(diff.steps[at]) for at in starts], worst
 
 
-# ------------------------------------------------------------------------------------------------ html
+def _boxes(steps: Sequence[str], marks: Sequence[str]) -> doc.Cell:
+    """A small box per step, a mark in each: colour is not needed to read it."""
+    inks = {"=": INK, "": MUTED}
+    boxes = tuple(doc.Styled(f"\u00a0{mark or '·'}\u00a0", Look(MARKS[mark][0], inks.get(mark, CARD), mono=True,
+                                                                right=f"1px solid {CARD}"),
+                             title=f"step {step}: {MARKS[mark][1]}") for step, mark in zip(steps, marks))
+    return doc.Cell("".join(mark or "·" for mark in marks), Look(nowrap=True), parts=boxes)
 
 
-def _cells(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
-    mono = f"font-family:{m.MONO}"
-    return m.table([[m.cell(row[0]), *(m.cell(value, style=mono) for value in row[1:])] for row in rows],
-                   m.head_cells(header))
+def _overlay(diff: Any, rows_a: Sequence, rows_b: Sequence, evaluations: Mapping[str, Any]) -> doc.Picture | None:
+    """Small multiples of every metric that either run has: a is blue and whole, b is orange and dashed. Where the
+    curves lie on each other, the blue one looks out between the orange dashes."""
+    from workbench.views.png import plots_png
 
-
-def _strips(columns: Sequence[str], table: Mapping[str, Sequence[str]], binned: str) -> Html:
-    """One row of small boxes per part, a mark in each: colour is not needed to read it."""
-    rows = []
-    for part, marks in table.items():
-        boxes = [tag("span", mark or "·", title=f"step {step}: {MARKS[mark][1]}", style=(
-            f"display:inline-block;width:14px;text-align:center;font-family:{m.MONO};font-size:11px;margin:0 1px 0 0;"
-            f"background-color:{MARKS[mark][0]};color:{'#ffffff' if mark not in ('=', '') else m.INK}"))
-            for step, mark in zip(columns, marks)]
-        rows.append([m.cell(part), m.cell(*boxes, style="white-space:nowrap")])
-    return tag("div", m.note(f"step {columns[0]} to {columns[-1]}{binned} ({LEGEND})"), m.table(rows))
-
-
-def _png(diff: Any, rows_a: Sequence, rows_b: Sequence, evaluations: Mapping[str, Any]) -> bytes | None:
-    if not rows_a and not rows_b:
+    names = (f"a  {diff.a.name}", f"b  {diff.b.name}")
+    drawn = [{curve.panel.title: curve for curve in curves_of(rows, evaluations, None, LIVE_PANELS)
+              if np.nan_to_num(curve.value).any()} for rows in (rows_a, rows_b)]
+    traces: dict[str, list[Trace]] = {}
+    levels: dict[str, tuple[LevelLine, ...]] = {}
+    for curves, name, (colour, width, dash) in zip(drawn, names, LOOKS):
+        for title, curve in curves.items():
+            traces.setdefault(title, []).append(Trace(name, curve.step, curve.value, colour, dash, width))
+            levels[title] = curve.lines
+    plots = [Plot(title, tuple(found), levels[title]) for title, found in traces.items()]
+    if not plots:
         return None
-    from workbench.views.run_diff_picture import overlay_png
-
-    return overlay_png((f"a  {diff.a.name}", rows_a), (f"b  {diff.b.name}", rows_b), evaluations)
+    return doc.Picture(plots_png(plots), "metrics of both runs over the steps", figure=plotly_figure(plots, "a and b"))

@@ -8,17 +8,16 @@ Axis: T tokens of the trajectory, its segments end to end.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from workbench.types import CreditTable, Segment, Source, Trajectory, View
 from workbench.types.errors import DataError
-from workbench.views import markup as m
-from workbench.views import words
-from workbench.views.escape import visible
-from workbench.views.markup import Html, tag
+from workbench.views import doc, words
+from workbench.views.html import shown
+from workbench.views.looks import BLUE, CARD, INK, MUTED, Look, red_blue
 
 PROMPT, SCAFFOLD, AGAIN, ENV, TRAINED, UNWEIGHTED, WIDENED = range(7)
 CREDITED = (TRAINED, UNWEIGHTED, WIDENED)  # each token is drawn on its own, with its facts
@@ -37,15 +36,19 @@ class Kind:
     foreground: str
     top: str
 
+    @property
+    def look(self) -> Look:
+        return Look(self.background, self.foreground, top=self.top)
+
 
 KINDS = (
-    Kind("prompt", "task text", "#e6ebf1", "#22303d", f"3px solid {m.CARD}"),
-    Kind("scaffold", "literals of the chat template", "#f4f4f4", "#5c6670", f"3px solid {m.CARD}"),
+    Kind("prompt", "task text", "#e6ebf1", "#22303d", f"3px solid {CARD}"),
+    Kind("scaffold", "literals of the chat template", "#f4f4f4", "#5c6670", f"3px solid {CARD}"),
     Kind(
         "again", "written by the policy earlier, shown again: not trained", "#e4f1fb", "#28506e", "3px dotted #4a90bf"
     ),
-    Kind("env", "replies of the environment", "#fdebd3", "#583200", f"3px solid {m.CARD}"),
-    Kind("TRAIN", "sampled here by the policy: trained", "#bfdff5", "#06283f", f"3px solid {m.BLUE}"),
+    Kind("env", "replies of the environment", "#fdebd3", "#583200", f"3px solid {CARD}"),
+    Kind("TRAIN", "sampled here by the policy: trained", "#bfdff5", "#06283f", f"3px solid {BLUE}"),
     Kind("weight0", "sampled here, but its row has weight 0: not trained", "#e9e2ef", "#432a55", "3px dashed #8a5fa8"),
     Kind("widened", "not sampled here, trained on purpose: a widened mask", "#fbe1d3", "#5a2000", "3px double #b84a00"),
 )
@@ -84,27 +87,31 @@ def show_tokens(trajectory: Trajectory, token_texts: Callable[[Sequence[int]], l
     hidden. `context`: of a run that is not trained show at most so many tokens, in one line (None: all of it).
     `scale`: the advantage that is drawn in full colour (None: the largest one here).
     """
+    document = tokens_document(trajectory, token_texts, credit, max_tokens=max_tokens, max_segments=max_segments,
+                               context=context, scale=scale)
+    return shown(document)
+
+
+def tokens_document(trajectory: Trajectory, token_texts: Callable[[Sequence[int]], list[str]],
+                    credit: Credit | None = None, *, max_tokens: int = 1600, max_segments: int = 12,
+                    context: int | None = None, scale: float | None = None) -> doc.ViewDocument:
+    """What `show_tokens` shows, as parts for a larger view."""
     columns = _columns(credit, sum(len(segment) for segment in trajectory.segments))
     scale = _scale(columns) if scale is None else scale
-    shown = trajectory.segments[:max_segments]
-    room = max(40, max_tokens // max(1, len(shown)))
-    text, html, start, widened = [_head(trajectory)], [], 0, False
-    for index, segment in enumerate(shown):
+    drawn = trajectory.segments[:max_segments]
+    room = max(40, max_tokens // max(1, len(drawn)))
+    parts: list[doc.Part] = []
+    start, seen = 0, {TRAINED}
+    for index, segment in enumerate(drawn):
         here = {name: column[start:start + len(segment)] for name, column in columns.items()}
-        drawn = _draw_segment(segment, token_texts, here, scale, room, context=context)
-        label = _segment_label(index, len(trajectory.segments), segment, drawn.kind_T)
-        text += [label, *drawn.text]
-        html += [m.note(label), drawn.html]
+        kind_T = _weighed_kinds(segment, here)
+        parts += [doc.Note(f"segment {index + 1} of {len(trajectory.segments)}: {_counted(segment, kind_T)}"),
+                  doc.Tokens(tuple(_runs(segment, kind_T, token_texts, here, scale, room, context=context)))]
         start += len(segment)
-        widened |= bool((drawn.kind_T == WIDENED).any())
-    left_out = len(trajectory.segments) - len(shown)
-    if left_out:
-        notice = f"first {len(shown)} segments shown, {left_out} hidden"
-        text.append(f"… {notice}")
-        html.append(m.warning(notice))
-    kinds = [*KINDS[:WIDENED if "weight" in columns else UNWEIGHTED], *([KINDS[WIDENED]] if widened else [])]
-    body = m.card(m.heading(_head(trajectory)), _legend(columns, scale, kinds), *html)
-    return m.finished(body, "\n".join(text))
+        seen |= set(kind_T.tolist())
+    if left_out := len(trajectory.segments) - len(drawn):
+        parts.append(doc.WarningLine(f"first {len(drawn)} segments shown, {left_out} hidden", mark="… "))
+    return doc.ViewDocument((doc.Heading(_head(trajectory)), _legend(columns, scale, sorted(seen)), *parts))
 
 
 def show_segment(segment: Segment, token_texts: Callable[[Sequence[int]], list[str]], *, title: str,
@@ -114,11 +121,10 @@ def show_segment(segment: Segment, token_texts: Callable[[Sequence[int]], list[s
     You will see where one token ends and the next begins: by a thin line, in the text form by `▏`. So a control token
     (one token) and the same characters typed by somebody (several) look different. The rest is as in `show_tokens`.
     """
-    drawn = _draw_segment(segment, token_texts, {}, 0.0, max(40, max_tokens), split=True)
-    label = f"{title}: {_counted(segment, drawn.kind_T)}"
-    present = [look for kind, look in enumerate(KINDS) if (drawn.kind_T == kind).any()]
-    return m.finished(m.card(m.heading(label), _legend({}, 0.0, present), drawn.html),
-                      "\n".join([visible(label), *drawn.text]))
+    kind_T = kinds_of(segment)
+    runs = _runs(segment, kind_T, token_texts, {}, 0.0, max(40, max_tokens), split=True)
+    return shown(doc.ViewDocument((doc.Heading(f"{title}: {_counted(segment, kind_T)}"),
+                               _legend({}, 0.0, sorted(set(kind_T.tolist()))), doc.Tokens(tuple(runs)))))
 
 
 # ------------------------------------------------------------------------------------------------ credit
@@ -142,52 +148,44 @@ def _scale(columns: Mapping[str, np.ndarray]) -> float:
     return float(np.nanmax(values)) if np.isfinite(values).any() else 0.0
 
 
-# ------------------------------------------------------------------------------------------------ segments
+# ------------------------------------------------------------------------------------------------ runs
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    kind_T: np.ndarray
-    text: list[str]
-    html: Html
-
-
-def _draw_segment(segment: Segment, token_texts: Callable[[Sequence[int]], list[str]],
-                  columns: Mapping[str, np.ndarray], scale: float, room: int, split: bool = False,
-                  context: int | None = None) -> _Drawn:
-    """All runs of a segment, or those of its first and last tokens where there is no room for all. `split`: see
-    `show_segment`."""
-    kind_T, turn_T, logp_T = kinds_of(segment), segment.turns, segment.logprobs
+def _weighed_kinds(segment: Segment, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The kinds, by their weights where these are known."""
+    kind_T = kinds_of(segment)
     if "weight" in columns:
         sampled_T, weighs_T = kind_T == TRAINED, columns["weight"] != 0
         kind_T[sampled_T & ~weighs_T] = UNWEIGHTED
         kind_T[~sampled_T & weighs_T] = WIDENED
-    ids_T, length = segment.token_ids, len(segment)
+    return kind_T
+
+
+def _runs(segment: Segment, kind_T: np.ndarray, token_texts: Callable[[Sequence[int]], list[str]],
+          columns: Mapping[str, np.ndarray], scale: float, room: int, *, split: bool = False,
+          context: int | None = None) -> Iterator[doc.TokenRun | doc.WarningLine]:
+    """All runs of a segment, or those of its first and last tokens where there is no room for all. `split`: see
+    `show_segment`."""
+    turn_T, logp_T, ids_T, length = segment.turns, segment.logprobs, segment.token_ids, len(segment)
     hidden = max(0, length - room)
     head = length if not hidden else room - room // 2
-    text: list[str] = []
-    rows: list[list[Html]] = []
     for begin, end in ((0, head), (head + hidden, length)):
         if hidden and begin:
             notice = f"first {head:,} and last {length - begin:,} tokens shown, {hidden:,} hidden"
-            text.append(f"… {notice} …")
-            rows.append([m.cell("…", align="right"), m.cell(m.warning(notice))])
-        if begin == end:
-            continue
-        texts = token_texts(ids_T[begin:end].tolist())
-        for a, b in _runs(kind_T[begin:end], turn_T[begin:end]):
+            yield doc.WarningLine(notice, "… ", " …")
+        texts = token_texts(ids_T[begin:end].tolist()) if begin < end else []
+        for a, b in _bounds(kind_T[begin:end], turn_T[begin:end]):
             run = slice(begin + a, begin + b)
             facts = _Facts(ids_T[run], logp_T[run], {name: column[run] for name, column in columns.items()})
-            mark = _mark(int(kind_T[run.start]), int(turn_T[run.start]), b - a, facts)
-            if context is not None and kind_T[run.start] not in CREDITED:
-                shown = _shortened(texts[a:b], context)
-                text.append(f"[{mark}|{visible(''.join(shown), newline='⏎')}]")
-                line = ["".join(shown).replace("\n", "⏎")]
-                rows.append(_run_html(int(kind_T[run.start]), mark, line, facts, scale, False))
+            kind = int(kind_T[run.start])
+            mark = _mark(kind, int(turn_T[run.start]), b - a, facts)
+            if kind in CREDITED or split and context is None:
+                yield doc.TokenRun(mark, tuple(_tokens(kind, texts[a:b], facts, scale, split)), split)
                 continue
-            text.append(f"[{mark}|{visible(('▏' if split else '').join(texts[a:b]), newline='⏎')}]")
-            rows.append(_run_html(int(kind_T[run.start]), mark, texts[a:b], facts, scale, split))
-    return _Drawn(kind_T, text, m.table(rows))
+            # One element for the whole run: a prompt of thousands of tokens stays cheap to draw.
+            text = "".join(texts[a:b] if context is None else _shortened(texts[a:b], context))
+            whole = doc.Styled(text, KINDS[kind].look, title=KINDS[kind].meaning)
+            yield doc.TokenRun(mark, (whole,), one_line=context is not None)
 
 
 def _shortened(texts: Sequence[str], limit: int) -> list[str]:
@@ -197,8 +195,10 @@ def _shortened(texts: Sequence[str], limit: int) -> list[str]:
     return [*texts[:limit // 2], f" … {len(texts) - limit // 2 * 2} more … ", *texts[len(texts) - limit // 2:]]
 
 
-def _runs(kind_T: np.ndarray, turn_T: np.ndarray) -> list[tuple[int, int]]:
-    """Bounds of the stretches with one kind and one turn."""
+def _bounds(kind_T: np.ndarray, turn_T: np.ndarray) -> list[tuple[int, int]]:
+    """Of the stretches with one kind and one turn."""
+    if not len(kind_T):
+        return []
     edges = np.flatnonzero((np.diff(kind_T) != 0) | (np.diff(turn_T) != 0)) + 1
     bounds = [0, *edges.tolist(), len(kind_T)]
     return list(zip(bounds[:-1], bounds[1:]))
@@ -238,39 +238,16 @@ def _range(values: np.ndarray) -> str:
     return lowest if lowest == highest else f"{lowest}..{highest}"
 
 
-def _run_html(kind: int, mark: str, texts: Sequence[str], facts: _Facts, scale: float, split: bool) -> list[Html]:
-    """A row: the mark in the margin, the tokens beside it."""
-    look = KINDS[kind]
-    first, _, was = mark.partition(", was ")
-    margin = m.cell(first, *([tag("div", f"was {was}")] if was else []), align="right", foreground=m.MUTED, style=(
-        f"font-family:{m.MONO};font-size:11px;white-space:nowrap;border-bottom:0;padding:3px 8px;line-height:1.9"))
-    style = f"background-color:{look.background};color:{look.foreground};border-top:{look.top};padding:1px 0"
-    if kind not in CREDITED and not split:
-        # One element for the whole run: a prompt of thousands of tokens stays cheap to draw.
-        return [margin, _tokens_cell([tag("span", _broken("".join(texts)), title=look.meaning, style=style)])]
-    tokens = []
-    advantage, changed = facts.columns.get("advantage"), facts.changed
+def _tokens(kind: int, texts: Sequence[str], facts: _Facts, scale: float, split: bool) -> Iterator[doc.Styled]:
+    """Each token with its facts, red to blue by its advantage where there is one; a line below where that changed."""
+    look, advantage, changed = KINDS[kind].look, facts.columns.get("advantage"), facts.changed
+    edge = f"1px solid {MUTED if split else CARD}"
     for i, text in enumerate(texts):
+        colours = (look.background, look.foreground)
         if advantage is not None and np.isfinite(advantage[i]):
-            background, foreground = m.red_blue(float(advantage[i]), scale)
-            style = f"background-color:{background};color:{foreground};border-top:{look.top};padding:1px 0"
-        # The line of a change stands clear of the character `_`.
-        below = f";border-bottom:2px solid {m.INK};padding:1px 0 4px" if changed[i] else ""
-        tokens.append(tag("span", _broken(text, last=i == len(texts) - 1), title=_tooltip(facts, i),
-                          style=f"{style};border-right:1px solid {m.MUTED if split else m.CARD}{below}"))
-    return [margin, _tokens_cell(tokens)]
-
-
-def _tokens_cell(children: Sequence[Html]) -> Html:
-    return m.cell(*children, style=(
-        f"font-family:{m.MONO};font-size:12px;line-height:1.75;white-space:pre-wrap;overflow-wrap:break-word;"
-        f"border-bottom:0;border-left:2px solid {m.LINE};padding:3px 8px"))
-
-
-def _broken(text: str, *, last: bool = True) -> str:
-    """Line feeds drawn *and* kept, so that a grid in a prompt still looks like one; none kept at the end of a run."""
-    shown = text.replace("\n", "⏎\n")
-    return shown.removesuffix("\n") if last else shown
+            colours = red_blue(float(advantage[i]), scale)
+        below = f"2px solid {INK}" if changed[i] else ""
+        yield doc.Styled(text, Look(*colours, top=look.top, below=below, right=edge), title=_tooltip(facts, i))
 
 
 def _tooltip(facts: _Facts, i: int) -> str:
@@ -296,27 +273,16 @@ def _head(trajectory: Trajectory) -> str:
             f"{words.count(len(trajectory.segments), 'segment')}, reward {words.reward_words(trajectory)}")
 
 
-def _segment_label(index: int, segments: int, segment: Segment, kind_T: np.ndarray) -> str:
-    return f"segment {index + 1} of {segments}: {_counted(segment, kind_T)}"
-
-
 def _counted(segment: Segment, kind_T: np.ndarray) -> str:
     counts = ", ".join(f"{int((kind_T == kind).sum()):,} {look.mark}" for kind, look in enumerate(KINDS)
                        if (kind_T == kind).any())
     return f"{words.count(len(segment), 'token')} ({counts or 'empty'})"
 
 
-def _legend(columns: Mapping[str, np.ndarray], scale: float, kinds: Sequence[Kind]) -> Html:
-    items = [tag("span", tag("span", look.mark, style=(
-        f"background-color:{look.background};color:{look.foreground};border-top:{look.top};"
-        f"font-family:{m.MONO};padding:0 4px")), f" {look.meaning}", style="margin:0 14px 0 0;display:inline-block")
-        for look in kinds]
-    if scale:
-        steps = [tag("span", f"{scale * (i - 3) / 3:+.3g}" if i != 3 else "0", style=(
-            f"background-color:{fill};color:{ink};font-family:{m.MONO};padding:0 6px"))
-            for i, (fill, ink) in enumerate(m.RED_BLUE)]
-        items.append(tag("span", "advantage of trained tokens: ", *steps, style="display:inline-block"))
+def _legend(columns: Mapping[str, np.ndarray], scale: float, kinds: Sequence[int]) -> doc.Legend:
+    items = [(KINDS[kind].mark, KINDS[kind].look, KINDS[kind].meaning) for kind in kinds]
     if "was" in columns:
-        items.append(tag("span", tag("span", "line below", style=f"border-bottom:2px solid {m.INK}"),
-                         " another advantage than before the edit", style="margin:0 0 0 14px;display:inline-block"))
-    return m.note(*items)
+        items.append(("line below", Look(CARD, INK, below=f"2px solid {INK}"),
+                      "another advantage than before the edit"))
+    steps = [f"{scale * (i - 3) / 3:+.2g}" if i != 3 else "0" for i in range(7)]
+    return doc.Legend(items, ("advantage of trained tokens", steps) if scale else None)

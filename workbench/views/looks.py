@@ -1,0 +1,49 @@
+"""Colours, and how a stretch of text looks on a page.
+
+Every coloured box names its text colour *and* its background, because the theme around it is not known. Colour never
+says anything alone: a mark in characters stands beside it, which also survives where styles are dropped.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+INK, MUTED, CARD, PANEL, LINE = "#1b2733", "#525f6b", "#ffffff", "#f4f6f8", "#d5dbe1"
+BLUE, ORANGE, GREEN, GREY = "#0072b2", "#b84a00", "#00734f", "#5a6775"  # Okabe-Ito, darkened until white text reads
+RED = "#a01626"
+YELLOW_PAPER, LILAC_PAPER, LILAC_INK = "#fff3d6", "#e9e2ef", "#432a55"
+
+# Red to blue through white (ColorBrewer RdBu, 7 steps): background and the text colour that reads on it.
+RED_BLUE = (("#b2182b", "#ffffff"), ("#ef8a62", INK), ("#fddbc7", INK), ("#f7f7f7", INK), ("#d1e5f0", INK),
+            ("#67a9cf", INK), ("#2166ac", "#ffffff"))
+
+
+@dataclass(frozen=True)
+class Look:
+    """Of a stretch of text or a cell. `top`, `below`, `left`, `right`: borders. None: as around it."""
+
+    background: str | None = None
+    foreground: str | None = None
+    bold: bool = False
+    mono: bool = False
+    italic: bool = False
+    nowrap: bool = False
+    top: str = ""
+    below: str = ""
+    left: str = ""
+    right: str = ""
+
+
+PLAIN = Look()
+BOLD = Look(bold=True)
+QUIET = Look(foreground=MUTED)
+
+
+def red_blue(value: float, scale: float) -> tuple[str, str]:
+    """Background and text colour of a signed value: red below zero, blue above, full at +-`scale`.
+
+    Values that are not zero never take the white middle step, so that a small credit is told from none.
+    """
+    if not scale or value == 0 or value != value:
+        return RED_BLUE[3]
+    step = min(3, max(1, round(3 * abs(value) / scale)))
+    return RED_BLUE[3 + step] if value > 0 else RED_BLUE[3 - step]

@@ -1,0 +1,92 @@
+"""A document as text: for a terminal, a log and a diff. Every character that acts or hides is spelled out."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from workbench.views import doc
+from workbench.views.escape import visible
+from workbench.views.words import aligned, quoted
+
+LABEL = 9  # columns of an entry's labels
+
+
+def text_of(document: doc.ViewDocument) -> str:
+    """The lines of all parts, one below the other."""
+    return "\n".join(lines_of(document.parts))
+
+
+def lines_of(parts: Sequence[doc.Part | None]) -> Iterator[str]:
+    for part in parts:
+        if part is not None:
+            yield from WRITERS[type(part)](part)
+
+
+def words_of(line: doc.Line) -> str:
+    """A line without its looks."""
+    return visible("".join(_word(part) for part in doc.inline(line)))
+
+
+def _word(part: doc.Inline) -> str:
+    if isinstance(part, doc.Badge):
+        return part.text if part.plain is None else part.plain
+    if isinstance(part, doc.Bar):
+        return ""
+    return part if isinstance(part, str) else part.text
+
+
+def _line(part: doc.Heading | doc.Note | doc.Block) -> list[str]:
+    return [words_of(part.content)]
+
+
+def _warn(part: doc.WarningLine) -> list[str]:
+    return [f"{part.mark}{visible(part.content)}{part.end}"]
+
+
+def _table(table: doc.Table) -> list[str]:
+    columns = [column if isinstance(column, doc.Column) else doc.Column(column) for column in table.columns]
+    there = [i for i, column in enumerate(columns) if not column.on_page]
+    rows = [row if isinstance(row, doc.TableRow) else doc.TableRow(row) for row in table.rows]
+    cells = [[_cell(row.cells[i]) for i in there if i < len(row.cells)] for row in rows]
+    if table.header:
+        cells.insert(0, [visible(columns[i].name, newline="⏎") for i in there])
+    right = [at for at, i in enumerate(there) if columns[i].number]
+    lines = aligned(cells, right=right, indent=table.indent).split("\n") if cells else []
+    written = lines[:1] if table.header else []
+    for row, line in zip(rows, lines[len(written):]):
+        written += [line, *(f"    {visible(below)}" for below in row.below)]
+    return written
+
+
+def _cell(cell: str | doc.Cell) -> str:
+    return visible(cell if isinstance(cell, str) else cell.text, newline="⏎")
+
+
+def _tokens(part: doc.Tokens) -> list[str]:
+    return [_warn(run)[0] if isinstance(run, doc.WarningLine) else
+            f"[{run.mark}|{visible(('▏' if run.split else '').join(t.text for t in run.tokens), newline='⏎')}]"
+            for run in part.runs]
+
+
+def _token_line(part: doc.TokenLine) -> list[str]:
+    shown = visible(part.between.join(token.text for token in part.tokens), newline="⏎")
+    return [f"{part.label}{part.before}{shown}{part.after}"]
+
+
+def _ledger(part: doc.Ledger) -> list[str]:
+    """Entries with an empty line between them."""
+    return "\n\n".join("\n".join([entry.title, *map(_field, entry.fields)]) for entry in part.entries).split("\n")
+
+
+def _field(field: doc.Field) -> str:
+    label = f"  {field.label:<{LABEL}}"
+    return (quoted(visible(field.text), label) if field.quoted else f"{label}{visible(field.text)}") + field.after
+
+
+WRITERS: dict[type, Callable[..., Sequence[str] | Iterator[str]]] = {
+    **dict.fromkeys((doc.Heading, doc.Note, doc.Block), _line), doc.WarningLine: _warn, doc.Table: _table,
+    doc.Tokens: _tokens, doc.TokenLine: _token_line, doc.Ledger: _ledger,
+    doc.Quoted: lambda part: [quoted(visible(part.text), visible(part.label))],
+    **dict.fromkeys((doc.Fold, doc.Section), lambda part: lines_of(part.parts)),
+    doc.TextPart: lambda part: [visible(part.text)], doc.BlankLine: lambda part: [""],
+    **dict.fromkeys((doc.Legend, doc.Picture, doc.Squares, doc.PagePart), lambda part: ()),
+}
