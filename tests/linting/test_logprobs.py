@@ -13,6 +13,7 @@ from workbench.linting import Evidence
 from workbench.linting.evidence import Update
 from workbench.linting.logprobs import RULES
 from workbench.linting.rule import check
+from workbench.linting.table import RULES as ALL
 from workbench.training.config import load_config
 from workbench.training.rollout import rollout
 from workbench.training.session import open_session
@@ -147,7 +148,7 @@ def test_logprobs_that_are_none():
 
 def test_logprobs_other_than_the_engine_answered():
     evidence = changed(made(), lambda span: replace(span, logprobs=np.roll(span.logprobs, 1)))
-    said = ask(evidence, "R12").errors
+    said = check(evidence, [ALL["R3"]])["R3"].errors
     assert any("the engine answered" in f.what and f.place.position is not None for f in said)
 
 

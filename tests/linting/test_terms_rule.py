@@ -99,14 +99,6 @@ def test_an_attempt_that_is_left_out_silently():
     assert not errors(replace(dropped, algorithm=GRPO(filter=Filter("within_group", attempts=2))), "R11")
 
 
-def test_half_a_turn():
-    evidence = evidence_of(LIMITED, GRPO())
-    second = int(evidence.batch.eligible_T.nonzero()[1])
-    weight_T = evidence.credit.weight_T.index_fill(0, torch.tensor([second]), 0.0)
-    assert any("1 of the 2 sampled tokens of turn 0" in what
-               for what in errors(with_credit(evidence, weight_T=weight_T), "R11"))
-
-
 @pytest.mark.parametrize("name", ["terminated_N", "truncated_N", "context_full_N"])
 def test_flags_of_the_batch(name):
     evidence = evidence_of(LIMITED, PPO())
@@ -137,17 +129,3 @@ def test_a_limit_that_unscores():
     own = Evidence(groups, collect=CollectConfig())
     assert "nothing broke" in errors(own, "R11")[0]
     assert answer(Evidence(groups), "R11").notes and not errors(Evidence(groups), "R11")  # its outcome may have failed
-
-
-@pytest.mark.parametrize("finish, last", [("length", None), ("stop", 5)])
-def test_a_finish_that_its_tokens_deny(finish, last):
-    evidence = evidence_of(LIMITED, GRPO())
-    t = LIMITED[1][1]
-    turns = (replace(t.turns[0], finish=finish),)
-    segments = t.segments
-    if last is not None:
-        spans = [replace(span, token_ids=np.append(span.token_ids[:-1], last)) if span.sampled else span
-                 for span in t.segments[0].spans]
-        segments = (replace(t.segments[0], spans=tuple(spans)),)
-    groups = changed(LIMITED, 1, 1, turns=turns, segments=segments)
-    assert any("says finish=" in what for what in errors(replace(evidence, groups=tuple(map(tuple, groups))), "R11"))

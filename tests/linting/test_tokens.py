@@ -294,7 +294,7 @@ def test_r3_an_engine_that_is_asked_for_something_else_than_was_declared(request
 
 @pytest.mark.parametrize("where, old, new", [
     ("ask", "room = self.context - len(prompt_ids)", "room = self.context - 2 * len(prompt_ids)"),
-    ("on_step", "if length >= self.context:", "if length >= self.context - 150:")])
+    ("on_step", "if following.length >= self.context:", "if following.length >= self.context - 150:")])
 def test_r3_context_full_with_room_left(monkeypatch, where, old, new):
     """Negative control: the two lines of collecting that say when the room is used up, changed."""
     import inspect

@@ -22,10 +22,10 @@ HISTORY = "the sampling settings (which history was asked for)"
 JOURNAL = "what the engine was asked and answered"
 
 
-class Asked(NamedTuple):
-    """An exchange with the engine: of trajectory `n`, in its segment number `segment`."""
+class JournalEntry(NamedTuple):
+    """An exchange with the engine: of trajectory `row`, in its segment number `segment`."""
 
-    n: int
+    row: int
     segment: int
     exchange: Exchange
 
@@ -35,14 +35,14 @@ class Asked(NamedTuple):
         return completion is not None and completion.finish != "error"
 
 
-def asked(evidence: Evidence) -> list[Asked]:
+def journal_of(evidence: Evidence) -> list[JournalEntry]:
     """The exchanges of the trajectories at hand, in order; those of others, by session, are left out."""
     index = {f"{t.task.id}#{t.attempt}": n for n, t in enumerate(evidence.trajectories)}
     found = []
     for exchange in evidence.journal or ():
         key, _, number = exchange.request.session.rpartition("/")
         if key in index and number.isdigit():
-            found.append(Asked(index[key], int(number), exchange))
+            found.append(JournalEntry(index[key], int(number), exchange))
     return found
 
 
@@ -77,7 +77,7 @@ def check_prefixes(evidence: Evidence) -> Iterator[RuleResult]:
 
 
 def _prompts(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
-    found, told = asked(evidence), set()
+    found, told = journal_of(evidence), set()
     yield Checked(len(found))
     yield from _strangers(evidence)
     yield from _shorter(evidence, flat, found)
@@ -99,26 +99,26 @@ def _prompts(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
         yield _other_prompt(evidence, flat, segment, prompt)
 
 
-def _shorter(evidence: Evidence, flat: Flat, found: list[Asked]) -> Iterator[Finding]:
+def _shorter(evidence: Evidence, flat: Flat, found: list[JournalEntry]) -> Iterator[Finding]:
     """Each turn stands right behind the whole prompt that it was sampled after, and not further on."""
     sampled = np.flatnonzero(flat.sampled_P)
     bounds_N = np.searchsorted(flat.trajectory_P[sampled], np.arange(flat.trajectories + 1)).tolist()
     starts, turns = flat.start_P[sampled].tolist(), dict.fromkeys(range(flat.trajectories), 0)
     told = set()
-    for a in found:
-        if not a.answered:
+    for entry in found:
+        if not entry.answered:
             continue
-        q = bounds_N[a.n] + turns[a.n]
-        turns[a.n] += 1
-        size = len(a.exchange.request.prompt_ids)
-        if q < bounds_N[a.n + 1] and starts[q] != size and a.n not in told:
-            told.add(a.n)
-            yield Finding(f"the engine sampled turn {turns[a.n] - 1} after a prompt of {size} tokens; the trajectory "
+        q = bounds_N[entry.row] + turns[entry.row]
+        turns[entry.row] += 1
+        size = len(entry.exchange.request.prompt_ids)
+        if q < bounds_N[entry.row + 1] and starts[q] != size and entry.row not in told:
+            told.add(entry.row)
+            yield Finding(f"the engine sampled turn {turns[entry.row] - 1} after a prompt of {size} tokens; the trajectory "
                           f"shows it after {starts[q]}", flat.place_of_span(evidence, int(sampled[q])))
 
 
-def _turn_of(found: list[Asked], n: int, request: int) -> int:
-    return [a.exchange.request.id for a in found if a.n == n].index(request)
+def _turn_of(found: list[JournalEntry], n: int, request: int) -> int:
+    return [entry.exchange.request.id for entry in found if entry.row == n].index(request)
 
 
 def _other_prompt(evidence: Evidence, flat: Flat, segment: int, prompt: np.ndarray) -> Finding:

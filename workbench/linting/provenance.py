@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from workbench.engines.base import Completion
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import POLICY, SCAFFOLD, Flat
-from workbench.linting.prefixes import JOURNAL, Asked, asked, token
+from workbench.linting.prefixes import JOURNAL, JournalEntry, journal_of, token
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Message, StopReason
-from workbench.types.findings import ERROR, NOTE, Finding, Checked, NotChecked, Place
+from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 
 SOURCES = ("PROMPT", "SCAFFOLD", "POLICY", "ENV")
 AROUND = 16  # tokens that a template writes around a message, and once more: up to 6.5 over the families of the tests
@@ -49,18 +48,18 @@ def _answers(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     """Every completion stands in exactly one sampled span, at the end of the prompt that it answers."""
     at = {(int(segment), int(start)): p for p, (segment, start) in enumerate(
         zip(flat.segment_P.tolist(), flat.start_P.tolist(), strict=True)) if flat.sampled_P[p]}
-    pairs: list[tuple[Asked, int]] = []
-    found = [a for a in asked(evidence) if a.answered]
+    pairs: list[tuple[JournalEntry, int]] = []
+    found = [entry for entry in journal_of(evidence) if entry.answered]
     turns: dict[int, int] = {}
-    for a in found:
-        turn = turns[a.n] = turns.get(a.n, -1) + 1
-        start = len(a.exchange.request.prompt_ids)
-        p = at.pop((int(flat.first_segment_N[a.n]) + a.segment, start), None)
-        if p is None or flat.trajectory_P[p] != a.n:
-            yield _lost(evidence, flat, a, turn, start)
+    for entry in found:
+        turn = turns[entry.row] = turns.get(entry.row, -1) + 1
+        start = len(entry.exchange.request.prompt_ids)
+        p = at.pop((int(flat.first_segment_N[entry.row]) + entry.segment, start), None)
+        if p is None or flat.trajectory_P[p] != entry.row:
+            yield _lost(evidence, flat, entry, turn, start)
             continue
-        pairs.append((a, p))
-        yield from _named(evidence, flat, a, p, turn)
+        pairs.append((entry, p))
+        yield from _named(evidence, flat, entry, p, turn)
     for p in at.values():
         yield Finding(f"{_many(int(flat.length_P[p]))} marked as sampled here, but the engine answered nothing that "
                       "stands here", flat.place_of_span(evidence, p), count=int(flat.length_P[p]))
@@ -70,12 +69,12 @@ def _answers(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     yield from _limits(evidence, flat, pairs)
 
 
-def _lost(evidence: Evidence, flat: Flat, a: Asked, turn: int, start: int) -> Finding:
-    completion, place = a.exchange.completion, evidence.place(a.n, segment=a.segment, turn=turn, position=start,
-                                                              length=max(len(a.exchange.completion.token_ids), 1))
-    segment = int(flat.first_segment_N[a.n]) + a.segment
+def _lost(evidence: Evidence, flat: Flat, entry: JournalEntry, turn: int, start: int) -> Finding:
+    completion, place = entry.exchange.completion, evidence.place(entry.row, segment=entry.segment, turn=turn, position=start,
+                                                              length=max(len(entry.exchange.completion.token_ids), 1))
+    segment = int(flat.first_segment_N[entry.row]) + entry.segment
     said = "nothing"
-    if segment < flat.first_segment_N[a.n + 1]:
+    if segment < flat.first_segment_N[entry.row + 1]:
         low, high = flat.first_span_S[segment : segment + 2].tolist()
         over = [p for p in range(low, high) if flat.start_P[p] <= start < flat.start_P[p] + flat.length_P[p]]
         for p in over:
@@ -85,9 +84,9 @@ def _lost(evidence: Evidence, flat: Flat, a: Asked, turn: int, start: int) -> Fi
                    f"{said} there: what was sampled is not trained", place, count=max(len(completion.token_ids), 1))
 
 
-def _named(evidence: Evidence, flat: Flat, a: Asked, p: int, turn: int) -> Iterator[Finding]:
+def _named(evidence: Evidence, flat: Flat, entry: JournalEntry, p: int, turn: int) -> Iterator[Finding]:
     """Author, turn, version and settings of a sampled span."""
-    completion, span, turns = a.exchange.completion, flat.spans[p], evidence.trajectories[a.n].turns
+    completion, span, turns = entry.exchange.completion, flat.spans[p], evidence.trajectories[entry.row].turns
     finish = turns[turn].finish if turn < len(turns) else None
     if (span.policy_version == completion.policy_version and span.turn == turn and finish == completion.finish
             and (span.sampling is completion.sampling or span.sampling == completion.sampling)):
@@ -101,65 +100,56 @@ def _named(evidence: Evidence, flat: Flat, a: Asked, p: int, turn: int) -> Itera
                           flat.place_of_span(evidence, p), count=len(span))
 
 
-def _values(evidence: Evidence, flat: Flat, pairs: list[tuple[Asked, int]]) -> Iterator[Finding]:
+def _values(evidence: Evidence, flat: Flat, pairs: list[tuple[JournalEntry, int]]) -> Iterator[Finding]:
     """Ids and logprobs, bit for bit."""
-    plain = [(flat.spans[p].plain_logprobs, a.exchange.completion.plain_logprobs) for a, p in pairs]
-    columns = (
-        ("id", np.int64, [(flat.spans[p].token_ids, a.exchange.completion.token_ids) for a, p in pairs]),
-        ("logprob", np.float32, [(flat.spans[p].logprobs, a.exchange.completion.logprobs) for a, p in pairs]),
-        ("plain logprob", np.float32, plain),
-    )
-    for what, dtype, values in columns:
-        for (_, p), (ours, theirs) in zip(pairs, values, strict=True):
-            if (ours is None) != (theirs is None) or (ours is not None and len(ours) != len(theirs)):
+    for entry, p in pairs:
+        span, completion = flat.spans[p], entry.exchange.completion
+        for what, ours, theirs in (("id", span.token_ids, completion.token_ids),
+                                   ("logprob", span.logprobs, completion.logprobs),
+                                   ("plain logprob", span.plain_logprobs, completion.plain_logprobs)):
+            if ours is None and theirs is None:
+                continue
+            if ours is None or theirs is None or len(ours) != len(theirs):
                 yield Finding(f"{'no' if ours is None else len(ours)} {what}s recorded for "
                               f"{'none' if theirs is None else len(theirs)} that the engine answered",
                               flat.place_of_span(evidence, p))
-        fit = [k for k, (ours, theirs) in enumerate(values)
-               if ours is not None and theirs is not None and len(ours) == len(theirs)]
-        ours_T = np.concatenate([np.zeros(0, dtype), *(values[k][0] for k in fit)]).astype(dtype)
-        theirs_T = np.concatenate([np.zeros(0, dtype), *(values[k][1] for k in fit)]).astype(dtype)
-        unequal_T = np.flatnonzero((ours_T != theirs_T) & ~(np.isnan(ours_T) & np.isnan(theirs_T)))
-        if not len(unequal_T):
-            continue
-        end_F = np.cumsum([len(values[k][0]) for k in fit])
-        spans = np.searchsorted(end_F, unequal_T, side="right")
-        for f in np.unique(spans).tolist():
-            p, first = pairs[fit[f]][1], int(unequal_T[spans == f][0])
-            offset = first - int(end_F[f] - len(values[fit[f]][0]))
-            yield Finding(f"the {what} recorded is {ours_T[first]!s}, the engine answered {theirs_T[first]!s}",
-                          flat.place_of_span(evidence, p, int(flat.start_P[p]) + offset, 1),
-                          count=int((spans == f).sum()))
+                continue
+            theirs = np.asarray(theirs, ours.dtype)
+            if ours.tobytes() == theirs.tobytes():
+                continue
+            wrong = np.flatnonzero((ours != theirs) & ~((ours != ours) & (theirs != theirs)))
+            if len(wrong):
+                first = int(wrong[0])
+                yield Finding(f"the {what} recorded is {ours[first]!s}, the engine answered {theirs[first]!s}",
+                              flat.place_of_span(evidence, p, int(flat.start_P[p]) + first, 1), count=len(wrong))
 
 
-def _stops(evidence: Evidence, flat: Flat, pairs: list[tuple[Asked, int]]) -> Iterator[Finding]:
+def _stops(evidence: Evidence, flat: Flat, pairs: list[tuple[JournalEntry, int]]) -> Iterator[Finding]:
     """A turn ends with its stop token, and only there."""
     known = evidence.chat.stop_ids if evidence.chat is not None else None
-    for a, p in pairs:
-        stops = a.exchange.request.stop_ids
+    for entry, p in pairs:
+        stops, completion = entry.exchange.request.stop_ids, entry.exchange.completion
         if known is not None and stops != known:
             yield Finding(f"the engine was told that {sorted(stops)} end a turn; the chat format says {sorted(known)}",
                           flat.place_of_span(evidence, p))
             return
-    if not pairs:
-        return
-    stops = np.array(sorted({token_id for a, _ in pairs for token_id in a.exchange.request.stop_ids}))
-    ids = [a.exchange.completion.token_ids for a, _ in pairs]
-    stop_T = (np.concatenate(ids)[:, None] == stops).any(1)
-    end_E = np.cumsum([len(each) for each in ids])
-    ended_E = np.array([a.exchange.completion.finish == "stop" for a, _ in pairs])
-    if np.array_equal(np.flatnonzero(stop_T), end_E[ended_E] - 1):
-        return  # a stop token where a turn was ended, last in it, and nowhere else
-    for a, p in pairs:
-        yield from _stop(evidence, flat, p, a.exchange.completion, a.exchange.request.stop_ids)
+        ids = completion.token_ids.tolist()
+        early = next((i for i, each in enumerate(ids[:-1]) if each in stops), None)
+        if early is not None:
+            yield Finding(f"the turn goes on after {token(evidence, ids[early])}, which ends a turn",
+                          flat.place_of_span(evidence, p, int(flat.start_P[p]) + early, 1))
+        if (bool(ids) and ids[-1] in stops) != (completion.finish == "stop"):
+            last = token(evidence, ids[-1]) if ids else "nothing"
+            yield Finding(f"the turn ended by {completion.finish!r} with {last} as its last token",
+                          flat.place_of_span(evidence, p, int(flat.start_P[p]) + max(len(ids) - 1, 0), 1))
 
 
-def _limits(evidence: Evidence, flat: Flat, pairs: list[tuple[Asked, int]]) -> Iterator[Finding]:
+def _limits(evidence: Evidence, flat: Flat, pairs: list[tuple[JournalEntry, int]]) -> Iterator[Finding]:
     """A turn may be as long as was declared and as there is room for, no longer and no shorter; it is cut at that
     length only; and it is sampled as was declared."""
     declared, context = evidence.collect, _context(evidence)
-    for a, p in pairs:
-        (request, completion), size = a.exchange, len(a.exchange.completion.token_ids)
+    for entry, p in pairs:
+        (request, completion), size = entry.exchange, len(entry.exchange.completion.token_ids)
         if size > request.max_new_tokens:
             yield Finding(f"{_many(size)} sampled where at most {request.max_new_tokens} were asked for",
                           flat.place_of_span(evidence, p))
@@ -223,19 +213,6 @@ def _at_most(evidence: Evidence, reply: Sequence[Message]) -> int:
         plain = message.role == "user" and not control.intersection(ids)
         total += len(ids) if plain else 2 * len(message.text.encode())
     return total
-
-
-def _stop(evidence: Evidence, flat: Flat, p: int, completion: Completion, stops: frozenset[int]) -> Iterator[Finding]:
-    ids = completion.token_ids.tolist()
-    early = next((i for i, each in enumerate(ids[:-1]) if each in stops), None)
-    if early is not None:
-        yield Finding(f"the turn goes on after {token(evidence, ids[early])}, which ends a turn",
-                      flat.place_of_span(evidence, p, int(flat.start_P[p]) + early, 1))
-    ended = bool(ids) and ids[-1] in stops
-    if ended != (completion.finish == "stop"):
-        last = token(evidence, ids[-1]) if ids else "nothing"
-        yield Finding(f"the turn ended by {completion.finish!r} with {last} as its last token",
-                      flat.place_of_span(evidence, p, int(flat.start_P[p]) + max(len(ids) - 1, 0), 1))
 
 
 # ------------------------------------------------------------------------------------------------ by themselves

@@ -13,7 +13,7 @@ import numpy as np
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import RuleResult
 from workbench.types.dumps import RawSequence
-from workbench.types.findings import ERROR, NOTE, Finding, Checked, NotChecked, Place
+from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 
 SLACK = 1e-3      # of rewards and advantages: files round (verifiers to 4 decimals)
 COINCIDENCE = 30  # nats: two attempts drawn alike whose tokens had a probability below exp(-30) did not draw by chance

@@ -98,14 +98,12 @@ def _alike(evidence: Evidence) -> Iterator[RuleResult]:
         return
     if evidence.groups:
         yield from _limits(evidence, attempts)
-        yield from _ends(evidence, attempts)
     columns = columns_of(evidence)
     if columns is None or any(len(values_T) != attempts.num_tokens for values_T in columns.values()):
         yield NotChecked("the credit, or the credit table of an update")
         return
     yield Checked(attempts.num_trajectories)
     yield from _same_terms(evidence, attempts, columns)
-    yield from _whole_turns(evidence, attempts, columns)
     yield from _nobody_left_out(evidence, attempts, columns)
 
 
@@ -134,27 +132,6 @@ def _limits(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
             yield Finding("ended as if its task were over, without a turn", evidence.place(n))
 
 
-def _ends(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
-    """A turn that says it stopped ends in a stop token; one that says it was cut does not."""
-    if evidence.chat is None or not getattr(evidence.chat, "stop_ids", None):
-        return
-    stops = np.array(sorted(evidence.chat.stop_ids))
-    token_E = np.flatnonzero(attempts.sampled_T)
-    row_E, turn_E = attempts.row_T[token_E], attempts.turn_T[token_E]
-    last = np.append((np.diff(row_E) != 0) | (np.diff(turn_E) != 0), True)[:len(token_E)]
-    stopped = np.isin(attempts.token_id_T[token_E[last]], stops)
-    yield Checked(int(last.sum()))
-    for token, row, turn, ended in zip(token_E[last].tolist(), row_E[last].tolist(), turn_E[last].tolist(),
-                                       stopped.tolist()):
-        turns = evidence.trajectories[row].turns
-        if not 0 <= turn < len(turns):
-            continue  # turn numbers are another rule's matter
-        finish = turns[turn].finish
-        if (finish == "stop") != ended:
-            yield Finding(f"turn {turn} says finish={finish!r}, but its last sampled token is "
-                          f"{'a' if ended else 'no'} stop token", attempts.place(token, evidence.step))
-
-
 def _same_terms(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
     """An attempt counts in every term of the loss, or in none; token by token where terms are taken per token."""
     weight_T, algorithm = columns["weight"], evidence.algorithm
@@ -179,22 +156,6 @@ def _same_terms(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np
 def _any_by_row(attempts: Attempts, weight_T: np.ndarray) -> np.ndarray:
     at = attempts.sampled_T & (weight_T != 0)
     return np.bincount(attempts.row_T[at], minlength=attempts.num_trajectories) > 0
-
-
-def _whole_turns(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
-    """The tokens of a turn are trained all or none; a cut turn too."""
-    token_E = np.flatnonzero(attempts.sampled_T)
-    row_E, turn_E, on_E = attempts.row_T[token_E], attempts.turn_T[token_E], columns["weight"][token_E] != 0
-    inside = (row_E[1:] == row_E[:-1]) & (turn_E[1:] == turn_E[:-1])
-    for i in np.flatnonzero(inside & (on_E[1:] != on_E[:-1])).tolist():
-        row, turn = int(row_E[i]), int(turn_E[i])
-        own = (row_E == row) & (turn_E == turn)
-        cut = ""
-        if evidence.groups and 0 <= turn < len(evidence.trajectories[row].turns):
-            cut = " (it was cut)" if evidence.trajectories[row].turns[turn].finish == "length" else ""
-        yield Finding(f"{int((own & on_E).sum())} of the {int(own.sum())} sampled tokens of turn {turn}{cut} are "
-                      "trained, the others are not", attempts.place(int(token_E[i + 1]), evidence.step),
-                      _severity(evidence))
 
 
 def _nobody_left_out(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:

@@ -14,10 +14,10 @@ from workbench.linting.alignment import R4
 from workbench.linting.credit import has_credit_twin
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import ENV, POLICY, PROMPT, Flat
-from workbench.linting.prefixes import JOURNAL, R1, asked
+from workbench.linting.prefixes import JOURNAL, R1, journal_of
 from workbench.linting.provenance import R3
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types.findings import ERROR, NOTE, Finding, Checked, NotChecked, Place
+from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 
 # Two attempts that draw by themselves say the same by chance with probability exp(sum of logprobs). Over a run of a
 # million steps, a false alarm of this bound is still a one-in-a-million event.
@@ -249,22 +249,22 @@ def _repeats(evidence: Evidence, flat: Flat, likest: list[Alike]) -> Iterator[Fi
 
 
 def _seeds(evidence: Evidence) -> Iterator[RuleResult]:
-    found = asked(evidence)
+    found = journal_of(evidence)
     yield Checked(len(found))
-    if len({a.exchange.request.seed for a in found}) == len(found):
+    if len({entry.exchange.request.seed for entry in found}) == len(found):
         return
     known: dict[int, tuple[int, int]] = {}
     turns: dict[int, int] = {}
-    for a in found:
-        turn = turns[a.n] = turns.get(a.n, -1) + 1
-        seed = a.exchange.request.seed
+    for entry in found:
+        turn = turns[entry.row] = turns.get(entry.row, -1) + 1
+        seed = entry.exchange.request.seed
         if seed in known:
             n, other = known[seed]
             whose = evidence.trajectories[n]
             yield Finding(f"this turn was sampled with the seed of turn {other} of {whose.task.id}/{whose.attempt}: "
-                          "the two draw the same noise", evidence.place(a.n, segment=a.segment, turn=turn))
+                          "the two draw the same noise", evidence.place(entry.row, segment=entry.segment, turn=turn))
         else:
-            known[seed] = (a.n, turn)
+            known[seed] = (entry.row, turn)
 
 
 def _drawn_N(flat: Flat) -> np.ndarray:

@@ -166,7 +166,7 @@ def expected_update(columns: Columns, recipe: Recipe) -> ExpectedUpdate:
 
 def _objective(recipe: Recipe, known: Mapping[str, Tensor], segment_U: np.ndarray) -> tuple[ObjectiveValue, np.ndarray]:
     """(the objective of every token, which of them are at the edge of a bound), a segment at a time."""
-    by_token = getattr(recipe.objective, "by_token", False)
+    by_token = getattr(getattr(recipe.objective, "func", recipe.objective), "by_token", False)
     cuts = np.zeros(0, int) if by_token else np.flatnonzero(np.diff(segment_U)) + 1
     pieces, edges = [], []
     for first, after in zip([0, *cuts.tolist()], [*cuts.tolist(), len(segment_U)]):

@@ -18,7 +18,7 @@ from workbench.linting.credit import columns_of
 from workbench.linting.evidence import Evidence, Update
 from workbench.linting.rule import Rule, RuleResult
 from workbench.linting.twin import WEIGHT_COLUMNS, ExpectedUpdate, expected_update
-from workbench.types.findings import ERROR, NOTE, Finding, Checked, NotChecked, Place
+from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 
 # Numbers per token are float32 and were added up in float64: measured differences stay below 1e-7 of the sum of sizes
 # on a CPU. Another exponential may be off by a few units in the last place.
