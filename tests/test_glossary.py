@@ -16,7 +16,7 @@ WORDS_OF_A_NAME = re.compile(r"[A-Z]+\d*(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*
 
 # Class names with a word that the glossary does not hold. May only become shorter.
 OLD_NAMES: frozenset[str] = frozenset("""
-Alike Asked BadCall Clipped Credited Damaged Dialect
+Alike BadCall Clipped Credited Damaged Dialect
 Explained Fixed FoundGrid Imported Knob Linted LintedSession MaskDamage Measured
 Retokenized Score Seal StarPO_S Ticked Trainer TurnTwice Watched
 Watchers Whole
