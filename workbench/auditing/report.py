@@ -24,6 +24,7 @@ from workbench.auditing.toggles import (
 from workbench.engines.gap import Gap
 from workbench.engines.recorder import Exchange
 from workbench.types import Trajectory
+from workbench.types.view import HasView
 
 ALARM_KL = 0.015       # nats: the bar that prime-rl sets for a new model, over 20 steps
 ALARM_MULT = 1.05      # mean exp|difference|: above it NeMo-RL speaks of a bug
@@ -42,8 +43,8 @@ class PerToken:
     place_M: np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
-class MismatchReport:
+@dataclass(frozen=True, eq=False, repr=False)
+class MismatchReport(HasView):
     """`causes` is the verdict: empty where nothing is wrong. `gap`: of logprobs of sampled tokens, engine against
     trainer; `alarm`: (mean, largest) of it that rounding explains. `whole` None: `whole_missing` says why. `trainer`:
     of the trainer's own numbers to a plain pass of its own weights."""
@@ -94,10 +95,6 @@ class MismatchReport:
 
         return show_mismatch(self)
 
-    @property
-    def text(self) -> str:
-        return self.view.text
-
     def as_dict(self) -> dict[str, Any]:
         """Every number but those per token, as JSON values (not finite: null)."""
         control = None if self.control is None else {**asdict(self.control), "passed": self.control.passed}
@@ -113,14 +110,6 @@ class MismatchReport:
             "trainer": None if self.trainer is None else asdict(self.trainer),
             "hypotheses_tried": self.tried, "known_weights": dict(self.known), "control": control,
         })
-
-    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
-        return self.view._repr_mimebundle_()
-
-    def __str__(self) -> str:
-        return self.text
-
-    __repr__ = __str__
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,6 +44,7 @@ from workbench.learn.algorithms.filtering import Filter
 from workbench.learn.batch import Batch
 from workbench.learn.ops.reduce import masked_sum_over
 from workbench.types.errors import ConfigError
+from workbench.types.view import HasView
 
 ROUNDING = 1e-9       # relative to the true gradient: what an exact result may be off by
 ERROR = 0.02          # standard error that sampling goes on to, relative to the true gradient
@@ -92,7 +93,7 @@ class BiasRow:
 
 
 @dataclass(frozen=True, repr=False)
-class BiasReport:
+class BiasReport(HasView):
     """What was measured. `faults` are sentences; without any the bench has passed."""
 
     rows: tuple[BiasRow, ...]
@@ -113,14 +114,6 @@ class BiasReport:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {"passed": self.passed, **asdict(self)}
-
-    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
-        return self.view._repr_mimebundle_()
-
-    def __str__(self) -> str:
-        return self.view.text
-
-    __repr__ = __str__
 
 
 def bias_bench(*, tasks: Mapping[str, ExactTask] = TASKS, claims: Mapping[str, tuple[Claim, ...]] = CLAIMS,

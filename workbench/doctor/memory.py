@@ -6,8 +6,9 @@ from functools import cached_property
 from typing import Any
 
 from workbench.types import View
-from workbench.views import markup
-from workbench.views.words import aligned
+from workbench.types.view import HasView
+from workbench.views.doc import BlankLine, Column, Heading, Note, Table, ViewDocument, WarningLine
+from workbench.views.html import shown
 
 MOMENTS = ("evaluating", "sampling", "updating", "saving")
 NOT_COUNTED = (
@@ -28,8 +29,8 @@ class Item:
     place: str = "device"     # "device": where the policy lives | "host"
 
 
-@dataclass(frozen=True)
-class MemoryPlan:
+@dataclass(frozen=True, repr=False)
+class MemoryPlan(HasView):
     """All items, and how much memory there is. `limits`: bytes by place (None: not known)."""
 
     name: str
@@ -72,19 +73,6 @@ class MemoryPlan:
                 lines.append(f"  -> {_advice(largest.name)}")
         return tuple(lines)
 
-    def _rows(self) -> list[list[str]]:
-        return [[item.name, *(_size(item.bytes) if moment in item.moments else "" for moment in MOMENTS), item.why]
-                for item in self.items]
-
-    @property
-    def text(self) -> str:
-        rows = [["", *MOMENTS, ""], *self._rows()]
-        for place in self.totals:
-            rows.append([f"together ({place})", *(_size(self.at(moment, place)) for moment in MOMENTS), ""])
-        head = f"Memory of one process: {self.name}, {self.parameters / 1e6:,.1f} million parameters, on {self.device}"
-        notes = [*self.remarks, *(f"not counted: {words}" for words in NOT_COUNTED)]
-        return "\n".join([head, aligned(rows, right=range(1, 1 + len(MOMENTS)), indent="  "), "", *self.verdicts, "", *notes])
-
     def as_dict(self) -> dict[str, Any]:
         return {"ok": self.ok, "name": self.name, "device": self.device, "parameters": self.parameters,
                 "items": [asdict(item) for item in self.items], "limits": self.limits,
@@ -93,23 +81,16 @@ class MemoryPlan:
 
     @property
     def view(self) -> View:
-        rows = [[markup.cell(row[0]), *map(markup.number_cell, row[1:-1]), markup.cell(row[-1])]
-                for row in self._rows()]
-        rows += [[markup.cell(f"together ({place})"), *(markup.number_cell(_size(self.at(m, place))) for m in MOMENTS),
-                  markup.cell("")] for place in self.totals]
-        said = [markup.note(line) if self.ok else markup.warning(line) for line in self.verdicts]
-        return markup.finished(markup.card(
-            markup.heading(f"Memory of one process: {self.name}"), *said,
-            markup.table(rows, markup.head_cells(["", *MOMENTS, ""], right=MOMENTS)),
-            *map(markup.note, [*self.remarks, *(f"not counted: {words}" for words in NOT_COUNTED)])), self.text)
-
-    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
-        return self.view._repr_mimebundle_()
-
-    def __str__(self) -> str:
-        return self.text
-
-    __repr__ = __str__
+        rows = [[item.name, *(_size(item.bytes) if moment in item.moments else "" for moment in MOMENTS), item.why]
+                for item in self.items]
+        rows += [[f"together ({place})", *(_size(self.at(moment, place)) for moment in MOMENTS), ""]
+                 for place in self.totals]
+        head = f"Memory of one process: {self.name}, {self.parameters / 1e6:,.1f} million parameters, on {self.device}"
+        notes = [*self.remarks, *(f"not counted: {words}" for words in NOT_COUNTED)]
+        return shown(ViewDocument((
+            Heading(head), Table(["", *(Column(moment, number=True) for moment in MOMENTS), ""], rows, indent="  "),
+            BlankLine(), *(Note(line) if self.ok else WarningLine(line, mark="") for line in self.verdicts),
+            BlankLine(), *map(Note, notes))))
 
 
 def _advice(largest: str) -> str:

@@ -24,3 +24,22 @@ class View:
 
     def __str__(self) -> str:
         return self.text
+
+
+class HasView:
+    """A value with a `view`: the last line of a cell draws it, a terminal prints its text. A dataclass of this kind is
+    made with `repr=False`, since it would else get a `__repr__` of its own."""
+
+    view: View
+
+    @property
+    def text(self) -> str:
+        return self.view.text
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
+        return self.view._repr_mimebundle_()
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__
