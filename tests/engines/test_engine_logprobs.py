@@ -125,7 +125,7 @@ def test_control_a_session_that_keeps_one_token_too_many_is_noticed(monkeypatch)
 
     def wrong(self, row, keep):
         right(self, row, keep)
-        session = self._sessions[row.session]
+        session = self._table.sessions[row.session]
         session.held = row.sequence  # as if the last sampled token had passed through the model
 
     monkeypatch.setattr(SlotRunner, "finish", wrong)

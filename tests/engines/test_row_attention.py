@@ -7,8 +7,8 @@ import torch
 from engine_models import play, prompts, tiny, worst_gap
 from hypothesis import given, settings, strategies as st
 
-from workbench.engines import TransformersEngineConfig, attention, open_engine, row_attention
-from workbench.engines.row_attention import attend_by_rows, reads_long_rows
+from workbench.engines import TransformersEngineConfig, attention, open_engine
+from workbench.engines.attention import attend_by_rows, reads_long_rows
 from workbench.engines.weights import copy_weights, lay_out_for_few_rows
 
 
@@ -32,11 +32,11 @@ def test_each_sequence_over_its_own_keys(ends, kv_heads, shared, thin, value_siz
     for row, end in enumerate(ends):  # of what another sequence left behind nothing may be seen
         keys[row, :, end:], values[row, :, end:] = 1e6, 1e6
     query = torch.randn(len(ends), kv_heads * shared, 8, generator=generator)
-    before, row_attention.THIN = row_attention.THIN, thin  # also cut into pieces of a single key
+    before, attention.THIN = attention.THIN, thin  # also cut into pieces of a single key
     try:
         found = attend_by_rows(query, keys, values, ends, 0.3)
     finally:
-        row_attention.THIN = before
+        attention.THIN = before
     torch.testing.assert_close(found, plainly(query, keys, values, ends, 0.3), rtol=1e-5, atol=1e-5)
 
 

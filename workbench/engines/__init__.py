@@ -5,7 +5,7 @@
                                                   vllm_engine           vLLM in this process
 
 Inside the embedded engine: intake (refuses) · slot_runner, slots, attention (kept cache) · cohort_runner (fallback) ·
-probe (which of the two) · sampling · weights · rows.
+probe (which of the two) · sampling · weights.
 Inside the vllm engine: intake · weights (what is taken) · vllm_core (all that touches vLLM) · gap (is it the new model?).
 """
 from __future__ import annotations

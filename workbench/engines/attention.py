@@ -1,7 +1,8 @@
 """One forward pass over tokens of many sequences, packed end to end, through an unmodified Hugging Face model.
 
-Axis letters: T tokens of this pass (packed, batch size 1) · A sequences (slots 0 .. A-1) · H heads · D head size of
-queries and keys · E head size of values · L key positions · B pieces of prompt handled together · n tokens of a piece.
+Axis letters: T tokens of this pass (packed, batch size 1) · A sequences (slots 0 .. A-1) · H heads · K key/value heads ·
+G query heads that share one · D head size of queries and keys · E head size of values (another one in latent attention)
+· L key positions · B pieces of prompt handled together · n tokens of a piece.
 
 Everything in such a model treats tokens one by one, except attention. transformers lets a model's attention be
 replaced by name (its AttentionInterface), and builds no mask for a name it does not know; so `slot_attention` gets the
@@ -11,14 +12,16 @@ through a plain view of the slab. Tokens of prompts before the newest one follow
 """
 from __future__ import annotations
 
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from torch import Tensor
 from transformers import AttentionInterface
 
-from workbench.engines.row_attention import attend_by_rows, can_read_rows, reads_long_rows
 from workbench.engines.slots import SlotCache
 from workbench.types.errors import EngineError
 
@@ -27,6 +30,9 @@ ATTENTION_NAME = "workbench_slots"
 SPENT = frozenset({"position_ids", "cache_position", "input_ids", "attention_mask"})
 PIECE = 256             # tokens of one piece: what bounds the size of a mask
 PIECES_AREA = 4_000_000  # queries x keys handled in one call
+THIN = 65_536   # multiplications in one product: above 80,000 numpy's library leaves its fast path (measured)
+LONG = 8_192    # numbers in the keys of a sequence, on average, from where its own calls pay (measured)
+THREADS = 2     # with more of them, one call that is spread over all is faster than this loop
 
 
 @dataclass(frozen=True)
@@ -130,16 +136,6 @@ def bundle_pieces(pieces: list[PackedPiece]) -> list[list[PackedPiece]]:
 _STEP: ContextVar[ForwardStep] = ContextVar("workbench_step")
 
 
-@contextmanager
-def attending(step: ForwardStep):
-    """Within this block, models whose attention is `ATTENTION_NAME` work on this step."""
-    token = _STEP.set(step)
-    try:
-        yield
-    finally:
-        _STEP.reset(token)
-
-
 def slot_attention(
     module, query, key, value, attention_mask, scaling=None, sliding_window=None, softcap=None, is_causal=None, **others
 ):
@@ -207,6 +203,83 @@ def _attend(query, keys, values, mask, scaling, softcap):
         scores = (torch.tanh(scores / softcap) * softcap).float().masked_fill(~mask, -torch.inf)
         out = torch.matmul(torch.softmax(scores, dim=-1).to(values.dtype), values)
     return out.reshape(batch, heads, count, -1).transpose(1, 2)
+
+
+# ------------------------------------------------------------------------------------------------ sequence by sequence
+
+# On a CPU each sequence is attended over exactly its own keys. One call over the slab makes every sequence read as many
+# keys as the longest one has. And the few queries of a sequence (one for each head that shares a key) make a product too
+# thin for torch's matrix library, which spends most of its time on arranging the keys; numpy's has a fast path for thin
+# products. Both together halve the time, where sequences are long enough to outweigh two calls for each of them.
+
+
+def can_read_rows(keys: Tensor) -> bool:
+    """False off the CPU and in half precision, which numpy does not have."""
+    return keys.device.type == "cpu" and keys.dtype == torch.float32
+
+
+def reads_long_rows(ends_A: Sequence[int], keys: Tensor) -> bool:
+    """True where sequences of these lengths are attended faster one by one."""
+    return (can_read_rows(keys) and torch.get_num_threads() <= THREADS
+            and sum(ends_A) * keys.shape[1] * keys.shape[3] >= LONG * len(ends_A))
+
+
+def attend_by_rows(query_AHD: Tensor, keys: Tensor, values: Tensor, ends_A: Sequence[int],
+                   scaling: float | None, thin: int | None = None) -> Tensor:
+    """softmax(scaling * q k^T) v for the newest token of every sequence [A, H, E], in float32 on the CPU, without
+    gradient.
+
+    Sequence a looks at positions 0 .. ends[a]-1 of its slot; `keys` [slots >= A, K, length, D] and `values` [slots >= A,
+    K, length, E] are slabs. `thin`: multiplications in one product (None: `THIN`). The same numbers as one call over the
+    slab, up to rounding.
+    """
+    active, heads, size = query_AHD.shape
+    kv_heads, value_size = keys.shape[1], values.shape[3]
+    scale = 1 / math.sqrt(size) if scaling is None else scaling
+    query_AKGD = (query_AHD * scale).reshape(active, kv_heads, heads // kv_heads, size)
+    scores_AKGL = query_AKGD.new_full((*query_AKGD.shape[:3], max(ends_A)), -math.inf)
+    query, key, value, scores = (states.numpy() for states in (query_AKGD, keys, values, scores_AKGL))
+    step = max(1, (thin or THIN) // (query.shape[2] * max(size, value_size)))
+    for row, first, last in _row_pieces(ends_A, step):
+        np.matmul(query[row], key[row, :, first:last].transpose(0, 2, 1), out=scores[row, :, :, first:last])
+    weights = torch.softmax(scores_AKGL, dim=-1).numpy()
+    out_AKGE = np.zeros((*query.shape[:3], value_size), query.dtype)
+    for row, first, last in _row_pieces(ends_A, step):
+        out_AKGE[row] += np.matmul(weights[row, :, :, first:last], value[row, :, first:last])
+    return torch.from_numpy(out_AKGE).view(active, heads, value_size)
+
+
+def _row_pieces(ends_A: Sequence[int], step: int) -> Iterator[tuple[int, int, int]]:
+    """(sequence, first key, last key + 1), at most `step` keys at once."""
+    for row, end in enumerate(ends_A):
+        for first in range(0, end, step):
+            yield row, first, min(first + step, end)
+
+
+# ------------------------------------------------------------------------------------------------ the model
+
+# (step, ids [1, T], keep: logits of the first `keep` positions only, or None for all) -> logits [positions, V]
+Forward = Callable[[ForwardStep, torch.Tensor, int | None], torch.Tensor]
+
+
+def slot_forward(model: torch.nn.Module, keeps_logits: bool) -> Forward:
+    """The forward pass of a model whose attention is `slot_attention`: (step, ids [1, T], keep) -> logits [keep, V].
+
+    `keeps_logits`: the model can be asked for the logits of chosen positions only.
+    """
+
+    def forward(step: ForwardStep, ids_1T: torch.Tensor, keep: int | None) -> torch.Tensor:
+        chosen = {}
+        if keep is not None and keeps_logits:
+            chosen["logits_to_keep"] = torch.arange(keep, device=ids_1T.device)
+        token = _STEP.set(step)
+        try:
+            logits = model(input_ids=ids_1T, position_ids=step.position_T[None], use_cache=False, **chosen).logits[0]
+        finally:
+            _STEP.reset(token)
+        return logits if keep is None else logits[:keep]
+
+    return forward
 
 
 # The name is global in transformers; a model uses it only if its own config names it, and only the engine's copy does.

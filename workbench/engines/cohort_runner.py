@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench.engines.rows import Counters, Row, Ticked
+from workbench.engines.sampling import Counters, Row, Ticked
 
 CACHE_NAMES = ("past_key_values", "cache_params", "state", "mems")
 

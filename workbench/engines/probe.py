@@ -5,13 +5,12 @@ A list of known architectures would be wrong for the next one; a comparison of n
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from workbench.engines.attention import ATTENTION_NAME, PIECE, ForwardStep, PackedPiece, attending, bundle_pieces
+from workbench.engines.attention import ATTENTION_NAME, PIECE, ForwardStep, PackedPiece, bundle_pieces, slot_forward
 from workbench.engines.cohort_runner import own_cache
 from workbench.engines.slots import SlotCache
 from workbench.types.errors import EngineError
@@ -28,33 +27,12 @@ WAYS = (dict(by_rows=False), dict(by_rows=True), dict(by_rows=True, thin=4_096))
 TOLERANCE = {torch.float32: 3e-4, torch.float64: 3e-4, torch.float16: 0.05, torch.bfloat16: 0.3}
 
 
-# (step, ids [1, T], keep: logits of the first `keep` positions only, or None for all) -> logits [positions, V]
-Forward = Callable[[ForwardStep, torch.Tensor, int | None], torch.Tensor]
-
-
 @dataclass(frozen=True)
 class Verdict:
     """`mode`: "slots" (cache kept from turn to turn) | "turn" (the model's own cache within a turn) | "none"."""
 
     mode: str
     reason: str
-
-
-def slot_forward(model: torch.nn.Module, keeps_logits: bool) -> Forward:
-    """The forward pass of a model whose attention is `slot_attention`: (step, ids [1, T], keep) -> logits [keep, V].
-
-    `keeps_logits`: the model can be asked for the logits of chosen positions only.
-    """
-
-    def forward(step: ForwardStep, ids_1T: torch.Tensor, keep: int | None) -> torch.Tensor:
-        chosen = {}
-        if keep is not None and keeps_logits:
-            chosen["logits_to_keep"] = torch.arange(keep, device=ids_1T.device)
-        with attending(step):
-            logits = model(input_ids=ids_1T, position_ids=step.position_T[None], use_cache=False, **chosen).logits[0]
-        return logits if keep is None else logits[:keep]
-
-    return forward
 
 
 def use_slots(model: torch.nn.Module) -> None:

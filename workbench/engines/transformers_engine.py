@@ -20,13 +20,13 @@ from dataclasses import asdict
 import numpy as np
 import torch
 
+from workbench.engines.attention import slot_forward
 from workbench.engines.base import Completion, Listener, Request
 from workbench.engines.cohort_runner import CohortRunner
 from workbench.engines.config import TransformersEngineConfig
 from workbench.engines.intake import Intake, model_context, new_token_limit
-from workbench.engines.probe import Verdict, judge, slot_forward
-from workbench.engines.rows import Counters, Row
-from workbench.engines.sampling import Sampled, sample_rows, uniforms
+from workbench.engines.probe import Verdict, judge
+from workbench.engines.sampling import Counters, Row, Sampled, sample_rows, uniforms
 from workbench.engines.slot_runner import SlotRunner
 from workbench.engines.weights import cast_weights, copy_weights, lay_out_for_few_rows
 from workbench.types import Sampling
@@ -119,7 +119,7 @@ class TransformersEngine:
         self._policy_version = version
 
     def stats(self) -> dict[str, float]:
-        """Counts since the engine was made (see `rows.Counters`), and what the cache takes up now."""
+        """Counts since the engine was made (see `Counters`), and what the cache takes up now."""
         return {**asdict(self._counters), "cached_tokens": self._runner.cached_tokens}
 
     # ------------------------------------------------------------------------------------------ inside
