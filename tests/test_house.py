@@ -26,7 +26,7 @@ MOST = {
     "files of plain/": 8,
     "lines of the README": 250,
     "files over 300 lines": 18,
-    "classes over 150 lines": 10,
+    "classes over 150 lines": 9,
     "functions over 40 lines": 2,
     "circles of files": 0,
     "private names of another module": 0,

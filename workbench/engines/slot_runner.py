@@ -132,7 +132,7 @@ class SlotRunner:
         ids = [np.array([row.pending[take - 1] for row, take in zip(rows, takes)], np.int64)]
         slots = [np.arange(count)]
         positions = [np.array([row.cached + take - 1 for row, take in zip(rows, takes)], np.int64)]
-        pieces = self._pieces(rows, takes)
+        pieces = _pieces(rows, takes)
         for piece in pieces:
             row = rows[piece.slot]
             ids.append(row.pending[piece.start - row.cached :][: piece.count])
@@ -143,18 +143,6 @@ class SlotRunner:
                     ends=tuple((positions[0] + 1).tolist()), pieces=bundle_pieces(pieces))
         logits_AV = self._forward(step, packed[:1], count if pieces else None)
         return self._passed(rows, takes, logits_AV)
-
-    def _pieces(self, rows: list[Row], takes: list[int]) -> list[PackedPiece]:
-        """What stands before the newest token of each row, cut into pieces, short ones first."""
-        cut = []
-        for slot, (row, take) in enumerate(zip(rows, takes)):
-            for start in range(row.cached, row.cached + take - 1, PIECE):
-                cut.append((min(PIECE, row.cached + take - 1 - start), start, slot))
-        first, pieces = len(rows), []
-        for length, start, slot in sorted(cut):
-            pieces.append(PackedPiece(slot, start, length, first))
-            first += length
-        return pieces
 
     def _passed(self, rows: list[Row], takes: list[int], logits_AV: torch.Tensor) -> Ticked:
         counters, ready = self._counters, []
@@ -174,6 +162,20 @@ class SlotRunner:
         if len(ready) < len(rows):
             logits_AV = logits_AV[torch.tensor(ready, dtype=torch.long, device=self._device)]
         return Ticked([rows[index] for index in ready], logits_AV)
+
+
+def _pieces(rows: list[Row], takes: list[int]) -> list[PackedPiece]:
+    """What stands before the newest token of each row, cut into pieces, short ones first."""
+    cut = []
+    for slot, (row, take) in enumerate(zip(rows, takes)):
+        for start in range(row.cached, row.cached + take - 1, PIECE):
+            cut.append((min(PIECE, row.cached + take - 1 - start), start, slot))
+    first, pieces = len(rows), []
+    for length, start, slot in sorted(cut):
+        pieces.append(PackedPiece(slot, start, length, first))
+        first += length
+    return pieces
+
 
 def _common_prefix(held: np.ndarray, prompt: np.ndarray) -> int:
     """Leading tokens of `prompt` whose keys and values are held; never all of it, since its last logits are wanted."""
