@@ -66,7 +66,11 @@ def _isolated(evidence: Evidence) -> Iterator[RuleResult]:
                       "attempt before, or the environment draws chance from somewhere else than dynamics_seed (then "
                       "its family says deterministic = False)")
         return
-    for how, played in (("by hand", _interleaved(family, scripts)), ("by the runner", _through(evidence, scripts))):
+    runners: dict[str, EnvRunner] = {"one by one": InlineRunner()}
+    if evidence.collect is not None:
+        runners["by the runner"] = evidence.collect.runner()
+    for how, runner in runners.items():
+        played = _among_each_other(runner, evidence, scripts)
         for script, expected, found in zip([*scripts, scripts[0]], [*alone, alone[0]], played):
             if expected != found:
                 yield Finding(f"an attempt at task {script.task.id!r} goes another way among {len(scripts) - 1} others "
@@ -128,29 +132,9 @@ def played_alone(family: EnvFamily, script: Script) -> list[Any]:
     return said
 
 
-def _interleaved(family: EnvFamily, scripts: Sequence[Script]) -> list[list[Any]]:
-    """The same attempts, a turn of each in turn; half way one more environment is made, reset and left alone."""
-    envs = [family.make() for _ in scripts]
-    said: list[list[Any]] = [[] for _ in scripts]
-    over = [False] * len(scripts)
-    for turn in range(-1, max(len(script.texts) for script in scripts)):
-        for k, script in enumerate(scripts):
-            if over[k] or turn >= len(script.texts):
-                continue
-            try:
-                answer = envs[k].reset(script.task, script.seed) if turn < 0 else envs[k].step(script.texts[turn])
-                said[k].append(_said(envs[k], answer))
-            except Exception as error:
-                said[k].append(type(error).__name__)
-                over[k] = True
-        family.make().reset(scripts[-1].task, scripts[0].seed)
-    return said
-
-
-def _through(evidence: Evidence, scripts: Sequence[Script]) -> list[list[Any]]:
-    """The same attempts at once, through a runner of the kind that collects; the first one once more, when the others
-    are over and their environments closed."""
-    runner: EnvRunner = InlineRunner() if evidence.collect is None else evidence.collect.runner()
+def _among_each_other(runner: EnvRunner, evidence: Evidence, scripts: Sequence[Script]) -> list[list[Any]]:
+    """The same attempts at once, in turns; the first one once more, when the others are over and their environments
+    closed."""
     # A runner answers every call; one that does not would be waited for until its deadline has long passed.
     patience = 1 if isinstance(runner, InlineRunner) else math.ceil(2 * evidence.collect.env_deadline_s / WAIT_S)
     try:
