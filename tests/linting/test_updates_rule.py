@@ -198,3 +198,11 @@ def test_the_gap_of_sampler_and_trainer_is_recomputed(name):
     assert name in evidence.updates[0].metrics and not errors(evidence, "R18")
     wrong = with_metric(evidence, 0, **{name: evidence.updates[0].metrics[name] * 1.01 + 1e-3})
     assert any(what.startswith(name) for what in errors(wrong, "R18"))
+
+
+def test_columns_about_tokens_are_those_of_the_trajectories():
+    evidence = made("two passes")
+    for name in ("trajectory", "segment", "turn", "position", "token_id", "source", "eligible", "rollout_logp"):
+        column = evidence.updates[0].table[name]
+        assert any(what.startswith(f"{name} ") for what in errors(with_column(evidence, 0, name, np.roll(column, 1)),
+                                                                  "R18")), name

@@ -36,8 +36,6 @@ def check_alignment(evidence: Evidence) -> Iterator[RuleResult]:
         return  # what does not fit cannot be compared index by index
     yield Checked(len(evidence.flat.ids_T))
     yield from _same(evidence, expected(evidence))
-    for update in evidence.updates:
-        yield from _table(evidence, update.table)
 
 
 # ------------------------------------------------------------------------------------------------ expected arrays
@@ -185,28 +183,6 @@ def _place(evidence: Evidence, name: str, at: int) -> Place:
     if axis == "K":
         return evidence.attempts.place_of_turn(at, evidence.step)
     return Place(step=evidence.step)
-
-
-def _table(evidence: Evidence, table: Any) -> Iterator[RuleResult]:
-    """A credit table has the batch's tokens in the batch's order."""
-    flat, attempts = evidence.flat, evidence.attempts
-    columns = {"trajectory": attempts.row_T, "segment": attempts.segment_T, "turn": flat.turn_T,
-               "position": attempts.position_T, "token_id": flat.ids_T, "source": flat.source_T,
-               "eligible": flat.sampled_T, "rollout_logp": flat.logp_T}
-    for name, values in columns.items():
-        if name not in table.columns:
-            continue
-        ours = table.columns[name]
-        if len(ours) != len(values):
-            yield Finding(f"the credit table of update {table.update} has {len(ours)} rows for {len(values)} tokens",
-                          Place(step=evidence.step, update=table.update))
-            return
-        yield Checked(len(ours))
-        wrong = _unequal(ours, values)
-        if len(wrong):
-            at = int(wrong[0])
-            yield Finding(f"column {name!r} of update {table.update} says {ours[at]}, the trajectories {values[at]}",
-                          flat.place(evidence, at), count=len(wrong))
 
 
 # ------------------------------------------------------------------------------------------------ pad

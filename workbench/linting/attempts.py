@@ -70,6 +70,10 @@ class Attempts:
         first_S[self.segment_T[sampled]] = sampled  # the first one is written last
         return np.arange(self.num_tokens) >= first_S[self.segment_T]
 
+    @cached_property
+    def rollout_logp_T(self) -> np.ndarray:
+        return np.concatenate([np.zeros(0), *(attempt.rollout_logp for attempt in self.each)])
+
     def split(self, values_T: np.ndarray) -> list[np.ndarray]:
         """Values per token, attempt by attempt."""
         return np.split(values_T, self._ends_N[:-1])

@@ -15,12 +15,14 @@ import numpy as np
 from workbench.linting.attempts import Attempts
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, RuleResult
-from workbench.linting.twin import WEIGHT_COLUMNS, ExpectedCredit, expected_credit, rounding_of_credit
+from workbench.linting.twin import (WEIGHT_COLUMNS, ExpectedCredit, declares, expected_credit,
+                                    rounding_of_credit)
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked
 
 NEAR = 1e-9      # relative: two ways of adding up
 UNDECIDED = 1e-4  # relative: where rounding of the rewards moves credit by more than this, it decides something
 SLACK = 1e-9     # of rewards and advantages that are compared with each other
+CREDIT_PARTS = {"estimator", "critic", "masks", "rewards", "filter", "reference"}  # of an algorithm: they give credit
 
 
 def columns_of(evidence: Evidence) -> dict[str, np.ndarray] | None:
@@ -60,7 +62,7 @@ def facts_of(evidence: Evidence) -> dict[str, np.ndarray]:
 def has_credit_twin(evidence: Evidence) -> bool:
     """Whether the algorithm brings a plain twin of how it gives credit. Where it brings none, it may leave tokens or
     attempts out on purpose."""
-    return not {"estimator", "critic"} & set(evidence.twin.missing)
+    return not CREDIT_PARTS & set(evidence.twin.missing)
 
 
 # ------------------------------------------------------------------------------------------------ the rule
@@ -257,7 +259,7 @@ def _against_the_rewards(evidence: Evidence, attempts: Attempts, columns: Mappin
     """Credit that runs against the rewards of its own group, unless the estimator says that it may
     (`against_rewards = True`), leans on a critic, or pays for leaving the reference."""
     algorithm = evidence.algorithm
-    if getattr(algorithm, "against_rewards", False) or "value_T" in algorithm.requires or (
+    if declares(algorithm, "against_rewards") or "value_T" in algorithm.requires or (
             getattr(algorithm, "kl_coef", 0) and getattr(algorithm, "kl_in", "loss") == "reward"):
         return
     at = np.flatnonzero(attempts.sampled_T & (columns["weight"] != 0) & attempts.scored_N[attempts.row_T])

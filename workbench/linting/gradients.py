@@ -55,6 +55,7 @@ PARTS = 4                 # micro-batches, about
 LOUD = 1e4                # times the credit: then any bound on the gradient's norm binds
 NOT_FINITE = ("a finite gradient: by the definition of this loss it is not finite at the ratios and advantages that "
               "are tried here, and a learner leaves such an update out")
+GIVE_CREDIT = {"estimator", "masks", "rewards", "filter"}  # of an algorithm: here credit is taken as it is given
 TRIED = 6                 # trajectories that are asked about one by one where the gradient is off
 
 
@@ -92,7 +93,7 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
     probe, algorithm, missing = evidence.probe, evidence.algorithm, set(evidence.twin.missing)
     if missing:
         yield NotChecked(f"a plain twin of the {', '.join(evidence.twin.missing)} of {type(algorithm).__name__}",
-                         decides=bool(missing - {"estimator"}))
+                         decides=bool(missing - GIVE_CREDIT))
     yield from holds_of_any(algorithm, "objective" not in missing)
     if probe is None or probe.unable:
         yield NotChecked(WORDS["probe"] if probe is None else probe.unable, decides=True)
@@ -116,7 +117,7 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
         told = probe.bf16 and known.old_logp_T is not None and getattr(algorithm, "clip_high", 1.0) < NATS_BF16
         if bool(credit.trained_T.any()) and not told:
             trials.append(_Trial("as trained", algorithm, _off_the_kink(known), credit, 10 * batch.num_tokens))
-    for trial in trials if not missing & {"reduction", "critic"} else ():
+    for trial in trials if not missing - GIVE_CREDIT - {"objective"} else ():
         yield from _compare(probe, trial, place)
     yield from _one_step(probe, trials[0], place)
     yield from _passes(probe, algorithm, trials[0])

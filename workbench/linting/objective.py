@@ -19,6 +19,7 @@ from torch import Tensor
 
 from workbench.learn.algorithms.base import LossInputs
 from workbench.linting.rule import RuleResult
+from workbench.linting.twin import declares
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked
 from workbench.types.seeds import rng_at
 
@@ -32,7 +33,7 @@ def holds_of_any(algorithm: Any, has_twin: bool) -> Iterator[RuleResult]:
     """The direction of every algorithm's loss; its derivative where no twin says what it is."""
     advantage_M = _drawn("advantage", -1.4, -0.6, 0.5, 1.2)
     yield from _direction(algorithm, advantage_M)
-    if has_twin or getattr(algorithm, "stops_gradient", False):
+    if has_twin or declares(algorithm, "stops_gradient"):
         return
     for moved in (0.0, 0.1):
         yield from _derivative(algorithm, advantage_M, moved)

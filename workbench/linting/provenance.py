@@ -285,8 +285,8 @@ def _supplied_again(flat: Flat, p: int, token_id: int) -> bool:
 
 
 def _batch(evidence: Evidence) -> Iterator[RuleResult]:
-    """Trained is what was sampled, unless a widened mask was declared."""
-    batch, credit = evidence.batch, evidence.credit
+    """What counts as sampled is what was sampled."""
+    batch = evidence.batch
     eligible_T, source_T = batch.eligible_T.numpy(), batch.source_T.numpy()
     yield Checked(len(eligible_T))
     flawed_T = eligible_T & ((source_T != POLICY) | ~np.isfinite(batch.rollout_logp_T.numpy()))
@@ -299,16 +299,6 @@ def _batch(evidence: Evidence) -> Iterator[RuleResult]:
         yield from _first(evidence, eligible_T != sampled_T, lambda t: (
             f"{token(evidence, int(batch.token_ids_T[t]))} was {'' if sampled_T[t] else 'not '}sampled here; the batch "
             f"{'trains it' if eligible_T[t] else 'leaves it out'}"))
-    else:
-        sampled_T = eligible_T
-    if credit is None or len(credit.weight_T) != len(sampled_T):
-        return
-    declared = evidence.algorithm is not None and evidence.algorithm.masks.over("loss_over") == "response"
-    if not declared and not (evidence.algorithm is None and credit.widened):
-        weight_T = credit.weight_T.numpy()
-        yield from _first(evidence, (weight_T != 0) & ~sampled_T, lambda t: (
-            f"{token(evidence, int(batch.token_ids_T[t]))} has the weight {weight_T[t]}, though the policy did not "
-            "sample it here"))
 
 
 def _first(evidence: Evidence, wrong_T: np.ndarray, say) -> Iterator[Finding]:

@@ -26,9 +26,17 @@ from workbench.plain.rewards import AttemptTokens
 Columns = Mapping[str, np.ndarray]
 
 WEIGHT_COLUMNS = {"policy": "weight", "entropy": "entropy_weight", "kl": "kl_weight", "critic": "critic_weight"}
+LOSS_PARTS = {"objective", "reduction", "reference"}  # of an algorithm: they make its loss
 SHAKEN = 1e-13  # relative: how far rewards are moved to see what their rounding can do
 EDGE = 1e-5     # a ratio as near as this to a bound may be on either side of it in float32
 SURE = 1e-6     # nats: a token that was certain has no gradient
+
+
+def declares(algorithm: Any, fact: str) -> bool:
+    """Whether an algorithm, its estimator or its objective says so of itself, by an attribute of this name."""
+    parts = [algorithm, getattr(algorithm, "estimator", None), getattr(algorithm, "objective", None)]
+    parts += [getattr(part, "function", None) for part in parts]
+    return any(bool(getattr(part, fact, False)) for part in parts)
 
 
 # ------------------------------------------------------------------------------------------------ credit

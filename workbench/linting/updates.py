@@ -17,7 +17,7 @@ import numpy as np
 from workbench.linting.credit import columns_of
 from workbench.linting.evidence import Evidence, Update
 from workbench.linting.rule import Rule, RuleResult
-from workbench.linting.twin import WEIGHT_COLUMNS, ExpectedUpdate, expected_update
+from workbench.linting.twin import LOSS_PARTS, WEIGHT_COLUMNS, ExpectedUpdate, expected_update
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 
 # Numbers per token are float32 and were added up in float64: measured differences stay below 1e-7 of the sum of sizes
@@ -42,7 +42,7 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
     if algorithm is None:
         yield NotChecked("the algorithm, whose settings the loss is made by")
         return
-    if {"objective", "reduction"} & set(evidence.twin.missing):
+    if LOSS_PARTS & set(evidence.twin.missing):
         yield NotChecked(f"a plain twin of the loss of {type(algorithm).__name__}", decides=True)
         return
     for number, update in enumerate(updates):
@@ -80,8 +80,9 @@ def _same_step(evidence: Evidence, update: Update, step: Mapping[str, np.ndarray
     attempts = evidence.attempts
     if attempts is not None:
         pairs += [(name, columns.get(name), values_T) for name, values_T in (
-            ("token_id", attempts.token_id_T), ("trajectory", attempts.row_T), ("position", attempts.position_T),
-            ("turn", attempts.turn_T), ("source", attempts.source_T), ("eligible", attempts.sampled_T))]
+            ("token_id", attempts.token_id_T), ("trajectory", attempts.row_T), ("segment", attempts.segment_T),
+            ("position", attempts.position_T), ("turn", attempts.turn_T), ("source", attempts.source_T),
+            ("eligible", attempts.sampled_T), ("rollout_logp", attempts.rollout_logp_T))]
     for name, mine_T, theirs_T in pairs:
         if mine_T is None:
             if name != "return":
