@@ -168,9 +168,9 @@ def test_the_same_fates_in_two_steps():
     """Under weights that have moved the same draws give other tokens: no attempt comes again, but its task and chance."""
     steps = list(run())
     assert not asked(tuple(steps)).errors
-    steps[2] = steps[2]._replace(fates=steps[1].fates)
+    steps[2] = steps[2]._replace(seeds=steps[1].seeds)
     (found,) = asked(tuple(steps)).errors
-    assert found.place.step == 3 and "of step 2" in found.what and found.count == len(steps[1].fates)
+    assert found.place.step == 3 and "of step 2" in found.what and found.count == len(steps[1].seeds)
 
 
 def test_a_step_with_exactly_the_tasks_of_the_one_before_is_noted():
@@ -178,7 +178,7 @@ def test_a_step_with_exactly_the_tasks_of_the_one_before_is_noted():
         return tuple(f"task-{first + k}|{100 * step + k}" for k in range(4))
 
     steps = run()
-    same = tuple(row._replace(fates=fates(row.step, 0)) for row in steps)
-    other = tuple(row._replace(fates=fates(row.step, 4 * row.step)) for row in steps)
+    same = tuple(row._replace(seeds=fates(row.step, 0)) for row in steps)
+    other = tuple(row._replace(seeds=fates(row.step, 4 * row.step)) for row in steps)
     assert sum("the tasks of the step before" in finding.what for finding in asked(same).findings) == 3
     assert not asked(same).errors and not asked(other).findings

@@ -54,7 +54,7 @@ class StepFacts(NamedTuple):
     recomputed: Mapping[str, float] | None = None  # numbers of the metrics, anew from the trajectories
     lr: float | None = None             # the settings in force: of the learner
     warmup: int = 0
-    fates: tuple[str, ...] = ()         # task and dynamics seed of each attempt
+    seeds: tuple[str, ...] = ()         # task and dynamics seed of each attempt
 
 
 class RunClaims(NamedTuple):

@@ -79,7 +79,7 @@ def check_prefixes(evidence: Evidence) -> Iterator[RuleResult]:
 def _prompts(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     found, told = journal_of(evidence), set()
     yield Checked(len(found))
-    yield from _strangers(evidence)
+    yield from _lost_attempts(evidence)
     yield from _shorter(evidence, flat, found)
     texts = [flat.segment_ids(segment).tobytes() for segment in range(len(flat.trajectory_S))]
     for n, number, (request, completion) in found:
@@ -132,7 +132,7 @@ def _other_prompt(evidence: Evidence, flat: Flat, segment: int, prompt: np.ndarr
         evidence.place(int(flat.trajectory_S[segment]), segment=int(flat.number_S[segment])))
 
 
-def _strangers(evidence: Evidence) -> Iterator[Finding]:
+def _lost_attempts(evidence: Evidence) -> Iterator[Finding]:
     """Attempts that the engine sampled for and that are nowhere among the trajectories."""
     known = {f"{t.task.id}#{t.attempt}" for t in evidence.trajectories}
     tasks = {t.task.id for t in evidence.trajectories}

@@ -28,11 +28,11 @@ def _replayed(evidence: Evidence) -> Iterator[RuleResult]:
     if evidence.collect is not None and evidence.collect.env_runner != "inline":
         yield NotChecked("environments that are pure and fast (collect.env_runner = 'inline'), to be stepped once more")
         return
-    yield from _fates(evidence)
+    yield from _seeds(evidence)
     chosen = _sample(len(evidence.trajectories), evidence.samples, evidence.step)
-    strangers = [evidence.trajectories[n].task.env for n in chosen if evidence.trajectories[n].task.env != family.name]
-    if strangers:
-        yield NotChecked(f"the environment {strangers[0]}")
+    others = [evidence.trajectories[n].task.env for n in chosen if evidence.trajectories[n].task.env != family.name]
+    if others:
+        yield NotChecked(f"the environment {others[0]}")
     began = time.monotonic()
     for n in chosen:
         trajectory = evidence.trajectories[n]
@@ -52,7 +52,7 @@ def _replayed(evidence: Evidence) -> Iterator[RuleResult]:
             yield Finding(what, place, severity)
 
 
-def _fates(evidence: Evidence) -> Iterator[RuleResult]:
+def _seeds(evidence: Evidence) -> Iterator[RuleResult]:
     """Attempts at a task meet chances of their own: their dynamics seeds differ."""
     first = 0
     for group in evidence.groups:

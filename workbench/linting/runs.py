@@ -60,8 +60,8 @@ def _sampled(trajectory: Trajectory) -> int:
 
 
 def _fingerprint(trajectory: Trajectory) -> str:
-    """Of the task, the fate and the sampled tokens of an attempt. Two attempts never have the same: fates are addressed
-    by step, task and attempt."""
+    """Of the task, the dynamics seed and the sampled tokens of an attempt. Two attempts never have the same: dynamics
+    seeds are addressed by step, task and attempt."""
     digest = blake2b(f"{trajectory.task.id}|{trajectory.dynamics_seed}|".encode(), digest_size=12)
     for segment in trajectory.segments:
         for span in segment.spans:
@@ -136,9 +136,9 @@ def _order(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
 
 def _twice(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
     """Attempts that were learned from in two steps; where steps hold no attempts, whole batches. Under weights that
-    have moved, the same draws give other tokens: what comes again then are tasks and fates."""
+    have moved, the same draws give other tokens: what comes again then are tasks and dynamics seeds."""
     seen: dict[str, int] = {}
-    fates: dict[str, int] = {}
+    known: dict[str, int] = {}
     for row in steps:
         mine = row.attempts or (row.fingerprint,)
         again = [name for name in mine if name in seen]
@@ -146,12 +146,12 @@ def _twice(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
             what = f"{len(again)} of its {len(mine)} attempts" if row.attempts else "its batch"
             yield Finding(f"{what} were learned from before, in step {seen[again[0]]}: the same task, the same chance, "
                           "the same sampled tokens", Place(step=row.step), count=len(again))
-        met = [fate for fate in row.fates if fate in fates]
+        met = [seed for seed in row.seeds if seed in known]
         if met and not again:
-            yield Finding(f"{len(met)} of its {len(row.fates)} attempts met the task and the chance of an attempt of "
-                          f"step {fates[met[0]]}: fates are addressed by step, so its tasks and its noise were drawn "
+            yield Finding(f"{len(met)} of its {len(row.seeds)} attempts met the task and the chance of an attempt of "
+                          f"step {known[met[0]]}: dynamics seeds are addressed by step, so its tasks were drawn "
                           "at that step's address", Place(step=row.step), count=len(met))
-        fates |= {fate: row.step for fate in row.fates if fate not in fates}
+        known |= {seed: row.step for seed in row.seeds if seed not in known}
         inside = len(mine) - len(set(mine))
         if inside:
             yield Finding(f"{inside} of its {len(mine)} attempts stand in it twice", Place(step=row.step), count=inside)
@@ -195,7 +195,7 @@ def _left_out(before: StepFacts | None, now: StepFacts) -> float:
 
 def _other_tasks(before: StepFacts, now: StepFacts) -> Iterator[RuleResult]:
     """Tasks are drawn anew in every step; where there are few, all of them may come again."""
-    tasks = [sorted({fate.rpartition("|")[0] for fate in row.fates}) for row in (before, now)]
+    tasks = [sorted({seed.rpartition("|")[0] for seed in row.seeds}) for row in (before, now)]
     if len(tasks[0]) >= 4 and tasks[0] == tasks[1]:
         yield Finding(f"it has exactly the tasks of the step before ({len(tasks[0])} of them): where the environment has "
                       "more, the draw does not go by the step", Place(step=now.step), severity=NOTE)
