@@ -18,11 +18,10 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from workbench.types import Group, Segment, StopReason, trajectories_of
 from workbench.types.errors import DataError
+from workbench.types.tensors import Tensor, torch
 
 
 @dataclass(frozen=True, eq=False)

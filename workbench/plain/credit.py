@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
 from workbench.plain.loss import clip, kl
 from workbench.plain.rewards import (AttemptTokens, FilterRule, above_the_others, by_spread, is_flat, members,
                                      normalized, payments)
+from workbench.types.tensors import torch
 WHITEN_EPSILON = 1e-8  # inside the root, as in the published implementations of PPO
 Found = tuple[list[np.ndarray], list[np.ndarray] | None]  # what an estimator returns
 

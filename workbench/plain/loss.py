@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+
+from workbench.types.tensors import Tensor, nn, torch
 
 MAX_LOG_RATIO = 20.0           # nats: one absurd token must not make infinity out of a whole update
 MAX_SEQUENCE_LOG_RATIO = 10.0  # of GSPO, as published

@@ -139,12 +139,12 @@ class Filter:
 
     def at_most(self, groups: int, group_size: int) -> int:
         """The largest number of attempts that can be kept of `groups` groups with `group_size` attempts each."""
-        some = torch.arange(groups, 0, -1, dtype=torch.float64)
-        if not self.acts or self.keep in ("top_p", "min_p"):
-            return groups * group_size
         if self.keep == "within_group":
             return groups * min(group_size, self.attempts)
-        return int(self._chosen(some).sum()) * group_size
+        kept = {"top_share": lambda: filters.count_of_share(groups, self.share),
+                "top_k": lambda: min(groups, self.groups),
+                "band": lambda: len(filters.places_in_band(groups, self.low, self.high))}
+        return (kept[self.keep]() if self.keep in kept else groups) * group_size
 
     def inert(self, tasks: int, group_size: int) -> list[tuple[str, bool, str]]:
         """(field, whether it cannot act, why) of every setting, for the check when a config is loaded: of steps with so

@@ -4,10 +4,8 @@ Axis letters: P turns (flat) of all trajectories. All arithmetic in float64.
 """
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from workbench.learn.ops.group import group_advantage
+from workbench.types.tensors import Tensor, torch
 
 
 def anchor_advantage(return_P: Tensor, group_P: Tensor, state_P: Tensor, *, normalize_std: bool) -> Tensor:

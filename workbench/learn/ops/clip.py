@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+from workbench.types.tensors import Tensor, torch
+
 
 # exp(20) is 5e8: far outside any trust region, and still finite in float32 with room for a product.
 MAX_LOG_RATIO = 20.0

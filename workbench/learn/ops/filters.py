@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import math
 
-import torch
-from torch import Tensor
-
 from workbench.learn.ops.group import ROUNDING, group_statistics
+from workbench.types.tensors import Tensor, torch
 
 TIE_DIGITS = 9  # standard deviations that agree in so many digits of the largest are equal, as ROUNDING has it
 
@@ -37,7 +35,12 @@ def top_share(std_G: Tensor, share: float) -> Tensor:
     The count is of all groups, those without a std included, so that it is known before anything was sampled.
     Source: RAGEN (arXiv 2504.20073), StarPO-S; the rounding is that of its code.
     """
-    return top_k(std_G, max(1, math.floor(share * len(std_G) + 1e-9)))  # 0.29 * 100 is 28.999999999999996
+    return top_k(std_G, count_of_share(len(std_G), share))
+
+
+def count_of_share(groups: int, share: float) -> int:
+    """How many groups `top_share` keeps at most."""
+    return max(1, math.floor(share * groups + 1e-9))  # 0.29 * 100 is 28.999999999999996
 
 
 def top_k(std_G: Tensor, k: int) -> Tensor:
@@ -88,8 +91,14 @@ def quantile_band(std_G: Tensor, low: float, high: float) -> Tensor:
     Source: the quartile ablation in RAGEN's experiments.
     """
     order = descending(std_G).flip(0)
-    place = (torch.arange(len(order), dtype=torch.float64) + 0.5) / max(len(order), 1)
-    return _chosen(std_G, order[(place >= low) & (place < high)])
+    inside = places_in_band(len(order), low, high)
+    return _chosen(std_G, order[inside.start:inside.stop])
+
+
+def places_in_band(groups: int, low: float, high: float) -> range:
+    """Which of so many groups, in ascending order of their std, have their place in low..high."""
+    inside = [place for place in range(groups) if low <= (place + 0.5) / groups < high]
+    return range(inside[0], inside[-1] + 1) if inside else range(0)
 
 
 def widest_attempts(reward_N: Tensor, group_N: Tensor, include_N: Tensor, k: int) -> Tensor:

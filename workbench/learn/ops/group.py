@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+from workbench.types.tensors import Tensor, torch
+
 
 # Added to the standard deviation, as in the published implementations of GRPO.
 STD_EPSILON = 1e-6

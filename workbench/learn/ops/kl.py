@@ -17,8 +17,8 @@ Source: Schulman 2020, "Approximating KL Divergence" (joschu.net/blog/kl-approx.
 """
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from workbench.types.tensors import Tensor, torch
+
 
 # Of k3, which grows exponentially: its log-ratio is held within +-20 and it itself at 10, as in the published
 # implementations. One absurd token must not make infinity out of a whole update. Outside the gradient is zero.

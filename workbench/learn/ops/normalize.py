@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from workbench.learn.ops.group import STD_EPSILON, group_statistics
+from workbench.types.tensors import Tensor, torch
 
 METHODS = ("none", "mean", "mean_std", "asym_clip")
 ASYMMETRIC = (-1.0, 3.0)  # RAGEN's bounds, in standard deviations

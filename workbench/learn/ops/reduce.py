@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+from workbench.types.tensors import Tensor, torch
+
 
 REDUCTIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "fixed-length")
 

@@ -7,8 +7,8 @@ where they are turns) · N trajectories · L steps of the longest one. All arith
 """
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from workbench.types.tensors import Tensor, torch
+
 
 
 def discounted_return(reward_J: Tensor, row_J: Tensor, *, gamma: float, after_N: Tensor | None = None) -> Tensor:

@@ -7,8 +7,8 @@ Axis letters: B rows · L positions of a padded row · M chosen tokens · V voca
 """
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from workbench.types.tensors import Tensor, torch
+
 
 
 def scoring_position(position_M: Tensor) -> Tensor:

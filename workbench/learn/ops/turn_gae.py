@@ -7,12 +7,10 @@ Axis letters: A timeline tokens · P turns that have one (learn/ops/turns.py) ·
 """
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from workbench.learn.ops.gae import Advantage, gae
 from workbench.learn.ops.returns import discounted_return, value_after
 from workbench.learn.ops.turns import TurnSpans, sum_over_turns
+from workbench.types.tensors import Tensor, torch
 
 
 def turn_gae(reward_A: Tensor, value_A: Tensor, final_value_N: Tensor, turns: TurnSpans, *, gamma: float,
