@@ -19,7 +19,7 @@ from safetensors.torch import load as load_safetensors
 
 from tests.faults.damage import accepted_although_damaged, same, tensors_of
 from workbench.run import writer
-from workbench.run.store import create_run
+from workbench.run.recording import create_run
 from workbench.training import checkpoint
 from workbench.types import canonical_json
 from workbench.types.errors import StoreError

@@ -13,7 +13,8 @@ from workbench.cli import commands
 from workbench.cli.opening import overrides
 from workbench.notebook import demo as demo_cell
 from workbench.notebook import show as show_cell
-from workbench.run.store import create_run, open_run
+from workbench.run.recording import create_run
+from workbench.run.store import open_run
 from workbench.training import checkpoint
 from workbench.training.config import load_config, to_dict
 from workbench.types import CreditTable
@@ -326,7 +327,7 @@ def test_two_processes_sample_the_same_first_step_and_only_one_speaks(trained, t
 FAULTY = """
 import os, sys
 from workbench import cli
-from workbench.run.store import RunWriter
+from workbench.run.recording import RunWriter
 from workbench.types.errors import StoreError
 
 def full(*args):

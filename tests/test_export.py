@@ -12,7 +12,8 @@ from tests.store_values import ordinary_step
 from workbench import cli
 from workbench.notebook import export
 from workbench.notebook.export import export_run, hyperparameters, records_of
-from workbench.run.store import create_run, open_run
+from workbench.run.recording import create_run
+from workbench.run.store import open_run
 from workbench.types.errors import ConfigError, StoreError, WorkbenchError
 
 CONFIG = {"seed": 3, "learner": {"lr": 2e-4, "layers": [1, 2], "clip": None}, "env": {"name": "lake", "think": True}}

@@ -9,7 +9,8 @@ from tests.store_values import credit_of, ordinary_step
 from workbench.notebook.watch import follow
 from workbench.run import writer
 from workbench.run.follow import LineFollower, RunFollower
-from workbench.run.store import create_run, open_run, reopen_run
+from workbench.run.recording import create_run, reopen_run
+from workbench.run.store import open_run
 from workbench.training.config import load_config, to_dict
 from workbench.types import canonical_json
 from workbench.types.errors import StoreError

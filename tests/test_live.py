@@ -12,7 +12,7 @@ from tests.test_train import tiny
 from workbench.notebook import live
 from workbench.notebook.live import LiveView
 from workbench.notebook.live_run import RunningRun
-from workbench.run.store import create_run
+from workbench.run.recording import create_run
 from workbench.training.config import to_dict
 
 ROWS = [{"policy": policy, "mode": "sampled", "n": 8, "success": level, "success_low": level - 0.1, "success_high": level + 0.1,

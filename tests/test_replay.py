@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from store_values import credit_of, ordinary_step
 
 from workbench.learn.replay import replay_step, token_facts
-from workbench.run.store import create_run, open_run
+from workbench.run.recording import create_run
+from workbench.run.store import open_run
 from workbench.types import CreditTable
 from workbench.types.errors import StoreError
 

@@ -12,7 +12,8 @@ import torch
 from tests.store_values import credit_of, ordinary_step
 from workbench import cli
 from workbench.run.diff import PARTS, compare_runs
-from workbench.run.store import create_run, open_run
+from workbench.run.recording import create_run
+from workbench.run.store import open_run
 from workbench.training import checkpoint
 from workbench.types import CreditTable, Group, Segment
 

@@ -18,7 +18,7 @@ from workbench.notebook import live_run as running_module
 from workbench.notebook.live_run import RunningRun, attach, fresh_path, resume, train
 from workbench.notebook.processes import Identity, Process, identity, writer_of
 from workbench.notebook.train import train_here
-from workbench.run.store import create_run
+from workbench.run.recording import create_run
 from workbench.run.writer import FolderLock
 from workbench.training.config import to_dict
 from workbench.types.errors import ConfigError, LearnerError, StoreError

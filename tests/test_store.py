@@ -18,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_values import credit_of, groups, ordinary_step
 
-from workbench.run import columns, store, writer
+from workbench.run import columns, recording, store, writer
 from workbench.run.equality import first_difference, groups_equal
-from workbench.run.store import create_run, open_run, reopen_run
+from workbench.run.recording import create_run, reopen_run
+from workbench.run.store import open_run
 from workbench.types import CreditTable, Group, Segment, Source, Span
 from workbench.types.errors import StoreError
 
@@ -291,7 +292,8 @@ def test_what_is_no_run_folder_is_said(tmp_path):
 
 def test_a_newer_format_is_refused_with_what_reads_it(tmp_path, monkeypatch):
     with monkeypatch.context() as future:
-        future.setattr(store, "FORMAT", 2)
+        for module in (store, recording):
+            future.setattr(module, "FORMAT", 2)
         path = finished_run(tmp_path / "run").path
     with pytest.raises(StoreError, match="run.json has format 2 of 'run'; this version reads formats 1 to 1"):
         open_run(path)
@@ -498,7 +500,7 @@ def test_the_crash_loop_notices_a_line_before_its_data(tmp_path):
 CHILD = """
 import sys; sys.path[:0] = ["tests"]
 from test_store import do_step
-from workbench.run.store import reopen_run
+from workbench.run.recording import reopen_run
 run = reopen_run(sys.argv[1])
 print("ready", flush=True)
 for step in range((run.last_step or 0) + 1, 10**6):

@@ -9,7 +9,8 @@ from workbench.envs import baselines as env_baselines
 from workbench.envs.frozen_lake import FrozenLakeEnv
 from workbench.learn.replay import replay_step
 from workbench.notebook.train import train_here, train_step
-from workbench.run.store import create_run, open_run
+from workbench.run.recording import create_run
+from workbench.run.store import open_run
 from workbench.training.config import load_config
 from workbench.training.evaluate import baselines, evaluate
 from workbench.training.rollout import rollout

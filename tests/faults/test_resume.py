@@ -19,10 +19,11 @@ from workbench.learn import learner
 from workbench.learn import rounding
 from workbench.learn.algorithms import GRPO
 from workbench.notebook.train import resume_here, train_here
-from workbench.run import store, writer
+from workbench.run import recording, store, writer
 from workbench.run.diff import compare_runs
 from workbench.run.equality import groups_equal
-from workbench.run.store import create_run, open_run, reopen_run
+from workbench.run.recording import create_run, reopen_run
+from workbench.run.store import open_run
 from workbench.training import checkpoint
 from workbench.training import loop, resume, step as step_cell, train
 from workbench.training.config import load_config, to_dict
@@ -429,8 +430,9 @@ def test_an_edited_config_a_newer_format_and_a_second_process_are_refused(copied
     with reopen_run(copied), pytest.raises(StoreError, match=f"being written by process {os.getpid()} on .* since 20"):
         resume_here(copied)
     with monkeypatch.context() as future:
-        future.setattr(store, "FORMAT", 2)
-        future.setattr(store, "__version__", "9.1")
+        for module in (store, recording):
+            future.setattr(module, "FORMAT", 2)
+        future.setattr(recording, "__version__", "9.1")
         create_run(copied.parent / "future", to_dict(small())).close()
     with pytest.raises(StoreError, match="has format 2 of 'run'; this version reads formats 1 to 1.*workbench 9.1"):
         resume_here(copied.parent / "future")

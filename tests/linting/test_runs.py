@@ -11,7 +11,8 @@ from workbench.linting import Evidence, check
 from workbench.linting.evidence import RunClaims, StepFacts
 from workbench.linting.runs import RULES, facts_of_step, run_claims, step_facts
 from workbench.rollouts.metrics import rollout_metrics
-from workbench.run.store import create_run, open_run
+from workbench.run.recording import create_run
+from workbench.run.store import open_run
 from workbench.types import Group, Segment
 from workbench.types.findings import Answer
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.run.diff import ColumnDifference, RunDifference, RunDiff
+from workbench.run.diff import RunDifference, RunDiff
+from workbench.run.file_diff import ColumnDifference
 from workbench.views import show_diff, show_live, show_status
 from workbench.views.live import Status, live_curves, live_figure
 

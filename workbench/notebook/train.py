@@ -14,7 +14,8 @@ from typing import Any
 
 from workbench.linting.in_training import TrainingLint
 from workbench.rollouts.evaluate import Score
-from workbench.run.store import Run, RunWriter
+from workbench.run.recording import RunWriter
+from workbench.run.store import Run
 from workbench.training import resume as resuming, train as training
 from workbench.training.config import Config
 from workbench.training.instruments import Instrument

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from workbench.run.parquet import read_parquet, parquet_bytes
 from workbench.types import CreditTable, Group, Sampling, Segment, Source, Span, Task, ToolCall, Trajectory, Turn
-from workbench.types.canonical_json import check_format, plain
+from workbench.types.canonical_json import plain
 from workbench.types.errors import StoreError
 from workbench.types.message_json import (
     call_to_json, message_from_json, message_to_json, observation_from_json, observation_to_json,
@@ -32,10 +32,8 @@ from workbench.types.message_json import (
 
 TRAJECTORIES = ("trajectories", 1)  # kind and format version
 CREDIT = ("credit", 1)
-
-# Measured on a step of 128 trajectories (25 600 tokens): zstd at level 1 costs 1 ms and saves 60 % of the bytes to
-# sync. Page checksums show damage even before the step is committed and sealed.
-_PARQUET = {"compression": "zstd", "compression_level": 1, "write_statistics": False, "write_page_checksum": True}
+# Columns in which few values repeat; floats that differ from token to token only make a dictionary slow.
+_FEW_VALUES = ["trajectory", "segment", "turn", "token_id", "source", "eligible", "advantage", "weight", "clip_state"]
 
 
 # ------------------------------------------------------------------------------------------------ codecs
@@ -77,8 +75,7 @@ def _parsed(column: pa.Array, make: Callable[[Any], Any] = lambda value: value) 
 
 def _write_observations(observations: Sequence[Any]) -> pa.Array:
     """Attempts at one task begin with the same messages: each distinct observation is encoded once."""
-    known: dict[Any, str] = {}
-    texts = []
+    known, texts = {}, []
     for observation in observations:
         key = (observation.messages, _ENCODER.encode(plain(observation.tools, "the schemas of tools")))
         if key not in known:
@@ -94,20 +91,20 @@ def _of_type(kind: pa.DataType) -> _Codec:
 def _json(encode: Callable[[Any], Any], make: Callable[[Any], Any] = lambda value: value) -> _Codec:
     """A column of JSON texts. `make`: what becomes of the JSON that is read."""
     return _Codec(lambda values: _write_text([_ENCODER.encode(encode(value)) for value in values]),
-                 lambda column: _parsed(column, make))
+                  lambda column: _parsed(column, make))
 
 
-def _plain(what: str) -> Callable[[Any], Any]:
-    """For what environments fill in freely: it is checked, and `what` names it in errors."""
-    return lambda value: plain(value, what)
+def _free(what: str) -> _Codec:
+    """What environments fill in freely: it is checked, and `what` names it in errors."""
+    return _json(lambda value: plain(value, what))
 
 
 def _each(make: Callable[[Any], Any]) -> Callable[[list], list]:
     return lambda values: [make(value) for value in values]
 
 
-_TEXT, _INT32, _INT64, _FLOAT64, _BOOL = _Codec(_write_text, _read_text), *map(
-    _of_type, (pa.int32(), pa.int64(), pa.float64(), pa.bool_()))
+_TEXT = _Codec(_write_text, _read_text)
+_INT32, _INT64, _FLOAT64, _BOOL = map(_of_type, (pa.int32(), pa.int64(), pa.float64(), pa.bool_()))
 
 # Column -> (what it holds of a trajectory, codec), in the order of the file.
 _TRAJECTORY: dict[str, tuple[Callable[[Trajectory], Any], _Codec]] = {
@@ -115,14 +112,14 @@ _TRAJECTORY: dict[str, tuple[Callable[[Trajectory], Any], _Codec]] = {
     "task_id": (attrgetter("task.id"), _TEXT),
     "task_env": (attrgetter("task.env"), _TEXT),
     "task_seed": (attrgetter("task.task_seed"), _INT64),
-    "task_payload": (attrgetter("task.payload"), _json(_plain("payload of a task"))),
-    "task_metadata": (attrgetter("task.metadata"), _json(_plain("metadata of a task"))),
+    "task_payload": (attrgetter("task.payload"), _free("payload of a task")),
+    "task_metadata": (attrgetter("task.metadata"), _free("metadata of a task")),
     "dynamics_seed": (attrgetter("dynamics_seed"), _INT64),
     "first_observation": (attrgetter("first_observation"),
                           _Codec(_write_observations, lambda column: _parsed(column, observation_from_json))),
     "stop_reason": (attrgetter("stop_reason.value"), _TEXT),
     "outcome": (attrgetter("outcome"), _FLOAT64),
-    "outcome_parts": (attrgetter("outcome_parts"), _json(_plain("outcome_parts"))),
+    "outcome_parts": (attrgetter("outcome_parts"), _free("outcome_parts")),
     "scored": (lambda t: bool(t.scored), _BOOL),
     "success": (lambda t: None if t.success is None else bool(t.success), _BOOL),
     "error": (attrgetter("error"), _TEXT),
@@ -136,8 +133,8 @@ _TURN_JSON = {
                         _each(lambda calls: tuple(ToolCall(*call) for call in calls))),
     "reply": _json(_each(lambda messages: [message_to_json(message) for message in messages]),
                    _each(lambda messages: tuple(map(message_from_json, messages)))),
-    "reward_parts": _json(_plain("reward_parts of a turn")),
-    "info": _json(_plain("info of a turn")),
+    "reward_parts": _free("reward_parts of a turn"),
+    "info": _free("info of a turn"),
 }
 
 
@@ -159,12 +156,11 @@ def encode_groups(groups: Sequence[Group], *, step: int) -> memoryview:
         raise StoreError(f"step {step}: a trajectory holds a value that its column cannot keep ({error}); seeds must "
                          "fit into 63 bits, rewards must be numbers or None, texts must be text") from error
     facts = {"step": step, "samplings": [[s.temperature, s.top_p, s.engine, s.dtype] for s in samplings]}
-    return _to_parquet(columns, TRAJECTORIES, facts, use_dictionary=False)
+    return parquet_bytes(columns, TRAJECTORIES, facts, use_dictionary=False)
 
 
 def _lists(values: pa.Array, lengths: Sequence[int]) -> pa.Array:
-    offsets = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), values)
 
 
@@ -219,35 +215,12 @@ def _token_floats(values_of_spans: list[np.ndarray | None], lengths: np.ndarray)
     return pa.array(values_T, mask=~present_T)
 
 
-def _to_parquet(columns: Mapping[str, pa.Array], kind: tuple[str, int], facts: dict, **options: Any) -> memoryview:
-    facts = {"kind": kind[0], "format": kind[1], **plain(facts, "the facts of a file")}
-    table = pa.table(dict(columns)).replace_schema_metadata({"workbench": json.dumps(facts)})
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, **_PARQUET, **options)
-    return memoryview(sink.getvalue())
-
-
 # ------------------------------------------------------------------------------------------------ reading
-
-
-def _from_parquet(data: bytes, path: Path, kind: tuple[str, int]) -> tuple[dict[str, pa.Array], dict]:
-    """Columns and facts of a file; StoreError names the file and what is wrong with it."""
-    try:
-        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
-            facts = json.loads(file.schema_arrow.metadata[b"workbench"])
-            check_format(path, found=(facts["kind"], facts["format"]), expected=kind)
-            table = file.read(use_threads=False)
-    except StoreError:
-        raise
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{path} is damaged or not a parquet file of this program: {error}; restore it from a copy "
-                         "of the run") from error
-    return {name: table[name].combine_chunks() for name in table.column_names}, facts
 
 
 def decode_groups(data: bytes, path: Path) -> list[Group]:
     """The groups of a step, exactly as they were written. `path` is for messages. Raises StoreError."""
-    columns, facts = _from_parquet(data, path, TRAJECTORIES)
+    columns, facts = read_parquet(data, path, TRAJECTORIES)
     try:
         return _read_groups(columns, [Sampling(*one) for one in facts["samplings"]])
     except (KeyError, ValueError, TypeError, IndexError, pa.ArrowException) as error:
@@ -263,8 +236,8 @@ def _read_groups(columns: Mapping[str, pa.Array], samplings: list[Sampling]) -> 
     groups: dict[int, list[Trajectory]] = {}
     for group, turns, segments, attempt, *row in rows:  # the rest of the row in the order of the fields
         task, (seed, first_observation, *rest) = Task(*row[:5]), row[5:]
-        trajectory = Trajectory(task, attempt, seed, first_observation, turns, segments, *rest)
-        groups.setdefault(group, []).append(trajectory)
+        groups.setdefault(group, []).append(
+            Trajectory(task, attempt, seed, first_observation, turns, segments, *rest))
     return [Group(tuple(members)) for members in groups.values()]
 
 
@@ -295,11 +268,8 @@ def _read_segments(columns: Mapping[str, pa.Array], samplings: list[Sampling]) -
                           plain_T[part] if bent else None, version, None if sampling is None else samplings[sampling],
                           sampled))
         start += length
-    segments, first = [], 0
-    for count in columns["segment_spans"].values.to_pylist():
-        segments.append(Segment(tuple(spans[first:first + count])))
-        first += count
-    return segments
+    ends = np.cumsum(columns["segment_spans"].values.to_numpy()).tolist()
+    return [Segment(tuple(spans[start:end])) for start, end in zip([0, *ends], ends)]
 
 
 # ------------------------------------------------------------------------------------------------ credit tables
@@ -315,16 +285,12 @@ def encode_credit(table: CreditTable, *, skipped: str | None = None) -> memoryvi
                              "number or flag per token")
         columns[name] = pa.array(column)  # NaN stays NaN, bit for bit; null is never written
     facts = {"step": table.step, "update": table.update, "skipped": skipped}
-    return _to_parquet(columns, CREDIT, facts, use_dictionary=_FEW_VALUES)
-
-
-# Columns in which few values repeat; floats that differ from token to token only make a dictionary slow.
-_FEW_VALUES = ["trajectory", "segment", "turn", "token_id", "source", "eligible", "advantage", "weight", "clip_state"]
+    return parquet_bytes(columns, CREDIT, facts, use_dictionary=_FEW_VALUES)
 
 
 def decode_credit(data: bytes, path: Path) -> tuple[CreditTable, str | None]:
     """A credit table and why its update was skipped (None: it was not). Columns that were absent are absent."""
-    columns, facts = _from_parquet(data, path, CREDIT)
+    columns, facts = read_parquet(data, path, CREDIT)
     arrays = {}
     for name, column in columns.items():
         arrays[name] = column.to_numpy(zero_copy_only=False)

@@ -14,16 +14,14 @@ clock (wall-clock times, processes, machines) is left out of both, as it is of `
 """
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from workbench.run.equality import differing_bits, first_difference
+from workbench.run.equality import first_difference
+from workbench.run.file_diff import ColumnDifference, credit_columns, first_in_files, more, only_in, short
 from workbench.run.store import LINT, TRAJECTORIES, Run, step_folders, step_name
 from workbench.types import canonical_json
 from workbench.types.canonical_json import Seal
@@ -33,8 +31,6 @@ from workbench.views.records import flattened
 PARTS = ("trajectories", "credit", "lint", "metrics", "evaluation", "checkpoint")  # in the order in which a step makes them
 _MADE = ("trajectories", "credit", "metrics", "evaluation")  # what a run must have where the other has it
 SAME, DIFFERENT, ONLY_A, ONLY_B = "=", "≠", "a", "b"
-EVERY = "every column"  # where two tables are not of one length
-LONGEST = 300  # characters of a difference in words
 _MISSING = object()
 _ANY_FORMAT = 10**6  # of a checkpoint: only its seals are read here
 
@@ -52,17 +48,6 @@ class RunDifference:
     def __str__(self) -> str:
         step = "" if self.step is None else f"step {self.step}, "
         return f"{step}{self.file}: {self.what}"
-
-
-@dataclass(frozen=True)
-class ColumnDifference:
-    """A column of a credit table: how many tokens differ, by how much at most (None: not numbers to subtract), and the
-    first of them in words."""
-
-    column: str
-    tokens: int
-    largest: float | None
-    first: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +86,9 @@ def compare_runs(a: Run, b: Run, *, exact: bool = False) -> RunDiff:
     not an error; StoreError where the run itself (its lines, config or evaluations) cannot be read."""
     facts = [_read(run) for run in (a, b)]
     settings = _settings(a.config, b.config)
-    steps = sorted({*facts[0].steps, *facts[1].steps})
-    table = {part: tuple(_mark(*(_fact(fact, part, step) for fact in facts)) for step in steps) for part in PARTS}
+    steps = sorted(facts[0].steps() | facts[1].steps())
+    table = {part: tuple(_mark(*(fact.made.get((step, part), _MISSING) for fact in facts)) for step in steps)
+             for part in PARTS}
     digests = (a.digest(), b.digest())
     found = [*_first_of_each(a, b, facts, settings, steps, table)]
     if exact and not any(d.part == "damage" for d in found):
@@ -111,7 +97,7 @@ def compare_runs(a: Run, b: Run, *, exact: bool = False) -> RunDiff:
         found.append(_first_bytes(a, b))
     place = {part: index for index, part in enumerate(("settings", "damage", *PARTS, "steps", "events", "bytes"))}
     found.sort(key=lambda d: (-1 if d.part == "settings" else 10**9 if d.step is None else d.step, place[d.part]))
-    credit = next((_credit_columns(a, b, d.step, d.file) for d in found if d.part == "credit"), ())
+    credit = next((credit_columns(a, b, d.step, d.file) for d in found if d.part == "credit"), ())
     return RunDiff(a.path, b.path, exact, settings, tuple(steps), table, tuple(found), credit, digests,
                    tuple(_notes(facts)))
 
@@ -121,54 +107,37 @@ def compare_runs(a: Run, b: Run, *, exact: bool = False) -> RunDiff:
 
 @dataclass(frozen=True, eq=False)
 class _Facts:
-    """One run by step: its metrics lines, evaluations (name -> content), the seals of its checkpoints; and damage."""
+    """What one run made: (step, part) -> what is compared of it; and its events."""
 
-    lines: Mapping[int, Mapping[str, Any]]
-    evaluations: Mapping[int, Mapping[str, Any]]
-    checkpoints: Mapping[int, Any]
+    made: Mapping[tuple[int, str], Any]
     events: tuple[Mapping[str, Any], ...]
 
-    @property
-    def steps(self) -> set[int]:
-        return {*self.lines, *self.evaluations, *self.checkpoints}
+    def steps(self, part: str = "") -> set[int]:
+        """The steps that have this part, or any."""
+        return {step for step, name in self.made if part in ("", name)}
 
 
 def _read(run: Run) -> _Facts:
-    evaluations: dict[int, dict[str, Any]] = {}
+    made: dict[tuple[int, str], Any] = {}
+    for line in canonical_json.read_lines(run.path / "metrics.jsonl").records:
+        made[line["step"], "metrics"] = line["metrics"]
+        for name, seal in line["files"].items():
+            part = {TRAJECTORIES: "trajectories", LINT: "lint"}.get(name, "credit")
+            made.setdefault((line["step"], part), {})[name] = seal
     for name, content in run.evaluations().items():
-        evaluations.setdefault(int(content.get("step") or 0), {})[name] = content
-    lines = {line["step"]: line for line in canonical_json.read_lines(run.path / "metrics.jsonl").records}
-    return _Facts(lines, evaluations, {step: _manifest(run, step) for step in step_folders(run.path / "checkpoints")},
-                  tuple(run.events()))
+        made.setdefault((int(content.get("step") or 0), "evaluation"), {})[name] = content
+    for step in step_folders(run.path / "checkpoints"):
+        made[step, "checkpoint"] = _manifest(run, step)
+    return _Facts(made, tuple(run.events()))
 
 
 def _manifest(run: Run, step: int) -> Any:
     """The seals of a checkpoint's files; the reason, as text, where there are none that can be read."""
-    path = _checkpoint(run, step) / canonical_json.MANIFEST
+    path = run.path / "checkpoints" / step_name(step) / canonical_json.MANIFEST
     try:
         return canonical_json.read_sealed_json(path, kind="checkpoint", version=_ANY_FORMAT)["files"]
     except (StoreError, TypeError, KeyError) as error:
         return str(error)
-
-
-def _checkpoint(run: Run, step: int) -> Path:
-    return run.path / "checkpoints" / step_name(step)
-
-
-def _fact(facts: _Facts, part: str, step: int) -> Any:
-    """What is compared for a part of a step; _MISSING where the run does not have it."""
-    if part == "evaluation":
-        return facts.evaluations.get(step, _MISSING)
-    if part == "checkpoint":
-        return facts.checkpoints.get(step, _MISSING)
-    line = facts.lines.get(step)
-    if line is None:
-        return _MISSING
-    if part == "metrics":
-        return line["metrics"]
-    part_of = {TRAJECTORIES: "trajectories", LINT: "lint"}
-    files = {name: seal for name, seal in line["files"].items() if part_of.get(name, "credit") == part}
-    return files or _MISSING
 
 
 def _mark(a: Any, b: Any) -> str:
@@ -190,11 +159,11 @@ def _settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[tuple[str, An
 def _first_of_each(a: Run, b: Run, facts: list[_Facts], settings, steps, table) -> Iterator[RunDifference]:
     if settings:
         name, left, right = settings[0]
-        yield RunDifference("settings", None, "config.json", _short(f"{name}: {left!r} is not {right!r}"))
+        yield RunDifference("settings", None, "config.json", short(f"{name}: {left!r} is not {right!r}"))
     for part in PARTS:
         at = next((step for step, mark in zip(steps, table[part]) if mark == DIFFERENT), None)
         if at is not None:
-            yield _difference(a, b, part, at, *(_fact(fact, part, at) for fact in facts))
+            yield _difference(a, b, part, at, *(fact.made[at, part] for fact in facts))
     missing = [(step, part, mark) for step, *marks in zip(steps, *(table[part] for part in _MADE))
                for part, mark in zip(_MADE, marks) if mark in (ONLY_A, ONLY_B)]
     missing += [(step, "checkpoint", mark) for step, mark in zip(steps, table["checkpoint"])
@@ -202,12 +171,12 @@ def _first_of_each(a: Run, b: Run, facts: list[_Facts], settings, steps, table) 
     if missing:
         step, part, mark = missing[0]
         where = "metrics.jsonl" if part in _MADE[:3] else f"{part}s"
-        last = [max(fact.lines, default=0) for fact in facts]
+        last = [max(fact.steps("metrics"), default=0) for fact in facts]
         yield RunDifference("steps", step, where,
                          f"its {part} is only in {mark}; a has steps up to {last[0]}, b up to {last[1]}")
     at = first_difference(facts[0].events, facts[1].events, "events")
     if at is not None:
-        yield RunDifference("events", _event_step(*(fact.events for fact in facts)), "events.jsonl", _short(at))
+        yield RunDifference("events", _event_step(*(fact.events for fact in facts)), "events.jsonl", short(at))
 
 
 def _event_step(a: tuple, b: tuple) -> int | None:
@@ -218,108 +187,30 @@ def _event_step(a: tuple, b: tuple) -> int | None:
 
 
 def _difference(a: Run, b: Run, part: str, step: int, left: Any, right: Any) -> RunDifference:
-    """The first difference of one part of one step, to the token. `left` and `right`: what `_fact` gave."""
+    """The first difference of one part of one step, to the token. `left` and `right`: what was made of it."""
     if part == "metrics":
         names = [name for name in {**left, **right}
                  if first_difference(left.get(name, _MISSING), right.get(name, _MISSING)) is not None]
         name = names[0]
         values = " is not ".join(repr(side[name]) if name in side else "absent" for side in (left, right))
-        return RunDifference(part, step, "metrics.jsonl", _short(f"{name}: {values}") + _more(len(names), "metric"))
+        return RunDifference(part, step, "metrics.jsonl", short(f"{name}: {values}") + more(len(names), "metric"))
     if part == "evaluation":
         for name in sorted({*left, *right}):
             both = name in left and name in right
-            what = first_difference(left[name], right[name], "evaluation") if both else _only(name in left)
+            what = first_difference(left[name], right[name], "evaluation") if both else only_in(name in left)
             if what is not None:
-                return RunDifference(part, step, f"evaluations/{name}.json", _short(what))
+                return RunDifference(part, step, f"evaluations/{name}.json", short(what))
     folder = f"{'checkpoints' if part == 'checkpoint' else 'steps'}/{step_name(step)}"
     if isinstance(left, str) or isinstance(right, str):
-        return RunDifference(part, step, folder, _short(next(side for side in (left, right) if isinstance(side, str))))
+        return RunDifference(part, step, folder, short(next(side for side in (left, right) if isinstance(side, str))))
     name = next(n for n in sorted({*left, *right}) if left.get(n) != right.get(n))
     file = f"{folder}/{name}"
     if name not in left or name not in right:
-        return RunDifference(part, step, file, _only(name in left))
+        return RunDifference(part, step, file, only_in(name in left))
     try:
-        return RunDifference(part, step, file, _short(_inside(a, b, part, step, name)))
+        return RunDifference(part, step, file, short(first_in_files(a, b, part, step, name)))
     except StoreError as error:
-        return RunDifference("damage", step, file, _short(str(error)))
-
-
-def _inside(a: Run, b: Run, part: str, step: int, name: str) -> str:
-    """Where two files of one name first differ. Raises StoreError for a file that is damaged."""
-    if part == "trajectories":
-        found = first_difference(a.groups(step), b.groups(step))
-    elif part == "lint":
-        found = first_difference(*(run.lint(step).as_dict() for run in (a, b)), "lint")
-    elif part == "credit":
-        columns = _credit_columns(a, b, step, name)
-        found = None
-        if columns:
-            name = columns[0].column if columns[0].column == EVERY else f"column {columns[0].column}"
-            found = f"{name}, {columns[0].first}{_more(len(columns), 'column')}"
-    else:
-        paths = [_checkpoint(run, step) / name for run in (a, b)]
-        found = _tensors_differ(*paths) if name.endswith(".safetensors") else first_difference(
-            *(json.loads(canonical_json.read_file(path)) for path in paths), "state")
-    return found or "every value is equal, but the bytes are not (written by another version of a library?)"
-
-
-def _credit_columns(a: Run, b: Run, step: int, file: str) -> tuple[ColumnDifference, ...]:
-    """Every column of a credit table in which the two runs differ, in the table's order."""
-    update = int(Path(file).stem.removeprefix("credit-"))
-    if any(update not in run.updates(step) for run in (a, b)):
-        return ()
-    left, right = (run.credit(step, update).columns for run in (a, b))
-    lengths = [len(next(iter(columns.values()), ())) for columns in (left, right)]
-    if lengths[0] != lengths[1]:
-        return (ColumnDifference(EVERY, 0, None, f"{lengths[0]} tokens are not {lengths[1]}"),)
-    found = []
-    for name in {**left, **right}:
-        x, y = left.get(name), right.get(name)
-        if x is None or y is None:
-            found.append(ColumnDifference(name, 0, None, _only(y is None)))
-        elif x.dtype != y.dtype or x.shape != y.shape:
-            found.append(ColumnDifference(name, 0, None, f"{x.dtype}{list(x.shape)} is not {y.dtype}{list(y.shape)}"))
-        elif (differs := differing_bits(x, y)).any():
-            at = int(differs.argmax())
-            with np.errstate(all="ignore"):
-                gap = np.abs(x.astype(float) - y.astype(float)) if x.dtype.kind in "fiu" else np.array([np.nan])
-            largest = float(np.nanmax(gap)) if np.isfinite(gap).any() else None
-            found.append(ColumnDifference(name, int(differs.sum()), largest,
-                                          f"token {at}{_place(left, at)}: {x[at].item()!r} is not {y[at].item()!r}"))
-    return tuple(found)
-
-
-def _place(columns: Mapping[str, np.ndarray], at: int) -> str:
-    names = [name for name in ("trajectory", "segment", "position", "token_id") if name in columns]
-    return f" ({', '.join(f'{name} {columns[name][at]}' for name in names)})" if names else ""
-
-
-def _tensors_differ(a: Path, b: Path) -> str | None:
-    """The first tensor of two safetensors files that differs, read without a tensor library: 8 bytes of length, a JSON
-    header with the place of each tensor, data. Source: github.com/huggingface/safetensors, its description."""
-    data, headers = [canonical_json.read_file(path) for path in (a, b)], []
-    for path, content in zip((a, b), data):
-        size = int.from_bytes(content[:8], "little")
-        try:
-            headers.append((json.loads(content[8:8 + size]), 8 + size))
-        except ValueError as error:
-            raise StoreError(f"{path} is damaged: its header cannot be read ({error})") from error
-    (left, base_a), (right, base_b) = headers
-    for name in {**left, **right}:
-        if name not in left or name not in right:
-            return f"tensor {name} is {_only(name in left)}"
-        x, y = left[name], right[name]
-        if name == "__metadata__" or (x["dtype"], x["shape"]) != (y["dtype"], y["shape"]):
-            if x != y:
-                return f"tensor {name}: {x} is not {y}"
-            continue
-        parts = (content[base + place["data_offsets"][0]:base + place["data_offsets"][1]]
-                 for content, base, place in ((data[0], base_a, x), (data[1], base_b, y)))
-        bytes_a, bytes_b = (np.frombuffer(part, np.uint8) for part in parts)
-        if bytes_a.shape != bytes_b.shape or (bytes_a != bytes_b).any():
-            count = int((bytes_a != bytes_b).sum()) if bytes_a.shape == bytes_b.shape else "all"
-            return f"tensor {name} ({x['dtype']}{x['shape']}): {count} of {len(bytes_a)} bytes differ"
-    return None
+        return RunDifference("damage", step, file, short(str(error)))
 
 
 # ------------------------------------------------------------------------------------------------ every byte
@@ -329,15 +220,15 @@ def _damage(run: Run, facts: _Facts) -> Iterator[RunDifference]:
     """The first file of a run that does not hold what its seal says."""
     step, file = None, ""
     try:
-        for step, line in facts.lines.items():
-            for name, seal in line["files"].items():
+        for (step, part), made in facts.made.items():
+            file = f"checkpoints/{step_name(step)}"
+            if part == "checkpoint":
+                canonical_json.verify_folder(run.path / file, kind="checkpoint", version=_ANY_FORMAT)
+            for name, seal in made.items() if part in ("trajectories", "credit", "lint") else ():
                 file = f"steps/{step_name(step)}/{name}"
                 Seal(**seal).check(run.path / file, canonical_json.read_file(run.path / file))
-        for step in facts.checkpoints:
-            file = f"checkpoints/{step_name(step)}"
-            canonical_json.verify_folder(run.path / file, kind="checkpoint", version=_ANY_FORMAT)
     except StoreError as error:
-        yield RunDifference("damage", step, file, _short(str(error)))
+        yield RunDifference("damage", step, file, short(str(error)))
 
 
 def _first_bytes(a: Run, b: Run) -> RunDifference:
@@ -352,19 +243,7 @@ def _first_bytes(a: Run, b: Run) -> RunDifference:
 
 def _notes(facts: list[_Facts]) -> Iterator[str]:
     """Older checkpoints that only one run kept: how many are kept says nothing of what was computed."""
-    kept = [set(fact.checkpoints) for fact in facts]
+    kept = [fact.steps("checkpoint") for fact in facts]
     for name, own in (("a", kept[0] - kept[1]), ("b", kept[1] - kept[0])):
         if own:
             yield f"checkpoints of steps {', '.join(map(str, sorted(own)))} are only in {name}"
-
-
-def _more(count: int, what: str) -> str:
-    return f" (and {count - 1} more {what}{'s' if count > 2 else ''})" if count > 1 else ""
-
-
-def _only(in_a: bool) -> str:
-    return f"only in {'a' if in_a else 'b'}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"

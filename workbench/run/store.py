@@ -24,20 +24,14 @@ from __future__ import annotations
 
 import copy
 import os
-import platform
 import re
-import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime, timezone
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import __version__
 from workbench.run import columns, writer
-from workbench.types import CreditTable, Group
-from workbench.types import canonical_json
+from workbench.types import CreditTable, Group, canonical_json
 from workbench.types.canonical_json import Seal
 from workbench.types.errors import StoreError
 from workbench.types.findings import LintReport
@@ -48,8 +42,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 TRAJECTORIES = "trajectories.parquet"
 LINT = "lint.json"
-_LINES = ("metrics.jsonl", "events.jsonl", "clock.jsonl")
-_FOLDERS = ("steps", "evaluations", "checkpoints")
+LINES = ("metrics.jsonl", "events.jsonl", "clock.jsonl")
 STEP = re.compile(r"step-(\d{8})")
 _CREDIT = re.compile(r"credit-(\d{4})\.parquet")
 
@@ -61,202 +54,22 @@ def step_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def _credit_name(update: int) -> str:
+def credit_name(update: int) -> str:
     if isinstance(update, bool) or not isinstance(update, int) or not 0 <= update < 10**4:
         raise StoreError(f"updates of a step are counted from 0 to 9999, got {update!r}")
     return f"credit-{update:04d}.parquet"
 
 
-def _with_name(path: str | os.PathLike) -> Path:
+def with_name(path: str | os.PathLike) -> Path:
     """`path`, spelled out where its last part is no name: the folder one is in, or the one above."""
     path = Path(path)
     return Path(os.path.abspath(path)) if path.name in ("", "..") else path
 
 
-def _run_path(path: str | os.PathLike) -> Path:
-    path = _with_name(path)
-    canonical_json.check_name(path.name)
-    if path.is_symlink():
-        raise StoreError(f"{path} is a symbolic link; name the run folder itself")
-    return path
-
-
-# ------------------------------------------------------------------------------------------------ writing
-
-
-def create_run(path: str | os.PathLike, config: Mapping[str, Any]) -> RunWriter:
-    """Start a run in a folder that does not exist yet. Raises StoreError (name, place, disk)."""
-    path = _run_path(path)
-    if path.exists():
-        raise StoreError(f"{path} is there already; choose another name, or go on with that run by `reopen_run`")
-    files = {
-        "run.json": canonical_json.sealed_json({"name": path.name, "program": __version__}, kind="run", version=FORMAT),
-        "config.json": canonical_json.sealed_json(config, kind="config", version=FORMAT),
-        **{name: b"" for name in _LINES},
-    }
-    writer.make_folder(path.parent)
-    writer.create_folder(path, files, folders=_FOLDERS)
-    return RunWriter(path, began="created")
-
-
-def reopen_run(path: str | os.PathLike) -> RunWriter:
-    """Go on writing a run. What its last process had begun and not committed is set aside in `orphans/`.
-
-    Raises StoreError where another process writes it, or where a checkpoint is newer than the last committed step
-    (trajectories were lost: such a run must not go on as if nothing had happened).
-    """
-    open_run(path)  # says what is wrong with a folder that is none
-    return RunWriter(_run_path(path), began="reopened")
-
-
-class RunWriter:
-    """The only one who writes a run folder. Order within a step: write_step, then updates with write_credit, then
-    commit_step. Use it as a context manager, or close it; a process that dies frees the lock too."""
-
-    def __init__(self, path: Path, *, began: str):
-        self.path = path
-        self._lock = writer.FolderLock(path)
-        try:
-            swept = writer.sweep(path)
-            self.run = Run(path)
-            self._mend()
-            self._seals: dict[int, dict[str, Seal]] = {}
-            self._committed = set(self.run.steps())
-            self.last_step = max(self._committed, default=None)
-            self._say_hello(began, swept)
-        except BaseException:
-            self._lock.release()
-            raise
-
-    def _say_hello(self, began: str, swept: Sequence[Path]) -> None:
-        self._clock({"what": began, "process": os.getpid(), "machine": socket.gethostname(), "swept": len(swept),
-                     "python": platform.python_version(), "system": platform.platform()})
-
-    def _mend(self) -> None:
-        """Cut torn tails off and set uncommitted steps aside: the folder then holds what was committed, and no more."""
-        for name in _LINES[:-1]:
-            writer.cut_lines(self.path / name)
-        writer.leave_out_damaged_lines(self.path / _LINES[-1])  # no reason not to go on: the clock is not the run
-        last = max(self.run.steps(), default=-1)
-        newest = max(step_folders(self.path / "checkpoints"), default=-1)
-        if newest > max(last, 0):
-            raise StoreError(f"{self.path} has a checkpoint of step {newest}, but its last committed step is {last}: "
-                             "metrics or trajectories were lost. Restore the run from a copy, or move the checkpoints "
-                             f"after step {last} away to go on from an earlier one")
-        for step in self.run.uncommitted():
-            writer.set_aside(self.path / "steps" / step_name(step), self.path / "orphans")
-        events = canonical_json.read_lines(self.path / "events.jsonl").records
-        kept = next((i for i, event in enumerate(events) if event.get("step", last) > last), len(events))
-        if kept < len(events):  # they will be written again when their step is done again
-            writer.cut_lines(self.path / "events.jsonl", keep=kept)
-
-    def _clock(self, entry: Mapping[str, Any]) -> None:
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        writer.append_line(self.path / "clock.jsonl", {"at": now, **entry}, sync=False)
-
-    def write_clock(self, step: int, clock: Mapping[str, Any]) -> None:
-        """Seconds and whatever else depends on the machine, of a step that was just committed."""
-        self._clock({"what": "step", "step": step, "clock": dict(clock)})
-
-    def note_machine(self, facts: Mapping[str, Any]) -> None:
-        """What the last bit of a number depends on (threads, versions ...), for all steps from the next one on. The
-        same facts as before are not written again."""
-        known = self.run.machines()
-        if not known or known[-1][1] != dict(facts):
-            self._clock({"what": "machine", "after": self.last_step or 0, "machine": dict(facts)})
-
-    def change_settings(self, changed: Mapping[str, Sequence[Any]]) -> None:
-        """From the next step on `changed` holds: dotted key -> (old value, new value). One event, and so one commit
-        point; `Run.config` has the new values from then on."""
-        self.event({"kind": "settings", "after": self.last_step or 0, "changed": dict(changed)})
-
-    def _write(self, step: int, name: str, content: memoryview) -> Path:
-        self._check_open(step)
-        path = self.path / "steps" / step_name(step) / name
-        seal = writer.write_file(path, content)
-        self._seals.setdefault(step, {})[name] = seal
-        return path
-
-    def _check_open(self, step: int) -> None:
-        step_name(step)
-        if self._lock.released:
-            raise StoreError(f"this writer of {self.path} is closed; `reopen_run` opens the run again")
-        if step in self._committed or (self.last_step is not None and step < self.last_step):
-            raise StoreError(f"step {step} cannot be written: step {self.last_step} is committed, and committed steps "
-                             "never change. Count on from there")
-
-    def write_step(self, step: int, groups: Sequence[Group]) -> Path:
-        """All trajectories of a step, durable when this returns. Must come before the step's first update."""
-        self._check_open(step)
-        content = columns.encode_groups(groups, step=step)
-        writer.make_folder(self.path / "steps" / step_name(step))
-        return self._write(step, TRAJECTORIES, content)
-
-    def write_credit(self, table: CreditTable, *, skipped: str | None = None) -> Path:
-        """What an update used, durable when this returns. `skipped`: the reason, where the update was left out; the
-        table (and with the trajectories the whole batch) is kept, and an event says so."""
-        if TRAJECTORIES not in self._seals.get(table.step, {}):
-            raise StoreError(f"step {table.step}: credit of update {table.update} came before the step's trajectories; "
-                             "call write_step first, so that no update is ever without the data it used")
-        path = self._write(table.step, _credit_name(table.update), columns.encode_credit(table, skipped=skipped))
-        if skipped is not None:
-            self.event({"kind": "skipped_update", "step": table.step, "update": table.update, "reason": skipped})
-        return path
-
-    def write_lint(self, step: int, report: LintReport) -> Path:
-        """What the lint said of a step, sealed with it; not how much it looked at, which may depend on the clock."""
-        stable = LintReport(tuple(replace(a, looked=min(a.looked, 1)) for a in report.answers), report.about)
-        content = canonical_json.sealed_json(stable.as_dict(), kind="lint", version=FORMAT)
-        return self._write(step, LINT, memoryview(content))
-
-    def commit_step(self, step: int, metrics: Mapping[str, Any], clock: Mapping[str, Any] | None = None) -> None:
-        """The commit point. `clock` holds what depends on the machine (seconds, memory), `metrics` what does not."""
-        self._check_open(step)
-        seals = self._seals.get(step, {})
-        if TRAJECTORIES not in seals:
-            raise StoreError(f"step {step} has no trajectories yet; call write_step before commit_step")
-        if clock:
-            self.write_clock(step, clock)
-        files = {name: vars(seal) for name, seal in seals.items()}
-        writer.append_line(self.path / "metrics.jsonl", {"step": step, "metrics": dict(metrics), "files": files})
-        self._committed.add(step)
-        self.last_step = step
-        del self._seals[step]
-
-    def write_evaluation(self, name: str, evaluation: Mapping[str, Any], *, replace: bool = False) -> Path:
-        """One evaluation under a name of its own. Writing the same again is no error; writing another one is, unless
-        `replace`."""
-        path = self.path / "evaluations" / f"{canonical_json.check_name(name)}.json"
-        content = canonical_json.sealed_json(evaluation, kind="evaluation", version=FORMAT)
-        if path.exists() and canonical_json.read_file(path) == content:
-            return path
-        writer.write_file(path, content, replace=replace)
-        return path
-
-    def event(self, event: Mapping[str, Any]) -> None:
-        """Something worth saying: {"kind": ..., "step": ...}. No times in it: they belong to the clock."""
-        if not isinstance(event.get("step", 0), int):
-            raise StoreError(f"the step of an event is a whole number or left out, got {event['step']!r}")
-        writer.append_line(self.path / "events.jsonl", event)
-
-    def close(self) -> None:
-        """Let another process write the run."""
-        self._lock.release()
-
-    def __enter__(self) -> RunWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-# ------------------------------------------------------------------------------------------------ reading
-
-
 def open_run(path: str | os.PathLike) -> Run:
     """A run to look at, finished or not; needs neither torch nor transformers. Raises StoreError where `path` is not a
     run folder or is of a format that this version does not read."""
-    return Run(_with_name(path))
+    return Run(with_name(path))
 
 
 class Run:
@@ -324,7 +137,7 @@ class Run:
     def warnings(self) -> list[str]:
         """What a reader should know: lines cut short, steps not committed."""
         found = []
-        for name in _LINES:
+        for name in LINES:
             torn = canonical_json.read_lines(self.path / name).torn
             if torn:
                 found.append(f"{name}: the last line is cut short ({len(torn)} bytes) and was left out")
@@ -362,11 +175,11 @@ class Run:
 
     def credit(self, step: int, update: int = 0) -> CreditTable:
         """What an update used, token by token; columns that were not computed are absent."""
-        return columns.decode_credit(*self._read(step, _credit_name(update)))[0]
+        return columns.decode_credit(*self._read(step, credit_name(update)))[0]
 
     def skipped(self, step: int) -> dict[int, str]:
         """The updates of a step that did not touch the weights, and why."""
-        reasons = {u: columns.decode_credit(*self._read(step, _credit_name(u)))[1] for u in self.updates(step)}
+        reasons = {u: columns.decode_credit(*self._read(step, credit_name(u)))[1] for u in self.updates(step)}
         return {update: reason for update, reason in reasons.items() if reason is not None}
 
     def lint(self, step: int) -> LintReport | None:

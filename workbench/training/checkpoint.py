@@ -22,7 +22,8 @@ from torch import Tensor
 
 from workbench.run import writer
 from workbench.run.equality import first_difference
-from workbench.run.store import RunWriter, step_folders, step_name
+from workbench.run.recording import RunWriter
+from workbench.run.store import step_folders, step_name
 from workbench.types import canonical_json
 from workbench.types.errors import StoreError
 

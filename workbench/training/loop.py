@@ -18,7 +18,8 @@ from typing import Any
 from workbench.learn.rounding import machine_facts
 from workbench.rollouts.evaluate import Score, report
 from workbench.rollouts.metrics import rollout_metrics
-from workbench.run.store import Run, RunWriter, differing, open_run, step_name
+from workbench.run.recording import RunWriter
+from workbench.run.store import Run, differing, open_run, step_name
 from workbench.training import checkpoint
 from workbench.training.compare_repeated import compare
 from workbench.training.evaluate import evaluate, baselines

@@ -16,7 +16,8 @@ from typing import Any
 from accelerate.utils import broadcast_object_list, wait_for_everyone
 
 from workbench.rollouts.evaluate import Score
-from workbench.run.store import Run, RunWriter, open_run, reopen_run
+from workbench.run.recording import RunWriter, reopen_run
+from workbench.run.store import Run, open_run
 from workbench.training.config import Config, changed_config
 from workbench.training.instruments import Instrument
 from workbench.training.loop import Watchers, check_policy, drift_since, go_on, machine_of

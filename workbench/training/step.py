@@ -20,7 +20,7 @@ from workbench.learn.algorithms.base import Credit
 from workbench.learn.batch import Batch
 from workbench.learn.update_report import UpdateReport
 from workbench.rollouts.metrics import rollout_metrics
-from workbench.run.store import RunWriter
+from workbench.run.recording import RunWriter
 from workbench.training.instruments import Instrument, StepWatch
 from workbench.training.rollout import rollout
 from workbench.training.session import Session

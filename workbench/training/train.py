@@ -18,7 +18,8 @@ from pathlib import Path
 from accelerate.utils import broadcast_object_list, wait_for_everyone
 
 from workbench.rollouts.evaluate import Score
-from workbench.run.store import Run, create_run, open_run
+from workbench.run.recording import create_run
+from workbench.run.store import Run, open_run
 from workbench.training.config import Config, check_liveness, to_dict
 from workbench.training.instruments import Instrument
 from workbench.training.loop import Watchers, go_on
