@@ -25,7 +25,7 @@ MOST = {
     "lines of plain/": 1_200,
     "files of plain/": 8,
     "lines of the README": 250,
-    "files over 300 lines": 18,
+    "files over 300 lines": 15,
     "classes over 150 lines": 9,
     "functions over 40 lines": 2,
     "circles of files": 0,
