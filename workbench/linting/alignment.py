@@ -16,6 +16,7 @@ import numpy as np
 from workbench.linting.attempts import Attempts
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import Flat
+from workbench.linting.messages import at_first, number_in_words
 from workbench.linting.prefixes import token
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types.findings import NOTE, Finding, Checked, NotChecked, Place
@@ -152,15 +153,9 @@ def _same(evidence: Evidence, wanted: Mapping[str, np.ndarray]) -> Iterator[Find
         if ours.shape != values.shape:
             yield Finding(f"{name} has {len(ours)} entries, {len(values)} expected", Place(step=evidence.step))
             continue
-        wrong = _unequal(ours, values)
-        if len(wrong):
-            at = int(wrong[0])
-            yield Finding(f"{name}[{at}] is {_words(ours[at])}, the trajectories say {_words(values[at])}",
-                          _place(evidence, name, at), count=len(wrong))
-
-
-def _words(value: Any) -> str:
-    return "none" if value != value else f"{value:.6g}" if isinstance(value, np.floating) else str(value)
+        yield from at_first(_unequal(ours, values), lambda at: (
+            f"{name}[{at}] is {number_in_words(ours[at])}, the trajectories say {number_in_words(values[at])}"),
+            lambda at: _place(evidence, name, at))
 
 
 def _unequal(ours: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ import numpy as np
 
 from workbench.linting.attempts import Attempts
 from workbench.linting.evidence import Evidence
+from workbench.linting.messages import at_first, many
 from workbench.linting.rule import Rule, RuleResult
 from workbench.linting.twin import (WEIGHT_COLUMNS, ExpectedCredit, declares, expected_credit,
                                     rounding_of_credit)
@@ -154,13 +155,9 @@ def _by_row(evidence: Evidence, attempts: Attempts, name: str, wanted_T: np.ndar
         sampled_T = attempts.sampled_T & (attempts.row_T == row)
         yield Finding(
             f"{name} {got_T[first]:.6g}, but its attempt's settings and rewards make it {wanted_T[first]:.6g} "
-            f"(so at {_many(len(own))} of this attempt, which sampled {int(sampled_T.sum())})"
+            f"(so at {many(len(own))} of this attempt, which sampled {int(sampled_T.sum())})"
             + _hint(wanted_T[sampled_T], got_T[sampled_T]),
             attempts.place(first, evidence.step, _run(own)), count=len(own))
-
-
-def _many(count: int) -> str:
-    return f"{count} token{'' if count == 1 else 's'}"
 
 
 def _run(at: np.ndarray) -> int:
@@ -207,10 +204,9 @@ def _of_any(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.nda
         faults.append(("weight {:.6g} on a token that the policy did not sample here", weight_T,
                        (weight_T != 0) & ~attempts.sampled_T))
     for words, values_T, wrong_T in faults:
-        at = np.flatnonzero(wrong_T)
-        if len(at):
-            yield Finding(words.format(values_T[at[0]]) + f" ({len(at)} in all)",
-                          attempts.place(int(at[0]), evidence.step, _run(at)), count=len(at))
+        count = int(wrong_T.sum())
+        yield from at_first(wrong_T, lambda t: words.format(values_T[t]) + f" ({count} in all)",
+                            lambda t: attempts.place(t, evidence.step))
     if not widened:
         yield from _one_weight(evidence, attempts, weight_T)
 

@@ -8,12 +8,12 @@ Axis letters: N trajectories · G groups · S segments · T tokens (flat).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from workbench.linting.alignment import differences_of_batch
 from workbench.linting.evidence import Evidence
+from workbench.linting.messages import shortened
 from workbench.linting.rule import Rule, RuleResult
 from workbench.plain.rewards import is_flat
 from workbench.types import Trajectory
@@ -57,11 +57,11 @@ def _one_task(evidence: Evidence, group: tuple[Trajectory, ...], index: int) -> 
         for name in ("id", "env", "task_seed", "payload"):
             mine, theirs = getattr(t.task, name), getattr(first.task, name)
             if t.task is not first.task and mine != theirs:
-                yield Finding(f"{name} of its task is {_short(mine)}, that of the group's first attempt "
-                              f"{_short(theirs)}: a group is one problem", evidence.place(n))
+                yield Finding(f"{name} of its task is {shortened(mine)}, that of the group's first attempt "
+                              f"{shortened(theirs)}: a group is one problem", evidence.place(n))
         if t.first_observation.messages and t.first_observation != seen.first_observation:
-            yield Finding(f"starts from another observation than attempt {seen.attempt}: {_short(_text(t))} instead of "
-                          f"{_short(_text(seen))}", evidence.place(n, segment=0))
+            yield Finding(f"starts from another observation than attempt {seen.attempt}: {shortened(_text(t))} instead of "
+                          f"{shortened(_text(seen))}", evidence.place(n, segment=0))
         if t.attempt in attempts:
             yield Finding(f"attempt number {t.attempt} stands twice in its group (trajectories {attempts[t.attempt]} "
                           f"and {n})", evidence.place(n))
@@ -97,11 +97,6 @@ def _prompts(evidence: Evidence) -> Iterator[Finding]:
 
 def _text(trajectory: Trajectory) -> str:
     return " ".join(message.text for message in trajectory.first_observation.messages)
-
-
-def _short(value: Any) -> str:
-    words = repr(value)
-    return words if len(words) <= 60 else words[:57] + "..."
 
 
 # ------------------------------------------------------------------------------------------------ R8

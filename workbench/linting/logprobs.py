@@ -17,6 +17,7 @@ import torch
 from workbench.engines.gap import TRAINING_LIMITS
 from workbench.linting.bending import WHOLE, against_the_model, drawn_as_said, drawn_from_the_model
 from workbench.linting.evidence import Evidence
+from workbench.linting.messages import at_first
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Sampling, Span
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
@@ -51,9 +52,7 @@ class _Sampled:
 
     def finding(self, wrong_T: np.ndarray, words: Callable[[int], str], severity: str = ERROR) -> Iterator[Finding]:
         """One finding for all wrong tokens, at the first of them."""
-        wrong = np.flatnonzero(wrong_T)
-        if len(wrong):
-            yield Finding(words(int(wrong[0])), self.at(int(wrong[0])), severity, len(wrong))
+        return at_first(wrong_T, words, self.at, severity)
 
 
 def _has_plain(span: Span) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import POLICY, SCAFFOLD, Flat
+from workbench.linting.messages import at_first, many
 from workbench.linting.prefixes import JOURNAL, JournalEntry, journal_of, token
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Message, StopReason
@@ -61,7 +62,7 @@ def _answers(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
         pairs.append((entry, p))
         yield from _named(evidence, flat, entry, p, turn)
     for p in at.values():
-        yield Finding(f"{_many(int(flat.length_P[p]))} marked as sampled here, but the engine answered nothing that "
+        yield Finding(f"{many(int(flat.length_P[p]))} marked as sampled here, but the engine answered nothing that "
                       "stands here", flat.place_of_span(evidence, p), count=int(flat.length_P[p]))
     yield Checked(int(sum(flat.length_P[p] for _, p in pairs)))
     yield from _values(evidence, flat, pairs)
@@ -80,7 +81,7 @@ def _lost(evidence: Evidence, flat: Flat, entry: JournalEntry, turn: int, start:
         for p in over:
             said = f"a {SOURCES[flat.source_P[p]]} span " + ("with" if flat.sampled_P[p] else "without") + " logprobs"
             said += "" if flat.start_P[p] == start else f" that begins {start - int(flat.start_P[p])} tokens earlier"
-    return Finding(f"the engine sampled {_many(len(completion.token_ids))} here in turn {turn}, but the trajectory has "
+    return Finding(f"the engine sampled {many(len(completion.token_ids))} here in turn {turn}, but the trajectory has "
                    f"{said} there: what was sampled is not trained", place, count=max(len(completion.token_ids), 1))
 
 
@@ -151,11 +152,11 @@ def _limits(evidence: Evidence, flat: Flat, pairs: list[tuple[JournalEntry, int]
     for entry, p in pairs:
         (request, completion), size = entry.exchange, len(entry.exchange.completion.token_ids)
         if size > request.max_new_tokens:
-            yield Finding(f"{_many(size)} sampled where at most {request.max_new_tokens} were asked for",
+            yield Finding(f"{many(size)} sampled where at most {request.max_new_tokens} were asked for",
                           flat.place_of_span(evidence, p))
         elif completion.finish == "length" and size < request.max_new_tokens:
             # Of a script that ran out, too: an error only where a model was asked.
-            yield Finding(f"the turn was cut for its length after {_many(size)} of {request.max_new_tokens} that were "
+            yield Finding(f"the turn was cut for its length after {many(size)} of {request.max_new_tokens} that were "
                           "asked for", flat.place_of_span(evidence, p), NOTE)
         if declared is None:
             continue
@@ -225,13 +226,12 @@ def _spans(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     for p in sampled[flat.source_P[sampled] != POLICY].tolist():
         yield Finding(f"a {SOURCES[flat.source_P[p]]} span has logprobs: only the policy samples",
                       flat.place_of_span(evidence, p), count=int(flat.length_P[p]))
-    for t in np.flatnonzero(flat.sampled_T & ~np.isfinite(flat.logp_T))[:1].tolist():
-        yield Finding(f"a sampled token has the logprob {flat.logp_T[t]}", flat.place(evidence, t),
-                      count=int((flat.sampled_T & ~np.isfinite(flat.logp_T)).sum()))
+    yield from at_first(flat.sampled_T & ~np.isfinite(flat.logp_T), lambda t: (
+        f"a sampled token has the logprob {flat.logp_T[t]}"), lambda t: flat.place(evidence, t))
     counts = np.bincount(flat.trajectory_P[sampled], minlength=len(evidence.trajectories))
     for n, trajectory in enumerate(evidence.trajectories):
         if counts[n] != len(trajectory.turns):
-            yield Finding(f"{_many(int(counts[n]), 'sampled span')} for {_many(len(trajectory.turns), 'turn')}: every "
+            yield Finding(f"{many(int(counts[n]), 'sampled span')} for {many(len(trajectory.turns), 'turn')}: every "
                           "turn is sampled in one of its own", evidence.place(n))
     key = flat.trajectory_P[sampled] * 1_000_003 + flat.turn_P[sampled]
     _, first, times = np.unique(key, return_index=True, return_counts=True)
@@ -290,26 +290,15 @@ def _batch(evidence: Evidence) -> Iterator[RuleResult]:
     eligible_T, source_T = batch.eligible_T.numpy(), batch.source_T.numpy()
     yield Checked(len(eligible_T))
     flawed_T = eligible_T & ((source_T != POLICY) | ~np.isfinite(batch.rollout_logp_T.numpy()))
-    yield from _first(evidence, flawed_T, lambda t: (
+    yield from at_first(flawed_T, lambda t: (
         f"{token(evidence, int(batch.token_ids_T[t]))} counts as sampled; it is written by "
         f"{SOURCES[source_T[t]] if 0 <= source_T[t] < 4 else source_T[t]} and has the logprob "
-        f"{float(batch.rollout_logp_T[t])}"))
+        f"{float(batch.rollout_logp_T[t])}"), evidence.place_of_token)
     if evidence.groups and len(evidence.flat.ids_T) == len(eligible_T):
         sampled_T = evidence.flat.sampled_T
-        yield from _first(evidence, eligible_T != sampled_T, lambda t: (
+        yield from at_first(eligible_T != sampled_T, lambda t: (
             f"{token(evidence, int(batch.token_ids_T[t]))} was {'' if sampled_T[t] else 'not '}sampled here; the batch "
-            f"{'trains it' if eligible_T[t] else 'leaves it out'}"))
-
-
-def _first(evidence: Evidence, wrong_T: np.ndarray, say) -> Iterator[Finding]:
-    """One finding for all wrong tokens, at the first."""
-    wrong = np.flatnonzero(wrong_T)
-    if len(wrong):
-        yield Finding(say(int(wrong[0])), evidence.place_of_token(int(wrong[0])), count=len(wrong))
-
-
-def _many(count: int, word: str = "token") -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
+            f"{'trains it' if eligible_T[t] else 'leaves it out'}"), evidence.place_of_token)
 
 
 R3 = Rule(

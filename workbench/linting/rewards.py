@@ -12,6 +12,7 @@ import numpy as np
 from workbench.linting.alignment import differences_of_batch
 from workbench.linting.attempts import Attempts, number
 from workbench.linting.evidence import Evidence
+from workbench.linting.messages import number_in_words
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types.findings import NOTE, Finding, Checked, NotChecked, Place
 
@@ -28,8 +29,8 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
         if said is not None and not math.isfinite(said):
             said = None
         if (said is None) != math.isnan(own) or (said is not None and not _near(said, own)):
-            yield Finding(f"its reward is {_words(math.nan if said is None else said)}, but its turns and outcome make "
-                          f"it {_words(own)}", evidence.place(n))
+            yield Finding(f"its reward is {number_in_words(math.nan if said is None else said)}, but its turns and outcome make "
+                          f"it {number_in_words(own)}", evidence.place(n))
         for k, turn in enumerate(trajectory.turns):
             if turn.reward_parts and turn.reward is not None:
                 parts = sum(turn.reward_parts.values())
@@ -60,10 +61,6 @@ def _batch_agrees(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult
     if said is not None and said != (~attempts.scored_N).sum():
         yield Finding(f"the credit's note says {said:g} unscored attempts, there are {(~attempts.scored_N).sum()}",
                       Place(step=evidence.step))
-
-
-def _words(value: float) -> str:
-    return "none" if math.isnan(value) else f"{value:.6g}"
 
 
 def _counted_twice(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:

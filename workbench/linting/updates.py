@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from workbench.linting.credit import columns_of
 from workbench.linting.evidence import Evidence, Update
+from workbench.linting.messages import at_first
 from workbench.linting.rule import Rule, RuleResult
 from workbench.linting.twin import LOSS_PARTS, WEIGHT_COLUMNS, ExpectedUpdate, expected_update
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
@@ -73,7 +75,7 @@ def _place(evidence: Evidence, update: Update, token: int | None = None) -> Plac
 def _same_step(evidence: Evidence, update: Update, step: Mapping[str, np.ndarray] | None) -> Iterator[RuleResult]:
     """Advantages, weights, returns and tokens of a table are the step's, bit for bit; numbers stand where it trained.
     """
-    columns = update.table.columns
+    columns, here = update.table.columns, partial(_place, evidence, update)
     used_T = columns["used"]
     yield Checked(1)
     pairs = [(name, columns.get(name), values_T) for name, values_T in (step or {}).items()]
@@ -92,17 +94,12 @@ def _same_step(evidence: Evidence, update: Update, step: Mapping[str, np.ndarray
             yield Finding(f"{name} of this update is about {len(mine_T)} tokens, of the step about {len(theirs_T)}",
                           _place(evidence, update))
             return
-        wrong = np.flatnonzero((mine_T != theirs_T) & ~(_is_nan(mine_T) & _is_nan(theirs_T)))
-        if len(wrong):
-            first = int(wrong[0])
-            yield Finding(f"{name} {mine_T[first]:.6g} in this update, {theirs_T[first]:.6g} in the step's credit "
-                          f"({len(wrong)} tokens)", _place(evidence, update, first), count=len(wrong))
-    for name in ("new_logp", "ratio", "entropy"):
-        stray = np.flatnonzero(np.isnan(columns[name]) == used_T)
-        if len(stray) and update.skipped is None:
-            yield Finding(f"{name} is {'not there' if used_T[stray[0]] else 'there'} at a token that this update "
-                          f"{'used' if used_T[stray[0]] else 'did not use'}", _place(evidence, update, int(stray[0])),
-                          count=len(stray))
+        yield from at_first((mine_T != theirs_T) & ~(_is_nan(mine_T) & _is_nan(theirs_T)), lambda t: (
+            f"{name} {mine_T[t]:.6g} in this update, {theirs_T[t]:.6g} in the step's credit"), here)
+    for name in ("new_logp", "ratio", "entropy") if update.skipped is None else ():
+        yield from at_first(np.isnan(columns[name]) == used_T, lambda t: (
+            f"{name} is {'not there' if used_T[t] else 'there'} at a token that this update "
+            f"{'used' if used_T[t] else 'did not use'}"), here)
 
 
 def _is_nan(values: np.ndarray) -> np.ndarray:
@@ -131,19 +128,15 @@ def _passes(evidence: Evidence) -> Iterator[RuleResult]:
     for epoch in range(epochs):
         part = updates[epoch * each:(epoch + 1) * each]
         count_T = np.sum([update.table.columns["used"].astype(np.int64) for update in part], axis=0)
-        wrong = np.flatnonzero(count_T != trained_T)
-        if len(wrong):
-            first = int(wrong[0])
-            yield Finding(f"used {int(count_T[first])} times in pass {epoch}, but it "
-                          f"{'has a weight and is to be used once' if trained_T[first] else 'has no weight'}",
-                          _place(evidence, part[0], first), count=len(wrong))
+        yield from at_first(count_T != trained_T, lambda t: (
+            f"used {int(count_T[t])} times in pass {epoch}, but it "
+            f"{'has a weight and is to be used once' if trained_T[t] else 'has no weight'}"),
+            partial(_place, evidence, part[0]))
         for update in part:
             used_T, row_T = update.table.columns["used"], columns["trajectory"]
-            rows = np.unique(row_T[used_T])
-            missing = np.flatnonzero(np.isin(row_T, rows) & trained_T & ~used_T)
-            if len(missing):
-                yield Finding("not used, though other tokens of its trajectory are: a trajectory is trained whole",
-                              _place(evidence, update, int(missing[0])), count=len(missing))
+            yield from at_first(np.isin(row_T, np.unique(row_T[used_T])) & trained_T & ~used_T, lambda t: (
+                "not used, though other tokens of its trajectory are: a trajectory is trained whole"),
+                partial(_place, evidence, update))
 
 
 def _gap(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
@@ -221,10 +214,9 @@ def _old_is_old(evidence: Evidence) -> Iterator[RuleResult]:
         columns = update.table.columns
         old_T, used_T = columns["old_logp"], columns["used"]
         if seen_T is not None:
-            wrong = np.flatnonzero(~np.isnan(seen_T) & ~np.isnan(old_T) & (seen_T != old_T))
-            if len(wrong):
-                yield Finding(f"old_logp is {old_T[wrong[0]]:.6g}, and was {seen_T[wrong[0]]:.6g} in an earlier update "
-                              "of the same step", _place(evidence, update, int(wrong[0])), count=len(wrong))
+            yield from at_first(~np.isnan(seen_T) & ~np.isnan(old_T) & (seen_T != old_T), lambda t: (
+                f"old_logp is {old_T[t]:.6g}, and was {seen_T[t]:.6g} in an earlier update of the same step"),
+                partial(_place, evidence, update))
             old_T = np.where(np.isnan(old_T), seen_T, old_T)
         seen_T = old_T
         at = np.flatnonzero(used_T & ~np.isnan(columns["rollout_logp"]))
@@ -274,29 +266,23 @@ def _on_policy(evidence: Evidence, update: Update, own: ExpectedUpdate) -> Itera
 
 
 def _tokens(evidence: Evidence, update: Update, own: ExpectedUpdate) -> Iterator[RuleResult]:
-    columns = update.table.columns
-    ratio = columns["ratio"][own.used_U].astype(np.float64)
-    wrong = np.flatnonzero(~(np.abs(ratio - own.ratio_U) <= NEAR * (1 + own.ratio_U)))
-    if len(wrong) and update.skipped is None:
-        i = int(wrong[0])
-        yield Finding(f"ratio {ratio[i]:.6g}, but new_logp - old_logp makes it {own.ratio_U[i]:.6g}",
-                      _place(evidence, update, int(own.used_U[i])), count=len(wrong))
-        return
-    state = columns["clip_state"][own.used_U]
-    wrong = np.flatnonzero((state != own.state_U) & ~own.at_edge_U)
-    if len(wrong) and update.skipped is None:
-        i = int(wrong[0])
-        advantage = columns["advantage"][own.used_U[i]]
-        yield Finding(f"clip state {int(state[i])} at ratio {ratio[i]:.6g} and advantage {advantage:.3g}; the "
-                      f"bounds make it {int(own.state_U[i])}", _place(evidence, update, int(own.used_U[i])), count=len(wrong))
-    positive = own.used_U[columns["new_logp"][own.used_U] > 1e-4]
-    if len(positive):
-        yield Finding(f"new_logp {columns['new_logp'][positive[0]]:.6g} is no logarithm of a probability",
-                      _place(evidence, update, int(positive[0])), count=len(positive))
-    negative = own.used_U[columns["entropy"][own.used_U] < -1e-3]
-    if len(negative):
-        yield Finding(f"entropy {columns['entropy'][negative[0]]:.6g} is negative",
-                      _place(evidence, update, int(negative[0])), count=len(negative))
+    columns, used_U = update.table.columns, own.used_U
+    ratio_U, state_U = columns["ratio"][used_U].astype(np.float64), columns["clip_state"][used_U]
+    advantage_U, new_U, entropy_U = (columns[name][used_U] for name in ("advantage", "new_logp", "entropy"))
+
+    def here(u: int) -> Place:
+        return _place(evidence, update, int(used_U[u]))
+
+    if update.skipped is None:
+        wrong_U = ~(np.abs(ratio_U - own.ratio_U) <= NEAR * (1 + own.ratio_U))
+        yield from at_first(wrong_U, lambda u: (
+            f"ratio {ratio_U[u]:.6g}, but new_logp - old_logp makes it {own.ratio_U[u]:.6g}"), here)
+        if not wrong_U.any():
+            yield from at_first((state_U != own.state_U) & ~own.at_edge_U, lambda u: (
+                f"clip state {int(state_U[u])} at ratio {ratio_U[u]:.6g} and advantage {advantage_U[u]:.3g}; the bounds "
+                f"make it {int(own.state_U[u])}"), here)
+    yield from at_first(new_U > 1e-4, lambda u: f"new_logp {new_U[u]:.6g} is no logarithm of a probability", here)
+    yield from at_first(entropy_U < -1e-3, lambda u: f"entropy {entropy_U[u]:.6g} is negative", here)
 
 
 def _figures(evidence: Evidence, update: Update, own: ExpectedUpdate) -> Iterator[RuleResult]:
