@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from workbench.learn.ops.clip import (
+from workbench.learn.algorithms.objectives import (
     HELD_BY_DUAL_CLIP,
     MAX_LOG_RATIO,
     Clipped,

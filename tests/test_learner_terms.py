@@ -63,14 +63,14 @@ def by_definition(batch: Batch, algorithm) -> dict[str, Tensor]:
 
     advantage_T, low, high = credit.advantage_T.float(), 1 - algorithm.clip_low, 1 + algorithm.clip_high
     ratio_T = (logp_T - old_T).exp()
-    if algorithm.objective == "gspo":
+    if algorithm.objective.name == "gspo":
         ratio_T = torch.ones_like(logp_T)
         for segment in range(batch.num_segments):
             at = tokens[algorithm.masks.over("loss_over")] & (batch.segment_of_token_T == segment)
             if at.any():
                 ratio_T = torch.where(at, (logp_T - old_T)[at].mean().exp(), ratio_T)
     policy_T = -torch.minimum(ratio_T * advantage_T, ratio_T.clamp(low, high) * advantage_T)
-    if algorithm.objective == "cispo":
+    if algorithm.objective.name == "cispo":
         policy_T = -ratio_T.detach().clamp(low, high) * advantage_T * logp_T
     if algorithm.sampler_cap:
         weight_T = (old_T.detach() - batch.rollout_logp_T).exp().clamp(max=algorithm.sampler_cap)

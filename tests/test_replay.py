@@ -180,7 +180,7 @@ def test_the_real_learner_is_replayed_bit_for_bit(tmp_path, settings):
 def test_the_real_algorithm_with_another_setting_is_noticed(tmp_path):
     run, algorithm = trained_run(tmp_path / "run", tasks=4)
     for setting, column in (({"normalize_std": False}, "advantage"), ({"clip_high": 0.3}, "clip_state")):
-        report = replay_step(run, 1, replace(algorithm, **setting))
+        report = replay_step(run, 1, algorithm(**setting))
         assert not report.equal and column in {d.column for d in report.differences}
 
 
@@ -272,7 +272,7 @@ def test_one_changed_number_that_credit_was_made_of_is_noticed(tmp_path, name):
                                     {"kl_estimator": "k3"}, {"whiten": False}])
 def test_another_setting_of_ppo_is_noticed(tmp_path_factory, change):
     run, algorithm = ppo_run(tmp_path_factory.mktemp("r") / "run", minibatches=1, tasks=2, attempts=2)
-    assert not replay_step(run, 2, replace(algorithm, **change)).equal
+    assert not replay_step(run, 2, algorithm(**change)).equal
 
 
 def test_a_step_of_another_algorithm_is_refused_with_what_it_lacks(tmp_path):

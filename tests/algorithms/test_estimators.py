@@ -129,7 +129,7 @@ def test_bilevel_ppo_discounts_turns_and_tokens_apart():
 def test_a_full_context_goes_on_being_worth_something(algorithm):
     """8 after the end: discounted once for the last turn, or token, by every one of the three."""
     batch = batch_of(((Attempt(((1, 5.0, None),), stop=StopReason.CONTEXT_FULL),),))
-    (_, _, target), = credit_of(replace(algorithm, whiten=False), replace(batch, final_value_N=torch.tensor([8.0])))
+    (_, _, target), = credit_of(algorithm(whiten=False), replace(batch, final_value_N=torch.tensor([8.0])))
     assert target.tolist() == [5 + 0.5 * 8]
 
 
@@ -161,9 +161,9 @@ def test_gspo_holds_a_sequence_as_a_whole_and_cispo_lets_no_token_drop_out():
 
 
 @pytest.mark.parametrize("make, says", [
-    (lambda: Reinforce(gamma=1.1), "gamma lies in 0..1"), (lambda: Reinforce(baseline="mean"), "others, none"),
-    (lambda: ReinforcePP(gamma=-0.1), "gamma lies in 0..1"), (lambda: GiGPO(omega=-1.0), "omega is finite"),
-    (lambda: BilevelPPO(gamma_turn=2.0), "gamma_turn lies in 0..1"), (lambda: TurnPPO(lam=2.0), "lam"),
+    (lambda: Reinforce(gamma=1.1), "algorithm.gamma is a probability"), (lambda: Reinforce(baseline="mean"), "others, none"),
+    (lambda: ReinforcePP(gamma=-0.1), "algorithm.gamma is a probability"), (lambda: GiGPO(omega=-1.0), "omega is at least 0"),
+    (lambda: BilevelPPO(gamma_turn=2.0), "gamma_turn is a probability"), (lambda: TurnPPO(lam=2.0), "lam"),
 ])
 def test_settings_that_make_no_sense_are_refused(make, says):
     with pytest.raises(ConfigError, match=says):
@@ -239,7 +239,7 @@ def test_every_algorithm_of_the_table_makes_an_update(name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_of_the_table_can_be_named_in_a_config(name):
-    assert type(load_config("frozenlake", {"algorithm.kind": name}).algorithm) is ALGORITHMS[name]
+    assert load_config("frozenlake", {"algorithm.kind": name}).algorithm == ALGORITHMS[name]
 
 
 def test_settings_that_cannot_act_are_refused_and_those_that_can_are_not():
@@ -254,6 +254,6 @@ def test_settings_that_cannot_act_are_refused_and_those_that_can_are_not():
     batch = batch_of(draw(1), elsewhere=0.5)
     for algorithm, moves in ((BilevelPPO(), False), (TurnPPO(gamma=0.5, lam=0.9), False), (BilevelPPO(lam=0.9), True)):
         wider = Masks(gae_over="response", critic_over="actions", whiten_over="response")
-        plain, other = (replace(algorithm, whiten=False, masks=masks).credit(batch).advantage_T
+        plain, other = (algorithm(whiten=False, masks=masks).credit(batch).advantage_T
                         for masks in (Masks(), wider))
         assert torch.allclose(plain, other, atol=1e-9) is not moves  # both claims, measured

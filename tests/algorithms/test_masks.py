@@ -46,7 +46,7 @@ def wide(*names: str) -> Masks:
 @given(st.integers(0, 1000), st.booleans(), st.sampled_from(["never", "truncated"]))
 def test_undiscounted_unwhitened_advantages_of_actions_do_not_depend_on_the_advantage_mask(seed, fresh, bootstrap):
     """At gamma = lambda = 1 the sum telescopes: what was paid from here on, minus the value here."""
-    batch, ppo = batch_of(seed, fresh=fresh), replace(PLAIN, bootstrap=bootstrap)
+    batch, ppo = batch_of(seed, fresh=fresh), PLAIN(bootstrap=bootstrap)
     batch = replace(batch, truncated_N=torch.ones_like(batch.truncated_N))
     without = replace(ppo, masks=Masks(advantage_mask=False))
     assert torch.allclose(on_actions(ppo, batch), on_actions(without, batch), atol=1e-12)
@@ -55,7 +55,7 @@ def test_undiscounted_unwhitened_advantages_of_actions_do_not_depend_on_the_adva
 def test_with_a_lambda_below_one_they_do():
     """By hand: three tokens of a reply between two actions, lambda = 1/2, values 0, 1 paid at the end: 1/2 and 1/16."""
     batch = batch_of()
-    on, off = (replace(PLAIN, lam=0.5, masks=Masks(advantage_mask=mask)) for mask in (True, False))
+    on, off = (PLAIN(lam=0.5, masks=Masks(advantage_mask=mask)) for mask in (True, False))
     assert not torch.allclose(on_actions(on, batch), on_actions(off, batch))
     batch = replace(batch, value_T=torch.zeros_like(batch.value_T))
     between = batch.response_T & ~batch.eligible_T
@@ -75,16 +75,16 @@ def test_whitening_over_the_response_is_whitening_with_zeros_in_between():
     plain = on_actions(PLAIN, batch)
     scored_T = batch.scored_N[batch.trajectory_of_token_T]
     strangers = int((batch.response_T & scored_T).sum()) - len(plain)
-    found = on_actions(replace(PLAIN, whiten=True, masks=wide("whiten_over")), batch)
+    found = on_actions(PLAIN(whiten=True, masks=wide("whiten_over")), batch)
     assert torch.allclose(found, whiten(plain, over=torch.cat([plain, torch.zeros(strangers)])))
-    assert not torch.allclose(found, on_actions(replace(PLAIN, whiten=True), batch))
+    assert not torch.allclose(found, on_actions(PLAIN(whiten=True), batch))
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment-per-turn"])
 def test_what_observations_pay_for_leaving_the_reference_is_not_lost(fresh):
     """It leaks into the returns of the actions before it, as in the published runs without a mask."""
     batch = batch_of(fresh=fresh)
-    paid = replace(PLAIN, kl_coef=0.1)
+    paid = PLAIN(kl_coef=0.1)
     narrow, leaky = paid.credit(batch), replace(paid, masks=wide("kl_reward_over")).credit(batch)
     scored_T = batch.scored_N[batch.trajectory_of_token_T]
     others_T = batch.response_T & ~batch.eligible_T & scored_T

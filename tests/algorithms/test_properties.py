@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.base import needs_critic
-from workbench.learn.algorithms.group_relative import GroupRelative
 from workbench.types import StopReason
 from workbench.types.errors import DataError
 
@@ -30,7 +29,7 @@ VARIANTS = {
 every = pytest.mark.parametrize("algorithm", VARIANTS.values(), ids=VARIANTS)
 # Whose advantages do not feel what all attempts of a group earn alike. GiGPO and REINFORCE discount it by turn.
 RELATIVE = {name: algorithm for name, algorithm in VARIANTS.items()
-            if isinstance(algorithm, GroupRelative) and algorithm.min_group_size > 1 and name != "gigpo"}
+            if algorithm.estimator.says("compares") and name != "gigpo"}
 relative = pytest.mark.parametrize("algorithm", RELATIVE.values(), ids=RELATIVE)
 few = settings(max_examples=4)
 seeds = st.integers(0, 10_000)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -42,12 +42,11 @@ def seen_by(algorithm, batch: Batch) -> CreditInputs:
     """What an estimator is handed."""
     seen = []
 
-    class Spy(type(algorithm)):
-        def advantages(self, inputs):
-            seen.append(inputs)
-            return super().advantages(inputs)
+    def spy(inputs, **settings):
+        seen.append(inputs)
+        return algorithm.estimator.function(inputs, **settings)
 
-    Spy(**{f.name: getattr(algorithm, f.name) for f in fields(algorithm)}).credit(batch)
+    replace(algorithm, estimator=replace(algorithm.estimator, function=spy)).credit(batch)
     return seen[0]
 
 

@@ -30,13 +30,13 @@ def test_the_presets_are_what_is_published():
     assert (starpo.epochs, starpo.minibatch_size, starpo.bootstrap) == (1, 32, "never") and not starpo.filter.acts
     assert (stable.kl_coef, stable.clip_low, stable.clip_high) == (0.0, 0.2, 0.28)
     assert stable.filter == Filter("top_share", share=0.25) and stable.minibatch_size == 32
-    assert isinstance(stable, PPO) and needs_critic(stable) and "ref_logp_T" not in stable.requires
+    assert stable.estimator == PPO.estimator and needs_critic(stable) and "ref_logp_T" not in stable.requires
     assert "final_value_N" not in stable.requires  # an attempt that a limit ended is worth nothing after it
 
 
 def test_the_two_differ_in_filter_reference_and_upper_bound_only():
-    differ = {name for name in StarPO.__dataclass_fields__ if getattr(StarPO, name, 0) != getattr(StarPO_S, name, 0)}
-    assert differ - {"name", "min_group_size"} == {"filter", "kl_coef", "clip_high"}
+    differ = {name for name, value in StarPO.settings.items() if StarPO_S.settings[name] != value}
+    assert differ == {"filter", "kl_coef", "clip_high"}
 
 
 # ------------------------------------------------------------------------------------------------ credit
@@ -143,7 +143,7 @@ def test_updates_of_a_step_at_most(tasks, group, updates):
 
 
 def test_one_attempt_per_task_has_no_spread():
-    with pytest.raises(ConfigError, match="StarPO_S compares attempts within a group and needs train.group_size >= 2"):
+    with pytest.raises(ConfigError, match="chooses by how much the attempts at a task differ and needs train.group_size >= 2"):
         load_config("frozenlake", {"algorithm.kind": "starpo_s", "train.group_size": 1})
     assert load_config("frozenlake", {"algorithm.kind": "starpo", "train.group_size": 1}).algorithm == StarPO()
 

@@ -18,6 +18,7 @@ from workbench.bias.traps import (
     sign_curve,
     turn_index_trap,
 )
+from tests.composed import of_estimator
 from workbench.learn.algorithms import ALGORITHMS, GRPO
 
 DIVIDED, UNDIVIDED = estimator_of(GRPO()), estimator_of(GRPO(normalize_std=False))
@@ -78,11 +79,9 @@ def test_negative_control_the_other_traps_need_both_sides(quick):
     assert not filter_trap(UNDIVIDED, UNDIVIDED).shown
 
 
-class Undivided(GRPO):
+def undivided(inputs, *, normalize_std: bool = True):
     """What GRPO would be if it did not divide: then the bandit is no trap."""
-
-    def advantages(self, inputs):
-        return GRPO.advantages(GRPO(normalize_std=False), inputs)
+    return GRPO.estimator.function(inputs, normalize_std=False)
 
 
 @pytest.fixture
@@ -101,7 +100,7 @@ def test_the_command_passes_as_things_are(quick, capsys):
 
 
 def test_negative_control_a_broken_trap_makes_the_command_exit_1(quick, capsys):
-    quick.setitem(ALGORITHMS, "grpo", Undivided)
+    quick.setitem(ALGORITHMS, "grpo", of_estimator(undivided, plain=GRPO.estimator.plain, compares=True))
     quick.setitem(CLAIMS, "grpo", (Claim("undivided", "scaled", "", scale="(G-1)/G"),))
     assert cli.main(["bias", "--algorithm", "grpo"]) == 1
     said = capsys.readouterr().out

@@ -29,7 +29,7 @@ from workbench.envs import PRESETS
 from workbench.envs import tasks as env_tasks
 from workbench.envs.base import EnvFamily
 from workbench.learn.algorithms import ALGORITHMS
-from workbench.learn.algorithms.base import Algorithm
+from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.filtering import Filter
 from workbench.learn.algorithms.masks import Masks
 from workbench.learn.algorithms.rewards import Rewards

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from workbench.learn.algorithms.base import Algorithm
+from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.linting.credited import answer, batch_of, draw, errors, evidence_of, groups_of, updated
+from tests.composed import of_estimator
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, Reinforce, ReinforcePP, TurnPPO
 from workbench.learn.algorithms.base import Advantages, Credit
-from workbench.learn.algorithms.group_relative import GroupRelative
 from workbench.learn.algorithms.masks import Masks
 from workbench.learn.batch import Batch
 from workbench.linting import Evidence
@@ -193,20 +193,16 @@ def test_credit_for_another_batch():
 # ------------------------------------------------------------------------------------------------ algorithms of yours
 
 
-class Halves(GroupRelative):
+def halves(inputs):
     """Something that no second implementation knows."""
-
-    name = "halves"
-
-    def advantages(self, inputs):
-        return Advantages(inputs.of_rows((inputs.reward_N > 0).double() / 2))
+    return Advantages(inputs.of_rows((inputs.reward_N > 0).double() / 2))
 
 
 def test_an_estimator_of_yours_is_held_to_what_holds_for_all():
     groups = draw(9, fresh=True, unscored=1)
-    evidence = evidence_of(groups, Halves())
+    evidence = evidence_of(groups, of_estimator(halves))
     found = answer(evidence, "R6")
-    assert found.status == "not checked" and "Halves" in found.missing[0]
+    assert found.status == "not checked" and "halves" in found.missing[0]
     row_T, credit = evidence.batch.trajectory_of_token_T, evidence.credit
     acting = evidence.batch.eligible_T & (credit.advantage_T != 0)
     first = int(acting.nonzero()[0])
@@ -223,7 +219,7 @@ def test_an_estimator_of_yours_is_held_to_what_holds_for_all():
 
 def test_declared_switches_are_no_error():
     for algorithm in (GRPO(masks=Masks(loss_mask=False)), PPO(masks=Masks(advantage_mask=False, loss_mask=False)),
-                      Halves(masks=Masks(loss_mask=False))):
+                      of_estimator(halves)(masks=Masks(loss_mask=False))):
         assert not errors(evidence_of(draw(3), algorithm), "R6")
     wide = evidence_of(draw(3), GRPO(masks=Masks(loss_mask=False)))
     assert errors(replace(wide, algorithm=GRPO()), "R6")  # negative control: not declared

@@ -8,9 +8,11 @@ import torch
 from learning_data import make_groups, tiny_model, unscore
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, StarPO
+from tests.composed import of_class
+from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, Algorithm, StarPO
 from workbench.learn.algorithms.filtering import Filter
 from workbench.learn.algorithms.masks import Masks
+from workbench.learn.algorithms.reference import ReferenceKL
 from workbench.learn.algorithms.twin import plain_recipe
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
@@ -106,7 +108,7 @@ def test_a_few_whole_groups_are_taken_and_of_a_long_one_some_attempts():
 
 
 @dataclass(frozen=True)
-class Loudest(GRPO):
+class Loudest(Algorithm):
     """An algorithm with a loss of its own."""
 
     def loss(self, inputs):
@@ -115,9 +117,8 @@ class Loudest(GRPO):
 
 
 def no_grad_around_kl(monkeypatch):
-    import workbench.learn.algorithms.policy_gradient as module
-    real = module.reference_loss
-    monkeypatch.setattr(module, "reference_loss", lambda *a: (real(*a)[0].detach(), real(*a)[1]))
+    real = ReferenceKL.loss
+    monkeypatch.setattr(ReferenceKL, "loss", lambda *a: (real(*a)[0].detach(), real(*a)[1]))
 
 
 def the_shift_is_forgotten(monkeypatch):
@@ -149,14 +150,13 @@ def all_prompts_are_the_first(monkeypatch):
 
 
 def advantages_one_token_late(monkeypatch):
-    import workbench.learn.algorithms.policy_gradient as module
-    real = module.PolicyGradient.loss
-    monkeypatch.setattr(module.PolicyGradient, "loss",
+    real = Algorithm.loss
+    monkeypatch.setattr(Algorithm, "loss",
                         lambda self, i: real(self, replace(i, advantage_M=i.advantage_M.roll(1))))
 
 
 def bounds_change_places(monkeypatch):
-    import workbench.learn.algorithms.policy_gradient as module
+    import workbench.learn.algorithms.objectives as module
     real = module.clipped_surrogate
     monkeypatch.setattr(module, "clipped_surrogate", lambda *a, low, high, dual=0.0: real(*a, low=high, high=low, dual=dual))
 
@@ -243,7 +243,7 @@ def an_epoch_is_lost(monkeypatch):
 
 
 def the_value_loss_is_not_halved(monkeypatch):
-    import workbench.learn.algorithms.ppo as module
+    import workbench.learn.algorithms.critic_loss as module
     real = module.clipped_value_loss
     monkeypatch.setattr(module, "clipped_value_loss",
                         lambda *a, clip: ValueLoss(2 * (found := real(*a, clip=clip)).loss, found.clipped))
@@ -292,14 +292,14 @@ def test_negative_control_a_bug_is_found_and_told(bug, algorithm, words, monkeyp
 
 def test_an_algorithm_with_a_loss_of_its_own_is_held_to_its_own(monkeypatch):
     """The way to the weights is checked, the formula cannot be."""
-    found = asked(Loudest())
-    assert found.status == "not checked" and not found.findings and "objective of Loudest" in found.missing[0]
+    found = asked(of_class(Loudest))
+    assert found.status == "not checked" and not found.findings and "objective of loudest" in found.missing[0]
     the_mask_is_not_applied(monkeypatch)
-    assert asked(Loudest()).errors
+    assert asked(of_class(Loudest)).errors
 
 
 @dataclass(frozen=True)
-class Exponential(GRPO):
+class Exponential(Algorithm):
     """Weights of exp(A / beta), which soon have no float any more."""
 
     beta: float = 0.05
@@ -311,7 +311,7 @@ class Exponential(GRPO):
 
 @pytest.mark.parametrize("beta", [0.05, 0.001])
 def test_a_loss_that_cannot_take_much_credit_is_given_less(beta):
-    answer = asked(Exponential(beta=beta))
+    answer = asked(of_class(Exponential, beta=beta))
     assert not answer.errors, answer
     assert any("finite" in f.what for f in answer.notes) is (beta == 0.001)
 

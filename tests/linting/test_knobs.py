@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning_data import make_groups, tiny_model
 
-from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO
+from tests.composed import of_class
+from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, Algorithm
 from workbench.learn.algorithms.filtering import Filter
 from workbench.learn.algorithms.liveness import inert_settings
 from workbench.learn.algorithms.masks import Masks
@@ -48,8 +49,8 @@ def settings_of(algorithm) -> list:
     made = []
     for name, value in [*SET.items(), *NESTED]:
         try:
-            if name in {f.name for f in fields(algorithm)} and getattr(algorithm, name) != value:
-                made.append(replace(algorithm, **{name: value}))
+            if name in algorithm.settings and algorithm.settings[name] != value:
+                made.append(algorithm(**{name: value}))
         except ConfigError:
             continue
     return made
@@ -89,7 +90,7 @@ def test_settings_together_are_not_called_dead_unless_known_to_be(name, chosen):
     algorithm = ALGORITHMS[name]()
     for key in chosen:
         try:
-            algorithm = replace(algorithm, **{key: SET[key]})
+            algorithm = algorithm(**{key: SET[key]})
         except (ConfigError, TypeError):
             continue
     dead = {key for key, is_dead, _ in inert_settings(algorithm, 16, 8) if is_dead}
@@ -111,7 +112,7 @@ def test_an_inert_setting_that_is_known_is_a_note_with_the_reason():
 
 
 @dataclass(frozen=True)
-class WithDead(GRPO):
+class WithDead(Algorithm):
     """A setting that nobody reads (NeMo-RL#3792)."""
 
     positive_example_nll_weight: float = 0.0
@@ -124,12 +125,12 @@ class Inner:
 
 
 @dataclass(frozen=True)
-class WithNested(GRPO):
+class WithNested(Algorithm):
     inner: Inner = field(default_factory=Inner)
 
 
 @dataclass(frozen=True)
-class Overlong(GRPO):
+class Overlong(Algorithm):
     """Settings of one's own that act, each in its way."""
 
     overlong_from: int = 10_000
@@ -143,41 +144,41 @@ class Overlong(GRPO):
 
 
 @dataclass(frozen=True)
-class Forgetting(GRPO):
+class Forgetting(Algorithm):
     def loss(self, inputs):
         return replace(super().loss(inputs), entropy_loss_M=None)
 
 
 def test_a_dead_setting_of_ones_own_algorithm_is_a_note():
     """It may act on attempts unlike any that are at hand."""
-    assert not asked(WithDead()).findings
-    finding, = asked(WithDead(positive_example_nll_weight=0.1)).findings
+    assert not asked(of_class(WithDead)).findings
+    finding, = asked(of_class(WithDead, positive_example_nll_weight=0.1)).findings
     assert finding.severity == "note" and "positive_example_nll_weight = 0.1 had no effect here" in finding.what
 
 
 def test_a_dead_setting_of_ours_is_an_error_in_ones_own_class_too():
     """Its loss forgets the coefficient that it inherits."""
-    finding, = asked(Forgetting(entropy_coef=0.1)).errors
+    finding, = asked(of_class(Forgetting, entropy_coef=0.1)).errors
     assert "entropy_coef = 0.1 has no effect" in finding.what
 
 
 def test_a_dead_nested_setting_is_named():
-    assert changed_settings(WithNested(inner=Inner(depth=2))) == [("inner", "depth")]
-    finding, = asked(WithNested(inner=Inner(depth=2))).findings
+    assert changed_settings(of_class(WithNested, inner=Inner(depth=2))) == [("inner", "depth")]
+    finding, = asked(of_class(WithNested, inner=Inner(depth=2))).findings
     assert finding.severity == "note" and "inner.depth = 2" in finding.what
 
 
 def test_settings_of_ones_own_that_need_other_attempts_or_none_are_no_errors():
     """A length that no made-up attempt has, a name for a plot, and one that the step's own attempts do reach."""
-    finding, = asked(Overlong(label="run A")).findings
+    finding, = asked(of_class(Overlong, label="run A")).findings
     assert finding.severity == "note"
-    finding, = asked(Overlong(overlong_from=400)).findings
+    finding, = asked(of_class(Overlong, overlong_from=400)).findings
     assert finding.severity == "note"
     assert made_up(np.arange(40)).segment_offsets.diff().max() < 33
     span = Span(Source.POLICY, 0, np.arange(33), np.full(33, -0.5), policy_version=0, sampling=Sampling(), sampled=True)
     groups = [Group(tuple(replace(t, segments=(*t.segments[:-1], Segment((*t.segments[-1].spans[:1], span))))
                           if t.attempt == 0 else t for t in group)) for group in make_groups()]
-    found = check(Evidence(algorithm=Overlong(overlong_from=400), batch=Batch.from_groups(groups)), RULES)["R13"]
+    found = check(Evidence(algorithm=of_class(Overlong, overlong_from=400), batch=Batch.from_groups(groups)), RULES)["R13"]
     assert not found.findings
 
 
@@ -193,13 +194,13 @@ def ignore(monkeypatch, module: str, name: str, **instead):
 
 
 @pytest.mark.parametrize(("setting", "bug"), [
-    ("clip_high", ("workbench.learn.algorithms.policy_gradient", "clipped_surrogate", {"high": 0.2})),
-    ("clip_low", ("workbench.learn.algorithms.policy_gradient", "clipped_surrogate", {"low": 0.2})),
-    ("dual_clip", ("workbench.learn.algorithms.policy_gradient", "clipped_surrogate", {"dual": 0.0})),
-    ("fixed_length", ("workbench.learn.algorithms.policy_gradient", "reduction", {"fixed_length": 256})),
-    ("gamma", ("workbench.learn.algorithms.ppo", "gae", {"gamma": 1.0})),
-    ("lam", ("workbench.learn.algorithms.ppo", "gae", {"lam": 1.0})),
-    ("value_clip", ("workbench.learn.algorithms.ppo", "clipped_value_loss", {"clip": 0.5})),
+    ("clip_high", ("workbench.learn.algorithms.objectives", "clipped_surrogate", {"high": 0.2})),
+    ("clip_low", ("workbench.learn.algorithms.objectives", "clipped_surrogate", {"low": 0.2})),
+    ("dual_clip", ("workbench.learn.algorithms.objectives", "clipped_surrogate", {"dual": 0.0})),
+    ("fixed_length", ("workbench.learn.algorithms.algorithm", "reduction", {"fixed_length": 256})),
+    ("gamma", ("workbench.learn.algorithms.estimators", "gae", {"gamma": 1.0})),
+    ("lam", ("workbench.learn.algorithms.estimators", "gae", {"lam": 1.0})),
+    ("value_clip", ("workbench.learn.algorithms.critic_loss", "clipped_value_loss", {"clip": 0.5})),
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_negative_control_a_setting_that_is_lost_in_the_arithmetic(setting, bug, monkeypatch):
     kind = PPO if setting in ("gamma", "lam", "value_clip") else ALGORITHMS["dr_grpo"] if setting == "fixed_length" else GRPO

@@ -15,7 +15,8 @@ from tests.linting.damaged import (
     at, changed_id, clean, exchange_of, found, other_id, rolled, sampled, says, start_of, with_batch, with_exchange,
     with_spans, with_trajectory,
 )
-from workbench.learn.algorithms import GRPO
+from tests.composed import of_class
+from workbench.learn.algorithms import GRPO, Algorithm
 from workbench.learn.algorithms.masks import Masks
 from workbench.linting import Evidence, Update, check
 from workbench.linting.table import RULES
@@ -448,7 +449,7 @@ def test_r5_a_part_of_a_row_or_more_than_it():
     says("R5", with_weights(evidence, torch.ones_like(evidence.credit.weight_T)), "were sampled", index=0)
 
 
-class LeavesOut(GRPO):
+class LeavesOut(Algorithm):
     """An algorithm of somebody's own: attempts that were cut short are not trained, nor are first turns."""
 
     def credit(self, batch):
@@ -461,7 +462,7 @@ class LeavesOut(GRPO):
 def test_an_algorithm_of_ones_own_may_leave_tokens_out():
     """R5, R6 and R11 say so, and do not end the run."""
     evidence = appended()
-    algorithm = LeavesOut()
+    algorithm = of_class(LeavesOut)
     mine = replace(evidence, algorithm=algorithm, credit=algorithm.credit(evidence.batch))
     report = check(mine, [RULES[name] for name in ("R5", "R6", "R11")])
     assert report.ok, report.text

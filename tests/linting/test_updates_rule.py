@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.linting.credited import answer, draw, errors, updated
-from workbench.learn.algorithms import ALGORITHMS, CISPO, GRPO, GSPO, PPO, StarPO
+from tests.composed import of_class
+from workbench.learn.algorithms import ALGORITHMS, CISPO, GRPO, GSPO, PPO, StarPO, Algorithm
 from workbench.learn.algorithms.filtering import Filter
 from workbench.learn.algorithms.masks import Masks
 from workbench.linting import Evidence
@@ -106,7 +107,7 @@ def test_a_dropped_term(term, setting):
 
 def test_bounds_that_were_not_followed():
     evidence = made("two passes")
-    for other in (replace(evidence.algorithm, clip_high=0.5, clip_low=0.5), replace(evidence.algorithm, clip_low=0.01)):
+    for other in (evidence.algorithm(clip_high=0.5, clip_low=0.5), evidence.algorithm(clip_low=0.01)):
         assert any("clip state" in what for what in errors(replace(evidence, algorithm=other), "R18"))
     ratio = evidence.updates[-1].table["ratio"] * np.float32(1.01)
     assert any(what.startswith("ratio") for what in errors(with_column(evidence, 5, "ratio", ratio), "R18"))
@@ -163,12 +164,12 @@ def test_no_gradient_where_there_is_credit():
 
 
 def test_a_loss_of_yours_is_not_ours_to_judge():
-    class Own(GRPO):
+    class Own(Algorithm):
         def loss(self, inputs):
             return super().loss(inputs)
 
-    found = answer(replace(made("plain"), algorithm=Own()), "R18")
-    assert "Own" in found.missing[0] and not found.errors
+    found = answer(replace(made("plain"), algorithm=of_class(Own)), "R18")
+    assert "own" in found.missing[0] and not found.errors
     without = answer(replace(made("two passes"), updates=tuple(u._replace(metrics={}) for u in made("two passes").updates)),
                      "R18")
     assert any("metrics" in what for what in without.missing) and not without.errors

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.learn.ops.clip import (
+from workbench.learn.algorithms.objectives import (
     clipped_surrogate,
     probability_ratio,
     sampler_weight,

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import golden
+from tests.composed import of_class, of_estimator
 from tests.linting.credited import batch_of, draw, groups_of, with_unscored
 from tests.plain.golden_plain import INSTEAD
 from tests.plain.recipes import attempts_with_facts, flat, recipe_of
-from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, Reinforce
+from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, Algorithm, Reinforce
 from workbench.learn.algorithms.filtering import READS, Filter
 from workbench.learn.algorithms.masks import Masks
 from workbench.learn.algorithms.rewards import Rewards
@@ -117,16 +118,20 @@ def test_every_algorithm_of_the_table_has_a_twin_of_every_part():
 
 
 def test_parts_of_your_own_without_a_twin_are_named():
-    class OwnCredit(GRPO):
-        def advantages(self, inputs):
-            return super().advantages(inputs)
+    class OwnCredit(Algorithm):
+        def credit(self, batch):
+            return super().credit(batch)
 
-    class OwnLoss(GRPO):
-        def loss(self, inputs):
-            return super().loss(inputs)
+    class OwnObjective:
+        name, plain = "own", None
 
-    assert plain_recipe(OwnCredit()).missing == ("estimator",)
-    assert plain_recipe(OwnLoss()).missing == ("objective",)
+    class OwnMasks(Masks):
+        pass
+
+    assert plain_recipe(of_estimator(lambda inputs: None)).missing == ("estimator",)
+    assert plain_recipe(replace(GRPO, objective=OwnObjective())).missing == ("objective",)
+    assert plain_recipe(GRPO(masks=OwnMasks())).missing == ("masks",)
+    assert plain_recipe(of_class(OwnCredit)).missing == ("estimator",)
     assert plain_recipe(object()) == (None, PARTS)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests.learning_data import tiny_model
-from workbench.learn.ops import clip as ops_clip
+from workbench.learn.algorithms import objectives as ops_clip
 from workbench.learn.ops.kl import ESTIMATORS, kl_estimate
 from workbench.learn.ops.reduce import REDUCTIONS, reduction
 from workbench.learn.ops.shift import token_entropy, token_logprobs

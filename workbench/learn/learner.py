@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workbench.learn.algorithms.base import (TERMS, Algorithm, Credit, LossInputs, Share, demand_facts, missing_facts,
-                                       needs_critic, shares_of)
+from workbench.learn.algorithms.algorithm import Algorithm
+from workbench.learn.algorithms.base import (TERMS, Credit, LossInputs, Share, demand_facts, missing_facts,
+                                             needs_critic, shares_of)
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.critic import Critic

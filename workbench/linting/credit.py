@@ -101,7 +101,7 @@ def _needs(evidence: Evidence, facts: Mapping[str, np.ndarray]) -> NotChecked | 
     if algorithm is None:
         return NotChecked("the algorithm, whose settings say what the credit is to be")
     if not has_credit_twin(evidence):
-        return NotChecked(f"a plain twin of the credit of {type(algorithm).__name__}", decides=True)
+        return NotChecked(f"a plain twin of the credit of {algorithm.name}", decides=True)
     recipe = evidence.twin.recipe
     names = ["old_logp_T", "ref_logp_T"] if recipe.kl_coef and recipe.kl_in == "reward" else []
     names += [name for name in ("value_T", "final_value_N") if name in algorithm.requires]

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from workbench.chat import ChatFormat
     from workbench.engines.recorder import Exchange
     from workbench.envs.base import EnvFamily
-    from workbench.learn.algorithms.base import Algorithm, Credit
+    from workbench.learn.algorithms.algorithm import Algorithm
+    from workbench.learn.algorithms.base import Credit
     from workbench.learn.algorithms.twin import PlainTwin
     from workbench.learn.batch import Batch
     from workbench.linting.attempts import Attempts

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import TERMS, Credit, needs_critic
 from workbench.learn.algorithms.twin import plain_recipe
 from workbench.learn.batch import Batch
@@ -41,7 +42,6 @@ from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
 from workbench.types.seeds import rng_at
 
 if TYPE_CHECKING:
-    from workbench.learn.algorithms.base import Algorithm
     from workbench.linting.probe import LearnerProbe
 
 # Relative to the norm of a parameter's gradient. Rounding, measured on the three shipped policies and on small random
@@ -92,7 +92,7 @@ class _Trial:
 def _check(evidence: Evidence) -> Iterator[RuleResult]:
     probe, algorithm, missing = evidence.probe, evidence.algorithm, set(evidence.twin.missing)
     if missing:
-        yield NotChecked(f"a plain twin of the {', '.join(evidence.twin.missing)} of {type(algorithm).__name__}",
+        yield NotChecked(f"a plain twin of the {', '.join(evidence.twin.missing)} of {algorithm.name}",
                          decides=bool(missing - GIVE_CREDIT))
     yield from holds_of_any(algorithm, "objective" not in missing)
     if probe is None or probe.unable:
@@ -248,12 +248,12 @@ def _off_the_kink(known: Batch) -> Batch:
 
 def raised(algorithm: Algorithm) -> Algorithm:
     """The same with coefficients that nobody can overlook, and with two bounds that differ."""
-    if not is_dataclass(algorithm):
+    if not isinstance(algorithm, Algorithm):
         return algorithm
     changed: dict[str, Any] = {name: RAISED for name in ("entropy_coef", "kl_coef") if getattr(algorithm, name, 0)}
     changed |= {name: value for name, value in BOUNDS.items() if hasattr(algorithm, name)}
     try:
-        return replace(algorithm, **changed)
+        return algorithm(**changed)
     except ConfigError:  # an algorithm of its own mind about these
         return algorithm
 
@@ -265,7 +265,7 @@ def _moves(algorithm: Algorithm, batch: Batch, rng: np.random.Generator) -> Tens
     choices = [2 * below, below / 2, above / 2, 2 * above]
     if getattr(algorithm, "dual_clip", 0):
         choices.append(1.3 * math.log(algorithm.dual_clip))
-    if getattr(algorithm, "objective", "clip") != "gspo":
+    if algorithm.objective.name != "gspo":
         return torch.from_numpy(rng.choice(choices, batch.num_tokens)).float()
     # One ratio for a sequence: its tokens move together, up and down around what they have in common.
     common_S = torch.from_numpy(np.resize(choices, batch.num_segments))

@@ -12,17 +12,19 @@ a plot, or act on attempts unlike any that were made up or made: that it did not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.learn.algorithms.base import Algorithm, Credit, LossInputs, needs_critic
+from workbench.learn.algorithms import ALGORITHMS
+from workbench.learn.algorithms.algorithm import Algorithm
+from workbench.learn.algorithms.base import Credit, LossInputs, needs_critic
 from workbench.learn.algorithms.liveness import inert_settings
 from workbench.learn.algorithms.masks import SETS
-from workbench.learn.algorithms.policy_gradient import OBJECTIVES, PolicyGradient
+from workbench.learn.algorithms.objectives import OBJECTIVES
 from workbench.learn.batch import Batch
 from workbench.learn.ops.kl import ESTIMATORS
 from workbench.learn.ops.reduce import REDUCTIONS
@@ -33,6 +35,7 @@ from workbench.types import (Group, Message, Observation, Sampling, Segment, Sou
 from workbench.types.errors import ConfigError, DataError, WorkbenchError
 from workbench.types.findings import NOTE, Finding, Checked, NotChecked
 from workbench.types.seeds import rng_at
+from workbench.types.settings import default_of
 
 if TYPE_CHECKING:
     from workbench.linting.probe import LearnerProbe
@@ -50,8 +53,8 @@ TYPICAL = (16, 8)  # tasks and attempts of a step, where nothing says how many t
 
 def _check(evidence: Evidence) -> Iterator[RuleResult]:
     algorithm = evidence.algorithm
-    if not is_dataclass(algorithm):
-        yield NotChecked(f"settings to turn: {type(algorithm).__name__} is no dataclass")
+    if not isinstance(algorithm, Algorithm):
+        yield NotChecked(f"settings to turn: {type(algorithm).__name__} is no composition of parts")
         return
     chosen = changed_settings(algorithm)
     probe = evidence.probe if evidence.probe is not None and not evidence.probe.unable else None
@@ -68,7 +71,7 @@ def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting, explained
     others = list(_turned(algorithm, setting))
     name, value = ".".join(setting), _get(algorithm, setting)
     if not others:
-        yield NotChecked(f"another value of algorithm.{name} that {type(algorithm).__name__} would accept")
+        yield NotChecked(f"another value of algorithm.{name} that {algorithm.name} would accept")
         return
     tried = ", ".join(dict.fromkeys(repr(_get(other, setting)) for other in others))
     try:
@@ -81,7 +84,7 @@ def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting, explained
         if not heeded and any(trial.said_differs(algorithm, other, REAL) for other in others):
             return
     except WorkbenchError as error:
-        yield NotChecked(f"made-up attempts that {type(algorithm).__name__} can give credit for ({error})")
+        yield NotChecked(f"made-up attempts that {algorithm.name} can give credit for ({error})")
         return
     why = explained.get(name, "each of its switches is set by itself, or cannot act" if name in GROUPS else None)
     if not heeded and why is not None:
@@ -98,52 +101,52 @@ def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting, explained
                       "unlike these, or only names something, all is well", severity=NOTE)
 
 
-def _shipped(algorithm: Any, setting: Setting) -> bool:
-    """Whether a class of this package declares the setting, so that it is known what it acts on."""
-    *above, name = setting
-    owner = _get(algorithm, tuple(above))
-    return any(name in vars(kind).get("__annotations__", {}) for kind in type(owner).__mro__
-               if kind.__module__.partition(".")[0] == "workbench")
+def _shipped(algorithm: Algorithm, setting: Setting) -> bool:
+    """Whether a part of this package declares the setting, so that it is known what it acts on."""
+    own = [part for part in (algorithm.objective, algorithm.reference, algorithm.critic, algorithm.masks,
+                             algorithm.rewards, algorithm.filter) if setting[-1] in getattr(part, "__dict__", {})]
+    is_own = setting[0] not in (*vars(algorithm.estimator.settings), *(f.name for f in fields(Algorithm)))
+    makers = [type(part) for part in own] or [type(algorithm) if is_own else Algorithm]
+    makers += [algorithm.estimator.function] * (setting[0] in vars(algorithm.estimator.settings))
+    return makers[-1].__module__.partition(".")[0] == "workbench"
 
 
-def changed_settings(algorithm: Any, path: Setting = ()) -> list[Setting]:
+def changed_settings(algorithm: Algorithm) -> list[Setting]:
     """The settings that do not stand at their default, nested ones by themselves."""
-    found = []
-    for field in fields(algorithm):
-        value = getattr(algorithm, field.name)
-        default = field.default_factory() if field.default_factory is not MISSING else field.default
-        where = (*path, field.name)
-        if is_dataclass(value) and type(value) is type(default):
-            found += [(*where, *inner) for inner in _unlike(value, default)]
-        elif is_dataclass(value):
-            found += changed_settings(value, where)
-        elif default is MISSING or value != default:
-            found.append(where)
+    usual, found = _usual(algorithm), []
+    for name, value in algorithm.settings.items():
+        default = usual.get(name)
+        if is_dataclass(value):
+            found += [(name, inner.name) for inner in fields(value)
+                      if getattr(value, inner.name) != getattr(default, inner.name, inner.default)]
+        elif name not in usual or value != default:
+            found.append((name,))
     return found
 
 
-def _unlike(value: Any, default: Any) -> list[Setting]:
-    return [(field.name,) for field in fields(value) if getattr(value, field.name) != getattr(default, field.name)]
+def _usual(algorithm: Algorithm) -> Mapping[str, Any]:
+    """The settings of the algorithm of this name in the table, else what its parts are by default."""
+    plain = Algorithm(algorithm.name, replace(algorithm.estimator, settings=None), objective=type(algorithm.objective)())
+    usual = ALGORITHMS.get(algorithm.name, plain).settings
+    return usual | {f.name: default_of(f) for f in fields(algorithm) if f.name in algorithm.settings.keys() - usual.keys()}
 
 
-def _get(value: Any, setting: Setting) -> Any:
-    for name in setting:
-        value = getattr(value, name)
-    return value
+def _get(algorithm: Algorithm, setting: Setting) -> Any:
+    value = algorithm.settings[setting[0]]
+    return value if len(setting) == 1 else getattr(value, setting[1])
 
 
-def _set(value: Any, setting: Setting, to: Any) -> Any:
+def _set(algorithm: Algorithm, setting: Setting, to: Any) -> Algorithm:
     name, *rest = setting
-    return replace(value, **{name: _set(getattr(value, name), tuple(rest), to) if rest else to})
+    return algorithm(**{name: replace(algorithm.settings[name], **{rest[0]: to}) if rest else to})
 
 
-def _default(algorithm: Any, setting: Setting) -> Any:
+def _default(algorithm: Algorithm, setting: Setting) -> Any:
     """What it is where nobody says anything; the value itself where it has to be said."""
-    for field in fields(algorithm):
-        if field.name == setting[0]:
-            default = field.default_factory() if field.default_factory is not MISSING else field.default
-            return _get(algorithm, setting) if default is MISSING else _get(default, setting[1:])
-    raise KeyError(setting)
+    usual = _usual(algorithm)
+    if setting[0] not in usual:
+        return _get(algorithm, setting)
+    return usual[setting[0]] if len(setting) == 1 else getattr(usual[setting[0]], setting[1])
 
 
 def _turned(algorithm: Any, setting: Setting) -> Iterator[Any]:
@@ -161,14 +164,15 @@ def _turned(algorithm: Any, setting: Setting) -> Iterator[Any]:
             break
 
 
-def _together(algorithm: Any, setting: Setting, other: Any, partner: Setting) -> Any:
+def _together(algorithm: Algorithm, setting: Setting, other: Any, partner: Setting) -> Algorithm:
     default = _default(algorithm, partner)
     if setting[0] == partner[0] and len(setting) > 1:
-        inner = replace(getattr(algorithm, setting[0]), **{setting[1]: other, partner[1]: default})
-        return replace(algorithm, **{setting[0]: inner})
-    first = other if len(setting) == 1 else _set(getattr(algorithm, setting[0]), setting[1:], other)
-    second = default if len(partner) == 1 else _set(getattr(algorithm, partner[0]), partner[1:], default)
-    return replace(algorithm, **{setting[0]: first, partner[0]: second})
+        both = {setting[1]: other, partner[1]: default}
+        return algorithm(**{setting[0]: replace(algorithm.settings[setting[0]], **both)})
+    changed = {}
+    for (name, *rest), value in ((setting, other), (partner, default)):
+        changed[name] = replace(algorithm.settings[name], **{rest[0]: value}) if rest else value
+    return algorithm(**changed)
 
 
 def _values(algorithm: Any, setting: Setting) -> list[Any]:
@@ -190,8 +194,6 @@ def _values(algorithm: Any, setting: Setting) -> list[Any]:
 
 def _explained(evidence: Evidence, algorithm: Algorithm) -> Mapping[str, str]:
     """Settings that `algorithms.liveness` knows to be inert here, and why."""
-    if not isinstance(algorithm, PolicyGradient):
-        return {}
     tasks, attempts = (len(evidence.groups), max(map(len, evidence.groups))) if evidence.groups else TYPICAL
     return {name: why for name, dead, why in inert_settings(algorithm, tasks, attempts) if dead}
 

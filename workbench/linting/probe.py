@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from workbench.learn.algorithms.base import Algorithm, Credit, needs_critic
+from workbench.learn.algorithms.algorithm import Algorithm
+from workbench.learn.algorithms.base import Credit, needs_critic
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner

@@ -45,7 +45,7 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
         yield NotChecked("the algorithm, whose settings the loss is made by")
         return
     if LOSS_PARTS & set(evidence.twin.missing):
-        yield NotChecked(f"a plain twin of the loss of {type(algorithm).__name__}", decides=True)
+        yield NotChecked(f"a plain twin of the loss of {algorithm.name}", decides=True)
         return
     for number, update in enumerate(updates):
         if not update.table.columns["used"].any():

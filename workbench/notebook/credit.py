@@ -22,14 +22,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from workbench.learn.algorithms import ALGORITHMS
-from workbench.learn.algorithms.base import TERMS, Algorithm, missing_facts, needs_critic
+from workbench.learn.algorithms.algorithm import Algorithm
+from workbench.learn.algorithms.base import TERMS, missing_facts, needs_critic
+from workbench.learn.algorithms.critic_loss import BOOTSTRAP
+from workbench.learn.algorithms.estimators import BASELINES
 from workbench.learn.algorithms.filtering import MASSES, READS, ZERO_VARIANCE
 from workbench.learn.algorithms.liveness import inert_settings
 from workbench.learn.algorithms.masks import ADVANTAGE_MASK, LOSS_MASK, SETS
-from workbench.learn.algorithms.ppo import BOOTSTRAP
 from workbench.learn.algorithms.reference import PLACES
-from workbench.learn.algorithms.reinforce import BASELINES
 from workbench.learn.algorithms.rewards import OVER
+from workbench.learn.algorithms.settings import bare, declared_settings
 from workbench.learn.batch import Batch
 from workbench.learn.ops.kl import ESTIMATORS
 from workbench.learn.ops.normalize import METHODS
@@ -120,10 +122,10 @@ def credit_editor(groups: Sequence[Group], algorithm: Algorithm | str = "grpo", 
     that needs them says so. `attempt`: the one shown in full, counted over all groups. `widgets` None: where somebody
     looks.
     """
-    given = ALGORITHMS[known_name(algorithm)]() if isinstance(algorithm, str) else algorithm
-    start = next(name for name, kind in ALGORITHMS.items() if type(given) is kind)
-    bases = {name: given if name == start else kind() for name, kind in ALGORITHMS.items()}
-    credit, usual = _edited_credit(groups, bases, facts_of(groups, facts)), knobs_of(ALGORITHMS[start]())
+    given = ALGORITHMS[known_name(algorithm)] if isinstance(algorithm, str) else algorithm
+    start = known_name(given.name)
+    bases = ALGORITHMS | {start: given}
+    credit, usual = _edited_credit(groups, bases, facts_of(groups, facts)), knobs_of(ALGORITHMS[start])
     own = ", ".join(f"{knob.name} = {knob.default}" for knob, other in zip(knobs_of(given), usual)
                     if knob.default != other.default)
     knobs = {name: knobs_of(base) for name, base in bases.items()}
@@ -144,7 +146,7 @@ def show_estimators(groups: Sequence[Group], names: Sequence[str] = tuple(ALGORI
                     settings: Mapping[str, Any] = {}) -> View:
     """The advantage of every turn under several estimators, side by side, each with its own defaults; `settings` (by
     dotted name) are set in each that has them. One that cannot be computed on this batch says why."""
-    bases = {name: ALGORITHMS[known_name(name)]() for name in names}
+    bases = {name: ALGORITHMS[known_name(name)] for name in names}
     credit = _edited_credit(groups, bases, facts_of(groups, facts), look_for_inert=False)
     found: dict[str, Credited | str] = {}
     for name, base in bases.items():
@@ -269,21 +271,22 @@ def with_facts(batch: Batch, known: Mapping[str, Any]) -> Batch:
 
 def knobs_of(algorithm: Algorithm) -> tuple[Knob, ...]:
     """The settings of an algorithm that may decide credit; what it is set to is where they begin."""
-    own = [knob for f in fields(algorithm) if not is_dataclass(getattr(algorithm, f.name))
-           if (knob := _knob(f.name, type(algorithm), f.name, getattr(algorithm, f.name)))]
-    nested = [knob for f in fields(algorithm) if is_dataclass(part := getattr(algorithm, f.name))
-              for inner in fields(part)
-              if (knob := _knob(f"{f.name}.{inner.name}", type(part), inner.name, getattr(part, inner.name)))]
+    declared = declared_settings(algorithm)
+    own = [knob for name, (hint, value) in declared.items() if not is_dataclass(value)
+           if (knob := _knob(name, hint, value))]
+    nested = [knob for part, (_, values) in declared.items() if is_dataclass(values)
+              for inner, hint in typing.get_type_hints(type(values)).items()
+              if (knob := _knob(f"{part}.{inner}", hint, getattr(values, inner)))]
     shared = {"entropy_coef", "kl_coef", "kl_estimator", "kl_in"}  # last: what makes an estimator stands first
     own.sort(key=lambda knob: knob.name in shared)
     order = ("", "rewards", "filter", "masks")
     return (*own, *sorted(nested, key=lambda knob: order.index(knob.part) if knob.part in order else len(order)))
 
 
-def _knob(name: str, owner: type, attribute: str, value: Any) -> Knob | None:
+def _knob(name: str, hint: Any, value: Any) -> Knob | None:
     if name in LOSS_ONLY:
         return None
-    hint = typing.get_type_hints(owner)[attribute]
+    hint = bare(hint)
     if hint is bool:
         return Knob(name, value, (True, False))
     if name in CHOICES:
@@ -303,23 +306,23 @@ def inert_of(algorithm: Algorithm, batch: Batch) -> dict[str, str]:
     return {name: why for name, dead, why in found if dead and name not in LOSS_ONLY}
 
 
-def with_settings(algorithm: Any, settings: Mapping[str, Any]) -> Any:
+def with_settings(algorithm: Algorithm, settings: Mapping[str, Any]) -> Algorithm:
     """The algorithm with these settings (dotted names). Raises ConfigError for one that it does not have, and for a
     value of another kind."""
-    own, nested = {}, {}
+    declared, own, nested = declared_settings(algorithm), {}, {}
     for name, value in settings.items():
         if not has_setting(algorithm, name):
             known = [knob.name for knob in knobs_of(algorithm)]
             raise ConfigError(f"{named(algorithm)} has no setting {name!r}; {nearest(name, known)}")
         part, _, inner = name.partition(".")
-        owner = getattr(algorithm, part) if inner else algorithm
-        _check_kind(name, value, typing.get_type_hints(type(owner))[inner or part])
+        hint, now = declared[part]
+        _check_kind(name, value, typing.get_type_hints(type(now))[inner] if inner else bare(hint))
         if inner:
             nested.setdefault(part, {})[inner] = value
         else:
             own[part] = value
-    own |= {part: replace(getattr(algorithm, part), **values) for part, values in nested.items()}
-    return replace(algorithm, **own) if own else algorithm
+    own |= {part: replace(algorithm.settings[part], **values) for part, values in nested.items()}
+    return algorithm(**own) if own else algorithm
 
 
 def _check_kind(name: str, value: Any, hint: Any) -> None:
@@ -335,11 +338,12 @@ def _check_kind(name: str, value: Any, hint: Any) -> None:
         raise ConfigError(f"{name} is {kinds[hint]}; got {value!r}")
 
 
-def has_setting(algorithm: Any, name: str) -> bool:
+def has_setting(algorithm: Algorithm, name: str) -> bool:
     part, _, inner = name.partition(".")
-    if part not in {f.name for f in fields(algorithm)}:
+    if part not in algorithm.settings:
         return False
-    return not inner or inner in {f.name for f in fields(getattr(algorithm, part))}
+    values = algorithm.settings[part]
+    return not inner or is_dataclass(values) and inner in {f.name for f in fields(values)}
 
 
 def known_name(name: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.learn.algorithms import ALGORITHMS
-from workbench.learn.algorithms.base import Algorithm
+from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.masks import ADVANTAGE_MASK, LOSS_MASK
 from workbench.learn.batch import Batch
 from workbench.notebook.credit import (Facts, credited, facts_of, has_setting, inert_of, known_name, named, with_facts,
@@ -38,7 +38,7 @@ def show_mask_switches(groups: Sequence[Group], algorithm: Algorithm | str = "pp
     or without where the algorithm pays it there; a single switch of a term which the algorithm lacks (entropy, the pull towards
     a reference) is shown with that term, and the row says so.
     """
-    algorithm = ALGORITHMS[known_name(algorithm)]() if isinstance(algorithm, str) else algorithm
+    algorithm = ALGORITHMS[known_name(algorithm)] if isinstance(algorithm, str) else algorithm
     batch = with_facts(Batch.from_groups(groups), facts_of(groups, facts))
     base = with_settings(algorithm, {f"masks.{f}": v for f, v in vars(type(algorithm.masks)()).items()})
     effects = [_effect(batch, base, lam, name, _terms_for(base, name)) for name in (*ADVANTAGE_MASK, *LOSS_MASK)]
@@ -62,7 +62,7 @@ def _timelines(base: Any, lam: float) -> dict[str, Any]:
     """The algorithm under the settings of gamma and lambda that are compared, by name."""
     if not (has_setting(base, "gamma") and has_setting(base, "lam")):
         return {"as set": base}
-    return {"γ = λ = 1": replace(base, gamma=1.0, lam=1.0), f"γ = 1, λ = {lam:g}": replace(base, gamma=1.0, lam=lam)}
+    return {"γ = λ = 1": base(gamma=1.0, lam=1.0), f"γ = 1, λ = {lam:g}": base(gamma=1.0, lam=lam)}
 
 
 def _terms_for(algorithm: Any, switch: str) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _largest(batch: Batch, algorithm: Any, wide: Mapping[str, Any]) -> tuple[flo
 
     if not algorithm.whitens:
         return change(algorithm), None
-    plain = change(replace(algorithm, whiten=False)) if has_setting(algorithm, "whiten") else None
+    plain = change(algorithm(whiten=False)) if has_setting(algorithm, "whiten") else None
     return plain, change(algorithm)
 
 

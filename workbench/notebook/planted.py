@@ -19,7 +19,7 @@ import torch
 
 from workbench.chat import ChatFormat
 from workbench.learn.algorithms.base import Credit
-from workbench.learn.algorithms.policy_gradient import PolicyGradient
+from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.batch import Batch
 from workbench.training.session import Session
 from workbench.types import Source, Span, View
@@ -39,7 +39,7 @@ class Planted:
 
 
 def _credit_on_the_last_turn(right: Callable[..., Credit]) -> Callable[..., Credit]:
-    def credit(self: PolicyGradient, batch: Batch) -> Credit:
+    def credit(self: Algorithm, batch: Batch) -> Credit:
         given, row_T, turn_T = right(self, batch), batch.trajectory_of_token_T, batch.turn_T.long()
         acted_T = batch.eligible_T
         last_N = torch.zeros(batch.num_trajectories, dtype=torch.long)
@@ -68,7 +68,7 @@ def _weights_stay_behind(right: Callable[..., None]) -> Callable[..., None]:
 PLANTED: dict[str, Planted] = {
     "credit-on-the-last-turn": Planted(
         "NovaSky-AI/SkyRL#1492", "only the last turn of an attempt carries its credit; all turns before it carry zero",
-        PolicyGradient, "credit", _credit_on_the_last_turn),
+        Algorithm, "credit", _credit_on_the_last_turn),
     "separator-lost": Planted(
         "volcengine/verl#6921", "the line feed between an answer and the reply to it is lost when turns are put together",
         ChatFormat, "append", _separator_lost),

@@ -18,6 +18,7 @@ from workbench.engines import ENGINES, TransformersEngineConfig
 from workbench.envs import ENVS, PRESETS as ENV_PRESETS
 from workbench.envs.base import EnvFamily
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, ReinforcePP, StarPO_S
+from workbench.learn.algorithms.settings import settings_type
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.rollouts.config import CollectConfig, EvaluationConfig
 from workbench.training.liveness import inert_settings_of, refuse_contradictions, remarks_on
@@ -79,7 +80,7 @@ class Config:
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     engine: Any = field(default_factory=TransformersEngineConfig)
     collect: CollectConfig = field(default_factory=CollectConfig)
-    algorithm: Any = field(default_factory=GRPO)
+    algorithm: Any = GRPO
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)  # of an algorithm that needs one
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -88,11 +89,14 @@ class Config:
 
     def kind_of(self, part: str) -> str:
         """The name that a part of several kinds has in a file."""
+        if part == "algorithm":
+            return self.algorithm.name
         return next(name for name, cls in KINDS[part].items() if type(getattr(self, part)) is cls)
 
 
 # Parts that come in kinds: key -> (kind -> class). Adding one is a line in its own room's table.
-KINDS: dict[str, Mapping[str, type]] = {"env": ENVS, "engine": ENGINES, "algorithm": ALGORITHMS}
+KINDS: dict[str, Mapping[str, type]] = {
+    "env": ENVS, "engine": ENGINES, "algorithm": {name: settings_type(each) for name, each in ALGORITHMS.items()}}
 
 PRESETS: dict[str, Callable[[], Config]] = {
     "frozenlake": lambda: Config(env=ENV_PRESETS["frozenlake-4x4"]),
@@ -154,7 +158,7 @@ def _search(algorithm: Any, env: str = "world-qa") -> Config:
 
 def to_dict(config: Config) -> dict[str, Any]:
     """A JSON-able tree; parts that come in kinds carry a `kind`. `from_dict(to_dict(c)) == c`."""
-    tree = asdict(config)
+    tree = asdict(config) | {"algorithm": asdict(settings_type(config.algorithm)())}
     for part in KINDS:
         tree[part] = {"kind": config.kind_of(part), **tree[part]}
     return tree
@@ -222,8 +226,10 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
     if wrong:
         raise ConfigError("; ".join(wrong) + ". Remove it, or change what makes it inert")
     values = flatten(to_dict(config))
-    defaults = {each.key: each.default for part in fields(config) if is_dataclass(own := getattr(config, part.name))
-                for each in settings_of(type(own), part.name)}
+    declared = {part.name: type(getattr(config, part.name)) for part in fields(config)}
+    declared["algorithm"] = KINDS["algorithm"][config.kind_of("algorithm")]
+    defaults = {each.key: each.default for part, kind in declared.items() if is_dataclass(kind)
+                for each in settings_of(kind, part)}
     warnings = [f"{name} = {values[name]!r} has no effect here: {why}"
                 for name, _, why in dead if name in values and values[name] != defaults[name]]
     return warnings + remarks_on(config)

@@ -22,7 +22,7 @@ def refuse_contradictions(config: Config) -> None:
     """Raises ConfigError for settings of which no training can be made."""
     algorithm, train = config.algorithm, config.train
     if train.group_size < getattr(algorithm, "min_group_size", 1):
-        raise ConfigError(f"{type(algorithm).__name__} compares attempts within a group and needs train.group_size >= "
+        raise ConfigError(f"{algorithm.name} compares attempts within a group and needs train.group_size >= "
                           f"{algorithm.min_group_size}, got {train.group_size}")
     check_sizes(algorithm, train.group_size)
     if config.collect.temperature == 0:

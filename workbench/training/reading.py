@@ -134,7 +134,8 @@ def _build_kind(tree: Any, kinds: Kinds, part: str) -> Any:
     kind = tree["kind"]
     if not isinstance(kind, str) or kind not in kinds[part]:
         raise ConfigError(f"{part}.kind: no {part} {kind!r}; {nearest(str(kind), kinds[part])}")
-    return build(kinds[part][kind], {key: value for key, value in tree.items() if key != "kind"}, kinds, part)
+    built = build(kinds[part][kind], {key: value for key, value in tree.items() if key != "kind"}, kinds, part)
+    return built.make() if part == "algorithm" else built  # only its settings are declared as one class
 
 
 def read_value(hint: Any, value: Any, where: str) -> Any:

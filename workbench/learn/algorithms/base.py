@@ -1,8 +1,5 @@
-"""What an algorithm is: a frozen dataclass with two functions, `credit` once per step and `loss` per micro-batch.
-
-Its fields are its only configuration; its arithmetic lives in `workbench/ops`; it never sees a model or an optimizer.
-`PolicyGradient` (policy_gradient.py) is the frame that all of ours share; an algorithm of yours derives from it and
-writes one function, `advantages`.
+"""What goes into an algorithm and what comes out: credit, once per step for the whole batch; a loss per token, once per
+micro-batch. An algorithm (algorithm.py) never sees a model or an optimizer.
 
 Axis letters: N trajectories · K turns (flat) · T tokens of the whole batch (flat) · A tokens that get credit, in the
 order of time (the timeline) · P turns with at least one of them · M trained tokens of one micro-batch (flat).
@@ -12,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,9 +18,10 @@ from workbench.learn.batch import Batch
 from workbench.learn.ops.gae import whiten
 from workbench.learn.ops.reduce import Reduction
 from workbench.learn.ops.turns import TurnSpans, sum_over_turns, turn_spans
-from workbench.learn.ops.value import ValueLoss
 from workbench.types.errors import DataError
 
+if TYPE_CHECKING:
+    from workbench.learn.algorithms.algorithm import Algorithm
 
 @dataclass(frozen=True, eq=False)
 class Credit:
@@ -127,7 +125,7 @@ class LossInputs:
     `logp_M` carries the gradient; `entropy_M` does if the algorithm's `entropy_coef` is not zero. `old_logp_M` is the
     trainer's own, never a sampler's; `rollout_logp_M` is the sampler's, of the distribution that it sampled from (NaN
     for a token that was not sampled here). `segment_M` numbers the segments; `counts_M` says which tokens the policy
-    gradient is summed over (None: all), so that a ratio over a sequence is one over those.
+    gradient is summed over (handed in as None: all), so that a ratio over a sequence is one over those.
     """
 
     logp_M: Tensor
@@ -138,6 +136,10 @@ class LossInputs:
     segment_M: Tensor
     ref_logp_M: Tensor | None = None
     counts_M: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.counts_M is None:
+            object.__setattr__(self, "counts_M", torch.ones_like(self.logp_M, dtype=torch.bool))
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,37 +157,6 @@ class TokenLoss:
     figures: Mapping[str, Tensor] = field(default_factory=dict)
     entropy_loss_M: Tensor | None = None
     kl_loss_M: Tensor | None = None
-
-
-class Algorithm(Protocol):
-    """`requires` names the later facts of the Batch (such as "ref_logp_T") that must be there before `credit`, at the
-    tokens that `reads_T` names. One that names "value_T" needs a critic: see `CriticAlgorithm`.
-
-    A step makes `epochs` passes of `minibatches` updates (or as many as its Credit says): in each the trajectories are
-    shuffled and dealt out. `min_group_size` is the least number of attempts per task that credit can be given for.
-    """
-
-    name: str
-    min_group_size: int
-    requires: tuple[str, ...]
-    entropy_coef: float
-    epochs: int
-    minibatches: int
-
-    def reads_T(self, batch: Batch) -> Tensor: ...
-
-    def credit(self, batch: Batch) -> Credit: ...
-
-    def loss(self, inputs: LossInputs) -> TokenLoss: ...
-
-    def reduction_of(self, counts_T: Tensor, batch: Batch) -> Reduction:
-        """How the tokens [T] that one term of one update is taken over are summed up."""
-
-
-class CriticAlgorithm(Algorithm, Protocol):
-    """An algorithm whose credit has a `return_T`, and that says how a critic is fitted to it."""
-
-    def value_loss(self, value_M: Tensor, old_value_M: Tensor, target_M: Tensor) -> ValueLoss: ...
 
 
 def needs_critic(algorithm: Algorithm) -> bool:

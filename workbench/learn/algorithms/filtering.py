@@ -8,12 +8,14 @@ Axis letters: N trajectories · G groups.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from workbench.learn.ops import filters
 from workbench.types.errors import ConfigError
+from workbench.types.settings import above, at_least, check_settings, one_of
 
 # keep -> the fields that it reads
 READS = {
@@ -22,6 +24,7 @@ READS = {
 }
 MASSES = ("linear", "softmax")
 ZERO_VARIANCE = ("drop", "keep")
+SHARE = above(0, most=1, why="0.25 is a quarter")
 
 
 @dataclass(frozen=True)
@@ -48,37 +51,25 @@ class Filter:
     never kept. Nothing at all may be kept: the step is then skipped and counted.
     """
 
-    keep: str = "all"
-    share: float = 0.25
-    p: float = 0.9
-    mass: str = "linear"    # or "softmax"
-    slack: float = 0.01     # of linear mass, in units of reward
-    groups: int = 4
-    ratio: float = 0.5
-    low: float = 0.0
-    high: float = 1.0
-    attempts: int = 4
-    zero_variance: str = "keep"
-    equal_updates: bool = False
+    keep: Annotated[str, one_of(*READS), "what is chosen"] = "all"
+    share: Annotated[float, SHARE, "of all groups (top_share)"] = 0.25
+    p: Annotated[float, SHARE, "of all spread (top_p)"] = 0.9
+    mass: Annotated[str, one_of(*MASSES), "what is shared: the spread, or its softmax (top_p)"] = "linear"
+    slack: Annotated[float, at_least(0), "of linear mass, in units of reward (top_p)"] = 0.01
+    groups: Annotated[int, at_least(1), "with the largest spread (top_k)"] = 4
+    ratio: Annotated[float, at_least(0, most=1), "of the largest spread (min_p)"] = 0.5
+    low: Annotated[float, at_least(0, most=1), "quantile of spread that a group is above (band)"] = 0.0
+    high: Annotated[float, at_least(0, most=1), "... and below (band)"] = 1.0
+    attempts: Annotated[int, at_least(2, why="one attempt alone has nothing to be compared with"),
+                        "of each group (within_group)"] = 4
+    zero_variance: Annotated[str, one_of(*ZERO_VARIANCE), "what becomes of groups in which all earned the same"] = "keep"
+    equal_updates: Annotated[bool, "as many updates a step as without a filter"] = False
 
     def __post_init__(self) -> None:
-        for name, known in (("keep", READS), ("mass", MASSES), ("zero_variance", ZERO_VARIANCE)):
-            if getattr(self, name) not in known:
-                raise ConfigError(f"algorithm.filter.{name} is one of {', '.join(known)}; got {getattr(self, name)!r}")
-        for name in ("share", "p"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(f"algorithm.filter.{name} is a share above 0 and at most 1 (0.25: a quarter), got "
-                                  f"{getattr(self, name)!r}")
-        if not 0 <= self.ratio <= 1:
-            raise ConfigError(f"algorithm.filter.ratio lies in 0..1 (of the largest std), got {self.ratio!r}")
-        if not 0 <= self.slack < float("inf"):
-            raise ConfigError(f"algorithm.filter.slack is finite and not negative, got {self.slack!r}")
-        if not 0 <= self.low < self.high <= 1:
+        check_settings(self, "algorithm.filter")
+        if not self.low < self.high:
             raise ConfigError(f"algorithm.filter.low and high are quantiles, 0 <= low < high <= 1; got {self.low!r}, "
                               f"{self.high!r}")
-        if self.groups < 1 or self.attempts < 2:
-            raise ConfigError("algorithm.filter.groups is at least 1, and attempts at least 2 (one attempt alone has "
-                              f"nothing to be compared with); got {self.groups!r}, {self.attempts!r}")
 
     @property
     def acts(self) -> bool:

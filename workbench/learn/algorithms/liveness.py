@@ -5,16 +5,18 @@ Read off the settings alone: what turns out inert only as a run goes is in its m
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
+from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import needs_critic
 from workbench.learn.algorithms.masks import ADVANTAGE_MASK
-from workbench.learn.algorithms.policy_gradient import PolicyGradient
+from workbench.learn.algorithms.objectives import ClipObjective
 from workbench.types.errors import ConfigError
 
 Inert = tuple[str, bool, str]  # (field, whether it cannot act, why)
 
 
-def updates_of_a_step(algorithm: PolicyGradient, tasks: int, group_size: int) -> int:
+def updates_of_a_step(algorithm: Algorithm, tasks: int, group_size: int) -> int:
     """The largest number of updates that a step of so many attempts can make."""
     if not algorithm.minibatch_size:
         return algorithm.epochs * algorithm.minibatches
@@ -23,7 +25,7 @@ def updates_of_a_step(algorithm: PolicyGradient, tasks: int, group_size: int) ->
     return algorithm.epochs * max(1, math.ceil(attempts / algorithm.minibatch_size))
 
 
-def inert_settings(algorithm: PolicyGradient, tasks: int, group_size: int) -> list[Inert]:
+def inert_settings(algorithm: Algorithm, tasks: int, group_size: int) -> list[Inert]:
     """Every setting that may be without effect, for steps of `tasks` x `group_size` attempts."""
     one = updates_of_a_step(algorithm, tasks, group_size) == 1
     smaller = f"a step has at most {algorithm.filter.at_most(tasks, group_size)} attempts after the filter; " * (
@@ -32,12 +34,12 @@ def inert_settings(algorithm: PolicyGradient, tasks: int, group_size: int) -> li
             else "raise algorithm.epochs or algorithm.minibatches")
     why = f"with one update per step the ratio is 1 everywhere and clipping can never bind; {more}"
     found = [(name, one, why) for name in ("clip_low", "clip_high", "dual_clip")]
-    if hasattr(algorithm, "value_clip"):
+    if algorithm.critic is not None:
         found.append(("value_clip", one, "with one update per step no value has moved yet and clipping can never bind; "
                       f"{more}"))
     for name in ("kl_estimator", "kl_in"):
         found.append((name, not algorithm.kl_coef, "algorithm.kl_coef is 0, so there is no pull towards a reference"))
-    compares = getattr(algorithm, "omega", 1.0) != 0
+    compares = algorithm.settings.get("omega", 1.0) != 0
     found.append(("gamma", not compares, "algorithm.omega is 0, so turns are not compared"))
     found += [(f"filter.{name}", dead, reason) for name, dead, reason in algorithm.filter.inert(tasks, group_size)]
     found += [(f"rewards.{name}", dead, reason) for name, dead, reason in algorithm.rewards.inert()]
@@ -47,17 +49,17 @@ def inert_settings(algorithm: PolicyGradient, tasks: int, group_size: int) -> li
     return found + _inert_masks(algorithm)
 
 
-def remarks(algorithm: PolicyGradient, tasks: int, group_size: int) -> list[str]:
+def remarks(algorithm: Algorithm, tasks: int, group_size: int) -> list[str]:
     """What else should be known before a run begins: bounds that an algorithm brings along, and that can never bind."""
     if updates_of_a_step(algorithm, tasks, group_size) > 1:
         return []
     chosen, size = algorithm.filter, algorithm.minibatch_size
-    bounds = ("clip_low", "clip_high", "dual_clip")
-    brought = [f"{name} = {getattr(algorithm, name)}" for name in bounds
-               if getattr(algorithm, name) != getattr(PolicyGradient, name)]
+    bounds = asdict(ClipObjective())
+    brought = [f"{name} = {algorithm.settings[name]}" for name, usual in bounds.items()
+               if algorithm.settings.get(name, usual) != usual]
     if not brought and not (chosen.acts and size):
         return []
-    brought += [f"value_clip = {algorithm.value_clip}"] if getattr(algorithm, "value_clip", 0) else []
+    brought += [f"value_clip = {algorithm.critic.value_clip}"] if algorithm.critic and algorithm.critic.value_clip else []
     left, cure = "a step makes one update", "raise algorithm.epochs or algorithm.minibatches"
     if size:
         cure = "lower algorithm.minibatch_size, or raise algorithm.epochs"
@@ -69,16 +71,16 @@ def remarks(algorithm: PolicyGradient, tasks: int, group_size: int) -> list[str]
     return [f"{left}, so the ratio is 1 everywhere and clipping ({', '.join(brought or bounds)}) can never bind; {cure}"]
 
 
-def check_sizes(algorithm: PolicyGradient, group_size: int) -> None:
+def check_sizes(algorithm: Algorithm, group_size: int) -> None:
     """Raises ConfigError where a step of so many attempts per task can never be learned from."""
     if algorithm.filter.acts and group_size < 2:
         raise ConfigError(f"algorithm.filter.keep = {algorithm.filter.keep!r} chooses by how much the attempts at a task "
                           f"differ and needs train.group_size >= 2, got {group_size}")
 
 
-def _inert_masks(algorithm: PolicyGradient) -> list[Inert]:
-    paid, pulled = algorithm.kl_coef and algorithm.kl_in == "reward", algorithm.kl_coef and algorithm.kl_in == "loss"
-    undiscounted = getattr(algorithm, "gamma", 1.0) == getattr(algorithm, "lam", 1.0) == 1.0
+def _inert_masks(algorithm: Algorithm) -> list[Inert]:
+    paid, pulled = algorithm.reference.in_reward, algorithm.reference.in_loss
+    undiscounted = algorithm.settings.get("gamma", 1.0) == algorithm.settings.get("lam", 1.0) == 1.0
     masks = algorithm.masks
     # Beside the actions it does matter which timeline there is: for what is trained there, and for what it pays there.
     elsewhere = masks.over("loss_over") == "response" or bool(

@@ -10,15 +10,17 @@ stands between them, so a gap between the two settings must come from one of the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
 from workbench.learn.batch import Batch
-from workbench.types.errors import ConfigError
+from workbench.types.settings import check_settings, one_of
 
 ADVANTAGE_MASK = ("gae_over", "whiten_over", "kl_reward_over", "critic_over")
 LOSS_MASK = ("loss_over", "entropy_over", "kl_loss_over")
 SETS = ("actions", "response")
+EITHER = one_of(*SETS)
 
 
 @dataclass(frozen=True)
@@ -27,21 +29,18 @@ class Masks:
     the group). "response" is everything after the segment's first prompt: actions, replies and the template's literals.
     """
 
-    advantage_mask: bool = True        # false: the four below treat what the environment said as if it were actions
-    loss_mask: bool = True             # false: gradients flow to those tokens, too
-    gae_over: str | None = None        # the timeline that discounts and bootstraps
-    whiten_over: str | None = None     # whose advantages the mean and deviation of whitening are taken over
-    kl_reward_over: str | None = None  # which tokens pay for leaving the reference (kl_in = "reward")
-    critic_over: str | None = None     # where the critic is fitted
-    loss_over: str | None = None       # the policy gradient
-    entropy_over: str | None = None    # the entropy bonus
-    kl_loss_over: str | None = None    # the pull towards the reference (kl_in = "loss")
+    advantage_mask: Annotated[bool, "false: the four below treat what the environment said as if it were actions"] = True
+    loss_mask: Annotated[bool, "false: gradients flow to those tokens, too"] = True
+    gae_over: Annotated[str | None, EITHER, "the timeline that discounts and bootstraps"] = None
+    whiten_over: Annotated[str | None, EITHER, "whose advantages the mean and deviation of whitening are taken over"] = None
+    kl_reward_over: Annotated[str | None, EITHER, "which tokens pay for leaving the reference (kl_in = reward)"] = None
+    critic_over: Annotated[str | None, EITHER, "where the critic is fitted"] = None
+    loss_over: Annotated[str | None, EITHER, "the policy gradient"] = None
+    entropy_over: Annotated[str | None, EITHER, "the entropy bonus"] = None
+    kl_loss_over: Annotated[str | None, EITHER, "the pull towards the reference (kl_in = loss)"] = None
 
     def __post_init__(self) -> None:
-        for switch in (*ADVANTAGE_MASK, *LOSS_MASK):
-            if getattr(self, switch) not in (None, *SETS):
-                raise ConfigError(f"algorithm.masks.{switch} is one of {', '.join(SETS)}, or none (as its group); got "
-                                  f"{getattr(self, switch)!r}")
+        check_settings(self, "algorithm.masks")
 
     def over(self, switch: str) -> str:
         """"actions" or "response": what a switch stands at, by itself or by its group."""

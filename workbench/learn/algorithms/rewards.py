@@ -5,12 +5,13 @@ Axis letters: N trajectories.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from workbench.learn.ops.normalize import METHODS, Change, normalization
-from workbench.types.errors import ConfigError
+from workbench.types.settings import check_settings, one_of
 
 OVER = ("group", "batch", "tag")
 
@@ -27,18 +28,17 @@ class Rewards:
     and what the clamp takes away (or gives) is paid at the last token.
     """
 
-    normalize: str = "none"
-    over: str = "group"
+    normalize: Annotated[str, one_of(*METHODS), "rewards put on a common scale"] = "none"
+    over: Annotated[str, one_of(*OVER), "... over which attempts"] = "group"
 
     def __post_init__(self) -> None:
-        if self.normalize not in METHODS:
-            raise ConfigError(f"algorithm.rewards.normalize is one of {', '.join(METHODS)}; got {self.normalize!r}")
-        if self.over not in OVER:
-            raise ConfigError(f"algorithm.rewards.over is one of {', '.join(OVER)}; got {self.over!r}")
+        check_settings(self, "algorithm.rewards")
 
-    def change(self, reward_N: Tensor, group_N: Tensor, tag_N: Tensor, include_N: Tensor) -> Change:
+    def change(self, reward_N: Tensor, group_N: Tensor, tag_N: Tensor, include_N: Tensor) -> Change | None:
         """(scale_N, shift_N): R' = scale * R + shift, over the included attempts only; zeros for the others, whose
-        reward may be NaN. `tag_N` numbers the tags from 0."""
+        reward may be NaN. `tag_N` numbers the tags from 0. None: the rewards stay as they are."""
+        if self.normalize == "none":
+            return None
         set_N = {"group": group_N, "batch": torch.zeros_like(group_N), "tag": tag_N}[self.over]
         return normalization(reward_N, set_N, include_N, self.normalize)
 

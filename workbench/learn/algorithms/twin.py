@@ -1,4 +1,4 @@
-"""The plain twin of an algorithm: the same settings, put together from the parts of `workbench.plain`.
+"""The plain twin of an algorithm: the same settings, put together from the twins that its parts bring.
 
     recipe, missing = plain_recipe(algorithm)
 
@@ -7,44 +7,28 @@ they decide nothing can be said by a second implementation.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from workbench.learn.algorithms.bilevel_ppo import BilevelPPO
-from workbench.learn.algorithms.gigpo import GiGPO
-from workbench.learn.algorithms.grpo import GRPO
-from workbench.learn.algorithms.masks import ADVANTAGE_MASK, LOSS_MASK
-from workbench.learn.algorithms.policy_gradient import PolicyGradient
-from workbench.learn.algorithms.ppo import PPO
-from workbench.learn.algorithms.reinforce import Reinforce
-from workbench.learn.algorithms.reinforce_pp import ReinforcePP, ReinforcePPBaseline
-from workbench.learn.algorithms.rloo import RLOO
-from workbench.learn.algorithms.turn_ppo import TurnPPO
-from workbench.plain import credit, loss
-from workbench.plain.credit import CreditLine, Found, Recipe
+from workbench.learn.algorithms.algorithm import Algorithm
+from workbench.learn.algorithms.critic_loss import CriticLoss
+from workbench.learn.algorithms.filtering import Filter
+from workbench.learn.algorithms.masks import ADVANTAGE_MASK, LOSS_MASK, Masks
+from workbench.learn.algorithms.reference import ReferenceKL
+from workbench.learn.algorithms.rewards import Rewards
+from workbench.plain.credit import Recipe
 from workbench.plain.rewards import FilterRule
 
-PARTS = ("estimator", "objective", "reduction", "critic")
-TWINS: dict[Callable, tuple[Callable, tuple[str, ...]]] = {  # estimator: (its twin, the settings that the twin takes)
-    GRPO.advantages: (credit.group_relative, ("normalize_std",)),
-    RLOO.advantages: (credit.rloo, ()),
-    Reinforce.advantages: (credit.reinforce, ("gamma", "baseline")),
-    ReinforcePP.advantages: (credit.reinforce_pp, ("gamma",)),
-    ReinforcePPBaseline.advantages: (credit.reinforce_pp_baseline, ()),
-    GiGPO.advantages: (credit.gigpo, ("normalize_std", "gamma", "omega")),
-    PPO.advantages: (credit.gae, ("gamma", "lam", "whiten")),
-    TurnPPO.advantages: (credit.turn_gae, ("gamma", "lam", "whiten")),
-    BilevelPPO.advantages: (credit.bilevel_gae, ("gamma", "lam", "gamma_turn", "whiten")),
-}
-OTHER = {"estimator", "settings", "objective", "bounds", "normalize", "over", "filter", "filter_rule", "widened",
-         "equal_updates"}
-SAME = {f.name for f in fields(Recipe)} - OTHER
+# Parts that have a twin as they are, so that one of somebody's own, in another class, has none.
+SHIPPED = {"critic": CriticLoss, "reference": ReferenceKL, "masks": Masks, "rewards": Rewards, "filter": Filter}
+# What a class derived from Algorithm may do by itself: the part that is then its own.
+METHODS = {"credit": "estimator", "loss": "objective", "reduction_of": "reduction", "value_loss": "critic"}
+PARTS = ("estimator", "objective", "reduction", *SHIPPED)
 
 
 class PlainTwin(NamedTuple):
-    """`recipe` None: this is no algorithm of this package's form at all. `missing`: of `PARTS`, those without a twin;
-    the recipe's estimator then raises, and its objective and reduction are the defaults."""
+    """`recipe` None: this is no composition of parts at all. `missing`: of `PARTS`, those without a twin; the recipe's
+    estimator or objective then raises."""
 
     recipe: Recipe | None
     missing: tuple[str, ...] = ()
@@ -52,31 +36,27 @@ class PlainTwin(NamedTuple):
 
 def plain_recipe(algorithm: Any) -> PlainTwin:
     """The same algorithm as a recipe of `plain`, and which of its parts bring no twin."""
-    if not isinstance(algorithm, PolicyGradient):
+    if not isinstance(algorithm, Algorithm):
         return PlainTwin(None, PARTS)
-    kind = type(algorithm)
-    own = {"estimator": kind.advantages not in TWINS or _overrides(kind, "credit", "_inputs"),
-           "objective": _overrides(kind, "loss", "_objective"), "reduction": _overrides(kind, "reduction_of"),
-           "critic": _overrides(kind, "_returns") or getattr(kind, "value_loss", PPO.value_loss) is not PPO.value_loss
-           or kind.bootstraps_N not in (PolicyGradient.bootstraps_N, PPO.bootstraps_N)}
-    twin, names = TWINS.get(kind.advantages, (no_twin, ()))
-    bounds = {"low": algorithm.clip_low, "high": algorithm.clip_high}
-    bounds |= {"dual": algorithm.dual_clip} if algorithm.objective == "clip" else {}
+    estimator, objective = algorithm.estimator.plain, getattr(algorithm.objective, "plain", None)
+    own = {part for method, part in METHODS.items() if getattr(type(algorithm), method) is not getattr(Algorithm, method)}
+    own |= {part for part, kind in SHIPPED.items() if type(getattr(algorithm, part)) not in (kind, type(None))}
+    own |= {"estimator"} if estimator is None else set()
+    own |= {"objective"} if objective is None else set()
     rule = asdict(algorithm.filter)
     equal = rule.pop("equal_updates")
-    same = {name: getattr(algorithm, name) for name in SAME if hasattr(algorithm, name)}
-    widened = frozenset(each for each in (*ADVANTAGE_MASK, *LOSS_MASK) if algorithm.masks.over(each) == "response")
-    recipe = Recipe(
-        twin, {name: getattr(algorithm, name) for name in names}, getattr(loss, algorithm.objective), bounds,
+    masks, critic, pull = algorithm.masks, algorithm.critic or CriticLoss(bootstrap="never"), algorithm.reference
+    return PlainTwin(Recipe(
+        estimator or no_twin, vars(algorithm.estimator.settings), objective or no_twin,
+        reduction=algorithm.reduction, fixed_length=algorithm.fixed_length, sampler_cap=algorithm.sampler_cap,
+        entropy_coef=algorithm.entropy_coef, kl_coef=pull.kl_coef, kl_estimator=pull.kl_estimator, kl_in=pull.kl_in,
+        value_clip=critic.value_clip, bootstrap=critic.bootstrap,
         normalize=algorithm.rewards.normalize, over=algorithm.rewards.over,
-        filter_rule=FilterRule(**rule), equal_updates=equal, widened=widened, **same)
-    return PlainTwin(recipe, tuple(part for part in PARTS if own[part]))
+        filter_rule=FilterRule(**rule), equal_updates=equal,
+        widened=frozenset(each for each in (*ADVANTAGE_MASK, *LOSS_MASK) if masks.over(each) == "response"),
+        epochs=algorithm.epochs, minibatches=algorithm.minibatches, minibatch_size=algorithm.minibatch_size), tuple(part for part in PARTS if part in own))
 
 
-def no_twin(lines: Sequence[CreditLine], **settings: Any) -> Found:
-    """Stands where an estimator brings no twin."""
-    raise NotImplementedError("this estimator has no plain twin: look at `missing` before the recipe is run")
-
-
-def _overrides(kind: type, *names: str) -> bool:
-    return any(getattr(kind, name) is not getattr(PolicyGradient, name) for name in names)
+def no_twin(*args: Any, **settings: Any) -> Any:
+    """Stands where a part brings no twin."""
+    raise NotImplementedError("this part has no plain twin: look at `missing` before the recipe is run")

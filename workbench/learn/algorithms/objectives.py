@@ -1,13 +1,28 @@
-"""Objectives over a ratio of probabilities, token by token: PPO's clip, GSPO, CISPO; and weights for another sampler.
+"""Objectives: from logprobs and advantages to a loss per token. PPO's clip, GSPO, CISPO; and weights for another sampler.
 
-Axis letters: T tokens (flat) · S sequences.
+An objective is a frozen dataclass whose fields are its settings: `loss(inputs)` is what is minimised, before weighting;
+`plain(logp, old_logp, advantage, counts)` is the same by `workbench/plain/loss.py`, for one segment; None where there is
+no second implementation. A field is set by its own name: `algorithm.clip_high`.
+
+Axis letters: M trained tokens of a micro-batch (flat) · T tokens (flat) · S sequences.
 """
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, ClassVar, NamedTuple, Protocol
 
 from workbench.types.tensors import Tensor, torch
 
+
+from workbench.learn.algorithms.base import LossInputs
+from workbench.plain import loss as plain
+from workbench.types.errors import ConfigError
+from workbench.types.settings import at_least, check_settings
+
+Low = Annotated[float, at_least(0, most=1), "the ratio is held above 1 - clip_low"]
+High = Annotated[float, at_least(0), "... and below 1 + clip_high"]
 
 # exp(20) is 5e8: far outside any trust region, and still finite in float32 with room for a product.
 MAX_LOG_RATIO = 20.0
@@ -23,6 +38,87 @@ class Clipped(NamedTuple):
     loss: Tensor
     ratio: Tensor
     state: Tensor  # int8: 0 free · -1 held at the lower bound · +1 held at the upper bound · 2 held by the dual clip
+
+
+class Objective(Protocol):
+    """`name`: what `algorithm.objective` calls it."""
+
+    name: str
+    plain: Callable | None
+
+    def loss(self, inputs: LossInputs) -> Clipped: ...
+
+
+@dataclass(frozen=True)
+class ClipObjective:
+    """PPO's: the clipped surrogate, with separate bounds, and a dual clip (see `clipped_surrogate`)."""
+
+    clip_low: Low = 0.2
+    clip_high: High = 0.2
+    dual_clip: Annotated[float, at_least(0), "c > 1: a token with A < 0 costs at most -c A; 0: no such bound"] = 0.0
+
+    name: ClassVar[str] = "clip"
+
+    def __post_init__(self) -> None:
+        check_settings(self, "algorithm")
+        if self.dual_clip and self.dual_clip <= 1:
+            raise ConfigError(f"algorithm.dual_clip is 0 (off) or above 1, got {self.dual_clip}")
+
+    def loss(self, inputs: LossInputs) -> Clipped:
+        return clipped_surrogate(inputs.logp_M, inputs.old_logp_M, inputs.advantage_M, low=self.clip_low,
+                                 high=self.clip_high, dual=self.dual_clip)
+
+    @property
+    def plain(self) -> Callable:
+        return partial(plain.clip, low=self.clip_low, high=self.clip_high, dual=self.dual_clip)
+
+
+@dataclass(frozen=True)
+class GSPOObjective:
+    """One ratio for a whole segment, so that it is held or free as a whole (see `sequence_surrogate`). Its bounds are
+    narrow because such a mean moves little; GRPO's would never clip it."""
+
+    clip_low: Low = 3e-4
+    clip_high: High = 4e-4
+
+    name: ClassVar[str] = "gspo"
+
+    def __post_init__(self) -> None:
+        check_settings(self, "algorithm")
+
+    def loss(self, inputs: LossInputs) -> Clipped:
+        return sequence_surrogate(inputs.logp_M, inputs.old_logp_M, inputs.advantage_M, inputs.segment_M,
+                                  inputs.counts_M, low=self.clip_low, high=self.clip_high)
+
+    @property
+    def plain(self) -> Callable:
+        return partial(plain.gspo, low=self.clip_low, high=self.clip_high)
+
+
+@dataclass(frozen=True)
+class CISPOObjective:
+    """The importance weight is bounded, and the token never drops out: a rare one that the update made much likelier goes
+    on being learned from (see `weighted_logprob`). No lower bound, as in the paper; it does not say its upper one; this
+    is DAPO's."""
+
+    clip_low: Low = 1.0
+    clip_high: High = 0.28
+
+    name: ClassVar[str] = "cispo"
+
+    def __post_init__(self) -> None:
+        check_settings(self, "algorithm")
+
+    def loss(self, inputs: LossInputs) -> Clipped:
+        return weighted_logprob(inputs.logp_M, inputs.old_logp_M, inputs.advantage_M, low=self.clip_low,
+                                high=self.clip_high)
+
+    @property
+    def plain(self) -> Callable:
+        return partial(plain.cispo, low=self.clip_low, high=self.clip_high)
+
+
+OBJECTIVES = {kind.name: kind for kind in (ClipObjective, GSPOObjective, CISPOObjective)}
 
 
 def probability_ratio(logp_T: Tensor, old_logp_T: Tensor) -> Tensor:

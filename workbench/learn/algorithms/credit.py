@@ -1,0 +1,152 @@
+"""From a batch to what an estimator sees of it, and from its advantages to credit, one step a function.
+
+    timeline       which tokens get credit, in the order of time
+    payments       what was paid at each token sampled, on the scale that the rewards are put on
+    land           payments that belong to other tokens fall to the nearest one on the timeline
+    critic_values  what a critic expects before each token, and after the end of attempts that were cut short
+    critic_targets what a critic is fitted to
+
+Axis letters: N trajectories · T tokens of the whole batch (flat) · A timeline tokens · E tokens sampled · P tokens that
+pay · C tokens that the critic is fitted at.
+"""
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from workbench.learn.algorithms.base import CreditInputs
+from workbench.learn.batch import Batch
+from workbench.learn.ops.gae import rewards_at_turn_ends
+from workbench.learn.ops.group import group_statistics
+from workbench.learn.ops.normalize import Change
+
+if TYPE_CHECKING:
+    from workbench.learn.algorithms.algorithm import Algorithm
+
+
+def credit_inputs(algorithm: Algorithm, batch: Batch, kept_N: Tensor) -> CreditInputs:
+    """What the estimator of this algorithm sees of the attempts that count (bool [N])."""
+    row_T, group_N = batch.trajectory_of_token_T, batch.group_of_trajectory_N
+    kept_T = kept_N[row_T]
+    at_A = timeline(algorithm, batch, kept_T)
+    change = algorithm.rewards.change(batch.reward_N, group_N, batch.tag_N, kept_N)
+    reward_N = batch.reward_N if change is None else batch.reward_N * change.scale_N + change.shift_N
+    paid_E, acted_E = payments(batch, kept_T, change)
+    reward_A = land(paid_E, acted_E, at_A, row_T)
+    if algorithm.reference.in_reward:
+        paying_P = (algorithm.masks.tokens("kl_reward_over", batch) & kept_T).nonzero()[:, 0]
+        penalty_P = algorithm.reference.price(batch, paying_P)
+        reward_A = reward_A - land(penalty_P, paying_P, at_A, row_T)
+        reward_N = reward_N - torch.zeros_like(reward_N).index_add(0, row_T[paying_P], penalty_P)
+    value_A, final_N = critic_values(algorithm, batch, kept_N, at_A)
+    whiten_T = algorithm.masks.tokens("whiten_over", batch) & kept_T
+    return CreditInputs(batch, kept_N, group_N, torch.where(kept_N, reward_N, torch.nan), at_A, row_T[at_A],
+                        batch.turn_T[at_A], reward_A, value_A, final_N, whiten_T)
+
+
+def timeline(algorithm: Algorithm, batch: Batch, kept_T: Tensor) -> Tensor:
+    """Indices into T of the tokens that get credit [A], ascending. Where credit follows the order of tokens it matters
+    which there are; else they are those that are trained, or that whitening counts."""
+    masks = algorithm.masks
+    if algorithm.has_timeline:
+        timeline_T = masks.tokens("gae_over", batch) & kept_T
+    else:
+        timeline_T = (masks.tokens("loss_over", batch) | masks.tokens("whiten_over", batch)) & kept_T
+    return timeline_T.nonzero()[:, 0]
+
+
+def payments(batch: Batch, kept_T: Tensor, change: Change | None) -> tuple[Tensor, Tensor]:
+    """(what was paid at each token sampled [E], their indices into T): a turn's reward at its last token, the outcome
+    at the attempt's last. A change of scale multiplies them; what it adds is paid at the attempt's last token."""
+    row_T = batch.trajectory_of_token_T
+    acted_E = (batch.eligible_T & kept_T).nonzero()[:, 0]
+    row_E = row_T[acted_E]
+    paid_E = rewards_at_turn_ends(batch.turn_reward_K, batch.turn_offsets, batch.outcome_N, row_E,
+                                  batch.turn_T[acted_E])
+    if change is not None:
+        paid_E = paid_E * change.scale_N[row_E]
+        last_E = torch.ones(len(acted_E), dtype=torch.bool)
+        last_E[:-1] = row_E.diff() != 0
+        paid_E[last_E] += change.shift_N[row_E[last_E]]
+    return paid_E, acted_E
+
+
+def land(amount_P: Tensor, at_P: Tensor, at_A: Tensor, row_T: Tensor) -> Tensor:
+    """What falls to each token of the timeline [A] of amounts that belong to the tokens `at_P`: to that very token, else
+    to the last one before it in its trajectory, else to the first one after. Nothing is lost where a trajectory has any.
+    """
+    landed_A = torch.zeros(len(at_A), dtype=torch.float64)
+    if not len(at_A) or not len(at_P):
+        return landed_A
+    row_A = row_T[at_A]
+    before_P = torch.searchsorted(at_A, at_P, right=True) - 1
+    found_P = (before_P >= 0) & (row_A[before_P.clamp(min=0)] == row_T[at_P])
+    after_P = (before_P + 1).clamp(max=len(at_A) - 1)
+    target_P = torch.where(found_P, before_P, after_P)
+    valid_P = row_A[target_P] == row_T[at_P]
+    return landed_A.index_add(0, target_P[valid_P], amount_P[valid_P].double())
+
+
+def critic_values(algorithm: Algorithm, batch: Batch, kept_N: Tensor, at_A: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """(value before each token of the timeline [A], value after the end [N]: 0 where nothing comes), float64; None
+    without a critic."""
+    if algorithm.critic is None:
+        return None, None
+    final_N = torch.zeros(batch.num_trajectories, dtype=torch.float64)
+    cut_N = algorithm.critic.bootstraps_N(batch) & kept_N
+    if bool(cut_N.any()):
+        final_N = torch.where(cut_N, batch.final_value_N.double(), final_N)
+    return batch.value_T[at_A].double(), final_N
+
+
+def critic_targets(inputs: CreditInputs, target_A: Tensor, critic_T: Tensor) -> Tensor:
+    """What the critic is fitted to [T], at the tokens `critic_T` (bool), NaN elsewhere. Beside the timeline
+    (`critic_over` is wider than `gae_over`) nothing happens that earns, so a token there is worth what the next one on
+    it is."""
+    batch, row_T = inputs.batch, inputs.batch.trajectory_of_token_T
+    at_C = critic_T.nonzero()[:, 0]
+    next_C = torch.searchsorted(inputs.token_A, at_C)
+    inside_C = next_C < len(inputs.token_A)
+    next_C = next_C.clamp(max=max(len(inputs.token_A) - 1, 0))
+    same_C = inside_C & (inputs.row_A[next_C] == row_T[at_C]) if len(inputs.token_A) else inside_C
+    after_C = inputs.final_value_N[row_T[at_C]] if inputs.final_value_N is not None else torch.zeros(len(at_C))
+    target_C = torch.where(same_C, target_A[next_C], after_C.double()) if len(target_A) else after_C.double()
+    return torch.full((batch.num_tokens,), torch.nan, dtype=torch.float64).index_copy(0, at_C, target_C)
+
+
+def updates_of_a_pass(algorithm: Algorithm, batch: Batch, kept_N: Tensor) -> tuple[int | None, dict[str, float]]:
+    """(updates per epoch where they depend on the number of trajectories, how many the filter took of the step's).
+    An update needs a trajectory, so a filter that keeps fewer than there would be updates takes some in any mode.
+    """
+    acted_N = torch.zeros_like(kept_N).index_fill(0, batch.trajectory_of_token_T[batch.eligible_T], True)
+    scored, kept = int((acted_N & batch.scored_N).sum()), int((acted_N & kept_N).sum())
+    whole = wanted = min(algorithm.minibatches, scored)
+    if algorithm.minibatch_size:
+        whole = math.ceil(scored / algorithm.minibatch_size)
+        wanted = whole if algorithm.filter.equal_updates else math.ceil(kept / algorithm.minibatch_size)
+    made = min(wanted, kept)
+    removed = {"updates_removed_by_filter": float(algorithm.epochs * (whole - made))} if algorithm.filter.acts else {}
+    return (max(made, 1) if algorithm.minibatch_size else None), removed
+
+
+def notes_of(algorithm: Algorithm, inputs: CreditInputs) -> dict[str, float]:
+    """Figures about the batch for the metrics line."""
+    batch, kept_N = inputs.batch, inputs.kept_N
+    notes = {"trajectories_unscored": float((~batch.scored_N).sum())}
+    if algorithm.filter.acts:
+        notes |= algorithm.filter.notes(batch.reward_N, inputs.group_N, batch.scored_N, kept_N)
+    if inputs.value_A is not None and len(inputs.token_A):
+        notes["value_mean"] = float(inputs.value_A.mean())
+        notes["trajectories_bootstrapped"] = float((algorithm.critic.bootstraps_N(batch) & kept_N).sum())
+    if algorithm.estimator.says("compares"):
+        # Groups that teach nothing, by reason, and the spread that the others live on: of the raw rewards.
+        counted_N = kept_N if algorithm.filter.acts else torch.ones_like(kept_N)  # a filter tells of its own
+        statistics = group_statistics(batch.reward_N, inputs.group_N, kept_N)
+        spread = statistics.std[statistics.count > 1]
+        notes |= {"groups_flat": float(statistics.flat.sum()),
+                  "groups_without_baseline": float((statistics.count < 2)[inputs.group_N[counted_N].unique()].sum())}
+        notes |= {"reward_std_in_group": float(spread.mean())} if len(spread) else {}
+    return notes
