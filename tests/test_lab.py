@@ -42,6 +42,7 @@ CELLS = """() => {
         {count: cell.executionCount, state: cell.executionState, outputs: cell.outputs.toJSON().map(output => output.output_type),
          trusted: cell.trusted})) : [];
 }"""
+OUTPUTS_OF_FIRST = "() => window.jupyterapp.shell.currentWidget.content.model.cells.get(0).outputs.toJSON()"
 KERNEL_IS_IDLE = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
 
 
@@ -199,7 +200,9 @@ LIVE_CELLS = ["import workbench as wb",
               "2 + 2",
               "again = wb.attach('live'); again",
               "again.wait(); again.status.state"]
-PICTURE = "img[alt^='success']"
+CURVES = ".js-plotly-plot"
+STEPS_DRAWN = """index => Math.max(...[...document.querySelectorAll('.jp-CodeCell')[index].querySelectorAll('.js-plotly-plot')]
+    .flatMap(plot => plot.data.filter(trace => trace.name === 'training').map(trace => trace.x.length)))"""
 
 
 def run_cell(page, index: int) -> None:
@@ -241,16 +244,16 @@ def test_a_run_is_watched_live_stopped_by_its_button_and_found_again_after_a_res
     run_cell(page, 0)
     run_cell(page, 1)
     finished(page, 1)
-    picture = output_of(page, 1).locator(PICTURE)
-    picture.wait_for(state="visible")
-    first = picture.get_attribute("src")
+    curves = output_of(page, 1).locator(CURVES)
+    curves.wait_for(state="visible")
+    first = page.evaluate(STEPS_DRAWN, 1)
     run_cell(page, 2)
     finished(page, 2)
     assert output_of(page, 2).inner_text() == "4", "another cell runs while the view is live"
-    page.wait_for_function("([index, first]) => document.querySelectorAll('.jp-CodeCell')[index].querySelector("
-                           "\"img[alt^='success']\")?.src !== first", arg=[1, first])
-    assert output_of(page, 1).count() == 1, "drawn again in the same output"
-    assert picture.evaluate("image => image.complete && image.naturalWidth") > 500, "a picture that the browser can draw"
+    page.wait_for_function(f"([index, first]) => ({STEPS_DRAWN})(index) > first", arg=[1, first])
+    assert output_of(page, 1).count() == 1 and curves.count() == 1, "drawn again in the same output"
+    assert curves.evaluate("plot => plot.offsetWidth") > 500, "as wide as the page"
+    it_can_be_hovered_over_and_stays_zoomed(page, curves)
     page.screenshot(path=tmp_path / "live.png")
     theme(page, "Dark")
     page.screenshot(path=tmp_path / "live-dark.png")
@@ -260,7 +263,7 @@ def test_a_run_is_watched_live_stopped_by_its_button_and_found_again_after_a_res
     run_cell(page, 0)
     run_cell(page, 3)
     finished(page, 3)
-    output_of(page, 3).locator(PICTURE).wait_for(state="visible")
+    output_of(page, 3).locator(CURVES).wait_for(state="visible")
     button = output_of(page, 3).locator("button.wb-stop")
     assert "running" in output_of(page, 3).inner_text(), "the run did not care about the restart"
     page.screenshot(path=tmp_path / "restarted-dark.png")
@@ -274,6 +277,51 @@ def test_a_run_is_watched_live_stopped_by_its_button_and_found_again_after_a_res
     page.screenshot(path=tmp_path / "stopped.png")
     steps = (lab.folder / "live/metrics.jsonl").read_text().count("\n")
     assert 1 <= steps < 2000
+    assert not page.outside, f"asked another machine: {page.outside[:3]}"
+
+
+def it_can_be_hovered_over_and_stays_zoomed(page, curves) -> None:
+    """What plotly is there for: the numbers of a step under the pointer, and a part of the curve, while it goes on."""
+    place = curves.locator(".subplot.x2y2 .plot, .nsewdrag").first
+    place.hover()
+    curves.locator(".hoverlayer .hovertext").first.wait_for(state="visible")
+    box = place.bounding_box()
+    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.3 * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 0.7 * box["height"], steps=5)
+    page.mouse.up()
+    page.wait_for_function("() => document.querySelector('.js-plotly-plot').layout.xaxis.autorange === false")
+    zoomed = curves.evaluate("plot => plot.layout.xaxis.range")
+    before = page.evaluate(STEPS_DRAWN, 1)
+    page.wait_for_function(f"([index, first]) => ({STEPS_DRAWN})(index) > first", arg=[1, before])
+    assert curves.evaluate("plot => plot.layout.xaxis.range") == zoomed, "new steps do not undo what was zoomed"
+
+
+def test_the_curves_of_a_run_are_drawn_by_plotly_and_everything_else_stands_below(lab, page, tmp_path):
+    """Two outputs: the PNG that becomes a figure under the pointer, and the table, notes and warnings."""
+    cells = [f"import workbench as wb\nwb.show_run({str(ROOT / 'tests/golden_runs/old/search')!r})"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells], metadata={
+        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
+    nbformat.write(notebook, lab.folder / "curves.ipynb")
+    open_notebook(lab, page, lab.folder / "curves.ipynb")
+    run_cell(page, 0)
+    finished(page, 0)
+    outputs = output_of(page, 0)
+    image = outputs.nth(0).locator("img")
+    image.wait_for(state="visible")
+    assert image.evaluate("image => image.complete && image.naturalWidth") > 500
+    page.screenshot(path=tmp_path / "png.png")
+    box = image.bounding_box()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.5 * box["height"])
+    figure = outputs.nth(0)
+    figure.locator(".main-svg").first.wait_for(state="visible")
+    figure.locator(".nsewdrag").first.hover()
+    figure.locator(".hoverlayer .hovertext").first.wait_for(state="visible")
+    page.screenshot(path=tmp_path / "plotly.png")
+    assert outputs.nth(1).locator("text=The numbers, steps 1 to 2").is_visible()
+    outputs.nth(1).locator("summary").click()
+    page.screenshot(path=tmp_path / "numbers.png", full_page=True)
+    assert len(json.dumps([output["data"] for output in page.evaluate(OUTPUTS_OF_FIRST)])) < 400_000, "no plotly.js inside"
     assert not page.outside, f"asked another machine: {page.outside[:3]}"
 
 

@@ -18,8 +18,10 @@ from workbench.run.store import Run, open_run
 from workbench.types import Group, Observation, Segment, View
 from workbench.types.dumps import Imported
 from workbench.types.errors import DataError, PolicyError
-from workbench.views import (credit_of, show_curves, show_evaluation, show_group, show_segment, show_text, show_tokens,
+from workbench.views import (credit_of, show_evaluation, show_group, show_segment, show_text, show_tokens,
                              show_trajectory)
+from workbench.views.curves import curves_document
+from workbench.views.html import shown
 from workbench.views.live import live_curves
 from workbench.views.words import count
 
@@ -34,10 +36,9 @@ def show_run(run: Run | str | Path) -> View:
     """Learning curves of all committed steps, beside random play, the untrained policy and the solver (law 12); also the
     critic's explained variance and the KLs, where there are any, what a filter did, and what the lint said."""
     run = _opened(run)
-    metrics, evaluations = run.metrics(), run.evaluations()
-    panels = [curve.panel for curve in live_curves(metrics, evaluations)]
-    return show_curves(metrics, evaluations, title=run.name, panels=panels,
-                       remark="; ".join(filter(None, (filter_words(metrics.to_dict("records")), lint_words(run)))))
+    rows = run.metrics_rows()
+    remark = "; ".join(filter(None, (filter_words(rows), lint_words(run))))
+    return shown(curves_document(live_curves(rows, run.evaluations()), run.name, remark))
 
 
 def lint_words(run: Run) -> str:
@@ -115,8 +116,7 @@ def diff_runs(a: Run | str | Path, b: Run | str | Path, *, exact: bool = False) 
     from workbench.views import show_diff
 
     a, b = _opened(a), _opened(b)
-    rows_a, rows_b = ([{"step": step, **row} for step, row in run.metrics().to_dict("index").items()] for run in (a, b))
-    return show_diff(compare_runs(a, b, exact=exact), rows_a, rows_b, a.evaluations())
+    return show_diff(compare_runs(a, b, exact=exact), a.metrics_rows(), b.metrics_rows(), a.evaluations())
 
 
 def show_replay(run: Run | str | Path, step: int) -> View:

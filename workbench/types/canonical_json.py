@@ -115,18 +115,26 @@ def read_sealed_json(path: Path, *, kind: str, version: int, exact: bool = False
     """The content of a `sealed_json` document; raises StoreError if missing, damaged, or of another kind or format.
     `exact`: the bytes must be those that were written, where otherwise only white space and spelling may differ."""
     data = read_file(path)
+    document = sealed_document(data, path, kind=kind, version=version)
+    content, number = document["content"], document["format"]
+    if sha256(json_bytes(content, kind)).hexdigest() != document["sha256"] or (
+            exact and sealed_json(content, kind=kind, version=number) != data):
+        raise StoreError(f"{path} was changed after it was written (its sha256 differs); restore it from a copy")
+    return content
+
+
+def sealed_document(data: bytes, path: Path, *, kind: str, version: int) -> dict[str, Any]:
+    """The parts of a `sealed_json` document: content, kind, format, sha256. Its own seal is not checked: that is for
+    bytes that were held against another seal already. Raises StoreError where it is damaged or of another kind."""
     try:
         document = json.loads(data)
-        found, number, digest = document["kind"], document["format"], document["sha256"]
-        content = document["content"]
+        found, number, content = document["kind"], document["format"], document["content"]
+        document["sha256"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(f"{path} is damaged or was not written by this program: {error!r}") from error
     program = content.get("program") if isinstance(content, dict) else None
     check_format(path, found=(found, number), expected=(kind, version), program=program)
-    if sha256(json_bytes(content, kind)).hexdigest() != digest or (
-            exact and sealed_json(content, kind=kind, version=number) != data):
-        raise StoreError(f"{path} was changed after it was written (its sha256 differs); restore it from a copy")
-    return content
+    return document
 
 
 def check_format(path: Path, *, found: tuple[Any, Any], expected: tuple[str, int], program: Any = None) -> None:
