@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.imported.planted import FILES, RESULTS, TABLE, TRACES, rows_of, turn_is_tokenized_again, write
-from workbench.importers import lines, looks_like_rollouts, read_rollouts
+from workbench.importers import looks_like_rollouts, read_rollouts, reading
 from workbench.types import Source
 from workbench.types.errors import DataError
 
@@ -175,7 +175,7 @@ def test_no_more_than_the_limit_is_kept_and_the_rest_is_counted():
 def test_a_line_is_never_longer_in_memory_than_the_limit(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"a": 1}\n{"b": "' + b"x" * 5000 + b'"}\n{"c": 3}\n')
-    found = list(lines.lines_of(path, longest=1000))
+    found = list(reading.lines_of(path, longest=1000))
     assert [(line.number, line.row) for line in found] == [(1, {"a": 1}), (2, None), (3, {"c": 3})]
     assert "longer than" in found[1].damage
 

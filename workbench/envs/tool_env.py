@@ -25,12 +25,12 @@ from hashlib import blake2b
 from typing import Annotated, Any
 
 from workbench.envs.answer_rewards import AnswerRewards
+from workbench.envs.format import refusal
 from workbench.envs.qa.answers import exact_match, f1
-from workbench.envs.tool_replies import placed, remembered, replies_to
 from workbench.envs.tools.base import Tool, ToolResult, check_name, schema_of
 from workbench.envs.tools.executor import ToolExecutor, ToolLimits
 from workbench.envs.tools.formats import FORMATS, CallFormat, format_for
-from workbench.envs.tools.turns import ParsedTurn
+from workbench.envs.tools.turns import BadCall, ParsedTurn
 from workbench.types import Message, Observation, StepResult, Task, Text, ToolCall
 from workbench.types.errors import ConfigError, EnvError
 from workbench.types.settings import above, at_least, check_settings, one_of
@@ -208,6 +208,51 @@ class ToolEnv:
             schema = "" if argument else f" {json.dumps(dict(tool.parameters), ensure_ascii=False)}"
             lines.append(Text(f"<{name}>{inside}</{name}> {tool.description}{schema}\n"))
         return [*lines, Text("\n", trusted=True)]
+
+
+# ------------------------------------------------------------------------------------------------ replies
+
+
+def replies_to(parsed: ParsedTurn, calls: Sequence[ToolCall], results: Sequence[ToolResult], *, turn: int,
+               past: Sequence[str], example: str) -> tuple[Message, ...]:
+    """One tool message for each call, in the order of the text; a user message for what else was wrong.
+
+    `turn`: its number; `past`: earlier calls and results, where they are recalled; `example`: how a turn looks.
+    """
+    replies: dict[int, Message] = {}
+    for (index, _), call, result in zip(placed(parsed), calls, results, strict=True):
+        replies[index] = Message("tool", (Text(result.text),), call.name, call.call_id)
+    for bad in parsed.bad_calls:
+        replies[bad.index] = _reply_to_bad_call(bad, turn)
+    messages = [replies[index] for index in sorted(replies)]
+    if past:
+        shown = (Text("Before this you called:\n", trusted=True), Text("\n".join(past)))
+        messages.insert(0, Message("user", shown))
+    if not replies:
+        return (*messages, Message("user", tuple(refusal(parsed.complaint, parsed.quote, example))))
+    if parsed.complaint and parsed.complaint not in {bad.complaint for bad in parsed.bad_calls}:
+        said = [Text(" It says: ", trusted=True), Text(parsed.quote)] if parsed.quote else []
+        messages.append(Message("user", (Text(parsed.complaint, trusted=True), *said)))
+    return tuple(messages)
+
+
+def _reply_to_bad_call(bad: BadCall, turn: int) -> Message:
+    """It names tags, which some tokenizers have tokens for, in the place of a tool's output: untrusted like it."""
+    said = f" It says: {bad.quote}" if bad.quote else ""
+    return Message("tool", (Text(f"Error: {bad.complaint}{said}"),), None, f"t{turn}c{bad.index}")
+
+
+def remembered(calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[str, ...]:
+    """Calls and their results in words, for histories that show the newest reply alone."""
+    return tuple(f"{call.name} {json.dumps(call.arguments, ensure_ascii=False)}\n{result.text}"
+                 for call, result in zip(calls, results, strict=True))
+
+
+def placed(parsed: ParsedTurn) -> list[tuple[int, ToolCall]]:
+    """The calls with their places among all calls of the turn, the bad ones counted."""
+    bad = {each.index for each in parsed.bad_calls}
+    places = [index for index in range(len(parsed.calls) + len(bad)) if index not in bad]
+    return list(zip(places, parsed.calls, strict=True))
 
 
 # ------------------------------------------------------------------------------------------------ small parts

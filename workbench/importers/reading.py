@@ -1,14 +1,15 @@
 """Files and folders of foreign rollouts, recognised by their content and read one row at a time."""
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from workbench.importers import prime_exports, trl_tables, verifiers_results, verifiers_traces, verl_generations
-from workbench.importers.lines import lines_of
-from workbench.importers.values import Damaged, Reader, Row, name
+from workbench.importers.values import LONGEST_LINE, Damaged, Reader, Row, name
 from workbench.importers.whole import groups_of
 from workbench.types.dumps import Imported, RawSequence
 from workbench.types.errors import DataError
@@ -147,3 +148,47 @@ def _reader(file: Path) -> Reader | None:
         return TABLES if trl_tables.is_table(file) else None
     rows = (line.row for line in islice(lines_of(file), LOOK) if line.row is not None)
     return next((reader for row in rows for reader in READERS if reader.is_row(row)), None)
+
+
+# ------------------------------------------------------------------------------------------------ JSON lines
+
+
+class NumberedLine(NamedTuple):
+    """A line of a file: its number from 1, and its object, or why it could not be read."""
+
+    number: int
+    row: dict[str, Any] | None
+    damage: str | None
+
+
+def lines_of(path: Path, longest: int = LONGEST_LINE) -> Iterator[NumberedLine]:
+    """The objects of a JSONL file, empty lines left out; never more than one line in memory."""
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(longest):
+            number += 1
+            if len(line) == longest and not line.endswith(b"\n"):
+                while (rest := file.readline(longest)) and not rest.endswith(b"\n"):
+                    pass
+                yield NumberedLine(number, None, f"longer than {longest // 2**20} MiB")
+            elif line.strip():
+                try:
+                    yield NumberedLine(number, parsed(line), None)
+                except Damaged as damage:
+                    yield NumberedLine(number, None, str(damage))
+
+
+def parsed(line: bytes) -> dict[str, Any]:
+    """The object on a line, or Damaged with the reason."""
+    try:
+        row = json.loads(line)
+    except UnicodeDecodeError:
+        raise Damaged("not UTF-8") from None
+    except RecursionError:
+        raise Damaged("nested too deep") from None
+    except ValueError as error:  # json.JSONDecodeError, and numbers of thousands of digits
+        cut = ", as if it had been cut off" if not line.endswith(b"\n") else ""
+        raise Damaged(f"not JSON ({name(error)}){cut}") from None
+    if not isinstance(row, dict):
+        raise Damaged(f"a JSON {type(row).__name__}, expected an object")
+    return row

@@ -16,6 +16,7 @@ from workbench.views.escape import visible
 
 LONGEST_NAME = 48
 LARGEST_ID = 2**31 - 1
+LONGEST_LINE = 64 * 2**20  # bytes; a rollout of a million tokens with logprobs takes about 30 MB
 
 
 Row = dict[str, Any]

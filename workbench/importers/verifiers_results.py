@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.importers.lines import LONGEST_LINE
 from workbench.importers.values import (
-    Damaged, Reader, Row, has_ids, ids, mapping, name, number, numbers, rows_of, text_of,
+    LONGEST_LINE, Damaged, Reader, Row, has_ids, ids, mapping, name, number, numbers, rows_of, text_of,
 )
 from workbench.types.dumps import RawSequence
 

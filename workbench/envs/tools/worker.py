@@ -17,7 +17,7 @@ from typing import Any
 from workbench.envs.tools.base import Tool, refusal_of
 from workbench.envs.tools.handover import made_of
 from workbench.envs.tools.results import as_result, raised, result_json
-from workbench.envs.workers.serve import serve_calls
+from workbench.envs.workers.frames import serve_calls
 from workbench.types import Task, ToolCall
 from workbench.types.canonical_json import json_bytes
 

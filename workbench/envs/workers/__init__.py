@@ -1,10 +1,10 @@
 """One pool of worker processes for other people's code: tools and environments that may hang, crash or flood.
 
     supervisor  the small process between: forks workers, kills them, and takes all of them with it when it goes
-    frames      messages end to end on a socket, none longer than the reader takes
+    frames      messages end to end on a socket, none longer than the reader takes; the worker's side: one call after
+                the other
     values      settings as JSON that names classes and functions, and back: nothing that crosses can execute anything
     pool        starts workers, listens to them and kills them; worker: the trainer's end of one
-    serve       the worker's side: one call after the other
     env_runner  ProcessRunner, the user for environments: deadlines, and running an attempt again from its seed;
                 env_slots: which attempt lives where; env_worker: what happens inside a worker; env_wire: calls and
                 answers as JSON

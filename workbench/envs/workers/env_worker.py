@@ -8,7 +8,7 @@ import workbench.envs  # noqa: F401  (so that every fork has it already)
 from workbench.envs.base import Env, EnvFamily
 from workbench.envs.runners import EnvAnswer, answer_call, close_env
 from workbench.envs.workers.env_wire import encode_answer
-from workbench.envs.workers.serve import serve_calls
+from workbench.envs.workers.frames import serve_calls
 from workbench.envs.workers.values import rebuild
 from workbench.types import Observation, StepResult, Task
 from workbench.types.errors import WorkbenchError

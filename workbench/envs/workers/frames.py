@@ -1,8 +1,15 @@
-"""Messages end to end on a socket: a length, then that many bytes. No reader takes a longer one than it said."""
+"""Messages end to end on a socket: a length, then that many bytes. No reader takes a longer one than it said.
+
+And the loop inside every worker process: calls are answered one after the other, in the order in which they come.
+"""
 from __future__ import annotations
 
+import json
+import os
 import socket
 import struct
+import time
+from collections.abc import Callable
 
 LENGTH = struct.Struct(">I")   # of a frame's content
 TIMES = struct.Struct(">dd")   # begins an answer of a worker: seconds it took, and when it was ready (monotonic clock)
@@ -40,3 +47,21 @@ def _exactly(connection: socket.socket, count: int) -> bytes | None:
             return None
         data += piece
     return bytes(data)
+
+
+def serve_calls(connection: socket.socket, answer: Callable[..., bytes | None]) -> None:
+    """Answer with `answer(*call)` until the connection ends; None is no answer and is not sent.
+
+    Every answer begins with its `TIMES`. The first one is sent before any call: the worker has begun, and deadlines
+    count from here on.
+    """
+    own = os.getpid()
+    connection.sendall(frame(TIMES.pack(0.0, time.monotonic())))
+    while content := read_frame(connection):
+        began = time.monotonic()
+        answered = answer(*json.loads(content))
+        if os.getpid() != own:  # the code that was called forked, and this is its child: it must not answer too
+            os._exit(0)
+        if answered is not None:
+            ready = time.monotonic()
+            connection.sendall(frame(TIMES.pack(ready - began, ready) + answered))
