@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from workbench.linting.credit import out_of_order
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import RuleResult
 from workbench.types.dumps import RawSequence
@@ -103,16 +104,16 @@ def advantage_of(turns: Sequence[RawSequence]) -> float | None:
 
 
 def _order(attempts: dict[str, list[RawSequence]]) -> tuple[int, list[Finding]]:
+    """(pairs that were compared, what is wrong with them)."""
     known = [(name, turns, float(turns[0].reward), advantage) for name, turns in attempts.items()
              if turns[0].reward is not None and np.isfinite(turns[0].reward) and not turns[0].failed
              and (advantage := advantage_of(turns)) is not None]
-    known.sort(key=lambda each: each[2])
     findings = []
-    for (low_name, _, low, less), (name, turns, high, more) in zip(known, known[1:]):
-        if high > low + SLACK and more < less - SLACK:
-            findings.append(Finding(
-                f"it earned {high:.4g} and is credited with {more:+.4g}, while {low_name} of the same group earned "
-                f"{low:.4g} and is credited with {less:+.4g}: somebody else's credit", at(turns[0]), ERROR))
+    for low, high in out_of_order([each[2] for each in known], [each[3] for each in known], SLACK):
+        (other, _, earned_less, less), (_, turns, earned_more, more) = known[low], known[high]
+        findings.append(Finding(
+            f"it earned {earned_more:.4g} and is credited with {more:+.4g}, while {other} of the same group earned "
+            f"{earned_less:.4g} and is credited with {less:+.4g}: somebody else's credit", at(turns[0])))
     return max(0, len(known) - 1), findings
 
 
@@ -220,7 +221,7 @@ def rewards(evidence: Evidence) -> Iterator[RuleResult]:
             continue
         looked += 1
         if not np.isfinite(earned).all():
-            yield Finding(f"the reward is {earned[0]}: not a number", at(turns[0]), ERROR)
+            yield Finding(f"the reward is {earned[0]}: not a number", at(turns[0]))
         elif turns[0].failed:
             trained = sum(int(t.trained.sum()) for t in turns if t.trained is not None)
             credit = advantage_of(turns)
