@@ -35,7 +35,7 @@ from workbench.linting.attempts import Attempts, attempts_of_batch
 from workbench.linting.evidence import Evidence, Gradient
 from workbench.linting.objective import holds_of_any
 from workbench.linting.rule import WORDS, Rule, RuleResult
-from workbench.linting.twin import credits_of, own_objective
+from workbench.linting.twin import credits_of, is_by_token, own_objective
 from workbench.plain.rewards import AttemptTokens
 from workbench.types.errors import ConfigError, DataError
 from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
@@ -265,7 +265,8 @@ def _moves(algorithm: Algorithm, batch: Batch, rng: np.random.Generator) -> Tens
     choices = [2 * below, below / 2, above / 2, 2 * above]
     if getattr(algorithm, "dual_clip", 0):
         choices.append(1.3 * math.log(algorithm.dual_clip))
-    if algorithm.objective.name != "gspo":
+    twin = plain_recipe(algorithm)
+    if "objective" in twin.missing or is_by_token(twin.recipe.objective):
         return torch.from_numpy(rng.choice(choices, batch.num_tokens)).float()
     # One ratio for a sequence: its tokens move together, up and down around what they have in common.
     common_S = torch.from_numpy(np.resize(choices, batch.num_segments))

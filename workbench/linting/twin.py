@@ -9,7 +9,7 @@ Axis letters: T tokens (flat) · U the tokens that an update used.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -174,8 +174,7 @@ def expected_update(columns: Columns, recipe: Recipe) -> ExpectedUpdate:
 
 def _objective(recipe: Recipe, known: Mapping[str, Tensor], segment_U: np.ndarray) -> tuple[ObjectiveValue, np.ndarray]:
     """(the objective of every token, which of them are at the edge of a bound), a segment at a time."""
-    by_token = getattr(getattr(recipe.objective, "func", recipe.objective), "by_token", False)
-    cuts = np.zeros(0, int) if by_token else np.flatnonzero(np.diff(segment_U)) + 1
+    cuts = np.zeros(0, int) if is_by_token(recipe.objective) else np.flatnonzero(np.diff(segment_U)) + 1
     pieces, edges = [], []
     for first, after in zip([0, *cuts.tolist()], [*cuts.tolist(), len(segment_U)]):
         here = slice(first, after)
@@ -216,6 +215,11 @@ def _critic(known: Mapping[str, Tensor], recipe: Recipe) -> dict[str, Figure]:
 
 
 # ------------------------------------------------------------------------------------------------ an objective alone
+
+
+def is_by_token(objective: Callable) -> bool:
+    """Whether the loss of a token depends on no other token of its segment."""
+    return getattr(getattr(objective, "func", objective), "by_token", False)
 
 
 def own_objective(algorithm: Any) -> Any:
