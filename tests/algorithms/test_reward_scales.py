@@ -157,7 +157,7 @@ def test_settings_that_cannot_act_are_refused():
         ({"algorithm.filter.keep": "top_k", "algorithm.filter.groups": 16}, "a step has only 16 groups"),
         ({"algorithm.filter.keep": "within_group", "algorithm.filter.attempts": 8}, "a group has only 8 attempts"),
         ({"algorithm.filter.keep": "top_k", "algorithm.filter.equal_updates": True}, "minibatch_size"),
-        ({"algorithm.filter.keeps": "top_k"}, "no setting 'algorithm.filter.keeps'; did you mean 'keep'"),
+        ({"algorithm.filter.keeps": "top_k"}, "no setting 'algorithm.filter.keeps'; did you mean 'algorithm.filter.keep'"),
     ):
         with pytest.raises(ConfigError, match=words):
             load_config("frozenlake", settings_)

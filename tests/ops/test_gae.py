@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.learn.ops.gae import gae, rewards_at_turn_ends, whiten
+from workbench.learn.algorithms.credit import rewards_at_turn_ends
+from workbench.learn.ops.gae import gae, whiten
 
 NONE = torch.zeros(9)
 

@@ -7,7 +7,8 @@
     critic_targets what a critic is fitted to
 
 Axis letters: N trajectories · T tokens of the whole batch (flat) · A timeline tokens · E tokens sampled · P tokens that
-pay · C tokens that the critic is fitted at.
+pay · C tokens that the critic is fitted at ·
+K turns (flat).
 """
 from __future__ import annotations
 
@@ -19,7 +20,6 @@ from torch import Tensor
 
 from workbench.learn.algorithms.base import CreditInputs
 from workbench.learn.batch import Batch
-from workbench.learn.ops.gae import rewards_at_turn_ends
 from workbench.learn.ops.group import group_statistics
 from workbench.learn.ops.normalize import Change
 
@@ -32,7 +32,9 @@ def credit_inputs(algorithm: Algorithm, batch: Batch, kept_N: Tensor) -> CreditI
     row_T, group_N = batch.trajectory_of_token_T, batch.group_of_trajectory_N
     kept_T = kept_N[row_T]
     at_A = timeline(algorithm, batch, kept_T)
-    change = algorithm.rewards.change(batch.reward_N, group_N, batch.tag_N, kept_N)
+    change = None
+    if algorithm.rewards.normalize != "none":
+        change = algorithm.rewards.change(batch.reward_N, group_N, batch.tag_N, kept_N)
     reward_N = batch.reward_N if change is None else batch.reward_N * change.scale_N + change.shift_N
     paid_E, acted_E = payments(batch, kept_T, change)
     reward_A = land(paid_E, acted_E, at_A, row_T)
@@ -72,6 +74,33 @@ def payments(batch: Batch, kept_T: Tensor, change: Change | None) -> tuple[Tenso
         last_E[:-1] = row_E.diff() != 0
         paid_E[last_E] += change.shift_N[row_E[last_E]]
     return paid_E, acted_E
+
+
+def rewards_at_turn_ends(turn_reward_K: Tensor, turn_offsets: Tensor, outcome_N: Tensor, row_A: Tensor,
+                         turn_A: Tensor) -> Tensor:
+    """What was paid, at the token it was paid for [A], float64: a turn's reward on the last token sampled in that turn,
+    the outcome on the trajectory's last token. Nothing is lost: a turn without a sampled token pays the last one before
+    it (or, where there is none, the first one after).
+
+    `turn_offsets` [N + 1] cuts `turn_reward_K` into trajectories; turns are numbered from 0 in each. `outcome_N` may be
+    NaN (none given). Trajectories without an action token get nothing. Raises ValueError where tokens are not in order.
+    """
+    turns_N = turn_offsets.diff()
+    most = max(int(turns_N.max()) if len(turns_N) else 0, int(turn_A.max()) + 1 if len(turn_A) else 0) + 1
+    time_A = row_A * most + turn_A  # one number that orders tokens by trajectory, then turn
+    if bool((time_A.diff() < 0).any()):
+        raise ValueError("action tokens must stand in the order of trajectories and turns")
+    present_N = torch.zeros(len(turns_N), dtype=torch.bool).index_fill(0, row_A, True)
+    first_N = torch.searchsorted(row_A, torch.arange(len(turns_N)))
+    last_N = torch.searchsorted(row_A, torch.arange(len(turns_N)), right=True) - 1
+    row_K = torch.repeat_interleave(torch.arange(len(turns_N)), turns_N)
+    turn_K = torch.arange(len(row_K)) - turn_offsets[:-1][row_K]
+    end_K = torch.searchsorted(time_A, row_K * most + turn_K, right=True) - 1
+    end_K = torch.maximum(end_K, first_N[row_K])
+    paid_K, given_N = present_N[row_K], present_N & ~outcome_N.isnan()
+    reward_A = torch.zeros(len(row_A), dtype=torch.float64)
+    reward_A = reward_A.index_add(0, end_K[paid_K], turn_reward_K[paid_K].double())
+    return reward_A.index_add(0, last_N[given_N], outcome_N[given_N].double())
 
 
 def land(amount_P: Tensor, at_P: Tensor, at_A: Tensor, row_T: Tensor) -> Tensor:

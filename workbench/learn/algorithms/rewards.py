@@ -34,11 +34,9 @@ class Rewards:
     def __post_init__(self) -> None:
         check_settings(self, "algorithm.rewards")
 
-    def change(self, reward_N: Tensor, group_N: Tensor, tag_N: Tensor, include_N: Tensor) -> Change | None:
+    def change(self, reward_N: Tensor, group_N: Tensor, tag_N: Tensor, include_N: Tensor) -> Change:
         """(scale_N, shift_N): R' = scale * R + shift, over the included attempts only; zeros for the others, whose
-        reward may be NaN. `tag_N` numbers the tags from 0. None: the rewards stay as they are."""
-        if self.normalize == "none":
-            return None
+        reward may be NaN. `tag_N` numbers the tags from 0."""
         set_N = {"group": group_N, "batch": torch.zeros_like(group_N), "tag": tag_N}[self.over]
         return normalization(reward_N, set_N, include_N, self.normalize)
 

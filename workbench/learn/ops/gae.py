@@ -43,33 +43,6 @@ def gae(reward_A: Tensor, value_A: Tensor, final_value_N: Tensor, row_A: Tensor,
     return Advantage(advantage_A, advantage_A + value_A.double())
 
 
-def rewards_at_turn_ends(turn_reward_K: Tensor, turn_offsets: Tensor, outcome_N: Tensor, row_A: Tensor,
-                         turn_A: Tensor) -> Tensor:
-    """What was paid, at the token it was paid for [A], float64: a turn's reward on the last token sampled in that turn,
-    the outcome on the trajectory's last token. Nothing is lost: a turn without a sampled token pays the last one before
-    it (or, where there is none, the first one after).
-
-    `turn_offsets` [N + 1] cuts `turn_reward_K` into trajectories; turns are numbered from 0 in each. `outcome_N` may be
-    NaN (none given). Trajectories without an action token get nothing. Raises ValueError where tokens are not in order.
-    """
-    turns_N = turn_offsets.diff()
-    most = max(int(turns_N.max()) if len(turns_N) else 0, int(turn_A.max()) + 1 if len(turn_A) else 0) + 1
-    time_A = row_A * most + turn_A  # one number that orders tokens by trajectory, then turn
-    if bool((time_A.diff() < 0).any()):
-        raise ValueError("action tokens must stand in the order of trajectories and turns")
-    present_N = torch.zeros(len(turns_N), dtype=torch.bool).index_fill(0, row_A, True)
-    first_N = torch.searchsorted(row_A, torch.arange(len(turns_N)))
-    last_N = torch.searchsorted(row_A, torch.arange(len(turns_N)), right=True) - 1
-    row_K = torch.repeat_interleave(torch.arange(len(turns_N)), turns_N)
-    turn_K = torch.arange(len(row_K)) - turn_offsets[:-1][row_K]
-    end_K = torch.searchsorted(time_A, row_K * most + turn_K, right=True) - 1
-    end_K = torch.maximum(end_K, first_N[row_K])
-    paid_K, given_N = present_N[row_K], present_N & ~outcome_N.isnan()
-    reward_A = torch.zeros(len(row_A), dtype=torch.float64)
-    reward_A = reward_A.index_add(0, end_K[paid_K], turn_reward_K[paid_K].double())
-    return reward_A.index_add(0, last_N[given_N], outcome_N[given_N].double())
-
-
 def whiten(values_A: Tensor, over: Tensor | None = None) -> Tensor:
     """(x - mean) / sqrt(var + 1e-8) [A], float64, never NaN; mean and unbiased variance over the values in `over` (None:
     over exactly the values handed in).
