@@ -23,7 +23,7 @@ from workbench.envs.workers import ProcessRunner
 from workbench.envs.workers.frames import TIMES, frame
 from workbench.envs.workers.worker import READ, Worker
 from workbench.types import Task, ToolCall
-from workbench.types.errors import ToolError
+from workbench.types.errors import ConfigError, ToolError
 
 TASK = Task("t1", "zoo", 0, {"question": "who?"})
 ZOO = (zoo.misbehave, zoo.add, zoo.slowly, zoo.asks, zoo.Counter, zoo.Unmakeable)
@@ -289,10 +289,10 @@ def test_a_folder_that_was_added_after_the_workers_began_is_searched(executor, t
     assert call(executor(tool(added_later.greet, trusted=False)), "greet", whom="Ada").text == "Hello Ada"
 
 
-@pytest.mark.parametrize(("limits", "words"), [({"deadline_s": 0}, "deadline_s is a positive"),
-                                               ({"workers": 0}, "workers is at least 1, got 0")])
+@pytest.mark.parametrize(("limits", "words"), [({"deadline_s": 0}, "deadline_s is above 0; got 0"),
+                                               ({"workers": 0}, "workers is at least 1; got 0")])
 def test_limits_that_cannot_be_are_refused(limits, words):
-    with pytest.raises(ToolError, match=words):
+    with pytest.raises(ConfigError, match=words):
         ToolLimits(**limits)
 
 

@@ -11,15 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from workbench.learn.algorithms.filtering import Filter
 from workbench.types.errors import ConfigError
-
-SAYS = ("unbiased", "scaled", "biased", "nothing")
-LOOKS_AT = ("attempt", "group", "batch")
-CORRECTIONS = ("", "G/(G-1)", "gamma^k")
-CRITICS = ("", "perfect", "wrong")
+from workbench.types.settings import check_settings, one_of
 
 
 @dataclass(frozen=True)
@@ -34,23 +30,21 @@ class Claim:
     """
 
     label: str
-    says: str
+    says: Annotated[str, one_of("unbiased", "scaled", "biased", "nothing")]
     why: str
-    looks_at: str = "group"
+    looks_at: Annotated[str, one_of("attempt", "group", "batch")] = "group"
     settings: Mapping[str, Any] = field(default_factory=dict)
     whole_loss: bool = False
-    correction: str = ""
+    correction: Annotated[str, one_of("", "G/(G-1)", "gamma^k")] = ""
     scale: str = ""
-    critic: str = ""
+    critic: Annotated[str, one_of("", "perfect", "wrong")] = ""
     gamma: float = 1.0
     attempts: int = 0
     groups: int = 1
     tasks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, known in (("says", SAYS), ("looks_at", LOOKS_AT), ("correction", CORRECTIONS), ("critic", CRITICS)):
-            if getattr(self, name) not in known:
-                raise ConfigError(f"claim {self.label!r}: {name} is one of {known}, got {getattr(self, name)!r}")
+        check_settings(self, f"claim {self.label!r}")
         if self.whole_loss and self.looks_at != "batch":
             raise ConfigError(f"claim {self.label!r}: a loss is one number for a batch, so looks_at is 'batch'")
         if (self.says == "scaled") != (self.scale in SCALES):

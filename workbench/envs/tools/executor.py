@@ -11,7 +11,7 @@ import json
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from workbench.envs.tools.base import Tool, ToolResult, refusal_of
 from workbench.envs.tools.handover import ToolRecipe, describe_tool
@@ -22,6 +22,7 @@ from workbench.envs.workers.worker import START_S, Worker, WorkerAnswer, WorkerC
 from workbench.types import Task, ToolCall
 from workbench.types.canonical_json import plain
 from workbench.types.errors import StoreError, ToolError
+from workbench.types.settings import above, at_least, check_settings
 
 WAIT_S = 0.02      # how often to ask for a worker, where all are busy for others
 _NUMBERS = itertools.count()
@@ -29,30 +30,17 @@ _NUMBERS = itertools.count()
 
 @dataclass(frozen=True)
 class ToolLimits:
-    """What one call may take.
+    """What one call may take."""
 
-    deadline_s   seconds of the wall clock, from when the call begins
-    most_bytes   of its text (UTF-8); the rest is cut, with a mark
-    most_calls   in one turn; the rest is not run
-    workers      calls at work at once in worker processes, for all executors of this process together
-    open_s       seconds in which a tool must be ready for its first call in a worker: its module, its constructor
-    most_memory  bytes of address space that a call may take on top of what its worker has
-    """
-
-    deadline_s: float = 5.0
-    most_bytes: int = 2000
-    most_calls: int = 4
-    workers: int = 2
-    open_s: float = 30.0
-    most_memory: int = 2 << 30
+    deadline_s: Annotated[float, above(0), "seconds of the wall clock, from when the call begins"] = 5.0
+    most_bytes: Annotated[int, at_least(1), "of its text (UTF-8); the rest is cut, with a mark"] = 2000
+    most_calls: Annotated[int, at_least(1), "in one turn; the rest is not run"] = 4
+    workers: Annotated[int, at_least(1), "calls at work at once in worker processes, for all executors together"] = 2
+    open_s: Annotated[float, above(0), "seconds in which a tool must be ready for its first call in a worker"] = 30.0
+    most_memory: Annotated[int, at_least(1), "bytes of address space on top of what the worker has"] = 2 << 30
 
     def __post_init__(self) -> None:
-        for name in ("deadline_s", "open_s"):
-            if not getattr(self, name) > 0:
-                raise ToolError(f"{name} is a positive number of seconds, got {getattr(self, name)!r}")
-        for name in ("most_bytes", "most_calls", "workers", "most_memory"):
-            if getattr(self, name) < 1:
-                raise ToolError(f"{name} is at least 1, got {getattr(self, name)!r}")
+        check_settings(self)
 
 
 class ToolExecutor:
