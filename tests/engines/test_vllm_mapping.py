@@ -16,7 +16,8 @@ from vllm_kit import CONTEXT, STEPS, StandIn, stand_in, wide
 from workbench.engines import VllmEngineConfig, open_engine
 from workbench.engines.gap import Gap, PlainForward, came_along, head_differs, limits, what_is_stale
 from workbench.engines.vllm_core import VllmOutput, engine_arguments
-from workbench.engines.vllm_engine import VllmEngine, completion_of, context_for, fault_of, is_bent, sampling_params
+from workbench.engines.vllm_engine import VllmEngine, context_for
+from workbench.engines.vllm_turns import completion_of, fault_of, is_bent, sampling_params
 from workbench.types.errors import ConfigError, EngineError
 
 PROMPT = np.arange(6, 16)
@@ -211,7 +212,7 @@ def test_updates_too_small_to_be_told_in_bfloat16_add_up_until_they_are(left_out
         rounded = {name: w.to(torch.bfloat16) for name, w in engine._plain.names.choose(updated(model, 1e-5)).items()}
         engine._core.load(rounded)
         engine._core.refresh_tied()
-        seen.append(engine._look_at_head(rounded, torch.bfloat16)[0])
+        seen.append(engine._check._look_at_head(rounded, torch.bfloat16)[0])
     assert seen[-1] is told and len(seen) > 1, "else this test shows nothing"
 
 

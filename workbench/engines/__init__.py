@@ -6,7 +6,8 @@
 
 Inside the embedded engine: intake (refuses) · slot_runner, slots, attention (kept cache) · cohort_runner (fallback) ·
 probe (which of the two) · sampling · weights.
-Inside the vllm engine: intake · weights (what is taken) · vllm_core (all that touches vLLM) · gap (is it the new model?).
+Inside the vllm engine: intake · weights (what is taken) · vllm_core (all that touches vLLM) · vllm_turns (turns in its words) ·
+vllm_check and gap (are these the new weights?).
 """
 from __future__ import annotations
 

@@ -1,0 +1,155 @@
+"""Does vLLM sample from the weights that it was given? Asked when it is opened and after every sync.
+
+A few tokens are sampled after prompts that were never seen and after one that was, and their logprobs held against a
+plain forward pass with the new weights (`gap`); the output head, which small logits could hide, is looked at by itself.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from workbench.engines.base import Request
+from workbench.engines.config import VllmEngineConfig
+from workbench.engines.gap import Gap, PlainForward, came_along, head_differs, limits, what_is_stale
+from workbench.engines.vllm_core import VllmOutput
+from workbench.engines.vllm_turns import SCORING, Core, VllmCounters, sampling_params
+from workbench.types.errors import EngineError
+
+PROBES, PROBE_PROMPT, PROBE_TOKENS = 8, 16, 6  # prompts that were never seen; tokens of each; tokens sampled
+PROBE = "probe"                                # begins the names of the engine's own requests
+# A trained policy is certain of most tokens, and certainty hides every change: probes are sampled hotter than it acts.
+PROBE_TEMPERATURE = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Probed:
+    """Probes with what was sampled after them: ids [N, T], logprobs [N, sampled] at `PROBE_TEMPERATURE`."""
+
+    ids_NT: np.ndarray
+    logp_NT: np.ndarray
+    cached_tokens: int = 0  # of the prompts, taken from the prefix cache: says where the answer is from, not what it is
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Probed) and np.array_equal(self.ids_NT, other.ids_NT) and np.array_equal(
+            self.logp_NT, other.logp_NT)
+
+
+class SyncCheck:
+    """Probes an engine of vLLM, and remembers which output head it was last seen to have."""
+
+    def __init__(self, core: Core, plain: PlainForward, config: VllmEngineConfig, counters: VllmCounters, *,
+                 context_length: int, vocab_size: int) -> None:
+        self._core, self._plain, self._config, self._counters = core, plain, config, counters
+        self._context_length, self._vocab_size = context_length, vocab_size
+        self._head_NV: torch.Tensor | None = None  # of fixed states, by the newest weights the head was seen to have
+
+    def before_sync(self) -> Probed:
+        """What the old weights say. Its prefix is in the cache then: the check finds out whether it is dropped."""
+        return self._probe(self._seen_prompt(), "before")
+
+    def fault(self, weights: Mapping[str, torch.Tensor], version: int, before: Probed | None) -> str | None:
+        """None where the engine samples from `weights`; else what is wrong. Notes the gap."""
+        new = self._probe(self._new_prompts(version), "new")
+        seen = self._probe(self._seen_prompt(), "seen")
+        own = getattr(torch, self._config.dtype)
+        # The engine may round what it was given to its dtype: that difference is no fault of the sync. (What is left
+        # of it in training is `logp_gap_mean` of every step.)
+        rounded = {name: w.to(own) if w.is_floating_point() else w for name, w in weights.items()}
+        gap_new, gap_seen = self._gap(rounded, new), self._gap(rounded, seen)
+        counters = self._counters
+        counters.gap_mean = max(gap_new.mean, gap_seen.mean, key=_nan_first)
+        counters.gap_max = max(gap_new.largest, gap_seen.largest, key=_nan_first)
+        counters.gap_max_ever = max(counters.gap_max, counters.gap_max_ever, key=_nan_first)
+        allowed = limits(own, self._config.gap_mean)
+        head_came, head_is_near = self._look_at_head(rounded, own)
+        within = gap_new.within(*allowed) and gap_seen.within(*allowed)
+        if within and not seen.cached_tokens and head_came is not False:
+            return None
+        cause = what_is_stale(
+            finite=bool(np.isfinite([counters.gap_mean, counters.gap_max]).all()),
+            answers_as_before=before is not None and seen == before,
+            head_is_old=head_came is False or not head_is_near,
+            prefixes_are_old=bool(seen.cached_tokens) or (gap_new.within(*allowed) and not gap_seen.within(*allowed)),
+        )
+        return (f"version {version}: vLLM does not sample from the weights it was given. Its logprobs differ from a plain "
+                f"forward pass by {gap_new} (a prompt seen before: {gap_seen}), allowed are mean {allowed[0]:g} and max "
+                f"{allowed[1]:g}; {cause}")
+
+    def _gap(self, weights: Mapping[str, torch.Tensor], probed: Probed) -> Gap:
+        count = probed.logp_NT.shape[1]
+        return Gap.between(probed.logp_NT, self._plain.logprobs(weights, probed.ids_NT, count, PROBE_TEMPERATURE))
+
+    def _look_at_head(self, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> tuple[bool | None, bool]:
+        """(did the output head come along with these weights? None: cannot be told; is it theirs as far as one sees?)"""
+        # Small numbers: a model that caps its logits leaves these as they are.
+        hidden_ND = torch.from_numpy(np.random.default_rng(0).normal(size=(4, self._plain.hidden_size)) * 0.01).to(dtype)
+        new_NV = self._plain.head_logits(weights, hidden_ND)
+        if new_NV is None:
+            return None, True
+        own_NV = self._core.head_logits(hidden_ND)
+        came = None if self._head_NV is None else came_along(own_NV, self._head_NV, new_NV)
+        # While nothing can be told the older one stays, so that small changes add up until something can.
+        if came or self._head_NV is None:
+            self._head_NV = new_NV
+        return came, not head_differs(own_NV, new_NV, dtype)
+
+    def _new_prompts(self, version: int) -> np.ndarray:
+        """Prompts that no cache can hold: drawn from the version."""
+        length = max(1, min(PROBE_PROMPT, self._context_length - PROBE_TOKENS))
+        return np.random.default_rng([1, version]).integers(0, self._vocab_size, (PROBES, length))
+
+    def _seen_prompt(self) -> np.ndarray:
+        """The same prompt every time, longer than a block where the context allows it, so that it is cached."""
+        length = max(1, min(self._config.block_tokens + 1, self._context_length - PROBE_TOKENS))
+        return np.random.default_rng(0).integers(0, self._vocab_size, (1, length))
+
+    def scoring_fault(self) -> str | None:
+        """Why this vLLM cannot tell the plain logprobs of a sequence, or None. Bent sampling alone needs that."""
+        sequence, name, answers = [0, 0], f"{PROBE}-scoring", []  # less than a block, so that no cache holds it
+        try:
+            self._core.add(name, sequence, SCORING)
+            for _ in range(100):
+                answers += self._core.step()
+                if answers:
+                    break
+        except Exception as error:  # as in `_probe`; a core that is broken altogether fails there
+            with suppress(Exception):  # past even that, it is told by the probe
+                self._core.abort(name)
+            return f"vLLM cannot score what was sampled ({type(error).__name__}: {error})"
+        scored = answers[0].prompt_logprobs if answers else None
+        if scored is None or len(scored) != len(sequence) - 1:
+            return f"vLLM cannot score what was sampled (asked for one logprob it gave {scored})"
+        return None
+
+    def _probe(self, prompts_NT: np.ndarray, what: str) -> Probed:
+        """Sample a few tokens after each prompt. Only while nothing else is in flight. Raises EngineError."""
+        count = min(PROBE_TOKENS, self._context_length - prompts_NT.shape[1])
+        names = [f"{PROBE}-{what}-{row}" for row in range(len(prompts_NT))]
+        found: dict[str, VllmOutput] = {}
+        try:
+            for row, name in enumerate(names):
+                request = Request(row, name, prompts_NT[row], seed=row, max_new_tokens=count, stop_ids=frozenset(),
+                                  temperature=PROBE_TEMPERATURE)
+                self._core.add(name, prompts_NT[row].tolist(), sampling_params(request, count))
+            for _ in range(100 + prompts_NT.size + count * len(names)):
+                found |= {answer.name: answer for answer in self._core.step()}
+                if len(found) == len(names):
+                    break
+        except Exception as error:  # a kernel that this model has none of shows here, when the engine is opened
+            raise EngineError(f"vLLM cannot sample from this model in {self._config.dtype} "
+                              f"({type(error).__name__}: {error}); use engine.kind='transformers'") from error
+        if short := [name for name in names if name not in found or len(found[name].logprobs) != count]:
+            raise EngineError(f"vLLM did not answer its probe: {short[0]} got "
+                              f"{found.get(short[0], 'nothing')} instead of {count} tokens")
+        answers = [found[name] for name in names]
+        ids_NT = np.concatenate([prompts_NT, np.array([answer.token_ids for answer in answers])], axis=1)
+        return Probed(ids_NT, np.array([answer.logprobs for answer in answers]),
+                       sum(answer.cached_tokens for answer in answers))
+
+
+def _nan_first(value: float) -> float:
+    return np.inf if np.isnan(value) else value
