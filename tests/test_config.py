@@ -1,5 +1,7 @@
 """A knob that does nothing is an error (law 11); a config survives the way to a file and back."""
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,9 @@ from workbench.training.listing import settings_parts, settings_text
 from workbench.training.reading import flatten
 from workbench.types.errors import ConfigError
 from workbench.types.settings import Inert
+
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -229,3 +234,24 @@ def test_settings_are_found_by_key_and_by_their_last_word(key, lines):
 def test_a_key_that_is_no_setting_names_the_nearest():
     with pytest.raises(ConfigError, match="no setting 'stps'; did you mean 'steps'"):
         settings_text("stps")
+
+
+HEAVY = ("torch", "transformers", "accelerate", "vllm", "pandas", "matplotlib", "plotly")
+
+
+@pytest.mark.parametrize("what", [
+    "from workbench.training.config import PRESETS, load_config\n"
+    "for source in [*PRESETS, *glob.glob('experiments/*.toml')]: load_config(source)",
+    "from workbench.cli import main\nmain(['settings', 'train'])",
+    "from workbench.cli.parser import make_parser\nmake_parser().format_help()",
+], ids=["load_config", "settings", "help"])
+def test_what_computes_nothing_imports_nothing_heavy(what):
+    code = f"import glob, sys\n{what}\nprint('heavy:', [name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "heavy: []"
+
+
+def test_negative_control_a_session_imports_torch():
+    code = "import sys\nimport workbench.training.session\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"

@@ -9,8 +9,9 @@ and that cannot have an effect with the others is refused; the same setting comi
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -94,9 +95,27 @@ class Config:
         return next(name for name, cls in KINDS[part].items() if type(getattr(self, part)) is cls)
 
 
+class _AlgorithmSettings(Mapping[str, type]):
+    """Name of an algorithm -> the class that declares its settings, made when it is asked for: that takes milliseconds.
+    """
+
+    def __getitem__(self, name: str) -> type:
+        return _settings_of_algorithm(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ALGORITHMS)
+
+    def __len__(self) -> int:
+        return len(ALGORITHMS)
+
+
+@cache
+def _settings_of_algorithm(name: str) -> type:
+    return settings_type(ALGORITHMS[name])
+
+
 # Parts that come in kinds: key -> (kind -> class). Adding one is a line in its own room's table.
-KINDS: dict[str, Mapping[str, type]] = {
-    "env": ENVS, "engine": ENGINES, "algorithm": {name: settings_type(each) for name, each in ALGORITHMS.items()}}
+KINDS: dict[str, Mapping[str, type]] = {"env": ENVS, "engine": ENGINES, "algorithm": _AlgorithmSettings()}
 
 PRESETS: dict[str, Callable[[], Config]] = {
     "frozenlake": lambda: Config(env=ENV_PRESETS["frozenlake-4x4"]),

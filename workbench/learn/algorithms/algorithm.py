@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
-import torch
-from torch import Tensor
-
 from workbench.learn.algorithms.base import Credit, LossInputs, TokenLoss, demand_facts
 from workbench.learn.algorithms.credit import credit_inputs, critic_targets, notes_of, updates_of_a_pass
 from workbench.learn.algorithms.critic_loss import CriticLoss
@@ -31,6 +28,7 @@ from workbench.learn.ops.reduce import REDUCTIONS, Reduction, reduction
 from workbench.learn.ops.value import ValueLoss
 from workbench.types.errors import ConfigError, DataError
 from workbench.types.settings import at_least, check_settings, one_of
+from workbench.types.tensors import Tensor, torch
 
 
 @dataclass(frozen=True)

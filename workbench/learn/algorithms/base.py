@@ -11,17 +11,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
-
 from workbench.learn.batch import Batch
 from workbench.learn.ops.gae import whiten
 from workbench.learn.ops.reduce import Reduction
 from workbench.learn.ops.turns import TurnSpans, sum_over_turns, turn_spans
 from workbench.types.errors import DataError
+from workbench.types.tensors import Tensor, torch
 
 if TYPE_CHECKING:
     from workbench.learn.algorithms.algorithm import Algorithm
+
 
 @dataclass(frozen=True, eq=False)
 class Credit:

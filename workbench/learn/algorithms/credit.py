@@ -15,13 +15,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from workbench.learn.algorithms.base import CreditInputs
 from workbench.learn.batch import Batch
 from workbench.learn.ops.group import group_statistics
 from workbench.learn.ops.normalize import Change
+from workbench.types.tensors import Tensor, torch
 
 if TYPE_CHECKING:
     from workbench.learn.algorithms.algorithm import Algorithm

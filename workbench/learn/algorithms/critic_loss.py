@@ -7,12 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
-from torch import Tensor
-
 from workbench.learn.batch import Batch
 from workbench.learn.ops.value import ValueLoss, clipped_value_loss
 from workbench.types.settings import at_least, check_settings, one_of
+from workbench.types.tensors import Tensor, torch
 
 BOOTSTRAP = ("context_full", "truncated", "never")
 

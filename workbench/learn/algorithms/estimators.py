@@ -16,8 +16,6 @@ from dataclasses import dataclass, make_dataclass, replace
 from functools import cache
 from typing import Annotated, Any
 
-import torch
-
 from workbench.learn.algorithms.base import Advantages, CreditInputs
 from workbench.learn.ops.anchor import anchor_advantage
 from workbench.learn.ops.gae import gae
@@ -27,6 +25,7 @@ from workbench.learn.ops.turn_gae import bilevel_gae, turn_gae
 from workbench.plain import credit as plain
 from workbench.types.errors import DataError
 from workbench.types.settings import at_least, check_settings, one_of, probability
+from workbench.types.tensors import torch
 
 BASELINES = ("others", "none")
 Fact = bool | Callable[..., bool]  # a function is asked with the settings, by name

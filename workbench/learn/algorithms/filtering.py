@@ -10,12 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated
 
-import torch
-from torch import Tensor
-
 from workbench.learn.ops import filters
 from workbench.types.errors import ConfigError
 from workbench.types.settings import above, at_least, check_settings, one_of
+from workbench.types.tensors import Tensor, torch
 
 # keep -> the fields that it reads
 READS = {

@@ -12,10 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from torch import Tensor
-
 from workbench.learn.batch import Batch
 from workbench.types.settings import check_settings, one_of
+from workbench.types.tensors import Tensor
 
 ADVANTAGE_MASK = ("gae_over", "whiten_over", "kl_reward_over", "critic_over")
 LOSS_MASK = ("loss_over", "entropy_over", "kl_loss_over")

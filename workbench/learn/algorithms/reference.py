@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from torch import Tensor
-
 from workbench.learn.algorithms.base import LossInputs
 from workbench.learn.batch import Batch
 from workbench.learn.ops.kl import ESTIMATORS, kl_estimate
 from workbench.types.settings import at_least, check_settings, one_of
+from workbench.types.tensors import Tensor
 
 PLACES = ("reward", "loss")
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
-from torch import Tensor
-
 from workbench.learn.ops.normalize import METHODS, Change, normalization
 from workbench.types.settings import check_settings, one_of
+from workbench.types.tensors import Tensor, torch
 
 OVER = ("group", "batch", "tag")
 
