@@ -80,8 +80,8 @@ def test_at_most_is_reached_and_never_exceeded(keep):
 
 @pytest.mark.parametrize("settings, words", [
     ({"keep": "top"}, "filter.keep is one of all, top_share"),
-    ({"mass": "flat"}, "filter.mass is one of linear, softmax"),
-    ({"zero_variance": True}, "filter.zero_variance is one of drop, keep"),
+    ({"mass": "flat"}, "filter.mass is linear or softmax"),
+    ({"zero_variance": True}, "filter.zero_variance is drop or keep"),
     ({"share": 25}, "share is above 0 and at most 1; got 25 .0.25 is a quarter."),
     ({"share": 0.0}, "filter.share"), ({"p": 1.5}, "filter.p"), ({"p": NAN}, "filter.p"),
     ({"ratio": -0.1}, "filter.ratio"), ({"slack": -1.0}, "filter.slack"), ({"slack": float("inf")}, "filter.slack"),

@@ -142,7 +142,7 @@ def test_groups_and_their_exceptions():
     off = Masks(advantage_mask=False, critic_over="actions")
     assert [off.over(name) for name in ADVANTAGE_MASK] == ["response", "response", "response", "actions"]
     assert {off.over(name) for name in LOSS_MASK} == {"actions"} and Masks().widened() is None
-    with pytest.raises(ConfigError, match="masks.gae_over is one of actions, response"):
+    with pytest.raises(ConfigError, match="masks.gae_over is actions or response"):
         Masks(gae_over="all")
 
 
@@ -156,7 +156,7 @@ def test_groups_and_their_exceptions():
     ({"collect.history": "fresh", "algorithm.masks.loss_mask": False}, "the response is the actions and nothing else"),
     ({"algorithm.rewards.normalize": "mean", "algorithm.rewards.over": "batch"}, "the same for all of a group"),
     ({"algorithm.minibatch_size": 128, "learner.seed": 3}, "nothing is shuffled"),
-    ({"algorithm.kind": "ppo", "algorithm.masks.gae": "response"}, "did you mean 'gae_over'"),
+    ({"algorithm.kind": "ppo", "algorithm.masks.gae": "response"}, "did you mean 'algorithm.masks.gae_over'"),
 ])
 def test_a_setting_that_can_do_nothing_is_refused(written, words):
     with pytest.raises(ConfigError, match=words):

@@ -26,7 +26,7 @@ PROBE_TEMPERATURE = 2.0
 
 
 @dataclass(frozen=True, eq=False)
-class Probed:
+class ProbeResult:
     """Probes with what was sampled after them: ids [N, T], logprobs [N, sampled] at `PROBE_TEMPERATURE`."""
 
     ids_NT: np.ndarray
@@ -34,7 +34,7 @@ class Probed:
     cached_tokens: int = 0  # of the prompts, taken from the prefix cache: says where the answer is from, not what it is
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Probed) and np.array_equal(self.ids_NT, other.ids_NT) and np.array_equal(
+        return isinstance(other, ProbeResult) and np.array_equal(self.ids_NT, other.ids_NT) and np.array_equal(
             self.logp_NT, other.logp_NT)
 
 
@@ -47,11 +47,11 @@ class SyncCheck:
         self._context_length, self._vocab_size = context_length, vocab_size
         self._head_NV: torch.Tensor | None = None  # of fixed states, by the newest weights the head was seen to have
 
-    def before_sync(self) -> Probed:
+    def before_sync(self) -> ProbeResult:
         """What the old weights say. Its prefix is in the cache then: the check finds out whether it is dropped."""
         return self._probe(self._seen_prompt(), "before")
 
-    def fault(self, weights: Mapping[str, torch.Tensor], version: int, before: Probed | None) -> str | None:
+    def fault(self, weights: Mapping[str, torch.Tensor], version: int, before: ProbeResult | None) -> str | None:
         """None where the engine samples from `weights`; else what is wrong. Notes the gap."""
         new = self._probe(self._new_prompts(version), "new")
         seen = self._probe(self._seen_prompt(), "seen")
@@ -79,7 +79,7 @@ class SyncCheck:
                 f"forward pass by {gap_new} (a prompt seen before: {gap_seen}), allowed are mean {allowed[0]:g} and max "
                 f"{allowed[1]:g}; {cause}")
 
-    def _gap(self, weights: Mapping[str, torch.Tensor], probed: Probed) -> Gap:
+    def _gap(self, weights: Mapping[str, torch.Tensor], probed: ProbeResult) -> Gap:
         count = probed.logp_NT.shape[1]
         return Gap.between(probed.logp_NT, self._plain.logprobs(weights, probed.ids_NT, count, PROBE_TEMPERATURE))
 
@@ -125,7 +125,7 @@ class SyncCheck:
             return f"vLLM cannot score what was sampled (asked for one logprob it gave {scored})"
         return None
 
-    def _probe(self, prompts_NT: np.ndarray, what: str) -> Probed:
+    def _probe(self, prompts_NT: np.ndarray, what: str) -> ProbeResult:
         """Sample a few tokens after each prompt. Only while nothing else is in flight. Raises EngineError."""
         count = min(PROBE_TOKENS, self._context_length - prompts_NT.shape[1])
         names = [f"{PROBE}-{what}-{row}" for row in range(len(prompts_NT))]
@@ -147,7 +147,7 @@ class SyncCheck:
                               f"{found.get(short[0], 'nothing')} instead of {count} tokens")
         answers = [found[name] for name in names]
         ids_NT = np.concatenate([prompts_NT, np.array([answer.token_ids for answer in answers])], axis=1)
-        return Probed(ids_NT, np.array([answer.logprobs for answer in answers]),
+        return ProbeResult(ids_NT, np.array([answer.logprobs for answer in answers]),
                        sum(answer.cached_tokens for answer in answers))
 
 
