@@ -12,8 +12,9 @@ from learning_data import make_groups, unscore
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO
 from workbench.learn.algorithms.masks import Masks
 from workbench.learn.batch import Batch
-from workbench.notebook.credit import LOSS_ONLY, credit_editor, credited, edit_step, knobs_of, show_estimators, step_facts, with_rewards
+from workbench.notebook.credit import credit_editor, credited, edit_step, show_estimators, step_facts, with_rewards
 from workbench.notebook.credit import facts as wb_facts
+from workbench.notebook.credit_settings import LOSS_ONLY, knobs_of
 from workbench.notebook.mask_switches import show_mask_switches
 from workbench.training.config import load_config
 from workbench.training.rollout import rollout

@@ -17,16 +17,15 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from workbench.notebook.processes import Identity, Process, identity, writer_of
+from workbench.notebook.run_ending import LOG_SHOWN, PROMPT, elapsed, ending, last_line, log_end, problems, process_file
 from workbench.notebook.watch import follow
 from workbench.run.follow import RunFollower
 from workbench.run.store import Run, open_run
@@ -40,10 +39,6 @@ from workbench.views.live import Status
 if TYPE_CHECKING:
     from workbench.notebook.live import LiveView
 
-ON_REQUEST = (-15, -2, 143, 130)  # exit statuses of a process that was asked to end, by SIGTERM or Ctrl-C
-STOPPED = ": stopped "  # in the last line that such a process prints
-LOG_SHOWN = 3000  # characters
-PROMPT = "$ workbench "  # begins the line of a log that says what was started
 LOOK_S = 1.0  # between two looks at the folder while waiting
 
 
@@ -82,17 +77,17 @@ class RunningRun:
         status = None if self.process is None else self.process.status
         if ended:
             follower.read()  # what it wrote between the last look and its end
-        state = "running" if not ended else _ending(follower, status, self._asked.is_set(), _last_line(self.path))
+        state = "running" if not ended else ending(follower, status, self._asked.is_set(), last_line(self.path))
         if state == "running" and self._asked.is_set():
             state = "stopping"
         steps = follower.steps if follower.steps is not None else self.steps
-        return Status(self.path.name, state, follower.step, steps, follower.phase(), _elapsed(self, follower, ended),
-                      tuple(_problems(self, follower, state, status)))
+        return Status(self.path.name, state, follower.step, steps, follower.phase(), elapsed(self.path, follower, ended),
+                      tuple(problems(self.path, follower, state, status)))
 
     @property
     def log(self) -> View:
         """The end of what its process printed."""
-        return show_text(_log_end(self.path, 4 * LOG_SHOWN) or "nothing yet", title=f"the end of {self.path.name}.log")
+        return show_text(log_end(self.path, 4 * LOG_SHOWN) or "nothing yet", title=f"the end of {self.path.name}.log")
 
     def watch(self, *, every_s: float = 2.0, button: bool | None = None) -> LiveView:
         """Curves with baselines, state and problems, drawn anew at most every `every_s` seconds and only when there is
@@ -134,7 +129,7 @@ class RunningRun:
         if status.state in ("failed", "ended"):
             raise LearnerError(f"the run in {self.path} ended at step {status.step} of {status.steps}: "
                                f"{status.problems[-1]}\n\nThe end of {self.path.name}.log:\n"
-                               f"{_log_end(self.path, LOG_SHOWN) or '(it is empty)'}")
+                               f"{log_end(self.path, LOG_SHOWN) or '(it is empty)'}")
         return self.run
 
     def _over(self, step: int | None) -> bool:
@@ -157,84 +152,6 @@ class RunningRun:
 
     def __repr__(self) -> str:
         return f"<{self.status}>"
-
-
-def _ending(follower: RunFollower, status: int | None, asked: bool, last_line: str) -> str:
-    """Why a process that has ended did so: by its exit status, or where that is not known, by what it left."""
-    if follower.done and (status in (0, None, *ON_REQUEST) or asked):
-        return "done"  # also where the request came after the last thing was written
-    if status in ON_REQUEST or (asked and status in (0, -9, None)) or (status is None and STOPPED in last_line):
-        return "stopped"
-    return "ended" if status in (0, None) else "failed"
-
-
-def _elapsed(running: RunningRun, follower: RunFollower, ended: bool) -> float | None:
-    """Seconds since its process began, until now or its last sign of life."""
-    opened = [_when(line) for line in follower.clock if line.get("what") in ("created", "reopened")]
-    began, last = _changed(_process_file(running.path)), _changed(Path(f"{running.path}.log"))
-    if opened and (began is None or sum(time_ > began for time_ in opened) > 1):
-        began = opened[-1]  # a terminal went on with it after our process: what we noted is about an earlier one
-    if follower.clock:
-        last = max(last or 0.0, _when(follower.clock[-1]))
-    end = last if ended else time.time()
-    return None if began is None or end is None else max(0.0, end - began)
-
-
-def _when(line: Mapping[str, Any]) -> float:
-    return datetime.fromisoformat(line["at"]).timestamp()
-
-
-def _changed(path: Path) -> float | None:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return None
-
-
-def _problems(running: RunningRun, follower: RunFollower, state: str, status: int | None) -> list[str]:
-    """What went wrong, in words, the worst last."""
-    found = []
-    row = follower.rows[-1] if follower.rows else {}
-    faults = sum(row.get(f"stop_{kind}") or 0.0 for kind in ("env_error", "env_timeout", "engine_error"))
-    if faults:
-        found.append(f"step {row['step']}: {faults:.0%} of the attempts were ended by a fault")
-    skipped = [event for event in follower.events if event.get("kind") == "skipped_update"]
-    if skipped:
-        last = skipped[-1]
-        found.append(f"{len(skipped)} updates were skipped, the last in step {last['step']}: {last['reason']}")
-    if state in ("failed", "ended"):
-        last = _last_line(running.path)
-        cure = f" resume({str(running.path)!r}) goes on after step {follower.step}." if follower.config is not None else ""
-        found.append(f"{_cause(status)}.{cure} {f'The last it said: {last}' if last else 'It said nothing'}")
-    return found
-
-
-def _cause(status: int | None) -> str:
-    """Why a process ended that was not asked to, as far as its exit status says."""
-    if status is None:
-        return "its process is gone before the last step, with an exit status that only its parent knows"
-    if status >= 0:
-        return f"its process ended with status {status}"
-    name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-    memory = ("; if nobody did that, the machine ran out of memory (`workbench doctor --plan` estimates what a run needs)"
-              if -status == signal.SIGKILL else "")
-    return f"its process was ended from outside, by {name}{memory}"
-
-
-def _log_end(path: Path, most: int) -> str:
-    """The end of its log; empty where there is none."""
-    try:
-        with open(f"{path}.log", "rb") as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - 4 * most))
-            return log.read().decode("utf-8", "replace")[-most:].strip()
-    except OSError:
-        return ""
-
-
-def _last_line(path: Path) -> str:
-    """What its process printed last; empty where it printed nothing."""
-    last = next((line for line in reversed(_log_end(path, LOG_SHOWN).splitlines()) if line.strip()), "")
-    return "" if last.startswith(PROMPT) else last.strip()
 
 
 # ------------------------------------------------------------------------------------------------ starting, attaching
@@ -351,7 +268,7 @@ def _start(arguments: list[str], path: Path, steps: int | None, log: IO[bytes]) 
                              stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=_environment())
     try:
         process = Process.of_child(child)
-        write_file(_process_file(path), json.dumps(asdict(process.who)).encode(), replace=True)
+        write_file(process_file(path), json.dumps(asdict(process.who)).encode(), replace=True)
     except BaseException:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
@@ -366,13 +283,9 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "WORKBENCH_PROGRESS": "quiet" if asked == "quiet" else "terminal"}
 
 
-def _process_file(path: Path) -> Path:
-    return path.parent / f"{path.name}.process.json"
-
-
 def _noted(path: Path) -> Identity | None:
     """The process that was started for a run; None where no (readable) note says so."""
     try:
-        return Identity(**json.loads(_process_file(path).read_bytes()))
+        return Identity(**json.loads(process_file(path).read_bytes()))
     except (OSError, ValueError, TypeError):
         return None

@@ -16,11 +16,11 @@ from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.masks import ADVANTAGE_MASK, LOSS_MASK
 from workbench.learn.batch import Batch
-from workbench.notebook.credit import (Facts, credited, facts_of, has_setting, inert_of, known_name, named, with_facts,
-                                    with_settings)
+from workbench.notebook.credit import Facts, credited, facts_of, with_facts
+from workbench.notebook.credit_settings import has_setting, inert_of, known_name, named, with_settings
 from workbench.types import Group, View
 from workbench.types.errors import ConfigError, DataError
-from workbench.views.credit import changed_tokens, largest_change
+from workbench.views.credited import changed_tokens, largest_change
 from workbench.views.mask_switches import ROUNDING, SwitchEffect, show_switches
 
 SMALL_COEF = 0.01  # of a term that is added only so that a switch has something to act on

@@ -10,13 +10,13 @@ Axis letters: N trajectories, all groups end to end · T tokens, all their segme
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from workbench.types import Group, Trajectory, View, trajectories_of
 from workbench.types.errors import DataError
 from workbench.views import doc, words
+from workbench.views.credited import Credited, changed_tokens, largest_change, same_where_close, tokens_of
 from workbench.views.html import shown
 from workbench.views.looks import LILAC_INK, LILAC_PAPER, PLAIN, YELLOW_PAPER, Look, red_blue
 from workbench.views.strips import GAP, cut_words, pixels_of, row_labels, stacked
@@ -25,27 +25,6 @@ from workbench.views.tokens import tokens_document
 TokenTexts = Callable[[Sequence[int]], list[str]]
 
 WORDY = ("attempt", "", "reward by turn", "kept")  # columns without numbers
-ROUNDING = 1e-12  # of the largest value: below it, sums that were added up in another order are the same
-
-
-@dataclass(frozen=True, eq=False)
-class Credited:
-    """What `Algorithm.credit` gave for a batch, as arrays. `reward_N`: what was paid in all, NaN where not scored.
-    `kept_N`: scored, and left in by the filter. `inert`: settings that could not have changed any of it, with why."""
-
-    advantage_T: np.ndarray
-    weight_T: np.ndarray
-    return_T: np.ndarray | None
-    reward_N: np.ndarray
-    kept_N: np.ndarray
-    notes: Mapping[str, float] = field(default_factory=dict)
-    inert: Mapping[str, str] = field(default_factory=dict)
-
-
-def tokens_of(trajectories: Sequence[Trajectory]) -> list[slice]:
-    """Where in T the tokens of each trajectory stand."""
-    ends = np.cumsum([sum(len(segment) for segment in t.segments) for t in trajectories])
-    return [slice(int(end) - sum(len(s) for s in t.segments), int(end)) for t, end in zip(trajectories, ends)]
 
 
 def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Credited, before: Credited | None = None, *,
@@ -72,7 +51,7 @@ def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Cred
     if credited.return_T is not None:
         columns["return"] = credited.return_T[one]
     if before is not None:
-        columns["was"] = _same_where_close(before.advantage_T, credited.advantage_T)[one]
+        columns["was"] = same_where_close(before.advantage_T, credited.advantage_T)[one]
     tokens = tokens_document(trajectories[attempt], token_texts, columns, max_tokens=max_tokens, context=16,
                              scale=_scale(credited))
     return shown(doc.ViewDocument((
@@ -128,29 +107,6 @@ def failed_view(title: str, error: str) -> View:
 
 
 # ------------------------------------------------------------------------------------------------ numbers
-
-
-def changed_tokens(now_T: np.ndarray, was_T: np.ndarray) -> np.ndarray:
-    """bool [T]: another value, by more than the rounding of sums that were added up in another order. NaN (none) and a
-    number differ."""
-    differs_T = ~((now_T == was_T) | (np.isnan(now_T) & np.isnan(was_T)))
-    largest = np.nanmax(np.abs(np.concatenate([now_T, was_T])), initial=0.0) if len(now_T) else 0.0
-    with np.errstate(invalid="ignore"):
-        close_T = np.abs(now_T - was_T) <= ROUNDING * largest
-    return differs_T & ~close_T
-
-
-def largest_change(now_T: np.ndarray, was_T: np.ndarray, where_T: np.ndarray) -> float:
-    """The largest difference among these tokens; one that is not finite on one side only is infinite."""
-    now, was = now_T[where_T], was_T[where_T]
-    known = np.isfinite(now) & np.isfinite(was)
-    if (np.isfinite(now) != np.isfinite(was)).any():
-        return float("inf")
-    return float(np.abs(now[known] - was[known]).max(initial=0.0))
-
-
-def _same_where_close(was_T: np.ndarray, now_T: np.ndarray) -> np.ndarray:
-    return np.where(changed_tokens(now_T, was_T), was_T, now_T)
 
 
 def _check(credited: Credited, trajectories: Sequence[Trajectory], spans: Sequence[slice]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from workbench.types import Trajectory, Turn, View
 from workbench.views import doc, words
-from workbench.views.escape import capped, visible
+from workbench.views.escape import capped
 from workbench.views.grid import Tile, find_grid, legend, squares
 from workbench.views.html import shown
 from workbench.views.looks import BLUE, GREEN, GREY, INK, MUTED, ORANGE, RED, Look
