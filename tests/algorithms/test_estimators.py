@@ -161,7 +161,7 @@ def test_gspo_holds_a_sequence_as_a_whole_and_cispo_lets_no_token_drop_out():
 
 
 @pytest.mark.parametrize("make, says", [
-    (lambda: Reinforce(gamma=1.1), "algorithm.gamma is a probability"), (lambda: Reinforce(baseline="mean"), "others, none"),
+    (lambda: Reinforce(gamma=1.1), "algorithm.gamma is a probability"), (lambda: Reinforce(baseline="mean"), "others or none"),
     (lambda: ReinforcePP(gamma=-0.1), "algorithm.gamma is a probability"), (lambda: GiGPO(omega=-1.0), "omega is at least 0"),
     (lambda: BilevelPPO(gamma_turn=2.0), "gamma_turn is a probability"), (lambda: TurnPPO(lam=2.0), "lam"),
 ])

@@ -28,12 +28,14 @@ def rollout(
     if not tasks:
         raise ConfigError("a rollout needs at least one task")
     rank, world = session.place
+    like_training = config is None or config.runs_like(session.config.collect)
     config = config or session.config.collect
     groups = collect(
-        tasks[rank::world], family=session.family, engine=session.engine if engine is None else engine, chat=session.chat, config=config,
+        tasks[rank::world], family=session.family, engine=session.engine if engine is None else engine,
+        chat=session.chat, config=config,
         group_size=session.config.train.group_size if group_size is None else group_size,
         address=address or (session.config.seed, purpose, step), on_done=on_done,
-        runner=session.runner if config.runs_like(session.config.collect) else None,
+        runner=session.runner if like_training else None,
     )
     if world == 1:
         return groups

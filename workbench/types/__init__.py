@@ -3,9 +3,8 @@
 Standard library and numpy only; every other room may import it. The names below are imported from here; what else is in
 this room (settings, errors, seeds, stats, findings, canonical JSON) is imported from its own module.
 """
-from workbench.types.credit_table import CreditTable
 from workbench.types.messages import Message, Observation, StepResult, Text, ToolCall
-from workbench.types.tokens import Sampling, Segment, Source, Span
+from workbench.types.tokens import CreditTable, Sampling, Segment, Source, Span
 from workbench.types.trajectories import Group, StopReason, Task, Trajectory, Turn, trajectories_of
 from workbench.types.view import View
 
