@@ -21,7 +21,7 @@ PACKAGE = ROOT / "workbench"
 MOST = {
     "rooms": 18,
     "lines of the package": 47_182,  # plain/ is in, the second implementations that it replaces are not out yet
-    "lines of the lint": 8012,
+    "lines of the lint": 7031,
     "lines of plain/": 1_200,
     "files of plain/": 8,
     "lines of the README": 250,

@@ -19,7 +19,7 @@ from workbench.linting.flat import Flat
 from workbench.linting.messages import at_first, number_in_words
 from workbench.linting.prefixes import token
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types.findings import NOTE, Finding, Checked, NotChecked, Place
+from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
 
 AXES = {"T": "tokens", "N": "trajectories", "S": "segments", "K": "turns"}
 

@@ -18,7 +18,7 @@ import torch
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import RuleResult
 from workbench.types import Segment, Span
-from workbench.types.findings import ERROR, NOTE, Finding, Checked, Place
+from workbench.types.findings import ERROR, NOTE, Checked, Finding, Place
 from workbench.types.seeds import rng_at
 
 CLEAR = 0.01   # nats: far above the rounding of two float32 passes (logprobs differ by 1e-4), far below a wrong setting

@@ -29,7 +29,7 @@ from workbench.envs.runners import EnvAnswer, EnvRunner, InlineRunner
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Observation, StepResult, Task
-from workbench.types.findings import NOTE, Finding, Checked, NotChecked, Place
+from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
 from workbench.types.seeds import rng_at, seed_of
 
 PLAYED = 4            # attempts that are played alone and among each other

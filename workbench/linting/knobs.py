@@ -33,7 +33,7 @@ from workbench.linting.rule import Rule, RuleResult
 from workbench.types import (Group, Message, Observation, Sampling, Segment, Source, Span, StopReason, Task, Trajectory,
                              Turn)
 from workbench.types.errors import ConfigError, DataError, WorkbenchError
-from workbench.types.findings import NOTE, Finding, Checked, NotChecked
+from workbench.types.findings import NOTE, Checked, Finding, NotChecked
 from workbench.types.seeds import rng_at
 from workbench.types.settings import default_of
 
@@ -67,7 +67,8 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
         yield from _of_setting(trial, algorithm, setting, _explained(evidence, algorithm))
 
 
-def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting, explained: Mapping[str, str]) -> Iterator[RuleResult]:
+def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting,
+                explained: Mapping[str, str]) -> Iterator[RuleResult]:
     others = list(_turned(algorithm, setting))
     name, value = ".".join(setting), _get(algorithm, setting)
     if not others:
@@ -75,21 +76,19 @@ def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting, explained
         return
     tried = ", ".join(dict.fromkeys(repr(_get(other, setting)) for other in others))
     try:
-        heeded, deaf = [], False
         for which in (DIFFERENT, FLAT):
-            heeded = [other for other in others if trial.said_differs(algorithm, other, which)]
-            deaf = bool(heeded) and not any(trial.trained_differs(algorithm, other, which) for other in heeded)
-            if heeded and not deaf:
+            differing = [other for other in others if trial.said_differs(algorithm, other, which)]
+            if any(trial.trained_differs(algorithm, other, which) for other in differing):
                 return
-        if not heeded and any(trial.said_differs(algorithm, other, REAL) for other in others):
+        if not differing and any(trial.said_differs(algorithm, other, REAL) for other in others):
             return
     except WorkbenchError as error:
         yield NotChecked(f"made-up attempts that {algorithm.name} can give credit for ({error})")
         return
     why = explained.get(name, "each of its switches is set by itself, or cannot act" if name in GROUPS else None)
-    if not heeded and why is not None:
+    if not differing and why is not None:
         yield Finding(f"algorithm.{name} = {value!r} has no effect: {why}", severity=NOTE)
-    elif heeded:
+    elif differing:
         yield Finding(f"algorithm.{name} = {value!r} changes what credit and loss say, but not what the learner does: "
                       f"its gradient and its updates are the same with {tried}")
     elif _shipped(algorithm, setting):

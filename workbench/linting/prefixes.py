@@ -16,7 +16,7 @@ from workbench.engines.recorder import Exchange
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import ENV, POLICY, PROMPT, Flat
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types.findings import NOTE, Finding, Checked, NotChecked
+from workbench.types.findings import NOTE, Checked, Finding, NotChecked
 
 HISTORY = "the sampling settings (which history was asked for)"
 JOURNAL = "what the engine was asked and answered"

@@ -17,7 +17,7 @@ from workbench.linting.evidence import Evidence
 from workbench.linting.raw_credit import at, turns_of
 from workbench.linting.rule import Check, RuleResult
 from workbench.types.dumps import RawSequence
-from workbench.types.findings import ERROR, NOTE, Finding, Checked, NotChecked
+from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked
 
 __all__ = ["RAW_CHECKS", "RawSequence"]
 

@@ -25,7 +25,7 @@ from workbench.linting.flat import ENV, POLICY, PROMPT, SCAFFOLD, Flat
 from workbench.linting.reference import Piece, Reference, Refused, pieces_text
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Message, Trajectory
-from workbench.types.findings import NOTE, Finding, Checked, NotChecked
+from workbench.types.findings import NOTE, Checked, Finding, NotChecked
 
 
 def chosen(evidence: Evidence) -> list[int]:

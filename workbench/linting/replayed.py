@@ -15,7 +15,7 @@ from workbench.linting.evidence import Evidence
 from workbench.linting.isolation import Script, played_alone, unplayable
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types import StepResult, StopReason, Trajectory
-from workbench.types.findings import NOTE, Finding, Checked, NotChecked
+from workbench.types.findings import NOTE, Checked, Finding, NotChecked
 
 ENOUGH_S = 0.02       # of replaying in a step, after which no further attempt is begun: environments may be slow
 

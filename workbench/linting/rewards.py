@@ -14,7 +14,7 @@ from workbench.linting.attempts import Attempts, number
 from workbench.linting.evidence import Evidence
 from workbench.linting.messages import number_in_words
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types.findings import NOTE, Finding, Checked, NotChecked, Place
+from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
 
 NEAR = 1e-6      # relative: parts are added up in another order, some environments round what they report
 DISTINCT = 3     # so many different totals that equal the outcome are no coincidence

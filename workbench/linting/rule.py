@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from workbench.linting.evidence import Evidence
-from workbench.types.findings import ERROR, NOTE, SHOWN, Answer, Finding, LintReport, Checked, NotChecked
+from workbench.types.findings import ERROR, NOTE, SHOWN, Answer, Checked, Finding, LintReport, NotChecked
 
 RuleResult = Finding | Checked | NotChecked  # what a rule yields, as often as it likes
 Check = Callable[[Evidence], Iterable[RuleResult]]

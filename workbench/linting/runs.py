@@ -16,7 +16,7 @@ from workbench.linting.evidence import Evidence, RunClaims, StepFacts
 from workbench.linting.rule import Rule, RuleResult
 from workbench.run.store import Run, step_folders
 from workbench.types import Group, Trajectory
-from workbench.types.findings import NOTE, Finding, Checked, NotChecked, Place
+from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
 
 CLOSE = 1e-9  # relative: metrics and their recomputation are sums of the same float64 numbers
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from workbench.envs.splits import split_of
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types.findings import Finding, Checked, NotChecked
+from workbench.types.findings import Checked, Finding, NotChecked
 
 
 def _check(evidence: Evidence) -> Iterator[RuleResult]:

@@ -18,7 +18,7 @@ from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, RuleResult
 from workbench.linting.twin import WEIGHT_COLUMNS
 from workbench.types import Source, StopReason
-from workbench.types.findings import ERROR, NOTE, Finding, Checked, NotChecked
+from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked
 
 # The mask switch that widens each term.
 SWITCHES = {"policy": "loss_over", "entropy": "entropy_over", "kl": "kl_loss_over", "critic": "critic_over"}
