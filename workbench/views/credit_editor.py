@@ -70,7 +70,7 @@ class CreditEditor:
                  credit: Callable[[Edit], Outcome], start: Edit, *, own: str = "", attempt: int = 0,
                  widgets: bool = False) -> None:
         """`knobs`: the settings of each algorithm there is. `own`: what the one that `start` names was set to already,
-        in words. The rest as in `cells.credit.credit_editor`."""
+        in words. The rest as in `notebook.credit.credit_editor`."""
         if start.algorithm not in knobs:
             raise ConfigError(f"no algorithm {start.algorithm!r}; there are {', '.join(knobs)}")
         self.groups, self.token_texts, self.knobs = tuple(groups), token_texts, knobs

@@ -176,7 +176,7 @@ def _png(rows: Sequence[Mapping[str, Any]], title: str) -> bytes:
 
 
 def show_demo(table: Mapping[str, Any]) -> View:
-    """The demo's table (`cells.demo`): every seed's last evaluation and verdict, and the spread over seeds; where others
+    """The demo's table (`notebook.demo`): every seed's last evaluation and verdict, and the spread over seeds; where others
     were trained beside the agent, what they came to on the same tasks."""
     seeds = table["seeds"]
     verdict = ("learned: every seed passed every check" if table["learned"] else
