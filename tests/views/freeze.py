@@ -90,7 +90,7 @@ def of_a_run(run: object) -> dict[str, Callable[[], object]]:
     groups, row = run.groups(1), run.metrics().iloc[0].to_dict()
     return {
         "views": lambda: SimpleNamespace(text=shown(run)),
-        "counts": lambda: show_counts(groups), "config": lambda: show_config(run.config, wb.load_config("frozenlake")),
+        "counts": lambda: show_counts(groups), "config": lambda: show_config(run.config, {**run.config, "seed": 99}),
         "metrics": lambda: wb.show_metrics(row, row), "rows": lambda: show_rows(run.evaluations().popitem()[1]["rows"]),
         "mask switches": lambda: wb.show_mask_switches(groups),
         "estimators": lambda: wb.show_estimators(groups, ["grpo", "rloo", "ppo"]),
