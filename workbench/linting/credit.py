@@ -260,7 +260,8 @@ def _against_the_rewards(evidence: Evidence, attempts: Attempts, columns: Mappin
         return
     at = np.flatnonzero(attempts.sampled_T & (columns["weight"] != 0) & attempts.scored_N[attempts.row_T])
     count_N = np.bincount(attempts.row_T[at], minlength=attempts.num_trajectories)
-    mean_N = np.bincount(attempts.row_T[at], columns["advantage"][at], attempts.num_trajectories) / np.maximum(count_N, 1)
+    total_N = np.bincount(attempts.row_T[at], columns["advantage"][at], attempts.num_trajectories)
+    mean_N = total_N / np.maximum(count_N, 1)
     together = 0.0
     for group in np.unique(attempts.group_N).tolist():
         own = np.flatnonzero((attempts.group_N == group) & (count_N > 0))

@@ -77,7 +77,8 @@ class _Trial:
     def terms(self) -> list[str]:
         """Of the loss, those that the algorithm has."""
         algorithm = self.algorithm
-        has = {"policy": True, "critic": needs_critic(algorithm), "entropy": bool(getattr(algorithm, "entropy_coef", 0)),
+        has = {"policy": True, "critic": needs_critic(algorithm),
+               "entropy": bool(getattr(algorithm, "entropy_coef", 0)),
                "kl": bool(getattr(algorithm, "kl_coef", 0)) and getattr(algorithm, "kl_in", "") == "loss"}
         return [term for term in TERMS if has[term]]
 

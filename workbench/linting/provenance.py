@@ -71,8 +71,9 @@ def _answers(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
 
 
 def _lost(evidence: Evidence, flat: Flat, entry: JournalEntry, turn: int, start: int) -> Finding:
-    completion, place = entry.exchange.completion, evidence.place(entry.row, segment=entry.segment, turn=turn, position=start,
-                                                              length=max(len(entry.exchange.completion.token_ids), 1))
+    completion = entry.exchange.completion
+    place = evidence.place(entry.row, segment=entry.segment, turn=turn, position=start,
+                           length=max(len(completion.token_ids), 1))
     segment = int(flat.first_segment_N[entry.row]) + entry.segment
     said = "nothing"
     if segment < flat.first_segment_N[entry.row + 1]:

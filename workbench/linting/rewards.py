@@ -29,7 +29,7 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
         if said is not None and not math.isfinite(said):
             said = None
         if (said is None) != math.isnan(own) or (said is not None and not _near(said, own)):
-            yield Finding(f"its reward is {number_in_words(math.nan if said is None else said)}, but its turns and outcome make "
+            yield Finding(f"its reward is {number_in_words(number(said))}, but its turns and outcome make "
                           f"it {number_in_words(own)}", evidence.place(n))
         for k, turn in enumerate(trajectory.turns):
             if turn.reward_parts and turn.reward is not None:

@@ -56,7 +56,8 @@ def _only_sampled(evidence: Evidence) -> Iterator[RuleResult]:
     sources = [("", columns_of(evidence))] if evidence.credit is not None else []
     sources += [(f"update {update.table.update}: ", dict(update.table.columns)) for update in evidence.updates]
     if attempts is None or not sources:
-        yield NotChecked("trajectories or a batch" if attempts is None else "the credit, or the credit table of an update")
+        yield NotChecked("trajectories or a batch" if attempts is None else
+                         "the credit, or the credit table of an update")
         return
     for where, columns in sources:
         if any(len(values_T) != attempts.num_tokens for values_T in columns.values()):
@@ -170,7 +171,8 @@ def _nobody_left_out(evidence: Evidence, attempts: Attempts, columns: Mapping[st
         why = f"it ended by {evidence.trajectories[n].stop_reason.value}" if evidence.groups else (
             "a limit ended it" if attempts.truncated_N[n] else "no limit ended it")
         yield Finding(f"is scored and weighs nothing, while siblings of its group are trained ({why}); no declared "
-                      "filter chooses among the attempts of a group", attempts.place_of_row(n, evidence.step), _severity(evidence))
+                      "filter chooses among the attempts of a group", attempts.place_of_row(n, evidence.step),
+                      _severity(evidence))
 
 
 RULES: tuple[Rule, ...] = (

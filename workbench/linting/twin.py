@@ -159,10 +159,10 @@ def expected_update(columns: Columns, recipe: Recipe) -> ExpectedUpdate:
             terms["kl"] = recipe.kl_coef * kl(known["new_logp"], known["ref_logp"], recipe.kl_estimator)
             figures["kl_loss"] = _mean(terms["kl"], acts)
     change = known["new_logp"] - known["old_logp"]
-    state = surrogate.state.numpy()
+    state, largest = surrogate.state.numpy(), float(surrogate.ratio[acts].max())
     figures |= {
         "loss": _total(terms, known, columns["trajectory"][used], recipe), "entropy": _mean(known["entropy"], acts),
-        "approx_kl": _mean(change.expm1() - change, acts), "ratio_max": Figure(*[float(surrogate.ratio[acts].max())] * 2),
+        "approx_kl": _mean(change.expm1() - change, acts), "ratio_max": Figure(largest, largest),
         "trained_tokens": Figure(float(len(used)), 0.0), "weight_mean": _mean(known["weight"], acts),
         "trained_share": Figure(len(used) / len(columns["used"]), 1.0)} | _critic(known, recipe)
     if not at_edge[acts].any():

@@ -189,7 +189,8 @@ def _left_out(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
     broken = [name for name in names if not np.isfinite(columns[name][used_T]).all()]
     figures = [name for name in ("grad_norm", "critic_grad_norm", "loss", "value_loss")
                if not math.isfinite(metrics.get(name, 0.0))]
-    lost = bool({"critic_weight", "value", "return"} & columns.keys()) and not {"critic_grad_norm", "value_loss"} <= metrics.keys()
+    has_critic = bool({"critic_weight", "value", "return"} & columns.keys())
+    lost = has_critic and not {"critic_grad_norm", "value_loss"} <= metrics.keys()
     if not broken and not figures and not lost:
         yield Finding(f"it was left out as not finite, but loss {metrics['loss']:.6g}, gradient norm {norm:.6g} and "
                       "every number per token are finite: a sound update was thrown away", _place(evidence, update))
