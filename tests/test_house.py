@@ -20,13 +20,13 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 47_182,  # plain/ is in, the second implementations that it replaces are not out yet
-    "lines of the lint": 7031,
+    "lines of the package": 46_678,
+    "lines of the lint": 7_036,
     "lines of plain/": 1_200,
     "files of plain/": 8,
     "lines of the README": 250,
-    "files over 300 lines": 14,
-    "classes over 150 lines": 8,
+    "files over 300 lines": 10,
+    "classes over 150 lines": 7,
     "functions over 40 lines": 2,
     "circles of files": 0,
     "private names of another module": 0,
