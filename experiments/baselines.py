@@ -4,7 +4,7 @@
 
 Held-out tasks, by the function that evaluations use (`evaluate_baselines`), with its seeds. With one attempt a task,
 random play is the row that an evaluation of as many tasks prints; with more its interval is narrower, and clustered by
-task. Where the family knows the exact success of either, averaged over the same tasks, that stands beside it.
+task. Where the exact success of either can be computed (on a frozen lake), averaged over the same tasks, that stands beside it.
 """
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments.exact_values import random_value, solver_value
 from workbench.envs import PRESETS, tasks
+from workbench.envs.frozen_lake import FrozenLake
 from workbench.rollouts.evaluate import Score, evaluate_baselines
 from workbench.types import Task
 
@@ -39,8 +41,9 @@ def _row(score: Score, family: Any, chosen: Sequence[Task]) -> dict[str, Any]:
     row = {"policy": score.policy, "mode": score.mode, "tasks": score.n, "attempts": score.attempts,
            "success": score.success, "success_low": score.success_low, "success_high": score.success_high,
            "reward": score.reward, "turns": score.turns, "faults": score.faults}
-    if (exact := getattr(family, f"{score.policy}_value", None)) is not None:
-        row["exact_success"] = float(np.mean([exact(task) for task in chosen]))
+    if isinstance(family, FrozenLake):
+        exact = {"random": random_value, "solver": solver_value}[score.policy]
+        row["exact_success"] = float(np.mean([exact(family, task) for task in chosen]))
     return row
 
 

@@ -77,7 +77,7 @@ def test_a_run_is_trained_again_from_its_own_config_and_from_a_plain_one(workben
     (["nowhere.toml"], "cannot read nowhere.toml"),
     (["nowhere.json"], "cannot read nowhere.json"),
     (["frozenlake", "--set", "train.steps"], "--set takes KEY=VALUE"),
-    (["frozenlake", "--set", "train.step=3"], "did you mean 'steps'"),
+    (["frozenlake", "--set", "train.step=3"], "did you mean 'train.steps'"),
     (["frozenlake", "--set", "collect.window=3"], "collect.window has no effect"),
     (["frozenlake", "--set", "policy.name=./nowhere"], "no folder './nowhere'"),
     (["frozenlake", "--set", "learner.num_processes=2"], "asked for 2 processes, but this is a world of 1"),

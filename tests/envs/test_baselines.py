@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.envs.exact_values import random_value, solver_value
+from experiments.exact_values import random_value, solver_value
 from workbench.envs import PRESETS, FrozenLake, baselines, tasks
 from workbench.envs.format import format_action
 from workbench.envs.frozen_lake import FrozenLakeEnv, task_from_grid

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.envs.exact_values import random_value, solver_value
+from experiments.exact_values import random_value, solver_value
 from workbench.envs import PRESETS, FrozenLake, lake_solver
 from workbench.envs import frozen_lake as module
 from workbench.envs.format import format_action

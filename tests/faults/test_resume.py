@@ -17,7 +17,7 @@ import torch
 from workbench import cli
 from workbench.learn import learner
 from workbench.learn import rounding
-from workbench.learn.algorithms import GRPO
+from workbench.learn.algorithms import Algorithm
 from workbench.notebook.train import resume_here, train_here
 from workbench.run import recording, store, writer
 from workbench.run.diff import compare_runs
@@ -199,7 +199,7 @@ def test_steps_that_taught_nothing_are_counted_across_a_kill(tmp_path):
 
 def test_bad_updates_in_a_row_are_counted_across_a_kill(tmp_path, monkeypatch):
     """The counter is in the checkpoint; without it a resumed run would try again for ever."""
-    credit = GRPO.credit
+    credit = Algorithm.credit
 
     def poisoned(self, batch):
         whole = credit(self, batch)
@@ -207,14 +207,14 @@ def test_bad_updates_in_a_row_are_counted_across_a_kill(tmp_path, monkeypatch):
         advantage_T[batch.eligible_T.nonzero()[0]] = float("nan")
         return replace(whole, advantage_T=advantage_T)
 
-    monkeypatch.setattr(GRPO, "credit", poisoned)
+    monkeypatch.setattr(Algorithm, "credit", poisoned)
     config = small(learner__max_bad_updates=2, train__checkpoint_every=1, lint__mode="off")
     with pytest.raises(LearnerError, match="2 updates in a row were not finite"):
         train_here(config, tmp_path / "run")
     assert open_run(tmp_path / "run").steps() == [1]
     with pytest.raises(LearnerError, match="2 updates in a row were not finite, the last in step 2"):
         resume_here(tmp_path / "run", on_note=None)
-    monkeypatch.setattr(GRPO, "credit", credit)  # mended; step 1 need not be repeated
+    monkeypatch.setattr(Algorithm, "credit", credit)  # mended; step 1 need not be repeated
     resume_here(tmp_path / "run", on_note=None)
     assert open_run(tmp_path / "run").metrics()["bad_updates"].tolist() == [1, 1, 1, 1]
 
@@ -403,7 +403,7 @@ def test_a_change_is_no_reason_to_make_the_past_again(copied):
     ({"learner.lr": "1e-3"}, r"learner.lr \(0.0003, now 0.001\) cannot be changed in a run that has begun: 4 steps"),
     ({"seed": "7"}, r"seed \(0, now 7\) cannot be changed.*Start a new run with it; what can be changed: .*train.steps"),
     ({"train.steps": "2"}, "train.steps = 2, but 4 steps are committed and stay"),
-    ({"train.stepps": "9"}, "no setting 'train.stepps'; did you mean 'steps'"),
+    ({"train.stepps": "9"}, "no setting 'train.stepps'; did you mean 'train.steps'"),
     ({"algorithm.kind": "ppo"}, "algorithm.kind .* cannot be changed"),
 ])
 def test_what_would_make_it_another_run_is_refused(copied, settings, said):

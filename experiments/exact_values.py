@@ -1,16 +1,20 @@
 """Exact success probabilities on a frozen lake, by dynamic programming: of the solver, and of uniformly random moves."""
+from __future__ import annotations
+
 import numpy as np
 
 from workbench.envs import lake_solver
+from workbench.envs.frozen_lake import FrozenLake
+from workbench.types import Task
 
 
-def solver_value(family, task):
+def solver_value(family: FrozenLake, task: Task) -> float:
     per_answer = 1 if family.slip else family.max_moves_per_action
     horizon = min(family.max_moves, family.max_turns * per_answer)
     return lake_solver.solve(tuple(task.payload["grid"]), horizon, family.slip).value
 
 
-def random_value(family, task):
+def random_value(family: FrozenLake, task: Task) -> float:
     """One move per answer. Slips change nothing here: a uniform move that slips is still uniform."""
     rows = tuple(task.payload["grid"])
     step_MCC, goal_C, over_C = lake_solver.transitions(rows, family.slip)
