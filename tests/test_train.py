@@ -48,7 +48,7 @@ def test_every_stored_step_replays_bit_for_bit(finished):
 
 def test_a_replay_with_another_algorithm_is_not_equal(finished):
     """Negative control of the test above."""
-    assert not replay_step(finished, 1, replace(tiny().algorithm, normalize_std=False)).equal
+    assert not replay_step(finished, 1, tiny().algorithm(normalize_std=False)).equal
 
 
 def test_the_last_evaluation_is_that_of_the_stored_weights(finished):
