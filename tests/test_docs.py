@@ -121,9 +121,10 @@ def test_a_demo_becomes_a_table_with_its_baselines_and_rivals():
                          "rivals": [{"name": "no tool", "rows": [row("trained", "greedy", 0.1)]}],
                          "training_cpu_seconds": 12.4, "wall_seconds": 20.0}]}
     tables = demo_tables(result)
-    assert tables["main"].rows == [["random (sampled)", "", "20.0 [10.0, 30.0]", ""],
-                                   ["trained, sampled", "3", "70.0 [60.0, 80.0]", "+50.0 [40.0, 60.0]"],
-                                   ["no tool, trained (greedy)", "3", "10.0 [0.0, 20.0]", ""]]
+    assert tables["main"].head == ["success %", "seed 3"]
+    assert tables["main"].rows == [["random, sampled", "20.0 [10.0, 30.0]"], ["trained, sampled", "70.0 [60.0, 80.0]"],
+                                   ["no tool: trained, greedy", "10.0 [0.0, 20.0]"],
+                                   ["rise over untrained, sampled, points", "+50.0 [40.0, 60.0]"]]
     assert tables["cost"].rows == [["3", "12", "20"]]
 
 

@@ -131,20 +131,21 @@ def _checks(result: Result) -> Table:
 
 
 def demo_tables(result: Result) -> dict[str, Table]:
-    """`table.json` of `workbench demo`: baselines once, then the trained policy of each seed and its rivals."""
-    first = result["seeds"][0]
-    rows = [[f"{row['policy']} ({row['mode']})", "", _share(row), ""]
-            for row in first["rows"] if row["policy"] != "trained"]
-    for seed in result["seeds"]:
-        rows += [[f"trained, {row['mode']}", str(seed["seed"]), _share(row),
-                  _rise(seed["rise"]) if row["mode"] == "sampled" and seed["rise"] else ""]
-                 for row in seed["rows"] if row["policy"] == "trained"]
-        rows += [[f"{rival['name']}, {row['policy']} ({row['mode']})", str(seed["seed"]), _share(row), ""]
-                 for rival in seed.get("rivals", ()) for row in rival["rows"]]
+    """`table.json` of `workbench demo`: one row for each policy (baselines, trained, its rivals), one column for each
+    seed; and what the seeds cost."""
+    seeds = result["seeds"]
+    cells: dict[str, list[str]] = {}
+    for seed in seeds:
+        for owner in (seed, *seed.get("rivals", ())):
+            of = f"{owner['name']}: " if "name" in owner else ""
+            for row in owner["rows"]:
+                cells.setdefault(f"{of}{row['policy']}, {row['mode']}", []).append(_share(row))
+    rows = [[label, *found] for label, found in cells.items()]
+    rows.append(["rise over untrained, sampled, points", *(_rise(seed["rise"]) if seed["rise"] else "" for seed in seeds)])
     cost = Table(["seed", "CPU-seconds of training", "wall seconds of everything"],
                  [[str(seed["seed"]), f"{seed['training_cpu_seconds']:.0f}", f"{seed['wall_seconds']:.0f}"]
-                  for seed in result["seeds"]])
-    return {"main": Table(["policy", "seed", "success %", "rise over untrained, points"], rows), "cost": cost}
+                  for seed in seeds])
+    return {"main": Table(["success %", *(f"seed {seed['seed']}" for seed in seeds)], rows), "cost": cost}
 
 
 def _share(row: Result) -> str:

@@ -17,6 +17,7 @@ from workbench.envs.tool_env import CallSettings, ToolEnv
 from workbench.envs.tools.base import FunctionTool, ToolResult, tool
 from workbench.envs.tools.formats import Hermes, format_for
 from workbench.learn.algorithms import GRPO, PPO, ReinforcePP
+from workbench.learn.algorithms.credit import credit_inputs
 from workbench.learn.batch import Batch
 from workbench.linting import RULES, Evidence, check
 from workbench.linting.evidence import of_groups
@@ -210,7 +211,7 @@ def test_no_reward_is_lost_on_the_way_to_an_algorithm(algorithm, history):
     batch = with_facts(Batch.from_groups([group]), algorithm)
     credit = algorithm.credit(batch)
     assert bool((credit.weight_T[batch.eligible_T] == 1).all()) and not credit.weight_T[~batch.eligible_T].any()
-    inputs = algorithm._inputs(batch, torch.ones(len(group), dtype=torch.bool))
+    inputs = credit_inputs(algorithm, batch, torch.ones(len(group), dtype=torch.bool))
     paid = [list(rewards) for rewards in PAID]
     paid[1][2] = -0.25
     for number, rewards in enumerate(paid):

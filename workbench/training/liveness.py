@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def refuse_contradictions(config: Config) -> None:
     """Raises ConfigError for settings of which no training can be made."""
     algorithm, train = config.algorithm, config.train
+    check_sizes(algorithm, train.group_size)
     if train.group_size < getattr(algorithm, "min_group_size", 1):
         raise ConfigError(f"{algorithm.name} compares attempts within a group and needs train.group_size >= "
                           f"{algorithm.min_group_size}, got {train.group_size}")
-    check_sizes(algorithm, train.group_size)
     if config.collect.temperature == 0:
         raise ConfigError("collect.temperature = 0 makes all attempts at a task alike, so that nothing can be "
                           "compared; training samples at a temperature above 0 (evaluation is greedy by itself)")

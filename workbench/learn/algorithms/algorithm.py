@@ -96,8 +96,9 @@ class Algorithm:
 
     @property
     def min_group_size(self) -> int:
-        """The least number of attempts per task that credit can be given for."""
-        return 2 if self.estimator.says("compares") else 1
+        """The least number of attempts per task that credit can be given for: to compare, and to filter by spread, it
+        takes two."""
+        return 2 if self.estimator.says("compares") or self.filter.acts else 1
 
     @property
     def has_timeline(self) -> bool:
