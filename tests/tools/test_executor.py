@@ -1,4 +1,5 @@
 """Calls run side by side with a deadline each; whatever a tool does, its slot is free again and the agent is told."""
+import importlib
 import os
 import signal
 import socket
@@ -285,7 +286,7 @@ def test_a_folder_that_was_added_after_the_workers_began_is_searched(executor, t
     (tmp_path / "added_later.py").write_text(
         'def greet(whom: str) -> str:\n    """Greets."""\n    return f"Hello {whom}"\n')
     monkeypatch.syspath_prepend(str(tmp_path))
-    import added_later
+    added_later = importlib.import_module("added_later")
     assert call(executor(tool(added_later.greet, trusted=False)), "greet", whom="Ada").text == "Hello Ada"
 
 
