@@ -177,7 +177,8 @@ def _search(algorithm: Any, env: str = "world-qa") -> Config:
 
 def to_dict(config: Config) -> dict[str, Any]:
     """A JSON-able tree; parts that come in kinds carry a `kind`. `from_dict(to_dict(c)) == c`."""
-    tree = asdict(config) | {"algorithm": asdict(settings_type(config.algorithm)())}
+    tree = asdict(config) | {"algorithm": {name: asdict(value) if is_dataclass(value) else value
+                                           for name, value in config.algorithm.settings.items()}}
     for part in KINDS:
         tree[part] = {"kind": config.kind_of(part), **tree[part]}
     return tree

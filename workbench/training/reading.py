@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from workbench.types.errors import ConfigError
@@ -105,11 +106,14 @@ def _needs_kind(part: str, value: Any, kinds: Kinds) -> str:
 # ------------------------------------------------------------------------------------------------ values
 
 
+hints_of = cache(typing.get_type_hints)  # slow, and always the same
+
+
 def build(cls: type, tree: Any, kinds: Kinds, path: str = "") -> Any:
     """The dataclass that a tree describes. ConfigError for an unknown key, a wrong type, or a value that is refused."""
     if not isinstance(tree, Mapping):
         raise ConfigError(f"{path or 'config'} holds settings by name, got {tree!r}")
-    hints = typing.get_type_hints(cls)
+    hints = hints_of(cls)
     known = {field.name: field for field in fields(cls)}
     values = {}
     for key, value in tree.items():

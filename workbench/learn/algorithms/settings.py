@@ -5,6 +5,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, make_dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 from workbench.learn.algorithms.objectives import OBJECTIVES, ClipObjective
@@ -75,6 +76,7 @@ def _fields_of(part: Any) -> dict[str, Declared]:
     return {f.name: (_annotations(type(part))[f.name], getattr(part, f.name)) for f in fields(part)}
 
 
+@cache
 def _annotations(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind, include_extras=True)
 
