@@ -14,7 +14,7 @@ from mismatch_kit import session_after, sync_one_behind  # noqa: E402
 from vllm_kit import need_vllm  # noqa: E402
 
 from workbench.engines.vllm_core import VllmCore  # noqa: E402
-from workbench.engines.vllm_engine import VllmEngine  # noqa: E402
+from workbench.engines.vllm_check import SyncCheck  # noqa: E402
 from workbench.notebook.audit import audit, run_control  # noqa: E402
 from workbench.notebook.train import train_step  # noqa: E402
 
@@ -51,7 +51,7 @@ def test_vllms_tied_head_is_named(dtype, monkeypatch):
     need_vllm()
     session = session_after(1, **VLLM | {"engine.dtype": dtype})
     monkeypatch.setattr(VllmCore, "refresh_tied", lambda core: None)
-    monkeypatch.setattr(VllmEngine, "_check", lambda engine, weights, version, before: None)
+    monkeypatch.setattr(SyncCheck, "fault", lambda check, weights, version, before: None)
     train_step(session, 2)
     report = passive(session)
     print(report)
