@@ -20,7 +20,7 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 46_678,
+    "lines of the package": 46_686,
     "lines of the lint": 7_036,
     "lines of plain/": 1_200,
     "files of plain/": 8,
