@@ -90,6 +90,7 @@ def test_settings_without_effect_or_file_are_said_before_anything_is_trained(tmp
 # ------------------------------------------------------------------------------------------------ jobs
 
 
+@pytest.mark.full  # trains in a process of its own
 def test_a_table_is_made_in_another_process_and_what_is_done_stays_done(terms, tmp_path, capsys):
     out = tmp_path / "out"
     arguments = ["--algorithms", "rloo", "--environments", "bandit", "--seeds", "3", "--tasks", "8", "--out", str(out),
@@ -112,6 +113,7 @@ def test_a_table_is_made_in_another_process_and_what_is_done_stays_done(terms, t
     assert len(list((out / "runs").iterdir())) == 1
 
 
+@pytest.mark.full  # trains in a process of its own
 def test_a_run_that_was_cut_off_goes_on_and_ends_as_if_it_had_not_been(terms, tmp_path, monkeypatch):
     job, whole = Job("bandit", "rloo", 1), None
     whole = work.do(job, terms, tmp_path / "whole")
