@@ -34,10 +34,8 @@ from workbench.learn.algorithms.objectives import (
 )
 from workbench.learn.ops.gae import WHITEN_EPSILON, Advantage, gae, whiten
 from workbench.learn.ops.group import STD_EPSILON, group_advantage, leave_one_out
-from workbench.learn.ops.kl import kl_estimate
-from workbench.learn.ops.reduce import masked_sum_over, reduction
+from workbench.learn.ops.loss import clipped_value_loss, kl_estimate, masked_sum_over, reduction
 from workbench.learn.ops.returns import discounted_return
-from workbench.learn.ops.value import clipped_value_loss
 
 FILE = Path(__file__).parent / "data" / "advantages_and_losses.json"
 TOLERANCE = 1e-6
@@ -48,7 +46,7 @@ HABITS = {
     "flat": "a flat group: the mean of equal numbers may be off by one bit, and the reference clips and counts tokens "
             "by the sign of what is left; here it is exactly zero (learn/ops/group.py)",
     "divisor": "a mean over n + 1e-8: whitening leaves a little of values that are all the same, and a mean over a row "
-               "is off by 1e-8 / n of itself; here they are zero and exact (learn/ops/gae.py, learn/ops/reduce.py)",
+               "is off by 1e-8 / n of itself; here they are zero and exact (learn/ops/gae.py, learn/ops/loss.py)",
 }
 
 

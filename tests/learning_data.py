@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from workbench.learn.ops.loss import entropy_of, logprobs_of, scoring_position
 from workbench.types import (
     Group,
     Message,
@@ -76,3 +77,21 @@ def tiny_model(seed: int = 0, **changes) -> Qwen3ForCausalLM:
                     num_key_value_heads=2, head_dim=8, max_position_embeddings=512, tie_word_embeddings=True,
                     initializer_range=0.3)
     return Qwen3ForCausalLM(Qwen3Config(**(settings | changes))).eval()
+
+
+def token_logprobs(logits_BLV: torch.Tensor, token_ids_BL: torch.Tensor) -> torch.Tensor:
+    """Logprob of every token of padded rows given the ones before it [B, L]; column 0 is NaN: nothing predicts it."""
+    return _aligned(logprobs_of(logits_BLV[:, _predicting(token_ids_BL)], token_ids_BL[:, 1:]))
+
+
+def token_entropy(logits_BLV: torch.Tensor, token_ids_BL: torch.Tensor) -> torch.Tensor:
+    """Entropy of the distribution that each token was drawn from [B, L]: the same place as its logprob."""
+    return _aligned(entropy_of(logits_BLV[:, _predicting(token_ids_BL)]))
+
+
+def _predicting(token_ids_BL: torch.Tensor) -> torch.Tensor:
+    return scoring_position(torch.arange(1, token_ids_BL.shape[1]))
+
+
+def _aligned(values_BM: torch.Tensor) -> torch.Tensor:
+    return torch.cat([values_BM.new_full((len(values_BM), 1), torch.nan), values_BM], dim=1)

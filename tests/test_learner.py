@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import pytest
 import torch
-from learning_data import FIRST, VOCAB, make_groups, tiny_model, unscore
+from learning_data import FIRST, VOCAB, make_groups, tiny_model, token_logprobs, unscore
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -16,7 +16,6 @@ from workbench.learn.algorithms import GRPO, Credit
 from workbench.learn.batch import Batch
 from workbench.learn.config import LearnerConfig
 from workbench.learn.learner import Learner
-from workbench.learn.ops.shift import token_logprobs
 from workbench.types import Group, Segment, Source, Span, StopReason, Task, Trajectory, Turn
 from workbench.types.errors import ConfigError, DataError, LearnerError
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from learning_data import make_groups, tiny_model, unscore
+from learning_data import make_groups, tiny_model, token_entropy, token_logprobs, unscore
 from test_learner import ALL_AT_ONCE, ONE_BY_ONE, distance, gradient, learner
 from torch import Tensor
 
@@ -14,8 +14,7 @@ from workbench.learn.algorithms.base import shares_of
 from workbench.learn.algorithms.filtering import Filter
 from workbench.learn.algorithms.masks import Masks
 from workbench.learn.batch import Batch
-from workbench.learn.ops.reduce import REDUCTIONS
-from workbench.learn.ops.shift import token_entropy, token_logprobs
+from workbench.learn.ops.loss import REDUCTIONS
 from workbench.types.errors import LearnerError
 
 LONG = {"reduction": "fixed-length", "fixed_length": 40}

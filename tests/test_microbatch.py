@@ -8,14 +8,14 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learning_data import VOCAB, make_groups, tiny_model
+from learning_data import VOCAB, make_groups, tiny_model, token_logprobs
 
 from workbench.learn.algorithms import GRPO
 from workbench.learn.batch import Batch
 from workbench.learn.config import LearnerConfig
 from workbench.learn.learner import Learner
 from workbench.learn.microbatch import PADDING_ID, Rows, cut, output_head, trained_logits
-from workbench.learn.ops.shift import logprobs_of, token_logprobs
+from workbench.learn.ops.loss import logprobs_of
 from workbench.learn.packing import is_packable, make_packable
 from workbench.types import Group, Segment
 from workbench.types.errors import LearnerError

@@ -100,12 +100,11 @@ RENAMED = {"neighbours": "baselines"}
 def __getattr__(name: str) -> Any:
     """Import what stands behind a public name on first use; later uses find it without coming here."""
     if name not in PUBLIC:
-        from difflib import get_close_matches
         if name in RENAMED:
             raise AttributeError(f"workbench.{name} is called workbench.{RENAMED[name]} now", name=name)
-        near = get_close_matches(name, PUBLIC, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(sorted(PUBLIC))}"
-        raise AttributeError(f"module 'workbench' has no attribute {name!r}{hint}", name=name)
+        from workbench.types.errors import nearest
+
+        raise AttributeError(f"module 'workbench' has no attribute {name!r}; {nearest(name, PUBLIC)}", name=name)
     module_name, _, attribute = PUBLIC[name].partition(":")
     module = import_module(module_name)
     value = getattr(module, attribute) if attribute else module

@@ -17,7 +17,7 @@ from workbench.learn.algorithms.twin import plain_recipe
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner
-from workbench.learn.ops.value import ValueLoss
+from workbench.learn.ops.loss import ValueLoss
 from workbench.linting import Evidence, check
 from workbench.linting.gradients import RULES, few_groups
 from workbench.linting.attempts import attempts_of_batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workbench.learn.ops.kl import kl_estimate
+from workbench.learn.ops.loss import kl_estimate
 
 torch.manual_seed(0)
 LOGP = torch.randn(5, dtype=torch.float64).div(2).log_softmax(0)  # near enough that nothing is held at a bound

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.learn.ops.reduce import REDUCTIONS, masked_sum_over, reduction
+from workbench.learn.ops.loss import REDUCTIONS, masked_sum_over, reduction
 
 
 def test_by_hand():

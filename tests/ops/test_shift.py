@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.learn.ops.shift import entropy_of, logprobs_of, scoring_position, token_entropy, token_logprobs
+from tests.learning_data import token_entropy, token_logprobs
+from workbench.learn.ops.loss import entropy_of, logprobs_of, scoring_position
 
 
 def test_by_hand():

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workbench.learn.ops.value import clipped_value_loss, explained_variance
+from workbench.learn.ops.loss import clipped_value_loss, explained_variance
 
 
 def test_the_loss_by_hand_and_where_the_gradient_is_cut():

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from workbench.learn.ops.gae import Advantage
-from workbench.learn.ops.reduce import Reduction
-from workbench.learn.ops.value import ValueLoss
+from workbench.learn.ops.loss import Reduction, ValueLoss
 from workbench.plain import credit, loss, rewards
 
 

@@ -9,12 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.learning_data import tiny_model
+from tests.learning_data import tiny_model, token_entropy, token_logprobs
 from workbench.learn.algorithms import objectives as ops_clip
-from workbench.learn.ops.kl import ESTIMATORS, kl_estimate
-from workbench.learn.ops.reduce import REDUCTIONS, reduction
-from workbench.learn.ops.shift import token_entropy, token_logprobs
-from workbench.learn.ops.value import clipped_value_loss
+from workbench.learn.ops.loss import ESTIMATORS, REDUCTIONS, clipped_value_loss, kl_estimate, reduction
 from workbench.plain import loss
 
 seeds = st.integers(0, 10**6)

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.run.writer import make_folder, write_file
-from workbench.training.config import nearest
-from workbench.types.errors import ConfigError, WorkbenchError
+from workbench.types.errors import ConfigError, WorkbenchError, nearest
 
 
 # How long a finished cell is waited for until its output is here. nbclient gives it 4 s, too little on a busy machine.

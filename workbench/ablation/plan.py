@@ -31,9 +31,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from workbench.training.config import Config, load_config, nearest, to_dict
+from workbench.training.config import Config, load_config, to_dict
 from workbench.types.canonical_json import check_name, json_bytes
-from workbench.types.errors import ConfigError
+from workbench.types.errors import ConfigError, nearest
 
 ARM_KEYS = {"label": str, "base": str, "start": str, "set": dict, "inert": bool}
 PLAN_KEYS = {"title": str, "remarks": list, "compare": list, "all": dict, "arms": dict, "expect": list}

@@ -42,7 +42,7 @@ from workbench.learn.algorithms import ALGORITHMS, LossInputs
 from workbench.learn.algorithms.base import needs_critic, shares_of
 from workbench.learn.algorithms.filtering import Filter
 from workbench.learn.batch import Batch
-from workbench.learn.ops.reduce import masked_sum_over
+from workbench.learn.ops.loss import masked_sum_over
 from workbench.types.errors import ConfigError
 from workbench.types.view import HasView
 

@@ -197,7 +197,7 @@ def play_command(args: argparse.Namespace) -> int:
     from workbench.engines.policy import load_tokenizer
     from workbench.envs import PRESETS
     from workbench.notebook.play import play
-    from workbench.training.config import nearest
+    from workbench.types.errors import nearest
     from workbench.views import show_trajectory
 
     if args.env not in PRESETS:

@@ -9,7 +9,6 @@ Weights are read from safetensors only, and code that comes with a model is neve
 """
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -24,7 +23,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from workbench.types.errors import PolicyError
+from workbench.types.errors import PolicyError, did_you_mean
 
 SHIPPED = Path(__file__).resolve().parents[2] / "data" / "policies"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -137,8 +136,8 @@ def _find(name: str) -> Path:
     if (SHIPPED / name / "config.json").is_file():
         return SHIPPED / name
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or not name:
-        close = _close(path.name, _folders(path.parent)) or "."
-        raise PolicyError(f"no folder {name!r}{close} Give the folder that holds "
+        close = did_you_mean(path.name, _folders(path.parent), most=3, cutoff=0.4)
+        raise PolicyError(f"no folder {name!r}{f'; {close}' if close else '.'} Give the folder that holds "
                           f"config.json, a shipped policy ({', '.join(shipped_policies()) or 'none found'}) or a name "
                           "on the hub")
     return _download(name)
@@ -149,7 +148,8 @@ def _download(name: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     shipped = shipped_policies()
-    known = f"Shipped policies: {', '.join(shipped) or 'none found beside the package'}{_close(name, shipped)}"
+    known = "; ".join(filter(None, [f"Shipped policies: {', '.join(shipped) or 'none found beside the package'}",
+                                    did_you_mean(name, shipped, most=3, cutoff=0.4)]))
     try:
         return Path(snapshot_download(name, allow_patterns=WANTED, ignore_patterns=UNWANTED))
     except LocalEntryNotFoundError as error:
@@ -168,11 +168,6 @@ def _download(name: str) -> Path:
 
 def _folders(parent: Path) -> list[str]:
     return sorted(p.name for p in parent.iterdir() if p.is_dir()) if parent.is_dir() else []
-
-
-def _close(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 # ------------------------------------------------------------------------------------------------ checking

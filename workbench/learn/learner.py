@@ -28,8 +28,7 @@ from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.critic import Critic
 from workbench.learn.distributed import Ranks
 from workbench.learn.microbatch import MicroBatch, Rows, output_head, trained_logits
-from workbench.learn.ops.reduce import masked_sum_over
-from workbench.learn.ops.shift import entropy_of, logprobs_of
+from workbench.learn.ops.loss import entropy_of, logprobs_of, masked_sum_over
 from workbench.learn.packing import make_packable
 from workbench.learn.training_state import (copied, load_optimizer, load_tensors, named_tensors, optimizer_tensors,
                                       refuse_other, trainable_names)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from workbench.learn.batch import Batch
 from workbench.learn.ops.packed_attention import Part
-from workbench.learn.ops.shift import scoring_position
+from workbench.learn.ops.loss import scoring_position
 from workbench.learn.packing import attending_to, is_packable
 from workbench.types.errors import LearnerError
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from workbench.learn.algorithms.base import Credit
 from workbench.learn.batch import Batch
 from workbench.learn.algorithms.objectives import HELD_BY_DUAL_CLIP
-from workbench.learn.ops.value import explained_variance
+from workbench.learn.ops.loss import explained_variance
 from workbench.types import CreditTable
 
 

@@ -26,8 +26,7 @@ from workbench.learn.algorithms.liveness import inert_settings
 from workbench.learn.algorithms.masks import SETS
 from workbench.learn.algorithms.objectives import OBJECTIVES
 from workbench.learn.batch import Batch
-from workbench.learn.ops.kl import ESTIMATORS
-from workbench.learn.ops.reduce import REDUCTIONS
+from workbench.learn.ops.loss import ESTIMATORS, REDUCTIONS
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types import (Group, Message, Observation, Sampling, Segment, Source, Span, StopReason, Task, Trajectory,

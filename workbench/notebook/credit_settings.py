@@ -1,7 +1,6 @@
 """The settings of an algorithm that may decide credit: which there are, what they may be, and an algorithm with others."""
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -15,12 +14,12 @@ from workbench.learn.algorithms.liveness import inert_settings
 from workbench.learn.algorithms.masks import ADVANTAGE_MASK, LOSS_MASK, SETS
 from workbench.learn.algorithms.reference import PLACES
 from workbench.learn.algorithms.rewards import OVER
-from workbench.learn.algorithms.settings import bare, declared_settings
+from workbench.learn.algorithms.settings import declared_settings
 from workbench.learn.batch import Batch
-from workbench.learn.ops.kl import ESTIMATORS
+from workbench.learn.ops.loss import ESTIMATORS
 from workbench.learn.ops.normalize import METHODS
-from workbench.training.config import nearest
-from workbench.types.errors import ConfigError
+from workbench.types.errors import ConfigError, nearest
+from workbench.types.settings import annotations_of, bare
 from workbench.views.credit_editor import Knob
 
 # Settings that decide the loss or the number of updates, not what a token is worth.
@@ -40,7 +39,7 @@ def knobs_of(algorithm: Algorithm) -> tuple[Knob, ...]:
     own = [knob for name, (hint, value) in declared.items() if not is_dataclass(value)
            if (knob := _knob(name, hint, value))]
     nested = [knob for part, (_, values) in declared.items() if is_dataclass(values)
-              for inner, hint in typing.get_type_hints(type(values)).items()
+              for inner, hint in annotations_of(type(values)).items()
               if (knob := _knob(f"{part}.{inner}", hint, getattr(values, inner)))]
     shared = {"entropy_coef", "kl_coef", "kl_estimator", "kl_in"}  # last: what makes an estimator stands first
     own.sort(key=lambda knob: knob.name in shared)
@@ -81,7 +80,7 @@ def with_settings(algorithm: Algorithm, settings: Mapping[str, Any]) -> Algorith
             raise ConfigError(f"{named(algorithm)} has no setting {name!r}; {nearest(name, known)}")
         part, _, inner = name.partition(".")
         hint, now = declared[part]
-        _check_kind(name, value, typing.get_type_hints(type(now))[inner] if inner else bare(hint))
+        _check_kind(name, value, bare(annotations_of(type(now))[inner] if inner else hint))
         if inner:
             nested.setdefault(part, {})[inner] = value
         else:

@@ -23,8 +23,8 @@ from workbench.learn.algorithms.settings import settings_type
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.rollouts.config import CollectConfig, EvaluationConfig
 from workbench.training.liveness import inert_settings_of, refuse_contradictions, remarks_on
-from workbench.training.reading import build, flatten, nearest, nest, with_overrides
-from workbench.types.errors import ConfigError
+from workbench.training.reading import build, flatten, nest, with_overrides
+from workbench.types.errors import ConfigError, nearest
 from workbench.types.settings import at_least, check_settings, one_of, settings_of
 
 
@@ -177,11 +177,18 @@ def _search(algorithm: Any, env: str = "world-qa") -> Config:
 
 def to_dict(config: Config) -> dict[str, Any]:
     """A JSON-able tree; parts that come in kinds carry a `kind`. `from_dict(to_dict(c)) == c`."""
-    tree = asdict(config) | {"algorithm": {name: asdict(value) if is_dataclass(value) else value
-                                           for name, value in config.algorithm.settings.items()}}
-    for part in KINDS:
-        tree[part] = {"kind": config.kind_of(part), **tree[part]}
+    tree = {}
+    for name in (part.name for part in fields(config)):
+        # An algorithm's settings have one name each, whichever of its parts holds them.
+        part = config.algorithm.settings if name == "algorithm" else getattr(config, name)
+        tree[name] = {"kind": config.kind_of(name), **_plain(part)} if name in KINDS else _plain(part)
     return tree
+
+
+def _plain(part: Any) -> Any:
+    if isinstance(part, Mapping):
+        return {name: _plain(value) for name, value in part.items()}
+    return asdict(part) if is_dataclass(part) else part
 
 
 def from_dict(tree: Mapping[str, Any]) -> Config:

@@ -2,14 +2,12 @@
 from __future__ import annotations
 
 import textwrap
-import typing
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 
 from workbench.training.config import KINDS, Config
-from workbench.training.reading import nearest
-from workbench.types.errors import ConfigError
-from workbench.types.settings import Setting, settings_of
+from workbench.types.errors import ConfigError, nearest
+from workbench.types.settings import Setting, annotations_of, bare, settings_of
 
 WIDTH = 100  # characters of a line that is printed
 
@@ -30,10 +28,9 @@ class SettingsPart:
 
 def settings_parts() -> Iterator[SettingsPart]:
     """Every part in the order of `Config`; one that comes in kinds once for each."""
-    hints = typing.get_type_hints(Config)
     alone = {setting.key: setting for setting in settings_of(Config)}
     for part in fields(Config):
-        kinds = KINDS.get(part.name, {"": hints[part.name]})
+        kinds = KINDS.get(part.name, {"": bare(annotations_of(Config)[part.name])})
         for kind, cls in kinds.items():
             if is_dataclass(cls):
                 yield SettingsPart(part.name, kind, cls.__doc__ or "", tuple(settings_of(cls, part.name)))

@@ -1,32 +1,23 @@
 """From trees of plain values (TOML, JSON, a command line) to frozen dataclasses; whatever is wrong is named by its key.
 
 A *part* is a dataclass inside the tree. Parts that come in kinds say which under `kind`: `kinds` maps their key to the
-classes by name.
+classes by name. A class with a method `make_part` only declares the settings of what that makes.
 """
 from __future__ import annotations
 
-import difflib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
 from typing import Any
 
-from workbench.types.errors import ConfigError
-from workbench.types.settings import default_of, settings_of
+from workbench.types.errors import ConfigError, nearest
+from workbench.types.settings import annotations_of, bare, default_of, settings_of
 
 Kinds = Mapping[str, Mapping[str, type]]
 FREE = "policy.template_flags"  # holds names that only the template knows: one value, not settings below it
 
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """What to say of a word that is none of those known: the nearest, in whatever letters, else all of them."""
-    lower = {name.lower(): name for name in sorted(known)}
-    close = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.5)
-    return f"did you mean {lower[close[0]]!r}?" if close else f"known: {', '.join(lower.values())}"
 
 
 # ------------------------------------------------------------------------------------------------ dotted keys
@@ -106,14 +97,11 @@ def _needs_kind(part: str, value: Any, kinds: Kinds) -> str:
 # ------------------------------------------------------------------------------------------------ values
 
 
-hints_of = cache(typing.get_type_hints)  # slow, and always the same
-
-
 def build(cls: type, tree: Any, kinds: Kinds, path: str = "") -> Any:
     """The dataclass that a tree describes. ConfigError for an unknown key, a wrong type, or a value that is refused."""
     if not isinstance(tree, Mapping):
         raise ConfigError(f"{path or 'config'} holds settings by name, got {tree!r}")
-    hints = hints_of(cls)
+    hints = annotations_of(cls)
     known = {field.name: field for field in fields(cls)}
     values = {}
     for key, value in tree.items():
@@ -122,10 +110,10 @@ def build(cls: type, tree: Any, kinds: Kinds, path: str = "") -> Any:
             raise ConfigError(f"no setting {where!r}; {nearest(key, known)}")
         if where in kinds:
             values[key] = _build_kind(value, kinds, where)
-        elif is_dataclass(hints[key]):
-            values[key] = build(hints[key], value, kinds, where)
+        elif is_dataclass(kind := bare(hints[key])):
+            values[key] = build(kind, value, kinds, where)
         else:
-            values[key] = read_value(hints[key], value, where)
+            values[key] = read_value(kind, value, where)
     missing = [name for name, field in known.items() if name not in values and default_of(field) is MISSING]
     if missing:
         raise ConfigError(f"{path or 'config'} needs {', '.join(missing)}")
@@ -139,7 +127,7 @@ def _build_kind(tree: Any, kinds: Kinds, part: str) -> Any:
     if not isinstance(kind, str) or kind not in kinds[part]:
         raise ConfigError(f"{part}.kind: no {part} {kind!r}; {nearest(str(kind), kinds[part])}")
     built = build(kinds[part][kind], {key: value for key, value in tree.items() if key != "kind"}, kinds, part)
-    return built.make() if part == "algorithm" else built  # only its settings are declared as one class
+    return built.make_part() if hasattr(built, "make_part") else built
 
 
 def read_value(hint: Any, value: Any, where: str) -> Any:

@@ -4,6 +4,24 @@ Each class also inherits the standard error it refines, so `except ValueError` k
 things: what was expected, what came, what to do. A failed *attempt* is not an error at all: it is a `Trajectory`
 with a named stop reason (law 10), counted and shown.
 """
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def did_you_mean(word: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.5) -> str:
+    """"did you mean 'lam'?": the nearest of the known words, at most so many, in whatever letters; "" where none is as
+    near as `cutoff` (1: the same)."""
+    lower = {name.lower(): name for name in sorted(known)}
+    close = get_close_matches(word.lower(), lower, n=most, cutoff=cutoff)
+    return f"did you mean {' or '.join(repr(lower[name]) for name in close)}?" if close else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """What to say of a word that is none of those known: the nearest, else all of them."""
+    known = sorted(known)
+    return did_you_mean(word, known) or f"known: {', '.join(known)}"
 
 
 class WorkbenchError(Exception):

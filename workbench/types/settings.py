@@ -147,16 +147,26 @@ def default_of(field: Field) -> Any:
 
 
 @cache
+def annotations_of(kind: Any) -> dict[str, Any]:
+    """The annotations of a class or function by name, evaluated, with range and meaning. Slow the first time."""
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+def bare(annotation: Any) -> Any:
+    """The type of a setting, without its range and meaning."""
+    return typing.get_args(annotation)[0] if hasattr(annotation, "__metadata__") else annotation
+
+
+@cache
 def _declared(kind: type) -> tuple[_Declared, ...]:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return tuple(_read(field, hints[field.name]) for field in fields(kind) if field.init)
+    return tuple(_read(field, annotations_of(kind)[field.name]) for field in fields(kind) if field.init)
 
 
-def _read(field: Field, hint: Any) -> _Declared:
-    notes: tuple[Any, ...] = getattr(hint, "__metadata__", ())
-    bare = typing.get_args(hint)[0] if notes else hint
-    is_union = typing.get_origin(bare) in (typing.Union, types.UnionType)
-    kinds = typing.get_args(bare) if is_union else (bare,)
+def _read(field: Field, annotation: Any) -> _Declared:
+    notes: tuple[Any, ...] = getattr(annotation, "__metadata__", ())
+    hint = bare(annotation)
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = typing.get_args(hint) if is_union else (hint,)
     return _Declared(field, tuple(typing.get_origin(each) or each for each in kinds if each is not type(None)),
                      type(None) in kinds, tuple(note for note in notes if isinstance(note, Range)),
                      next((note for note in notes if isinstance(note, str)), ""))

@@ -24,8 +24,7 @@ from workbench.learn.algorithms.reference import ReferenceKL
 from workbench.learn.algorithms.rewards import Rewards
 from workbench.learn.algorithms.settings import declared_settings, with_settings
 from workbench.learn.batch import Batch
-from workbench.learn.ops.reduce import REDUCTIONS, Reduction, reduction
-from workbench.learn.ops.value import ValueLoss
+from workbench.learn.ops.loss import REDUCTIONS, Reduction, ValueLoss, reduction
 from workbench.types.errors import ConfigError, DataError
 from workbench.types.settings import at_least, check_settings, one_of
 from workbench.types.tensors import Tensor, torch
@@ -44,7 +43,7 @@ class Algorithm:
     critic: CriticLoss | None = None
     objective: Objective = ClipObjective()
     sampler_cap: Annotated[float, at_least(0), "most that a token weighs for a sampler unlike the trainer; 0: off"] = 0.0
-    reduction: Annotated[str, one_of(*REDUCTIONS), "how losses of tokens are summed up: learn/ops/reduce.py"] = "token-mean"
+    reduction: Annotated[str, one_of(*REDUCTIONS), "how losses of tokens are summed up: learn/ops/loss.py"] = "token-mean"
     fixed_length: Annotated[int, at_least(0), "tokens, of the reduction 'fixed-length'"] = 0
     entropy_coef: Annotated[float, at_least(0), "nats of entropy are worth this much loss"] = 0.0
     reference: ReferenceKL = ReferenceKL()
@@ -140,8 +139,10 @@ class Algorithm:
         task was attempted `min_group_size` times), and where a fact in `requires` was never computed."""
         group_N, scored_N = batch.group_of_trajectory_N, batch.scored_N
         if int(group_N.bincount().max()) < self.min_group_size:
-            raise DataError(f"{self.name} compares attempts at the same task, but every group of this batch has one "
-                            "attempt: collect at least 2 attempts per task, or use an algorithm without a group baseline")
+            does, cure = (("compares", "an algorithm without a group baseline") if self.estimator.says("compares")
+                          else (f"filters ({self.filter.label}) by the spread of", "no filter"))
+            raise DataError(f"{self.name} {does} attempts at the same task, but every group of this batch has one "
+                            f"attempt: collect at least 2 attempts per task, or use {cure}")
         demand_facts(self, batch)
         kept_N = scored_N & self.filter.kept(batch.reward_N, group_N, scored_N)
         inputs = credit_inputs(self, batch, kept_N)

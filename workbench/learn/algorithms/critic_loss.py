@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from workbench.learn.batch import Batch
-from workbench.learn.ops.value import ValueLoss, clipped_value_loss
+from workbench.learn.ops.loss import ValueLoss, clipped_value_loss
 from workbench.types.settings import at_least, check_settings, one_of
 from workbench.types.tensors import Tensor, torch
 

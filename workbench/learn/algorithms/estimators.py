@@ -10,7 +10,6 @@ Axis letters: N trajectories · A timeline tokens · P turns that have one.
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass, make_dataclass, replace
 from functools import cache
@@ -24,7 +23,7 @@ from workbench.learn.ops.returns import discounted_return
 from workbench.learn.ops.turn_gae import bilevel_gae, turn_gae
 from workbench.plain import credit as plain
 from workbench.types.errors import DataError
-from workbench.types.settings import at_least, check_settings, one_of, probability
+from workbench.types.settings import annotations_of, at_least, check_settings, one_of, probability
 from workbench.types.tensors import torch
 
 BASELINES = ("others", "none")
@@ -73,8 +72,7 @@ class Estimator:
 @cache
 def settings_class(function: Callable) -> type:
     """A frozen dataclass of the keyword-only arguments of a function, with their annotations and defaults."""
-    hints = typing.get_type_hints(function, include_extras=True)
-    arguments = inspect.signature(function).parameters.values()
+    hints, arguments = annotations_of(function), inspect.signature(function).parameters.values()
     own = [(each.name, hints.get(each.name, Any), each.default) for each in arguments if each.kind is each.KEYWORD_ONLY]
     return make_dataclass(function.__name__, own, frozen=True)
 

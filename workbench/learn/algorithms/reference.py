@@ -14,7 +14,7 @@ from typing import Annotated
 
 from workbench.learn.algorithms.base import LossInputs
 from workbench.learn.batch import Batch
-from workbench.learn.ops.kl import ESTIMATORS, kl_estimate
+from workbench.learn.ops.loss import ESTIMATORS, kl_estimate
 from workbench.types.settings import at_least, check_settings, one_of
 from workbench.types.tensors import Tensor
 
@@ -26,7 +26,7 @@ class ReferenceKL:
     """`kl_coef` is in units of reward (or of advantage, in the loss)."""
 
     kl_coef: Annotated[float, at_least(0), "what a nat away from the reference policy costs"] = 0.0
-    kl_estimator: Annotated[str, one_of(*ESTIMATORS), "see learn/ops/kl.py"] = "k3"
+    kl_estimator: Annotated[str, one_of(*ESTIMATORS), "which one: learn/ops/loss.py"] = "k3"
     kl_in: Annotated[str, one_of(*PLACES), "where it is paid"] = "loss"
 
     def __post_init__(self) -> None:

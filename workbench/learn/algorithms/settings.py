@@ -1,15 +1,13 @@
 """The settings of an algorithm, each by one name, whichever part of the composition holds it."""
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, make_dataclass, replace
-from difflib import get_close_matches
-from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 from workbench.learn.algorithms.objectives import OBJECTIVES, ClipObjective
-from workbench.types.errors import ConfigError
+from workbench.types.errors import ConfigError, nearest
+from workbench.types.settings import annotations_of
 
 if TYPE_CHECKING:
     from workbench.learn.algorithms.algorithm import Algorithm
@@ -29,7 +27,7 @@ def declared_settings(algorithm: Algorithm) -> dict[str, Declared]:
         elif name in ("critic", "reference"):
             found |= {} if value is None else _fields_of(value)
         elif name != "name":
-            found[name] = _annotations(type(algorithm))[name], value
+            found[name] = annotations_of(type(algorithm))[name], value
     return found
 
 
@@ -37,9 +35,7 @@ def with_settings(algorithm: Algorithm, settings: Mapping[str, Any]) -> Algorith
     """The same algorithm with other values. Raises ConfigError for a setting that it does not have."""
     values = {**algorithm.settings, **settings}
     if unknown := [name for name in settings if name not in algorithm.settings]:
-        near = get_close_matches(unknown[0], algorithm.settings, n=1)
-        raise ConfigError(f"{algorithm.name} has no setting {unknown[0]!r}; " + (
-            f"did you mean {near[0]!r}?" if near else f"it has {', '.join(algorithm.settings)}"))
+        raise ConfigError(f"{algorithm.name} has no setting {unknown[0]!r}; {nearest(unknown[0], algorithm.settings)}")
 
     def part(kind: type) -> Any:
         return kind(**{f.name: values[f.name] for f in fields(kind) if f.name in values})
@@ -59,26 +55,16 @@ def with_settings(algorithm: Algorithm, settings: Mapping[str, Any]) -> Algorith
 
 
 def settings_type(algorithm: Algorithm) -> type:
-    """A dataclass that declares every setting; its defaults are the values of this algorithm. `make()` gives the
-    algorithm with the values of one."""
+    """A dataclass that declares every setting; its defaults are the values of this algorithm. `make_part()`
+    gives the algorithm with the values of one."""
     found = declared_settings(algorithm)
     return make_dataclass(algorithm.name, [(name, *declared) for name, declared in found.items()], frozen=True,
-                          namespace={"make": lambda self: algorithm(**vars(self)),
+                          namespace={"make_part": lambda self: algorithm(**vars(self)),
                                      "__doc__": algorithm.estimator.function.__doc__})
 
 
-def bare(hint: Any) -> Any:
-    """The type of a setting, without its range and meaning."""
-    return typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
-
-
 def _fields_of(part: Any) -> dict[str, Declared]:
-    return {f.name: (_annotations(type(part))[f.name], getattr(part, f.name)) for f in fields(part)}
-
-
-@cache
-def _annotations(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind, include_extras=True)
+    return {f.name: (annotations_of(type(part))[f.name], getattr(part, f.name)) for f in fields(part)}
 
 
 def _bounds_that_it_lacks(objective: Any) -> Iterator[tuple[str, Declared]]:

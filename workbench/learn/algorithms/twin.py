@@ -54,7 +54,8 @@ def plain_recipe(algorithm: Any) -> PlainTwin:
         normalize=algorithm.rewards.normalize, over=algorithm.rewards.over,
         filter_rule=FilterRule(**rule), equal_updates=equal,
         widened=frozenset(each for each in (*ADVANTAGE_MASK, *LOSS_MASK) if masks.over(each) == "response"),
-        epochs=algorithm.epochs, minibatches=algorithm.minibatches, minibatch_size=algorithm.minibatch_size), tuple(part for part in PARTS if part in own))
+        epochs=algorithm.epochs, minibatches=algorithm.minibatches, minibatch_size=algorithm.minibatch_size,
+    ), tuple(part for part in PARTS if part in own))
 
 
 def no_twin(*args: Any, **settings: Any) -> Any:

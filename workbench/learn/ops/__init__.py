@@ -1,1 +1,1 @@
-"""Pure functions on tensors: formula, source, shapes; no state, nothing of ours imported. One idea a file."""
+"""Pure functions on tensors: formula, source, shapes; no state, and nothing of ours imported but each other."""
