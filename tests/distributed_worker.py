@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from workbench.learn.algorithms import GRPO, PPO, Credit
-from workbench.learn.algorithms.masks import Masks
+from workbench.learn.algorithms.parts import Masks
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner

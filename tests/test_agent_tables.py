@@ -13,7 +13,7 @@ from workbench.ablation import table as tables
 from workbench.ablation import work
 from workbench.ablation.cells import read_table, train_or_go_on
 from workbench.ablation.plan import Job, config_of, jobs, key_of, read_plan
-from workbench.learn.algorithms.masks import ADVANTAGE_MASK, Masks
+from workbench.learn.algorithms.parts import ADVANTAGE_MASK, Masks
 from workbench.training.config import load_config
 from workbench.types.errors import StoreError
 from workbench.learn.rounding import code_fingerprint

@@ -10,7 +10,7 @@ import torch
 from learning_data import make_groups, unscore
 
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO
-from workbench.learn.algorithms.masks import Masks
+from workbench.learn.algorithms.parts import Masks
 from workbench.learn.batch import Batch
 from workbench.notebook.credit import credit_editor, credited, edit_step, show_estimators, step_facts, with_rewards
 from workbench.notebook.credit import facts as wb_facts

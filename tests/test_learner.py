@@ -1,7 +1,7 @@
 """The learner: one denominator, nothing non-finite ever reaches the weights, and state that goes on bit for bit."""
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest

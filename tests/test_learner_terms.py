@@ -11,8 +11,7 @@ from torch import Tensor
 
 from workbench.learn.algorithms import GRPO, PPO
 from workbench.learn.algorithms.base import shares_of
-from workbench.learn.algorithms.filtering import Filter
-from workbench.learn.algorithms.masks import Masks
+from workbench.learn.algorithms.parts import Filter, Masks
 from workbench.learn.batch import Batch
 from workbench.learn.ops.loss import REDUCTIONS
 from workbench.types.errors import LearnerError

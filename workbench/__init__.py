@@ -102,8 +102,7 @@ def __getattr__(name: str) -> Any:
     if name not in PUBLIC:
         if name in RENAMED:
             raise AttributeError(f"workbench.{name} is called workbench.{RENAMED[name]} now", name=name)
-        from workbench.types.errors import nearest
-
+        nearest = import_module("workbench.types.errors").nearest
         raise AttributeError(f"module 'workbench' has no attribute {name!r}; {nearest(name, PUBLIC)}", name=name)
     module_name, _, attribute = PUBLIC[name].partition(":")
     module = import_module(module_name)

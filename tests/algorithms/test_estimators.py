@@ -29,7 +29,7 @@ from workbench.learn.algorithms import (
     ReinforcePPBaseline,
     TurnPPO,
 )
-from workbench.learn.algorithms.masks import Masks
+from workbench.learn.algorithms.parts import Masks
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from learning_data import make_groups, unscore
 
 from workbench.learn.algorithms import GRPO, PPO
-from workbench.learn.algorithms.masks import ADVANTAGE_MASK, LOSS_MASK, Masks
+from workbench.learn.algorithms.parts import ADVANTAGE_MASK, LOSS_MASK, Masks
 from workbench.learn.batch import Batch
 from workbench.learn.ops.gae import whiten
 from workbench.training.config import load_config

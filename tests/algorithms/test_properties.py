@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from credit_data import Attempt, batch_of, credit_of, draw, same
+from credit_data import batch_of, credit_of, draw, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -14,8 +14,7 @@ from learning_data import make_groups
 
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, RLOO, BilevelPPO, GiGPO, Reinforce, StarPO, TurnPPO
 from workbench.learn.algorithms.base import CreditInputs
-from workbench.learn.algorithms.filtering import Filter
-from workbench.learn.algorithms.rewards import Rewards
+from workbench.learn.algorithms.parts import Filter, Rewards
 from workbench.learn.batch import Batch
 from workbench.training.config import load_config, load_config_with_warnings
 from workbench.types import Group, Task

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, StarPO, StarPO_S
 from workbench.learn.algorithms.base import needs_critic
-from workbench.learn.algorithms.filtering import Filter
+from workbench.learn.algorithms.parts import Filter
 from workbench.learn.algorithms.liveness import remarks, updates_of_a_step
 from workbench.training.config import load_config, load_config_with_warnings
 from workbench.types.errors import ConfigError

@@ -30,9 +30,7 @@ from workbench.envs import tasks as env_tasks
 from workbench.envs.base import EnvFamily
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
-from workbench.learn.algorithms.filtering import Filter
-from workbench.learn.algorithms.masks import Masks
-from workbench.learn.algorithms.rewards import Rewards
+from workbench.learn.algorithms.parts import Filter, Masks, Rewards
 from workbench.learn.batch import Batch
 from workbench.linting import Evidence
 from workbench.linting.evidence import of_groups

@@ -13,7 +13,7 @@ from tests.linting.credited import answer, batch_of, draw, errors, evidence_of, 
 from tests.composed import of_estimator
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, Reinforce, ReinforcePP, TurnPPO
 from workbench.learn.algorithms.base import Advantages, Credit
-from workbench.learn.algorithms.masks import Masks
+from workbench.learn.algorithms.parts import Masks
 from workbench.learn.batch import Batch
 from workbench.linting import Evidence
 

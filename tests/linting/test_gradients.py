@@ -10,9 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.composed import of_class
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, Algorithm, StarPO
-from workbench.learn.algorithms.filtering import Filter
-from workbench.learn.algorithms.masks import Masks
-from workbench.learn.algorithms.reference import ReferenceKL
+from workbench.learn.algorithms.parts import Filter, Masks, ReferenceKL
 from workbench.learn.algorithms.twin import plain_recipe
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
@@ -243,7 +241,7 @@ def an_epoch_is_lost(monkeypatch):
 
 
 def the_value_loss_is_not_halved(monkeypatch):
-    import workbench.learn.algorithms.critic_loss as module
+    import workbench.learn.algorithms.parts as module
     real = module.clipped_value_loss
     monkeypatch.setattr(module, "clipped_value_loss",
                         lambda *a, clip: ValueLoss(2 * (found := real(*a, clip=clip)).loss, found.clipped))

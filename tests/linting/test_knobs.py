@@ -1,7 +1,7 @@
 """R13: a setting that was set and does nothing is found, whoever lost it; one that acts is not."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -11,10 +11,8 @@ from learning_data import make_groups, tiny_model
 
 from tests.composed import of_class
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, Algorithm
-from workbench.learn.algorithms.filtering import Filter
+from workbench.learn.algorithms.parts import Filter, Masks, Rewards
 from workbench.learn.algorithms.liveness import inert_settings
-from workbench.learn.algorithms.masks import Masks
-from workbench.learn.algorithms.rewards import Rewards
 from workbench.learn.batch import Batch
 from workbench.learn.config import LearnerConfig
 from workbench.learn.learner import Learner
@@ -200,7 +198,7 @@ def ignore(monkeypatch, module: str, name: str, **instead):
     ("fixed_length", ("workbench.learn.algorithms.algorithm", "reduction", {"fixed_length": 256})),
     ("gamma", ("workbench.learn.algorithms.estimators", "gae", {"gamma": 1.0})),
     ("lam", ("workbench.learn.algorithms.estimators", "gae", {"lam": 1.0})),
-    ("value_clip", ("workbench.learn.algorithms.critic_loss", "clipped_value_loss", {"clip": 0.5})),
+    ("value_clip", ("workbench.learn.algorithms.parts", "clipped_value_loss", {"clip": 0.5})),
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_negative_control_a_setting_that_is_lost_in_the_arithmetic(setting, bug, monkeypatch):
     kind = PPO if setting in ("gamma", "lam", "value_clip") else ALGORITHMS["dr_grpo"] if setting == "fixed_length" else GRPO

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.linting.credited import answer, changed, draw, errors, evidence_of, groups_of, updated
 from workbench.learn.algorithms import GRPO, PPO, TurnPPO
-from workbench.learn.algorithms.filtering import Filter
-from workbench.learn.algorithms.masks import Masks
+from workbench.learn.algorithms.parts import Filter, Masks
 from workbench.linting import Evidence
 from workbench.rollouts.config import CollectConfig
 from workbench.types import StopReason

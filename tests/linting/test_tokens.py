@@ -17,8 +17,8 @@ from tests.linting.damaged import (
 )
 from tests.composed import of_class
 from workbench.learn.algorithms import GRPO, Algorithm
-from workbench.learn.algorithms.masks import Masks
-from workbench.linting import Evidence, Update, check
+from workbench.learn.algorithms.parts import Masks
+from workbench.linting import Evidence, check
 from workbench.linting.table import RULES
 from workbench.types import Segment, Source, Span
 

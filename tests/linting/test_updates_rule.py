@@ -10,8 +10,7 @@ import pytest
 from tests.linting.credited import answer, draw, errors, updated
 from tests.composed import of_class
 from workbench.learn.algorithms import ALGORITHMS, CISPO, GRPO, GSPO, PPO, StarPO, Algorithm
-from workbench.learn.algorithms.filtering import Filter
-from workbench.learn.algorithms.masks import Masks
+from workbench.learn.algorithms.parts import Filter, Masks
 from workbench.linting import Evidence
 
 SETTINGS = {

@@ -104,7 +104,7 @@ def test_what_cannot_be_read_is_said_and_is_no_pass(change, says, tmp_path, caps
     raw = one_case()
     change(raw)
     assert golden.main([written(tmp_path, raw)]) == 2
-    assert f"cannot be checked: " in (err := capsys.readouterr().err) and says in err
+    assert "cannot be checked: " in (err := capsys.readouterr().err) and says in err
 
 
 def test_no_file_no_json_no_arguments(tmp_path, capsys):

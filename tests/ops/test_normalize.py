@@ -8,7 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.learn.algorithms.rewards import Rewards
+from workbench.learn.algorithms import GRPO
+from workbench.learn.algorithms.liveness import inert_settings
+from workbench.learn.algorithms.parts import Rewards
 from workbench.learn.ops.normalize import METHODS, normalization
 from workbench.types.errors import ConfigError
 
@@ -95,8 +97,9 @@ def test_over_group_batch_and_tag():
 
 
 def test_settings():
-    assert Rewards().inert() == [("over", True, "algorithm.rewards.normalize is 'none'")]
-    assert not Rewards("mean").inert()[0][1]
+    dead, alive = ({name: why for name, dead, why in inert_settings(GRPO(rewards=Rewards(normalize)), 4, 4) if dead}
+                   for normalize in ("none", "mean"))
+    assert dead["rewards.over"] == "algorithm.rewards.normalize is 'none'" and "rewards.over" not in alive
     with pytest.raises(ConfigError, match="rewards.normalize is one of none, mean, mean_std, asym_clip; got 'std'"):
         Rewards("std")
     with pytest.raises(ConfigError, match="rewards.over is one of group, batch, tag; got 'task'"):

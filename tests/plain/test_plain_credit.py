@@ -19,9 +19,7 @@ from tests.plain.golden_plain import INSTEAD
 from tests.plain.recipes import attempts_with_facts, flat, recipe_of
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, Algorithm, Reinforce
 from workbench.learn.algorithms.credit import rewards_at_turn_ends
-from workbench.learn.algorithms.filtering import READS, Filter
-from workbench.learn.algorithms.masks import Masks
-from workbench.learn.algorithms.rewards import Rewards
+from workbench.learn.algorithms.parts import READS, Filter, Masks, Rewards
 from workbench.learn.algorithms.twin import PARTS, plain_recipe
 from workbench.types.errors import ConfigError, DataError
 from workbench.learn.ops.normalize import METHODS, normalization

@@ -15,7 +15,7 @@ from tests.plain.recipes import attempts_with_facts, credits_of, recipe_of
 from tests.test_learner import distance, gradient
 from tests.test_learner_terms import CASES, with_facts
 from workbench.learn.algorithms import ALGORITHMS, DAPO, GRPO, PPO, BilevelPPO, ReinforcePP, TurnPPO
-from workbench.learn.algorithms.filtering import Filter
+from workbench.learn.algorithms.parts import Filter
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner

@@ -40,7 +40,7 @@ from workbench.bias.traps import (
 )
 from workbench.learn.algorithms import ALGORITHMS, LossInputs
 from workbench.learn.algorithms.base import needs_critic, shares_of
-from workbench.learn.algorithms.filtering import Filter
+from workbench.learn.algorithms.parts import Filter
 from workbench.learn.batch import Batch
 from workbench.learn.ops.loss import masked_sum_over
 from workbench.types.errors import ConfigError

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from workbench.learn.algorithms.filtering import Filter
+from workbench.learn.algorithms.parts import Filter
 from workbench.types.errors import ConfigError
 from workbench.types.settings import check_settings, one_of
 

@@ -23,7 +23,7 @@ from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import Credit, LossInputs, needs_critic
 from workbench.learn.algorithms.liveness import inert_settings
-from workbench.learn.algorithms.masks import SETS
+from workbench.learn.algorithms.parts import SETS
 from workbench.learn.algorithms.objectives import OBJECTIVES
 from workbench.learn.batch import Batch
 from workbench.learn.ops.loss import ESTIMATORS, REDUCTIONS

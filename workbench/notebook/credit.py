@@ -23,7 +23,7 @@ import torch
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import TERMS, missing_facts, needs_critic
-from workbench.learn.algorithms.masks import ADVANTAGE_MASK
+from workbench.learn.algorithms.parts import ADVANTAGE_MASK
 from workbench.learn.batch import Batch
 from workbench.learn.replay import stored_facts
 from workbench.notebook.credit_settings import has_setting, inert_of, knobs_of, known_name, named, with_settings

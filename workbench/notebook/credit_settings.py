@@ -7,13 +7,10 @@ from typing import Any
 
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
-from workbench.learn.algorithms.critic_loss import BOOTSTRAP
+from workbench.learn.algorithms.parts import (ADVANTAGE_MASK, BOOTSTRAP, LOSS_MASK, MASSES, OVER, PLACES, READS, SETS,
+                                              ZERO_VARIANCE)
 from workbench.learn.algorithms.estimators import BASELINES
-from workbench.learn.algorithms.filtering import MASSES, READS, ZERO_VARIANCE
 from workbench.learn.algorithms.liveness import inert_settings
-from workbench.learn.algorithms.masks import ADVANTAGE_MASK, LOSS_MASK, SETS
-from workbench.learn.algorithms.reference import PLACES
-from workbench.learn.algorithms.rewards import OVER
 from workbench.learn.algorithms.settings import declared_settings
 from workbench.learn.batch import Batch
 from workbench.learn.ops.loss import ESTIMATORS

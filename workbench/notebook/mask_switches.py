@@ -14,7 +14,7 @@ from typing import Any
 
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
-from workbench.learn.algorithms.masks import ADVANTAGE_MASK, LOSS_MASK
+from workbench.learn.algorithms.parts import ADVANTAGE_MASK, LOSS_MASK
 from workbench.learn.batch import Batch
 from workbench.notebook.credit import Facts, credited, facts_of, with_facts
 from workbench.notebook.credit_settings import has_setting, inert_of, known_name, named, with_settings

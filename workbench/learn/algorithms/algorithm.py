@@ -15,13 +15,9 @@ from typing import Annotated, Any
 
 from workbench.learn.algorithms.base import Credit, LossInputs, TokenLoss, demand_facts
 from workbench.learn.algorithms.credit import credit_inputs, critic_targets, notes_of, updates_of_a_pass
-from workbench.learn.algorithms.critic_loss import CriticLoss
+from workbench.learn.algorithms.parts import LOSS_MASK, CriticLoss, Filter, Masks, ReferenceKL, Rewards
 from workbench.learn.algorithms.estimators import Estimator
-from workbench.learn.algorithms.filtering import Filter
-from workbench.learn.algorithms.masks import LOSS_MASK, Masks
 from workbench.learn.algorithms.objectives import ClipObjective, Objective, sampler_weight
-from workbench.learn.algorithms.reference import ReferenceKL
-from workbench.learn.algorithms.rewards import Rewards
 from workbench.learn.algorithms.settings import declared_settings, with_settings
 from workbench.learn.batch import Batch
 from workbench.learn.ops.loss import REDUCTIONS, Reduction, ValueLoss, reduction

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from workbench.learn.batch import Batch
 from workbench.learn.ops.gae import whiten
-from workbench.learn.ops.loss import Reduction
 from workbench.learn.ops.turns import TurnSpans, sum_over_turns, turn_spans
 from workbench.types.errors import DataError
 from workbench.types.tensors import Tensor, torch

@@ -5,15 +5,25 @@ Read off the settings alone: what turns out inert only as a run goes is in its m
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import needs_critic
-from workbench.learn.algorithms.masks import ADVANTAGE_MASK
 from workbench.learn.algorithms.objectives import ClipObjective
+from workbench.learn.algorithms.parts import ADVANTAGE_MASK, READS, Filter
+from workbench.learn.ops import filters
 from workbench.types.errors import ConfigError
+from workbench.types.settings import Inert
 
-Inert = tuple[str, bool, str]  # (field, whether it cannot act, why)
+
+def most_kept(rule: Filter, groups: int, group_size: int) -> int:
+    """The largest number of attempts that a filter can keep of `groups` groups with `group_size` attempts each."""
+    if rule.keep == "within_group":
+        return groups * min(group_size, rule.attempts)
+    kept = {"top_share": lambda: filters.count_of_share(groups, rule.share),
+            "top_k": lambda: min(groups, rule.groups),
+            "band": lambda: len(filters.places_in_band(groups, rule.low, rule.high))}
+    return (kept[rule.keep]() if rule.keep in kept else groups) * group_size
 
 
 def updates_of_a_step(algorithm: Algorithm, tasks: int, group_size: int) -> int:
@@ -21,14 +31,14 @@ def updates_of_a_step(algorithm: Algorithm, tasks: int, group_size: int) -> int:
     if not algorithm.minibatch_size:
         return algorithm.epochs * algorithm.minibatches
     chosen = algorithm.filter
-    attempts = tasks * group_size if chosen.equal_updates else chosen.at_most(tasks, group_size)
+    attempts = tasks * group_size if chosen.equal_updates else most_kept(chosen, tasks, group_size)
     return algorithm.epochs * max(1, math.ceil(attempts / algorithm.minibatch_size))
 
 
 def inert_settings(algorithm: Algorithm, tasks: int, group_size: int) -> list[Inert]:
     """Every setting that may be without effect, for steps of `tasks` x `group_size` attempts."""
     one = updates_of_a_step(algorithm, tasks, group_size) == 1
-    smaller = f"a step has at most {algorithm.filter.at_most(tasks, group_size)} attempts after the filter; " * (
+    smaller = f"a step has at most {most_kept(algorithm.filter, tasks, group_size)} attempts after the filter; " * (
         algorithm.filter.acts and bool(algorithm.minibatch_size))
     more = (f"{smaller}raise algorithm.epochs, or lower algorithm.minibatch_size" if algorithm.minibatch_size
             else "raise algorithm.epochs or algorithm.minibatches")
@@ -41,8 +51,8 @@ def inert_settings(algorithm: Algorithm, tasks: int, group_size: int) -> list[In
         found.append((name, not algorithm.kl_coef, "algorithm.kl_coef is 0, so there is no pull towards a reference"))
     compares = algorithm.settings.get("omega", 1.0) != 0
     found.append(("gamma", not compares, "algorithm.omega is 0, so turns are not compared"))
-    found += [(f"filter.{name}", dead, reason) for name, dead, reason in algorithm.filter.inert(tasks, group_size)]
-    found += [(f"rewards.{name}", dead, reason) for name, dead, reason in algorithm.rewards.inert()]
+    found += [(f"filter.{name}", *said) for name, *said in inert_of_filter(algorithm.filter, tasks, group_size)]
+    found.append(("rewards.over", algorithm.rewards.normalize == "none", "algorithm.rewards.normalize is 'none'"))
     found.append(("rewards.normalize", algorithm.rewards.normalize == "mean" and algorithm.ignores_shifts,
                   f"{algorithm.name} takes the mean of the group off by itself, and with it whatever is the same for all "
                   "of a group"))
@@ -64,7 +74,7 @@ def remarks(algorithm: Algorithm, tasks: int, group_size: int) -> list[str]:
     if size:
         cure = "lower algorithm.minibatch_size, or raise algorithm.epochs"
     if size and chosen.acts:
-        left = (f"the filter ({chosen.label}) leaves at most {chosen.at_most(tasks, group_size)} of {tasks} x "
+        left = (f"the filter ({chosen.label}) leaves at most {most_kept(chosen, tasks, group_size)} of {tasks} x "
                 f"{group_size} attempts, one update of {size}")
         if tasks * group_size > size:
             cure += ", or set algorithm.filter.equal_updates=true"
@@ -102,3 +112,24 @@ def _inert_masks(algorithm: Algorithm) -> list[Inert]:
     found.append(("advantage_mask", set(ADVANTAGE_MASK) <= dead | own, "none of its four switches can act: "
                   + "; ".join(reason for name, is_dead, reason in found if is_dead and name in ADVANTAGE_MASK)))
     return [(f"masks.{name}", is_dead, reason) for name, is_dead, reason in found]
+
+
+def inert_of_filter(rule: Filter, tasks: int, group_size: int) -> list[Inert]:
+    """(field, whether it cannot act, why) of every setting, for the check when a config is loaded: of steps with so
+    many tasks, and so many attempts at each."""
+    reads = READS[rule.keep]
+    found = []
+    for f in fields(rule):
+        if f.name in ("keep", "zero_variance", "equal_updates"):
+            continue
+        owner = next(kind for kind, names in READS.items() if f.name in names)
+        found.append((f.name, f.name not in reads, f"algorithm.filter.keep is {rule.keep!r}, not {owner!r}"))
+    found.append(("slack", rule.keep == "top_p" and rule.mass != "linear", "algorithm.filter.mass is 'softmax'"))
+    found += [("keep", rule.keep != "all" and not rule.acts, "as its numbers stand, it leaves nothing out"),
+              ("groups", rule.groups >= tasks, f"a step has only {tasks} groups, so all that differ are kept"),
+              ("attempts", rule.attempts >= group_size, f"a group has only {group_size} attempts, so all are kept"),
+              ("equal_updates", not rule.acts, "nothing is filtered"),
+              # Flat groups come last, and the share is reached before them.
+              ("zero_variance", (rule.keep, rule.mass, rule.zero_variance) == ("top_p", "linear", "drop") and rule.p < 1,
+               "algorithm.filter.keep = 'top_p' never keeps a flat group: it holds no share of the spread")]
+    return found

@@ -6,13 +6,11 @@ pull towards a reference, actions alone.
 from __future__ import annotations
 
 from workbench.learn.algorithms.algorithm import Algorithm
-from workbench.learn.algorithms.critic_loss import CriticLoss
+from workbench.learn.algorithms.parts import CriticLoss, Filter, ReferenceKL
 from workbench.learn.algorithms.estimators import (BILEVEL_GAE, GAE, GIGPO, GROUP_RELATIVE, REINFORCE, REINFORCE_PP,
                                                    REINFORCE_PP_BASELINE, TURN_GAE)
 from workbench.learn.algorithms.estimators import RLOO as LEAVE_ONE_OUT
-from workbench.learn.algorithms.filtering import Filter
 from workbench.learn.algorithms.objectives import CISPOObjective, ClipObjective, GSPOObjective
-from workbench.learn.algorithms.reference import ReferenceKL
 
 PAID = ReferenceKL(kl_estimator="k1", kl_in="reward")  # where a pull is asked for, it is paid in the reward, by k1
 

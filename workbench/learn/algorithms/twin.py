@@ -11,11 +11,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from workbench.learn.algorithms.algorithm import Algorithm
-from workbench.learn.algorithms.critic_loss import CriticLoss
-from workbench.learn.algorithms.filtering import Filter
-from workbench.learn.algorithms.masks import ADVANTAGE_MASK, LOSS_MASK, Masks
-from workbench.learn.algorithms.reference import ReferenceKL
-from workbench.learn.algorithms.rewards import Rewards
+from workbench.learn.algorithms.parts import ADVANTAGE_MASK, LOSS_MASK, CriticLoss, Filter, Masks, ReferenceKL, Rewards
 from workbench.plain.credit import Recipe
 from workbench.plain.rewards import FilterRule
 
