@@ -1,4 +1,5 @@
 """Environments in worker processes: killed at their deadline, run again after a crash, and never left behind."""
+import importlib
 import json
 import os
 import random
@@ -500,6 +501,23 @@ def test_a_module_that_only_the_trainer_has_is_an_answer(runner, monkeypatch):
     monkeypatch.setattr(Settings, "__module__", "nowhere_at_all")
     begin_answer = begin(runner, "a", Settings(how=None, table={}))["a"]
     assert "cannot import Settings from nowhere_at_all" in begin_answer.error and "sys.path" in begin_answer.error
+
+
+def test_a_folder_that_was_added_after_the_workers_began_is_searched(runner, tmp_path, monkeypatch):
+    (tmp_path / "lake_of_today.py").write_text(
+        "from dataclasses import dataclass\nfrom workbench.envs import FrozenLake\n\n"
+        "@dataclass(frozen=True)\nclass LakeOfToday(FrozenLake):\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    family = importlib.import_module("lake_of_today").LakeOfToday()
+    task = family.task(0)
+    monkeypatch.undo()  # the control: without the folder, the worker that stands ready does not find the module
+    runner.reset("without", family, task, 0)
+    assert "cannot import LakeOfToday from lake_of_today" in answers(runner, 1)["without"].error
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = runner.supervisor_pid
+    runner.reset("with", family, task, 0)
+    assert answers(runner, 1)["with"].observation == family.make().reset(task, 0)
+    assert runner.supervisor_pid == before
 
 
 PLAIN = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -18,7 +18,6 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from workbench.envs.base import Env, EnvFamily
@@ -72,9 +71,8 @@ def check_messages(observation: Observation) -> None:
 
 
 def answer_call(key: str, call: Callable[[], Observation | StepResult], envs: dict[str, Env],
-                caught: type[BaseException] | tuple[type[BaseException], ...] = (Exception, SystemExit)) -> EnvAnswer:
-    """Run `call`, which resets or steps `envs[key]`, and make an answer of whatever comes of it. `caught`: exceptions
-    that are the environment's own; not Ctrl-C where it may be the user's."""
+                caught: tuple[type[BaseException], ...]) -> EnvAnswer:
+    """Run `call`, which resets or steps `envs[key]`, and make an answer of whatever comes of it."""
     started = time.monotonic()
     try:
         value = call()
@@ -101,17 +99,14 @@ def answer_call(key: str, call: Callable[[], Observation | StepResult], envs: di
     return EnvAnswer(key, result=value, state_key=state_key, seconds=seconds)
 
 
-def close_env(env: Env | None) -> None:
-    """Let an environment give back what it holds. What it raises then is ignored."""
-    with suppress(Exception):
-        if hasattr(env, "close"):
-            env.close()
-
-
 class InlineRunner:
-    """Steps at once, in the caller's thread. Bit-exact (law 8); cannot cut off an environment that hangs."""
+    """Steps at once, in the caller's thread. Bit-exact (law 8); cannot cut off an environment that hangs.
 
-    def __init__(self) -> None:
+    `caught`: exceptions that are an environment's own, and so an answer; not Ctrl-C where it may be the user's.
+    """
+
+    def __init__(self, caught: tuple[type[BaseException], ...] = (Exception, SystemExit)) -> None:
+        self._caught = caught
         self._envs: dict[str, Env] = {}
         self._ready: list[EnvAnswer] = []
 
@@ -120,18 +115,20 @@ class InlineRunner:
             self._envs[key] = family.make()
             return self._envs[key].reset(task, dynamics_seed)
 
-        self._ready.append(answer_call(key, start, self._envs))
+        self._ready.append(answer_call(key, start, self._envs, self._caught))
 
     def step(self, key: str, action_text: str) -> None:
-        env = self._envs[key]
-        self._ready.append(answer_call(key, partial(env.step, action_text), self._envs))
+        self._ready.append(answer_call(key, lambda: self._envs[key].step(action_text), self._envs, self._caught))
 
     def poll(self, wait_s: float = 0.0) -> list[EnvAnswer]:
         ready, self._ready = self._ready, []
         return ready
 
     def close(self, key: str) -> None:
-        close_env(self._envs.pop(key, None))
+        env = self._envs.pop(key, None)
+        with suppress(Exception):  # what an environment raises when it gives back what it holds is ignored
+            if hasattr(env, "close"):
+                env.close()
         self._ready = [answer for answer in self._ready if answer.key != key]
 
     def shutdown(self) -> None:

@@ -17,7 +17,7 @@ from workbench.envs.tools.base import Tool, ToolResult, refusal_of
 from workbench.envs.tools.handover import ToolRecipe, describe_tool
 from workbench.envs.tools.results import as_result, from_json, most_content, raised
 from workbench.envs.tools.shared_workers import Owner, ToolWorkers, shared_workers
-from workbench.envs.workers.values import describe_task, import_path
+from workbench.envs.workers.values import describe_task
 from workbench.envs.workers.worker import START_S, Worker, WorkerAnswer, WorkerCall, WorkerFailure
 from workbench.types import Task, ToolCall
 from workbench.types.canonical_json import plain
@@ -161,8 +161,7 @@ class ToolTurn:
             self.in_flight[worker] = call
             to_open, to_call = (call.task, None) if tool.stateful else (None, call.task)
             if tool.key not in worker.residents:
-                worker.send(["open", tool.key, tool.content, to_open, import_path()],
-                            WorkerCall("open", limits.open_s, _complaint))
+                worker.send(["open", tool.key, tool.content, to_open], WorkerCall("open", limits.open_s, _complaint))
             worker.send(["call", tool.key, to_call, call.arguments, limits.most_bytes, limits.most_memory],
                         WorkerCall("call", limits.deadline_s, lambda content, _: from_json(content, limits.most_bytes)))
 

@@ -5,7 +5,6 @@ dropped (it could flood a terminal as well as a result); what it gives back is b
 """
 from __future__ import annotations
 
-import importlib
 import os
 import resource
 import socket
@@ -42,7 +41,7 @@ _import_jsonschema()
 def serve(connection: socket.socket) -> None:
     """The calls:
 
-        ["open", key, tool, task or None, import path] -> {} or {"complaint": text}
+        ["open", key, tool, task or None] -> {} or {"complaint": text}
         ["call", key, task or None, arguments, most_bytes, most_memory] -> a ToolResult
 
     A tool that asks for the task is handed it when it is opened, if it has state, else with every call. A worker in
@@ -66,11 +65,8 @@ def serve(connection: socket.socket) -> None:
     serve_calls(connection, answer)
 
 
-def _open(tools: dict[str, Tool], key: str, described: Any, task: dict | None, import_path: list[str]) -> bytes:
-    """`import_path`: the trainer's as it is now. In a notebook a folder may be added long after the workers began."""
+def _open(tools: dict[str, Tool], key: str, described: Any, task: dict | None) -> bytes:
     try:
-        sys.path[:] = import_path
-        importlib.invalidate_caches()
         made = made_of(described)
         if task is not None:
             made = made.for_attempt(Task(**task))

@@ -6,8 +6,7 @@
     values      settings as JSON that names classes and functions, and back: nothing that crosses can execute anything
     pool        starts workers, listens to them and kills them; worker: the trainer's end of one
     env_runner  ProcessRunner, the user for environments: deadlines, and running an attempt again from its seed;
-                env_slots: which attempt lives where; env_worker: what happens inside a worker; env_wire: calls and
-                answers as JSON
+                env_slots: which attempt lives where; env_wire: calls and answers as JSON, and what a worker does
 
 The other user is `workbench.envs.tools.executor`, for tools. A worker is a fence against accidents, not against malice:
 its code runs with the rights of the user who started the run.

@@ -20,7 +20,7 @@ from workbench.envs.workers.worker import Worker, WorkerAnswer, WorkerFailure
 from workbench.types import Task
 from workbench.types.errors import EnvError
 
-SERVE = "workbench.envs.workers.env_worker:serve"  # what every worker does
+SERVE = "workbench.envs.workers.env_wire:serve"  # what every worker does
 MOST_SUPERVISORS = 5       # supervisors that may be killed before the run gives up
 
 

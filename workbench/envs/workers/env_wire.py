@@ -1,19 +1,22 @@
-"""What crosses between the trainer and its environments' workers: JSON, exact both ways.
+"""What crosses between the trainer and its environments' workers, and what a worker does with it: JSON, exact both ways.
 
 No pickle: families go by class and fields (`workbench.envs.workers.values`), and an answer can carry values but no code.
 """
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
-from workbench.envs.base import EnvFamily
-from workbench.envs.runners import EnvAnswer, check_messages
-from workbench.envs.workers.values import describe, describe_task
+from workbench.envs.base import Env, EnvFamily
+from workbench.envs.runners import EnvAnswer, InlineRunner, check_messages
+from workbench.envs.workers.frames import serve_calls
+from workbench.envs.workers.values import describe, describe_task, rebuild
 from workbench.types import Observation, StepResult, Task, ToolCall
 from workbench.types.canonical_json import json_bytes, plain
-from workbench.types.errors import EnvError
+from workbench.types.errors import EnvError, WorkbenchError
 from workbench.types.message_json import call_to_json, observation_from_json, observation_to_json
 
 SPARE = 4096  # bytes that an answer may have beyond the cap: its names
@@ -23,6 +26,62 @@ OTHERWISE = "set collect.env_runner to 'threads' or 'inline'"
 def reset_call(family: EnvFamily, task: Task, dynamics_seed: int) -> list:
     described = plain(describe_task(task), f"task {task.id!r}")
     return ["reset", describe(family, "the family", OTHERWISE), described, dynamics_seed]
+
+
+# ------------------------------------------------------------------------------------------------ inside a worker
+
+
+def serve(connection: socket.socket, answer_bytes: int) -> None:
+    """The calls:
+
+        ["reset", slot, family, task, dynamics seed] · ["step", slot, action text] · ["drop", slot] (no answer)
+
+    Whatever an environment raises is an answer; here that includes KeyboardInterrupt, since Ctrl-C never gets here.
+    """
+    runner = InlineRunner(caught=(BaseException,))
+
+    def answer(verb: str, slot: str, *rest) -> bytes | None:
+        if verb == "drop":
+            return runner.close(slot)
+        if verb == "reset":
+            family, task, dynamics_seed = rest
+            runner.reset(slot, _DescribedFamily(json.dumps(family)), Task(**task), dynamics_seed)
+        else:
+            runner.step(slot, *rest)
+        [answered] = runner.poll()
+        return _encoded(answered, answer_bytes)
+
+    serve_calls(connection, answer)
+
+
+class _DescribedFamily(NamedTuple):
+    """Made when it is first needed, so that whatever goes wrong with its code is the answer of an environment."""
+
+    described: str
+
+    def make(self) -> Env:
+        return _family(self.described).make()
+
+
+@cache
+def _family(described: str) -> EnvFamily:
+    """One for all its environments, as in the trainer."""
+    return rebuild(json.loads(described))
+
+
+def _encoded(answer: EnvAnswer, answer_bytes: int) -> bytes:
+    try:
+        content = encode_answer(answer)
+    except WorkbenchError as error:
+        content = encode_answer(EnvAnswer(answer.key, error=str(error)))
+    except BaseException as error:  # a mapping of the environment's own may raise anything when it is read (law 10)
+        words = f"its answer cannot be sent: {type(error).__name__}"
+        content = encode_answer(EnvAnswer(answer.key, error=words))
+    if len(content) > answer_bytes:
+        words = (f"its answer takes {len(content):,} bytes; at most {answer_bytes:,} are taken "
+                 "(collect.env_answer_bytes)")
+        content = encode_answer(EnvAnswer(answer.key, error=words))
+    return content
 
 
 # ------------------------------------------------------------------------------------------------ answers

@@ -4,14 +4,17 @@ And the loop inside every worker process: calls are answered one after the other
 """
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable
 
 LENGTH = struct.Struct(">I")   # of a frame's content
+LOOK_IN = "look in"            # begins a message that is no call: the folders in which to look for modules from now on
 TIMES = struct.Struct(">dd")   # begins an answer of a worker: seconds it took, and when it was ready (monotonic clock)
 
 
@@ -59,7 +62,12 @@ def serve_calls(connection: socket.socket, answer: Callable[..., bytes | None]) 
     connection.sendall(frame(TIMES.pack(0.0, time.monotonic())))
     while content := read_frame(connection):
         began = time.monotonic()
-        answered = answer(*json.loads(content))
+        verb, *arguments = json.loads(content)
+        if verb == LOOK_IN:
+            sys.path[:] = arguments[0]
+            importlib.invalidate_caches()
+            continue
+        answered = answer(verb, *arguments)
         if os.getpid() != own:  # the code that was called forked, and this is its child: it must not answer too
             os._exit(0)
         if answered is not None:

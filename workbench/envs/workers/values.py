@@ -80,7 +80,7 @@ def rebuild(described: Any) -> Any:
 
 def import_path() -> list[str]:
     """Where this process looks for modules now, in words that mean the same in another one's folder."""
-    return [entry or os.getcwd() for entry in sys.path]
+    return [str(entry) or os.getcwd() for entry in sys.path]
 
 
 def import_named(name: str) -> Any:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.envs.workers.frames import TIMES, frame, take_frames
+from workbench.envs.workers.frames import LOOK_IN, TIMES, frame, take_frames
+from workbench.envs.workers.values import import_path
 from workbench.types.canonical_json import json_bytes
 
 START_S = 60.0   # within which a worker must have started, on a machine however busy
@@ -74,6 +75,7 @@ class Worker:
     last_ended: float | None = None  # its last call, or its start; None: it has not begun to work
     answering: float | None = None   # when the first part of an answer was read whose rest is still to come
     read: int = 0                    # bytes, in the newest look at its connection
+    looks_in: list[str] | None = None    # the folders that it was last told to look for modules in
     cut_off: bool = False            # its connection has ended; the supervisor will say why
     garbled: str = ""                # what it sent that is no answer
     report: WorkerFailure | None = None  # what the supervisor said of its end
@@ -99,7 +101,11 @@ class Worker:
         return not poll.poll(0)
 
     def send(self, message: list, call: WorkerCall | None = None) -> None:
-        """`call`: None for a message that is not answered."""
+        """`call`: None for a message that is not answered. A worker looks for modules where this process does now: in a
+        notebook a folder may be added long after the worker began."""
+        if (folders := import_path()) != self.looks_in:
+            self.looks_in = folders
+            self.outgoing += frame(json_bytes([LOOK_IN, folders], "folders"))
         if call is not None:
             self.calls.append(call)
         self.outgoing += frame(json_bytes(message, "a call"))
