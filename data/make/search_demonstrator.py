@@ -54,7 +54,7 @@ class SearchDemonstrator:
 
     def _slipped(self, env: WorldEnv, name: str, answers: bool, rng: np.random.Generator) -> str:
         """The turn as text, or one of the ways to get its format wrong: no tags, tags not closed, another key."""
-        right = env.format.write_answer(name) if answers else env.call(name)
+        right = env.format.write_answer(name) if answers else env.search(name)
         if rng.random() >= self.slip:
             return right
         slips = ((name, right.replace("</answer>", ""), f"<answer></answer>{name}") if answers else

@@ -104,7 +104,7 @@ def test_dense_search_by_an_encoder_that_is_named():
     family = replace(FAMILY, searcher="dense", encoder=f"{__name__}:letters")
     pytest.importorskip("faiss", reason="FAISS is the extra `dense`")
     assert isinstance(family.open_searcher(), Dense)
-    assert "Petrel" in family.make().search_tool.call({"query": "petrel boat"}).text
+    assert "Petrel" in family.search_tool().call({"query": "petrel boat"}).text
     for name, said in (("nowhere:encode", "cannot be imported"), (f"{__name__}:nothing", "cannot be imported"),
                        ("encode", "module:attribute")):
         with pytest.raises(ConfigError, match=said):

@@ -93,8 +93,8 @@ def test_the_solver_always_wins_and_random_play_almost_never(family):
 
 def test_the_city_is_no_answer_and_nothing_is_searched_elsewhere():
     env, _ = begun(PLAIN, the_task())
-    env.step(env.call(env.path[0]))
-    missed = env.step(env.call("Qqq"))
+    env.step(env.search(env.path[0]))
+    missed = env.step(env.search("Qqq"))
     assert missed.observation.messages[0].text == "Nothing found."
     wrong = env.step(env.format.write_answer(env.path[1]))
     assert wrong.reward == 0.0 and wrong.terminated and not wrong.info["success"]
@@ -142,9 +142,9 @@ def test_who_makes_no_mistakes_shows_the_way():
 def test_each_habit_shows_where_it_is_all_there_is(habit, share):
     for seed in range(30):
         env, _ = begun(PLAIN, the_task())
-        env.step(env.call(env.path[0]))
+        env.step(env.search(env.path[0]))
         text = replace(NOBODY_SLIPS, **habit).action(env, np.random.default_rng(seed))
-        assert share(env, text) and text != env.call(env.path[1])
+        assert share(env, text) and text != env.search(env.path[1])
         assert not env.step(text).info["success"]
 
 

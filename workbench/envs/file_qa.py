@@ -18,15 +18,14 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from workbench.envs.answer_rewards import AnswerRewards
-from workbench.envs.qa.contexts import Context, Turns, inert_beside
+from workbench.envs.qa.contexts import Context, QuestionEnv, QuestionFamily, Turns
 from workbench.envs.qa.files import FORMATS
 from workbench.envs.qa.opened import OWN, QuestionPool, QuestionFiles, check_files, no_file, open_files, open_searcher
-from workbench.envs.search import MOST_QUERY_CHARACTERS, Searcher
+from workbench.envs.search import Corpus, Searcher
 from workbench.envs.search.remote import RemoteSearcher
 from workbench.envs.splits import content_split
-from workbench.envs.tool_env import CallSettings, ToolEnv
-from workbench.envs.tools.base import Tool, tools_named
-from workbench.envs.tools.search import SearchTool, lines_of
+from workbench.envs.tool_env import CallSettings
+from workbench.envs.tools.search import SearchTool
 from workbench.types import Task
 from workbench.types.errors import ConfigError
 from workbench.types.seeds import rng_at
@@ -36,7 +35,7 @@ _OPENING = threading.RLock()  # a large file is read by one thread; the others w
 
 
 @dataclass(frozen=True)
-class FileQA:
+class FileQA(QuestionFamily):
     """A family of questions from files. The fields are its only configuration."""
 
     questions: Annotated[str, "file of the questions to train on"] = ""
@@ -82,8 +81,7 @@ class FileQA:
                               "name env.corpus, the documents that the server searches")
 
     def inert_settings(self) -> list[Inert]:
-        """What cannot act beside the other settings."""
-        return [*inert_beside(self.context),
+        return [*super().inert_settings(),
                 Inert("most_chars", self.context == "closed", "no documents are shown"),
                 Inert("searcher", self.context in ("closed", "gold"), "nothing is searched")]
 
@@ -112,11 +110,14 @@ class FileQA:
         with _OPENING:
             return open_searcher(corpus, self.encoder, self.index)
 
-    # -------------------------------------------------------------------------------------------- tasks
+    def search_tool(self, task: Task | None = None) -> SearchTool:
+        """The search that an agent is offered, the same for all tasks."""
+        return SearchTool(self.open_searcher(), k=self.documents, most_chars=self.most_chars)
 
-    @property
-    def max_turns(self) -> int:
-        return self.turns if self.context == "search" else 1
+    def corpus_of(self, task: Task) -> Corpus:
+        return self.open().corpus
+
+    # -------------------------------------------------------------------------------------------- tasks
 
     @property
     def is_remote(self) -> bool:
@@ -183,32 +184,12 @@ class FileQA:
 # ------------------------------------------------------------------------------------------------ one attempt
 
 
-class FileEnv(ToolEnv):
+class FileEnv(QuestionEnv):
     """One attempt at a question of the files."""
 
     def __init__(self, family: FileQA) -> None:
-        self.family = family
-        self.search_tool: SearchTool | None = None
-        if family.context == "rag" or family.context == "search" and "search" in family.tools:
-            self.search_tool = SearchTool(family.open_searcher(), k=family.documents, most_chars=family.most_chars)
-        tools: list[Tool] = []
-        if family.context == "search":
-            tools = [self.search_tool if name == "search" else tools_named([name])[0] for name in family.tools]
-        super().__init__(tools, max_turns=family.max_turns, calls=family.calls, rewards=family.rewards,
-                         opening=self._found_before)
-
-    def _found_before(self, task: Task) -> str:
-        """What stands before the question."""
-        if self.family.context == "rag":
-            return self.search_tool.call({"query": task.payload["question"][:MOST_QUERY_CHARACTERS]}).text
-        if self.family.context == "gold":
-            corpus = self.family.open().corpus
-            return lines_of([corpus[each] for each in task.payload["support"]], self.family.most_chars)[0]
-        return ""
-
-    @property
-    def can_search(self) -> bool:
-        return self.search_tool in self.tools
+        self.can_search = family.context == "search" and "search" in family.tools
+        super().__init__(family, family.search_tool() if self.can_search else None)
 
     @property
     def unsearched(self) -> list[str]:
@@ -216,7 +197,3 @@ class FileEnv(ToolEnv):
         if not self.can_search or self._attempt.turn + 1 >= self.max_turns:
             return []
         return list(self._attempt.task.payload["support"])[self._attempt.turn:]
-
-    def search(self, query: str) -> str:
-        """The text of a turn that searches."""
-        return self.format.write_call("search", {"query": query})

@@ -24,25 +24,23 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from workbench.envs.answer_rewards import AnswerRewards
-from workbench.envs.qa.contexts import Context, Turns, inert_beside
+from workbench.envs.qa.contexts import Context, QuestionEnv, QuestionFamily, Turns
 from workbench.envs.qa.worlds import HELD_OUT_WORLDS, SHAPES, World, split_of_world, world
-from workbench.envs.search import Bm25
-from workbench.envs.tool_env import CallSettings, ToolEnv
-from workbench.envs.tools.base import tools_named
-from workbench.envs.tools.search import SearchTool, lines_of
+from workbench.envs.search import Bm25, Corpus
+from workbench.envs.tool_env import CallSettings
+from workbench.envs.tools.search import SearchTool
 from workbench.types import Task
 from workbench.types.errors import ConfigError, EnvError
 from workbench.types.seeds import rng_at
-from workbench.types.settings import Inert, at_least, check_settings, one_of, probability
+from workbench.types.settings import at_least, check_settings, one_of, probability
 
 TRAINING_WORLDS = 64   # that the tasks of training are about; held-out worlds come on top
-MOST_CHARACTERS = 400  # of one search
 
 _WORDS = {"search": "Search, then answer", "closed": "Answer", "rag": "Read, then answer", "gold": "Read, then answer"}
 
 
 @dataclass(frozen=True)
-class WorldQA:
+class WorldQA(QuestionFamily):
     """A family of questions about invented worlds. The fields are its only configuration.
 
     Beside the search, or in its place, tools of your own may be offered by "module:name". A function of yours may take
@@ -60,6 +58,7 @@ class WorldQA:
     calls: CallSettings = field(default_factory=CallSettings)
     rewards: AnswerRewards = field(default_factory=AnswerRewards)
 
+    most_chars: ClassVar[int] = 400
     name: ClassVar[str] = "world_qa"
     solver_name: ClassVar[str] = "knows the way"
 
@@ -68,15 +67,7 @@ class WorldQA:
         if not self.tools and self.context == "search":
             raise ConfigError("WorldQA.tools is empty; an attempt without tools is context='closed'")
 
-    def inert_settings(self) -> list[Inert]:
-        """What cannot act beside the other settings."""
-        return inert_beside(self.context)
-
     # -------------------------------------------------------------------------------------------- tasks
-
-    @property
-    def max_turns(self) -> int:
-        return self.turns if self.context == "search" else 1
 
     def task(self, task_seed: int) -> Task:
         """A question about one of the worlds: in half of the draws a held-out one."""
@@ -114,7 +105,13 @@ class WorldQA:
 
     def search_tool(self, task: Task) -> SearchTool:
         """The search over the corpus of this task's world."""
-        return SearchTool(_searcher(self.world, task.payload["world"]), k=self.documents, most_chars=MOST_CHARACTERS)
+        return SearchTool(self._searcher(task), k=self.documents, most_chars=self.most_chars)
+
+    def corpus_of(self, task: Task) -> Corpus:
+        return self._searcher(task).corpus
+
+    def _searcher(self, task: Task) -> Bm25:
+        return _searcher(self.world, task.payload["world"])
 
     def make(self) -> WorldEnv:
         return WorldEnv(self)
@@ -126,13 +123,13 @@ class WorldQA:
         names = self.world_of(env.task).names
         if self.context == "search" and rng.random() < 0.5:
             everything = [name for kind in names.values() for name in kind]
-            return env.call(everything[rng.integers(len(everything))])
+            return env.search(everything[rng.integers(len(everything))])
         return env.format.write_answer(names["country"][rng.integers(len(names["country"]))])
 
     def solver_action(self, env: WorldEnv, rng: np.random.Generator) -> str:
         """Searches for name after name on the way to the answer, which it knows, and which no prompt tells."""
         if self.context == "search" and env.steps_known < len(env.path) - 1:
-            return env.call(env.path[env.steps_known])
+            return env.search(env.path[env.steps_known])
         return env.format.write_answer(env.path[-1])
 
     # -------------------------------------------------------------------------------------------- words
@@ -175,24 +172,11 @@ class WorldSearch:
         return self.family.search_tool(task)
 
 
-class WorldEnv(ToolEnv):
+class WorldEnv(QuestionEnv):
     """One attempt, which also says how far along the way it is, for solvers and demonstrators."""
 
     def __init__(self, family: WorldQA) -> None:
-        named = family.tools if family.context == "search" else ()
-        tools = [WorldSearch(family) if name == "search" else tools_named([name])[0] for name in named]
-        super().__init__(tools, max_turns=family.max_turns, calls=family.calls, rewards=family.rewards,
-                         instructions=family.instructions, opening=self._found_before)
-        self.family = family
-
-    def _found_before(self, task: Task) -> str:
-        """What stands before the question: nothing, one search for its own words, or all documents that it takes."""
-        if self.family.context == "rag":
-            return self.family.search_tool(task).call({"query": task.payload["question"]}).text
-        if self.family.context == "gold":
-            corpus = _searcher(self.family.world, task.payload["world"]).corpus
-            return lines_of([corpus[each] for each in task.payload["support"]], MOST_CHARACTERS)[0]
-        return ""
+        super().__init__(family, WorldSearch(family), instructions=family.instructions)
 
     @property
     def task(self) -> Task:
@@ -213,7 +197,3 @@ class WorldEnv(ToolEnv):
         support = self.task.payload["support"]
         found = set(support) if self.family.context == "gold" else self._attempt.paid
         return next((step for step, each in enumerate(support) if each not in found), len(support))
-
-    def call(self, query: str) -> str:
-        """The text of a turn that searches."""
-        return self.format.write_call("search", {"query": query})

@@ -1,8 +1,13 @@
 """The four ways to put a question: with tools, with nothing, beside what one search brings, beside what it takes."""
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
+from workbench.envs.search.base import MOST_QUERY_CHARACTERS
+from workbench.envs.tool_env import ToolEnv
+from workbench.envs.tools.base import Tool, tools_named
+from workbench.envs.tools.search import lines_of
+from workbench.types import Task
 from workbench.types.settings import Inert, at_least, one_of
 
 CONTEXTS = ("search", "closed", "rag", "gold")
@@ -12,7 +17,42 @@ Context = Annotated[str, one_of(*CONTEXTS),
 Turns = Annotated[int, at_least(1), "with tools, the answering one included; without them there is one"]
 
 
-def inert_beside(context: str) -> list[Inert]:
-    """What cannot act where a question is put in this way."""
-    return [Inert("turns", context != "search", "without the tool there is one turn"),
-            Inert("documents", context in ("closed", "gold"), "nothing is searched; set env.context='search' or 'rag'")]
+class QuestionFamily:
+    """What families of questions have in common. Their fields are `context`, `tools`, `documents`, `turns`, `calls` and
+    `rewards`; `most_chars` bounds what one search brings, and `corpus_of` and `search_tool` say what a task is about."""
+
+    @property
+    def max_turns(self) -> int:
+        return self.turns if self.context == "search" else 1
+
+    def inert_settings(self) -> list[Inert]:
+        """What cannot act beside the other settings."""
+        return [Inert("turns", self.context != "search", "without the tool there is one turn"),
+                Inert("documents", self.context in ("closed", "gold"),
+                      "nothing is searched; set env.context='search' or 'rag'")]
+
+
+class QuestionEnv(ToolEnv):
+    """One attempt at a question, put in the way that its family says. `search`: the tool of that name, where one is
+    offered."""
+
+    def __init__(self, family: QuestionFamily, search: Tool | None, **settings: Any) -> None:
+        names = family.tools if family.context == "search" else ()
+        tools = [search if name == "search" else tools_named([name])[0] for name in names]
+        super().__init__(tools, max_turns=family.max_turns, calls=family.calls, rewards=family.rewards,
+                         opening=self._found_before, **settings)
+        self.family = family
+
+    def _found_before(self, task: Task) -> str:
+        """What stands before the question: nothing, one search for its own words, or all documents that it takes."""
+        if self.family.context == "rag":
+            query = task.payload["question"][:MOST_QUERY_CHARACTERS]
+            return self.family.search_tool(task).call({"query": query}).text
+        if self.family.context == "gold":
+            corpus = self.family.corpus_of(task)
+            return lines_of([corpus[each] for each in task.payload["support"]], self.family.most_chars)[0]
+        return ""
+
+    def search(self, query: str) -> str:
+        """The text of a turn that searches."""
+        return self.format.write_call("search", {"query": query})
