@@ -21,12 +21,12 @@ import numpy as np
 
 from workbench.envs import reasoning
 from workbench.envs.format import format_action, parse_action, refusal, user_message
-from workbench.envs.game_settings import FormatPenalty, ReasoningBonus, ShowRewards, Think, check_bonus
+from workbench.envs.game_settings import FormatPenalty, ReasoningBonus, ShowRewards, Think, check_game
 from workbench.envs.splits import content_split
 from workbench.types import Observation, StepResult, Task, Text
 from workbench.types.errors import ConfigError, EnvError
 from workbench.types.seeds import rng_at
-from workbench.types.settings import at_least, check_settings, probability
+from workbench.types.settings import at_least, probability
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -66,8 +66,7 @@ class Bandit:
     solver_name: ClassVar[str] = "optimal"
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        check_bonus("Bandit", self.reasoning_bonus, self.think)
+        check_game(self)
         for field in ("names", "heldout_names"):
             pairs = tuple(tuple(pair) for pair in getattr(self, field))
             if any(len(pair) != 2 or pair[0].lower() == pair[1].lower() for pair in pairs):

@@ -25,22 +25,22 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from workbench.envs import lake_solver, reasoning
-from workbench.envs.format import format_action, user_message
+from workbench.envs.format import format_action
 from workbench.envs.game_settings import (FormatPenalty, MaxMoves, MaxTurns, MovesPerAction, ReasoningBonus, ShowRewards,
-                                          Think, check_bonus, inert_moves)
-from workbench.envs.grid_game import GridEnv
+                                          Think)
+from workbench.envs.grid_game import GridEnv, GridFamily
 from workbench.envs.splits import content_split
-from workbench.types import Observation, Task, Text
+from workbench.types import Observation, Task
 from workbench.types.errors import EnvError
 from workbench.types.seeds import rng_at
-from workbench.types.settings import Inert, at_least, check_settings, probability
+from workbench.types.settings import at_least, probability
 
 MOVES = ("Left", "Down", "Right", "Up")  # neighbours in this ring are perpendicular
 PLAYER, ICE, HOLE, GOAL, PLAYER_IN_HOLE, PLAYER_ON_GOAL = "P", "_", "O", "G", "X", "√"
 
 
 @dataclass(frozen=True)
-class FrozenLake:
+class FrozenLake(GridFamily):
     """A family of lakes. The fields are its only configuration.
 
     The bonus for reasoning is earned by a thought that states where the goal lies or where moves lead, all of it true.
@@ -63,14 +63,7 @@ class FrozenLake:
     reasoning_bonus: ReasoningBonus = 0.0
 
     name: ClassVar[str] = "frozenlake"
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        check_bonus("FrozenLake", self.reasoning_bonus, self.think)
-
-    def inert_settings(self) -> list[Inert]:
-        """What cannot act beside the other settings."""
-        return [inert_moves(self.max_moves_per_action, self.max_moves)]
+    moves: ClassVar[tuple[str, ...]] = MOVES
 
     # -------------------------------------------------------------------------------------------- tasks
 
@@ -130,28 +123,19 @@ class FrozenLake:
     def label(self) -> str:
         """The whole setting in one line, for tables and plots."""
         return (f"FrozenLake {self.size}x{self.size}, slip {self.slip:.3g}, holes {self.hole_density:.3g}, "
-                f"{self.max_moves} moves, {self.max_moves_per_action} per answer, {self.max_turns} answers"
-                f"{reasoning.label(self.reasoning_bonus)}")
+                f"{self.label_of_limits}{reasoning.label(self.reasoning_bonus)}")
 
     @property
     def instructions(self) -> str:
         """The trusted part of the first prompt. The limits in it are those that are enforced."""
-        per_answer = min(self.max_moves_per_action, self.max_moves)
         slip = f"A move slips sideways with probability {self.slip:.3g}.\n" if self.slip else ""
         return (f"Go from {PLAYER} to {GOAL} over the ice {ICE} and keep out of the holes {HOLE}.\n"
-                f"Moves: {', '.join(MOVES)}. Limits: {self.max_moves} moves in all, {per_answer} per answer, "
-                f"{self.max_turns} answers.\n{slip}Answer like this: {self.example}\n\n")
-
-    @property
-    def example(self) -> str:
-        moves = MOVES[2:3] if min(self.max_moves_per_action, self.max_moves) == 1 else (MOVES[2], MOVES[1])
-        return format_action(moves, think=self.think, thought="plan")
+                f"{self.limits}{slip}Answer like this: {self.example}\n\n")
 
 
 class FrozenLakeEnv(GridEnv):
     """One attempt."""
 
-    move_names = MOVES
     reward_parts = ("goal", "format")
 
     def __init__(self, family: FrozenLake) -> None:
@@ -165,8 +149,8 @@ class FrozenLakeEnv(GridEnv):
         lake_solver.check_rows(rows, self.family.size)
         self.rows = rows
         self.position = lake_solver.find(rows, PLAYER)
-        self.moves_used, self.turns, self.finished, self.dynamics_seed = 0, 0, False, int(dynamics_seed)
-        return user_message(Text(self.family.instructions, trusted=True), Text(self._state_words()))
+        self.dynamics_seed = int(dynamics_seed)
+        return self._begun()
 
     # -------------------------------------------------------------------------------------------- optional parts
 
@@ -209,12 +193,7 @@ class FrozenLakeEnv(GridEnv):
         """Slips included."""
         direction = slipped(intended, self.family.slip, self.dynamics_seed, self.moves_used)
         self.position = lake_solver.neighbour(self.family.size, *self.position, direction)
-        self.moves_used += 1
-        self.finished = self._over() or self.moves_used >= self.family.max_moves
         return {"goal": 1.0 if self._won() else 0.0}
-
-    def _price(self, count: int) -> dict[str, float]:
-        return {}
 
     def _effective(self, positions: Sequence[tuple[int, int]]) -> bool:
         """Whether the player changed cells, be it there and back."""

@@ -1,10 +1,10 @@
 """Settings that several games have in common, each with its range and meaning."""
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from workbench.types.errors import ConfigError
-from workbench.types.settings import Inert, at_least, at_most
+from workbench.types.settings import at_least, at_most, check_settings
 
 MaxMoves = Annotated[int, at_least(1), "moves in the whole attempt"]
 MovesPerAction = Annotated[int, at_least(1), "moves carried out of one answer"]
@@ -16,14 +16,9 @@ ReasoningBonus = Annotated[float, at_least(0, why="less would pay for false stat
                            "what a turn earns whose thought states only what is true; a false statement costs as much"]
 
 
-def check_bonus(family: str, bonus: float, think: bool) -> None:
-    """Raises ConfigError for a bonus that nothing can earn."""
-    if bonus and not think:
-        raise ConfigError(f"{family}.reasoning_bonus = {bonus!r} pays for what stands between the think tags, but think "
-                          "is false; set think=true, or the bonus to 0")
-
-
-def inert_moves(max_moves_per_action: int, max_moves: int) -> Inert:
-    """A bound on the moves of one answer that the bound on all moves comes before."""
-    return Inert("max_moves_per_action", max_moves_per_action > max_moves,
-                 "env.max_moves ends the attempt before that many moves are made")
+def check_game(family: Any) -> None:
+    """Raises ConfigError for a setting outside its range, and for a bonus that nothing can earn."""
+    check_settings(family)
+    if family.reasoning_bonus and not family.think:
+        raise ConfigError(f"{type(family).__name__}.reasoning_bonus = {family.reasoning_bonus!r} pays for what stands "
+                          "between the think tags, but think is false; set think=true, or the bonus to 0")

@@ -10,15 +10,50 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from workbench.envs import reasoning
-from workbench.envs.format import ParsedAction, limit_notice, parse_action, refusal, user_message
-from workbench.types import StepResult, Text
+from workbench.envs.format import ParsedAction, format_action, limit_notice, parse_action, refusal, user_message
+from workbench.envs.game_settings import check_game
+from workbench.types import Observation, StepResult, Text
 from workbench.types.errors import EnvError
+from workbench.types.settings import Inert
+
+
+class GridFamily:
+    """What the families have in common; their fields hold the settings of `game_settings`."""
+
+    moves: ClassVar[tuple[str, ...]]  # by the names that an answer gives them
+
+    def __post_init__(self) -> None:
+        check_game(self)
+
+    def inert_settings(self) -> list[Inert]:
+        """What cannot act beside the other settings."""
+        return [Inert("max_moves_per_action", self.max_moves_per_action > self.max_moves,
+                      "env.max_moves ends the attempt before that many moves are made")]
+
+    @property
+    def moves_per_answer(self) -> int:
+        """As many as can be carried out."""
+        return min(self.max_moves_per_action, self.max_moves)
+
+    @property
+    def limits(self) -> str:
+        """The moves and the limits that are enforced, for the prompt."""
+        return (f"Moves: {', '.join(self.moves)}. Limits: {self.max_moves} moves in all, {self.moves_per_answer} per "
+                f"answer, {self.max_turns} answers.\n")
+
+    @property
+    def label_of_limits(self) -> str:
+        return f"{self.max_moves} moves, {self.max_moves_per_action} per answer, {self.max_turns} answers"
+
+    @property
+    def example(self) -> str:
+        """How an answer looks."""
+        return format_action(("Right", "Down")[:self.moves_per_answer], think=self.think, thought="plan")
 
 
 class GridEnv(ABC):
     """One attempt. Holds nothing but numbers and strings: picklable, and rebuilt by (family, task, dynamics_seed)."""
 
-    move_names: ClassVar[tuple[str, ...]]
     reward_parts: ClassVar[tuple[str, ...]]  # what a turn pays for, in the order in which it is added up
 
     def __init__(self, family: Any) -> None:
@@ -31,7 +66,7 @@ class GridEnv(ABC):
         if self.finished:
             raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
         self.turns += 1
-        parsed = parse_action(action_text, self.move_names, think=self.family.think)
+        parsed = parse_action(action_text, self.family.moves, think=self.family.think)
         parts = dict.fromkeys(self.reward_parts, 0.0)
         if not parsed.valid:
             parts["format"] = float(self.family.format_penalty)
@@ -41,8 +76,10 @@ class GridEnv(ABC):
         done: list[str] = []
         positions = [self._position()]
         for move in wanted:
-            for part, paid in self._move(self.move_names.index(move)).items():
+            for part, paid in self._move(self.family.moves.index(move)).items():
                 parts[part] += paid
+            self.moves_used += 1
+            self.finished = self._over() or self.moves_used >= self.family.max_moves
             done.append(move)
             positions.append(self._position())
             if self.finished:
@@ -68,6 +105,11 @@ class GridEnv(ABC):
         return StepResult(user_message(*texts, Text(self._state_words())), reward, parts, self._over(),
                           self.finished and not self._over(), info)
 
+    def _begun(self) -> Observation:
+        """Nothing is used up yet; the first observation."""
+        self.moves_used, self.turns, self.finished = 0, 0, False
+        return user_message(Text(self.family.instructions, trusted=True), Text(self._state_words()))
+
     def _moves_left(self) -> int:
         return self.family.max_moves - self.moves_used
 
@@ -86,22 +128,22 @@ class GridEnv(ABC):
 
     @abstractmethod
     def _move(self, move: int) -> Mapping[str, float]:
-        """Carry out one move, and set `finished` where it was the last one; what it pays, by part of the reward."""
+        """Carry out one move; what it pays, by part of the reward."""
 
-    @abstractmethod
     def _price(self, count: int) -> Mapping[str, float]:
         """What `count` moves cost, whatever they do."""
+        return {}
 
-    @abstractmethod
     def _effective(self, positions: Sequence[Any]) -> bool:
         """Whether the moves did anything, by the positions before them and after each of them."""
+        return positions[-1] != positions[0]
 
     @abstractmethod
     def _won(self) -> bool: ...
 
-    @abstractmethod
     def _over(self) -> bool:
         """Whether the game itself has ended, rather than its moves."""
+        return self._won()
 
     @abstractmethod
     def _statements(self, thought: str, before: Any) -> list[bool]:

@@ -27,21 +27,21 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from workbench.envs import reasoning, sokoban_levels as levels, sokoban_solver as solver
-from workbench.envs.format import format_action, user_message
+from workbench.envs.format import format_action
 from workbench.envs.game_settings import (FormatPenalty, MaxMoves, MaxTurns, MovesPerAction, ReasoningBonus, ShowRewards,
-                                          Think, check_bonus, inert_moves)
-from workbench.envs.grid_game import GridEnv
+                                          Think)
+from workbench.envs.grid_game import GridEnv, GridFamily
 from workbench.envs.splits import content_split
-from workbench.types import Observation, Task, Text
+from workbench.types import Observation, Task
 from workbench.types.errors import ConfigError, EnvError
-from workbench.types.settings import Inert, at_least, check_settings, one_of
+from workbench.types.settings import Inert, at_least, one_of
 
 MOVES = ("Up", "Down", "Left", "Right")
 PER_MOVE, ONTO_TARGET, OFF_TARGET, ALL_ON_TARGETS = -0.1, 1.0, -1.0, 10.0  # gym-sokoban's, and RAGEN's
 
 
 @dataclass(frozen=True)
-class Sokoban:
+class Sokoban(GridFamily):
     """A family of levels. The fields are its only configuration. The bonus for reasoning is as in FrozenLake."""
 
     size: Annotated[int, at_least(5, most=9), "rows and columns, the outer wall included"] = 6
@@ -62,11 +62,11 @@ class Sokoban:
     reasoning_bonus: ReasoningBonus = 0.0
 
     name: ClassVar[str] = "sokoban"
+    moves: ClassVar[tuple[str, ...]] = MOVES
     solver_name: ClassVar[str] = "optimal"
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        check_bonus("Sokoban", self.reasoning_bonus, self.think)
+        super().__post_init__()
         if self.min_solution > self.max_solution:
             raise ConfigError(f"Sokoban.min_solution is at most max_solution, got {self.min_solution} and "
                               f"{self.max_solution}")
@@ -80,8 +80,7 @@ class Sokoban:
                               f"{reachable}; raise max_moves (or max_turns), or lower max_solution")
 
     def inert_settings(self) -> list[Inert]:
-        """What cannot act beside the other settings."""
-        return [inert_moves(self.max_moves_per_action, self.max_moves),
+        return [*super().inert_settings(),
                 Inert("symbols", self.observation == "coordinates", "coordinates are told in words; set "
                       "env.observation='grid' or 'both'")]
 
@@ -137,9 +136,8 @@ class Sokoban:
         """The whole setting in one line, for tables and plots."""
         symbols = "" if self.symbols == levels.STANDARD else f", symbols {self.symbols}"
         return (f"Sokoban {self.size}x{self.size}, {self.boxes} {'box' if self.boxes == 1 else 'boxes'}, solutions of "
-                f"{self.min_solution} to {self.max_solution}, walls {self.wall_density:.3g}, {self.max_moves} moves, "
-                f"{self.max_moves_per_action} per answer, {self.max_turns} answers, {self.observation}{symbols}"
-                f"{reasoning.label(self.reasoning_bonus)}")
+                f"{self.min_solution} to {self.max_solution}, walls {self.wall_density:.3g}, "
+                f"{self.label_of_limits}, {self.observation}{symbols}{reasoning.label(self.reasoning_bonus)}")
 
     @property
     def instructions(self) -> str:
@@ -150,21 +148,12 @@ class Sokoban:
                 f"{standing} you on target.\n")
         places = "Places are row and column, from 1 at the top left; the outer ring is wall.\n"
         legend = {"grid": grid, "coordinates": places, "both": grid + places}[self.observation]
-        per_answer = min(self.max_moves_per_action, self.max_moves)
-        return (f"{goal}{legend}"
-                f"Moves: {', '.join(MOVES)}. Limits: {self.max_moves} moves in all, {per_answer} per answer, "
-                f"{self.max_turns} answers.\nAnswer like this: {self.example}\n\n")
-
-    @property
-    def example(self) -> str:
-        moves = MOVES[3:] if min(self.max_moves_per_action, self.max_moves) == 1 else (MOVES[3], MOVES[1])
-        return format_action(moves, think=self.think, thought="plan")
+        return f"{goal}{legend}{self.limits}Answer like this: {self.example}\n\n"
 
 
 class SokobanEnv(GridEnv):
     """One attempt."""
 
-    move_names = MOVES
     reward_parts = ("moves", "boxes", "solved", "format")
 
     def __init__(self, family: Sokoban) -> None:
@@ -174,10 +163,9 @@ class SokobanEnv(GridEnv):
 
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
         self._open(task.payload["level"])
-        self.moves_used, self.turns, self.finished = 0, 0, self._won()
-        if self.finished:
+        if self._won():
             raise EnvError(f"task {task.id!r} is solved before the first move; give it a box that is off its target")
-        return user_message(Text(self.family.instructions, trusted=True), Text(self._state_words()))
+        return self._begun()
 
     # -------------------------------------------------------------------------------------------- optional parts
 
@@ -224,27 +212,18 @@ class SokobanEnv(GridEnv):
     def _won(self) -> bool:
         return self.state[1] == solver.targets_of(self.room)
 
-    def _over(self) -> bool:
-        return self._won()
-
     def _on_targets(self) -> int:
         return len(set(self.state[1]) & set(solver.targets_of(self.room)))
 
     def _move(self, move: int) -> dict[str, float]:
         before = self._on_targets()
         self.state = solver.step(self.room, self.state, move)
-        self.moves_used += 1
         change = self._on_targets() - before
-        self.finished = self._won() or self.moves_used >= self.family.max_moves
         return {"boxes": ONTO_TARGET if change > 0 else OFF_TARGET if change < 0 else 0.0,
                 "solved": ALL_ON_TARGETS if self._won() else 0.0}
 
     def _price(self, count: int) -> dict[str, float]:
         return {"moves": PER_MOVE * count}
-
-    def _effective(self, positions: Sequence[solver.State]) -> bool:
-        """Whether anything stands elsewhere than before."""
-        return positions[-1] != positions[0]
 
     def _statements(self, thought: str, before: solver.State) -> list[bool]:
         return reasoning.sokoban_statements(thought, self.room, before, MOVES)
