@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from workbench.envs.tools.schema import shown
 from workbench.types import Message, Observation, Text
 
 SEPARATOR = "||"
@@ -102,12 +103,7 @@ def _read_moves(answer: str, moves: Sequence[str], thought: str) -> ParsedAction
     for part in answer.split(SEPARATOR):
         move = canonical.get(part.strip().lower())
         if move is None:
-            return ParsedAction((), False, "The answer holds something that is not on offer.", _quote(part), thought)
+            return ParsedAction((), False, "The answer holds something that is not on offer.",
+                                shown(part.strip(), _LONGEST_QUOTE), thought)
         found.append(move)
     return ParsedAction(tuple(found), True, thought=thought)
-
-
-def _quote(part: str) -> str:
-    """A short, printable piece of the policy's text: fit for a prompt, a terminal and UTF-8."""
-    words = "".join(c if c.isprintable() else " " for c in part.strip()[: _LONGEST_QUOTE + 1])
-    return words if len(words) <= _LONGEST_QUOTE else words[:_LONGEST_QUOTE] + "..."

@@ -57,29 +57,12 @@ def check_name(name: str) -> str:
 
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
-_KEYS = frozenset({str})
-
-
-def _is_plain(value: Any) -> bool:
-    """True where a list, tuple or dict holds nothing but what JSON gives back. Most do, and then no copy is made."""
-    if type(value) is dict:
-        if not _KEYS.issuperset(map(type, value)):
-            return False
-        value = value.values()
-    elif type(value) is not list and type(value) is not tuple:
-        return False
-    if _SCALARS.issuperset(map(type, value)):
-        return True
-    for entry in value:
-        if type(entry) not in _SCALARS and not _is_plain(entry):
-            return False
-    return True
 
 
 def plain(value: Any, what: str) -> Any:
-    """`value` as JSON holds it: numpy numbers become numbers, mappings dicts, tuples may stay. Anything that JSON would
-    lose (other keys than strings, sets, objects) is refused: StoreError names it and `what` it is part of."""
-    if type(value) in _SCALARS or _is_plain(value):
+    """`value` as JSON holds it: numpy numbers become numbers, mappings dicts, tuples lists. Anything that JSON would lose
+    (other keys than strings, sets, objects) is refused: StoreError names it and `what` it is part of."""
+    if type(value) in _SCALARS:
         return value
     if isinstance(value, Mapping):
         for key in value:

@@ -50,11 +50,6 @@ class Difference:
     high: float
     n: int
 
-    @property
-    def is_clear(self) -> bool:
-        """True where the interval excludes zero."""
-        return self.low > 0 or self.high < 0
-
     def __str__(self) -> str:
         return f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}] n={self.n}"
 

@@ -180,7 +180,7 @@ class ToolTurn:
                 self._kill(worker)
             else:
                 del self.in_flight[worker]
-                self.workers.give_back(worker, call.owner, self.limits.workers)
+                self.workers.give_back(worker, self.limits.workers)
 
     def _on_end(self, event: WorkerFailure) -> None:
         """A worker is gone; where it held state, the agent is told."""

@@ -29,32 +29,31 @@ class ToolWorkers:
     def __init__(self) -> None:
         self.pool = WorkerPool(SERVE)
         self._lock = self.pool.lock
-        self._idle: list[tuple[Owner | None, Worker]] = []  # an owner's, or None: anyone may take it
-        self._busy: dict[Worker, float] = {}                # since when
+        self._busy: dict[Worker, float] = {}  # since when
 
     def take(self, key: str, owner: Owner | None, most: int) -> Worker | None:
         """An idle worker of this owner, best one that has the tool `key` open, or a new one; None where `most` calls
         are at work. An owner's worker is handed over dead or alive: what it held is lost then, and the call tells."""
         with self._lock:
-            if not self._may_begin(most):
+            late = time.monotonic() - PATIENCE_S
+            if not room_for_another(len(self._busy), sum(since <= late for since in self._busy.values()), most):
                 return None
-            fit = [each for each in self._idle if each[0] == owner]
-            for each in sorted(fit, key=lambda each: key not in each[1].residents):
-                self._idle.remove(each)
-                if each[1].is_silent or owner is not None:
-                    return self._at_work(each[1])
-                self.kill(each[1])
-            return self._at_work(self.pool.start())
+            fit = sorted(self._idle(lambda other: other == owner), key=lambda worker: key not in worker.residents)
+            for worker in fit:
+                if worker.is_silent or owner is not None:
+                    break
+                self.kill(worker)
+            else:
+                worker = self.pool.start(owner)
+            self._busy[worker] = time.monotonic()
+            return worker
 
-    def give_back(self, worker: Worker, owner: Owner | None, keep: int) -> None:
+    def give_back(self, worker: Worker, keep: int) -> None:
         """The call is over. No more than `keep` workers are kept for anyone."""
         with self._lock:
             self._busy.pop(worker, None)
-            self._idle.append((owner, worker))
-            if owner is None:
-                for surplus in [each for each in self._idle if each[0] is None][:-keep]:
-                    self._idle.remove(surplus)
-                    self.kill(surplus[1])
+            for surplus in self._idle(lambda owner: owner is None)[:-keep]:
+                self.kill(surplus)
 
     def kill(self, worker: Worker) -> None:
         with self._lock:
@@ -63,34 +62,27 @@ class ToolWorkers:
 
     def release(self, number: int) -> None:
         """Kill the workers of an executor that is closed, with all that they started."""
-        self._kill_idle(lambda owner, worker: owner is not None and owner[0] == number)
+        with self._lock:
+            for worker in self._idle(lambda owner: owner is not None and owner[0] == number):
+                self.kill(worker)
 
     def forget(self, keys: Set[str]) -> None:
         """Kill the workers that anyone may take in which one of these tools is open, with all that they started."""
-        self._kill_idle(lambda owner, worker: owner is None and not worker.residents.isdisjoint(keys))
+        with self._lock:
+            for worker in self._idle(lambda owner: owner is None):
+                if not worker.residents.isdisjoint(keys):
+                    self.kill(worker)
 
     def shutdown(self) -> None:
         """Kill all workers and the supervisor; returns once they are gone. A call that is still going on dies with it.
         """
         with self._lock:
-            for _, worker in self._idle:
+            for worker in self._idle(lambda owner: True):
                 self.kill(worker)
-            self._idle = []
             self.pool.shutdown()
 
-    def _may_begin(self, most: int) -> bool:
-        late = time.monotonic() - PATIENCE_S
-        return room_for_another(len(self._busy), sum(since <= late for since in self._busy.values()), most)
-
-    def _kill_idle(self, which: Callable[[Owner | None, Worker], bool]) -> None:
-        with self._lock:
-            for each in [each for each in self._idle if which(*each)]:
-                self._idle.remove(each)
-                self.kill(each[1])
-
-    def _at_work(self, worker: Worker) -> Worker:
-        self._busy[worker] = time.monotonic()
-        return worker
+    def _idle(self, whose: Callable[[Owner | None], bool]) -> list[Worker]:
+        return [worker for worker in self.pool.workers.values() if worker not in self._busy and whose(worker.owner)]
 
 
 _SHARED: dict[int, ToolWorkers] = {}

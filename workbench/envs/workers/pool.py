@@ -19,6 +19,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from workbench.envs.workers.supervisor import ORDER, REPORT, cause_of, release, start_supervisor
 from workbench.envs.workers.worker import READ, Worker, WorkerAnswer, WorkerFailure
@@ -66,7 +67,8 @@ class WorkerPool:
             self._read_reports()
             return sum(worker.report is None for worker in list(self.workers.values()))
 
-    def start(self) -> Worker:
+    def start(self, owner: Any = None) -> Worker:
+        """`owner`: who alone may use it, as its user names that."""
         with self.lock:
             self._read_reports()
             if self._control is None:
@@ -76,7 +78,7 @@ class WorkerPool:
             with theirs, suppress(OSError):  # a supervisor that has just died is noticed by its silence
                 socket.send_fds(self._control, [ORDER.pack(b"+", self._numbers)], [theirs.fileno()])
             ours.setblocking(False)
-            worker = self.workers[self._numbers] = Worker(self._numbers, ours)
+            worker = self.workers[self._numbers] = Worker(self._numbers, ours, owner)
             return worker
 
     def listen(self, workers: Sequence[Worker], most_bytes: int, wait_s: float) -> list[WorkerAnswer | WorkerFailure]:

@@ -67,6 +67,7 @@ class Worker:
 
     number: int
     connection: socket.socket
+    owner: Any = None                                        # who alone may use it, as its user names that
     calls: deque[WorkerCall] = field(default_factory=deque)  # answered in this order
     residents: set = field(default_factory=set)              # what lives in it, as its user names that
     incoming: bytearray = field(default_factory=bytearray)
