@@ -2,7 +2,6 @@
 import importlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -503,7 +502,8 @@ def test_a_module_that_only_the_trainer_has_is_an_answer(runner, monkeypatch):
     assert "cannot import Settings from nowhere_at_all" in begin_answer.error and "sys.path" in begin_answer.error
 
 
-def test_a_folder_that_was_added_after_the_workers_began_is_searched(runner, tmp_path, monkeypatch):
+def test_a_folder_that_was_added_after_the_workers_began_is_searched(tmp_path, monkeypatch):
+    runner = ProcessRunner(deadline_s=30, workers=1)
     (tmp_path / "lake_of_today.py").write_text(
         "from dataclasses import dataclass\nfrom workbench.envs import FrozenLake\n\n"
         "@dataclass(frozen=True)\nclass LakeOfToday(FrozenLake):\n    pass\n")
@@ -514,10 +514,9 @@ def test_a_folder_that_was_added_after_the_workers_began_is_searched(runner, tmp
     runner.reset("without", family, task, 0)
     assert "cannot import LakeOfToday from lake_of_today" in answers(runner, 1)["without"].error
     monkeypatch.syspath_prepend(str(tmp_path))
-    before = runner.supervisor_pid
     runner.reset("with", family, task, 0)
     assert answers(runner, 1)["with"].observation == family.make().reset(task, 0)
-    assert runner.supervisor_pid == before
+    runner.shutdown()
 
 
 PLAIN = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -103,7 +103,7 @@ def _read_moves(answer: str, moves: Sequence[str], thought: str) -> ParsedAction
     for part in answer.split(SEPARATOR):
         move = canonical.get(part.strip().lower())
         if move is None:
-            return ParsedAction((), False, "The answer holds something that is not on offer.",
-                                shown(part.strip(), _LONGEST_QUOTE), thought)
+            quote = shown(part.strip(), _LONGEST_QUOTE)
+            return ParsedAction((), False, "The answer holds something that is not on offer.", quote, thought)
         found.append(move)
     return ParsedAction(tuple(found), True, thought=thought)

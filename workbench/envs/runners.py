@@ -18,6 +18,8 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from operator import methodcaller
 from typing import Protocol
 
 from workbench.envs.base import Env, EnvFamily
@@ -118,7 +120,8 @@ class InlineRunner:
         self._ready.append(answer_call(key, start, self._envs, self._caught))
 
     def step(self, key: str, action_text: str) -> None:
-        self._ready.append(answer_call(key, lambda: self._envs[key].step(action_text), self._envs, self._caught))
+        env = self._envs.get(key)  # None where it could not be made: having no `step` is the answer then
+        self._ready.append(answer_call(key, partial(methodcaller("step", action_text), env), self._envs, self._caught))
 
     def poll(self, wait_s: float = 0.0) -> list[EnvAnswer]:
         ready, self._ready = self._ready, []
