@@ -63,6 +63,7 @@ def test_train_says_what_it_measured_and_where_the_run_is(workbench):
     assert "trained sampled - untrained sampled" in out and "1/1" in err and "Loading" not in err
 
 
+@pytest.mark.full
 def test_a_run_is_trained_again_from_its_own_config_and_from_a_plain_one(workbench, trained):
     plain = Path("plain.json")
     plain.write_text(json.dumps(to_dict(load_config("frozenlake", dict(s.split("=") for s in TINY)))))

@@ -251,6 +251,7 @@ def test_what_computes_nothing_imports_nothing_heavy(what):
     assert done.stdout.splitlines()[-1] == "heavy: []"
 
 
+@pytest.mark.full
 def test_negative_control_a_session_imports_torch():
     code = "import sys\nimport workbench.training.session\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -142,6 +142,7 @@ def repeated_class_names() -> list[str]:
     return [f"{name}: {count} times" for name, count in named.items() if count > 1]
 
 
+@cache
 def measured() -> dict[str, tuple[int, list[str]]]:
     """Every number, with what it counts."""
     listed = {

@@ -340,6 +340,7 @@ def credits(page) -> list[str]:
     return page.locator(".wb-credit span[title*=advantage]").evaluate_all("spans => spans.map(span => span.title)")
 
 
+@pytest.mark.full
 def test_an_edited_reward_changes_the_credit_of_tokens_before_ones_eyes(lab, page, tmp_path):
     """Type a reward, choose an estimator that has no critic here, undo: the tokens follow, and errors are shown. Then the
     same editor, saved, without its kernel."""

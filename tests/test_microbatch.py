@@ -106,7 +106,7 @@ def of_one_prompt(groups: list[Group]) -> Batch:
 
 @pytest.mark.parametrize("name", ["qwen2", "qwen3", "llama", "gemma", "gpt2-dropout", "deepseek-latent"])
 @pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment-per-turn"])
-@pytest.mark.parametrize("budget", [1, 90, 10_000])
+@pytest.mark.parametrize("budget", [1, pytest.param(90, marks=pytest.mark.full), 10_000])
 def test_packed_segments_give_the_plain_logprobs_and_gradient(name, fresh, budget):
     """Shared prompts pass once, and nothing changes: fp32 logprobs to 2e-5, gradient to 1e-5 of its norm."""
     model = family(name)

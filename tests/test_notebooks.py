@@ -33,7 +33,7 @@ by_name = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
 # Run among the fuller counts; 01_rollout runs in tests/test_lab.py, too, in a real JupyterLab.
-LONG = ("01_rollout", "02_masks", "03_advantages", "04_train", "05_silent_bugs")
+LONG = ("01_rollout", "02_masks", "03_advantages", "04_train", "05_silent_bugs", "06_tools_and_search")
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem, marks=[pytest.mark.full] * (path.stem in LONG))

@@ -253,6 +253,7 @@ def test_a_run_that_fails_in_its_process_shows_the_end_of_its_log(tmp_path):
     assert again.process.ended(60) and not (tmp_path / "bad").exists()
 
 
+@pytest.mark.full
 def test_a_run_goes_on_in_a_process_of_its_own_and_may_be_longer(tmp_path):
     path = tmp_path / "run"
     train_here(tiny(train__steps=1), path)

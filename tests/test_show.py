@@ -17,7 +17,7 @@ def session():
     return open_session(load_config("frozenlake"), quiet=True)
 
 
-@pytest.mark.parametrize(("asked", "threads"), [(None, 1), ("2", 2)])
+@pytest.mark.parametrize(("asked", "threads"), [(None, 1), pytest.param("2", 2, marks=pytest.mark.full)])
 def test_a_kernel_computes_on_one_thread_like_the_command_line_unless_asked(asked, threads, monkeypatch):
     """Nobody starts a notebook's kernel with OMP_NUM_THREADS; other threads would mean other roundings, and a slow rollout."""
     before = torch.get_num_threads()
@@ -61,7 +61,7 @@ def test_a_headline_leaves_out_what_was_not_computed():
 def test_a_step_says_who_was_left_out_by_the_filter(tmp_path):
     """From the weights that training used: each attempt has its mark, and each group that is gone a line."""
     run = train_here(load_config("frozenlake", {
-        "train.steps": 1, "train.tasks_per_step": 3, "train.group_size": 3, "evaluation.num_tasks": 2,
+        "train.steps": 1, "train.tasks_per_step": 3, "train.group_size": 3, "evaluation.num_tasks": 2, "lint.start": False,
         "algorithm.filter.keep": "top_k", "algorithm.filter.groups": 1}), tmp_path / "run")
     groups, texts = run.groups(1), [show_step(run, 1, task=task).text for task in range(3)]
     stds = [np.std([t.reward for t in group], ddof=1) for group in groups]
@@ -75,5 +75,5 @@ def test_a_step_says_who_was_left_out_by_the_filter(tmp_path):
 
 def test_a_step_without_a_filter_has_no_such_column(tmp_path):
     run = train_here(load_config("frozenlake", {"train.steps": 1, "train.tasks_per_step": 1, "train.group_size": 2,
-                                                "evaluation.num_tasks": 2}), tmp_path / "run")
+                                                "evaluation.num_tasks": 2, "lint.start": False}), tmp_path / "run")
     assert "kept" not in show_step(run, 1).text and "filter" not in show_step(run, 1).text

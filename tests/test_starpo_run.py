@@ -49,6 +49,7 @@ def test_only_the_chosen_groups_were_trained_and_every_step_replays_from_the_alg
         assert not replay_step(whole, step, StarPO(kl_coef=0.0, clip_high=0.28)).equal  # negative control
 
 
+@pytest.mark.full
 def test_normalised_rewards_leave_the_stored_trajectories_as_they_are(whole, tmp_path):
     """The first step of a run that normalises: the same attempts, stored with the same bytes; another credit."""
     other = train_here(small(algorithm__rewards__normalize="mean_std", algorithm__rewards__over="batch",

@@ -51,7 +51,7 @@ def finished_run(path: Path, steps: int = 2) -> store.Run:
 # ------------------------------------------------------------------------------------------------ exactness
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.lists(groups(), max_size=2))
 def test_every_group_comes_back_exactly(collected):
     data = columns.encode_groups(collected, step=1)

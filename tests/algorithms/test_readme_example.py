@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pytest
 import torch
 
 from tests.linting.credited import batch_of, draw
@@ -27,6 +28,7 @@ def block_after(comment: str) -> str:
     return re.search(rf"<!-- {comment} -->\n```python\n(.*?)```", (ROOT / "docs/extend/algorithm.md").read_text(), re.DOTALL)[1]
 
 
+@pytest.mark.full
 def test_one_file_and_one_line_make_an_algorithm(tmp_path):
     """It is configured, made of a plain twin that says the same, and held to every property."""
     text = block_after("an algorithm")

@@ -113,6 +113,7 @@ def test_negative_control_a_false_claim_makes_the_command_exit_1(quick, capsys):
     assert "! GRPO on bandit-0.1: NOT unbiased" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_the_filter_seeks_risk():
     report = bias_bench(tasks={}, claims={"grpo": CLAIMS["grpo"]}, algorithms={"grpo": GRPO})
     assert report.passed and report.traps[2].shown and "quarter" in report.traps[2].title

@@ -58,7 +58,7 @@ def play(data, family: str, history: str, pad_is_eos: bool = False) -> tuple[Rec
 
 @pytest.mark.parametrize("history", HISTORIES)
 @pytest.mark.parametrize("family", ["qwen3", "gemma", "llama3.1", "phi3", "deepseek-r1"])
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_laws_hold_for_whatever_is_sampled_and_observed(family, history, data):
     pad_is_eos = data.draw(st.booleans()) if family == "qwen3" else False

@@ -65,7 +65,7 @@ def observations(draw, roles: tuple[str, ...]) -> Observation:
 
 
 @pytest.mark.parametrize("family", STABLE)
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_ids_equal_apply_chat_template(family, data):
     chat, tokenizer = chat_of(family), tokenizer_of(family)

@@ -125,28 +125,29 @@ def test_an_answer_is_cut_where_the_context_ends_and_says_so(engine):
     assert len(completion.token_ids) == 3 and completion.finish == "length"
 
 
-@pytest.mark.parametrize(
-    "wrong, told",
-    [
-        (dict(prompt=[]), "empty"),
-        (dict(prompt=[[1, 2]]), "flat"),
-        (dict(prompt=[0.5]), "flat array of token ids"),
-        (dict(prompt=[9] * CONTEXT), f"{CONTEXT} tokens.*{CONTEXT}"),
-        (dict(prompt=[9, VOCAB]), f"{VOCAB} is outside the vocabulary of {VOCAB}"),
-        (dict(prompt=[9, -1]), "-1 is outside"),
-        (dict(prompt=PROMPT, max_new_tokens=0), "at least 1"),
-        (dict(prompt=PROMPT, temperature=-0.1), "temperature"),
-        (dict(prompt=PROMPT, temperature=float("nan")), "temperature"),
-        (dict(prompt=PROMPT, top_p=0.0), "top_p"),
-        (dict(prompt=PROMPT, top_p=1.5), "top_p"),
-        (dict(prompt=PROMPT, seed=-1), "seed"),
-    ],
+NEVER_SERVED = (
+    (dict(prompt=[]), "empty"),
+    (dict(prompt=[[1, 2]]), "flat"),
+    (dict(prompt=[0.5]), "flat array of token ids"),
+    (dict(prompt=[9] * CONTEXT), f"{CONTEXT} tokens.*{CONTEXT}"),
+    (dict(prompt=[9, VOCAB]), f"{VOCAB} is outside the vocabulary of {VOCAB}"),
+    (dict(prompt=[9, -1]), "-1 is outside"),
+    (dict(prompt=PROMPT, max_new_tokens=0), "at least 1"),
+    (dict(prompt=PROMPT, temperature=-0.1), "temperature"),
+    (dict(prompt=PROMPT, temperature=float("nan")), "temperature"),
+    (dict(prompt=PROMPT, top_p=0.0), "top_p"),
+    (dict(prompt=PROMPT, top_p=1.5), "top_p"),
+    (dict(prompt=PROMPT, seed=-1), "seed"),
 )
-def test_what_can_never_be_served_is_refused_at_submit(engine, wrong, told):
-    with pytest.raises(EngineError, match=told):
-        engine.submit(ask(0, "s", **wrong))
-    engine.submit(ask(0, "s", PROMPT))  # neither the id nor the session was taken by the refused request
-    assert len(drain(engine)) == 1
+
+
+def test_what_can_never_be_served_is_refused_at_submit(engine):
+    for wrong, told in NEVER_SERVED:
+        with pytest.raises(EngineError, match=told):
+            engine.submit(ask(0, "s", **wrong))
+        engine.submit(ask(0, "s", PROMPT))  # neither the id nor the session was taken by the refused request
+        assert len(drain(engine)) == 1
+        engine.release("s")
 
 
 def test_ids_and_sessions_in_flight_are_taken(engine):

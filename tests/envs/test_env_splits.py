@@ -32,6 +32,7 @@ def in_process(code, hash_seed):
     return result.stdout.strip()
 
 
+@pytest.mark.full
 def test_tasks_and_attempts_are_the_same_in_every_process():
     assert in_process(FINGERPRINT, "1") == in_process(FINGERPRINT, "2")
 

@@ -29,7 +29,7 @@ STANDING = ("What was there before is untouched", "It is done, but a power cut m
 
 
 @pytest.mark.parametrize("kills, damaged, cases", [
-    (4, 0, ["ppo-critic"]),
+    (2, 0, ["ppo-critic"]),
     pytest.param(40, 300, ["grpo", "ppo-critic", "grpo-minibatches"], marks=pytest.mark.full),
 ])
 def test_killed_at_random_and_resumed(kills, damaged, cases, tmp_path, capfd):

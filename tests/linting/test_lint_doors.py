@@ -194,6 +194,7 @@ def test_planted_bugs_are_named():
     assert "SkyRL#1492" in wb.show_planted().text
 
 
+@pytest.mark.full
 def test_the_curves_say_what_the_lint_said(only, tmp_path):
     only(Finding("look", severity=NOTE))
     assert lint_words(trained(tmp_path)) == "lint: 2 steps clean; notes: R99 in 2"

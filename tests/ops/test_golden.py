@@ -59,6 +59,7 @@ def test_negative_control_a_number_that_is_off_by_two_millionths_fails(entry, tm
     assert f"17 of 18 entries within 1e-06; not: {entry}" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_from_the_shell_one_bad_file_among_good_ones_is_enough(tmp_path):
     raw = one_case()
     raw["cases"][0]["expected"]["rloo"][0][2] = None

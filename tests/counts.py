@@ -1,0 +1,18 @@
+"""Costly sweeps: which of their cases `make test` tries. `.ci/run` tries the others, too (`-m full`)."""
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+
+
+def reduced(cases: Iterable[Any], quick: Collection[Any]) -> list[Any]:
+    """Parameters for `parametrize`: the cases that are among `quick` as they are, the others as fuller counts.
+
+    Raises ValueError for one of `quick` that is no case: the sweep would be shorter than it looks.
+    """
+    cases = list(cases)
+    if unknown := [name for name in quick if name not in cases]:
+        raise ValueError(f"{unknown}: expected some of {cases}")
+    return [case if case in quick else pytest.param(case, marks=pytest.mark.full) for case in cases]
