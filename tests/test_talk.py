@@ -10,7 +10,6 @@ import sys
 import threading
 import urllib.request
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

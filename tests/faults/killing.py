@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 import select
-import shutil
 import signal
 import time
 import traceback
@@ -24,7 +23,6 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pandas  # noqa: E402, F401  (so that no child spends most of its life importing it)
 
 from workbench.notebook import train as calls  # noqa: E402
-from workbench.run.diff import compare_runs  # noqa: E402
 from workbench.run.store import open_run  # noqa: E402
 from workbench.training import resume, train  # noqa: E402
 from workbench.training.config import Config, load_config  # noqa: E402

@@ -5,7 +5,6 @@ the trainer (a tokenizer, a step number, a thread that writes) and a real DataPr
 """
 import json
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
