@@ -64,8 +64,8 @@ def play(name: str, processes: int) -> tuple[dict[str, Tensor], dict]:
     config = LearnerConfig(lr=LR, num_processes=processes, **{k: v for k, v in settings.items() if k != "trunk"})
     model = tiny_model()
     learner = Learner(model, algorithm, config, critic=critic, reference=model)
-    if learner._critic is not None:  # an opinion from the start: values of zero would hide what goes wrong with them
-        torch.nn.init.constant_(learner._critic.bare.head.weight, 0.03)
+    if learner.models.critic is not None:  # an opinion from the start: values of zero would hide what goes wrong with them
+        torch.nn.init.constant_(learner.models.critic.bare.head.weight, 0.03)
     batch = learner.facts(batch)
     credit, out = credit_of(name, batch, algorithm), {}
 
@@ -74,14 +74,14 @@ def play(name: str, processes: int) -> tuple[dict[str, Tensor], dict]:
 
         def caught(*arguments) -> None:
             if learner.version == 0:
-                out.update({f"gradient/{n}": g.clone() for n, g in learner._gradients().items()})
+                out.update({f"gradient/{n}": g.clone() for n, g in learner.models.gradients().items()})
             step(*arguments)
 
         setattr(owner, name, caught)
 
-    catch_before(learner, "_step")
-    if learner._critic is not None:
-        catch_before(learner._critic, "step")  # comes first, and takes its gradients along
+    catch_before(learner.models.policy, "scale_down")
+    if learner.models.critic is not None:
+        catch_before(learner.models.critic.weights, "step")  # comes first, and takes its gradients along
     metrics = []
     for number in range(2):
         for report in learner.update(batch, credit, step=number):

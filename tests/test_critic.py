@@ -31,7 +31,7 @@ def learner(algorithm=PPO(), *, trunk: str = "own", seed: int = 0, critic_lr: fl
     if opinion:
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
-            found._critic.bare.head.weight.copy_(torch.randn(1, 32, generator=generator) / 10)
+            found.models.critic.bare.head.weight.copy_(torch.randn(1, 32, generator=generator) / 10)
     return found
 
 
@@ -53,8 +53,9 @@ def gradient(batch: Batch, credit: Credit, algorithm=PPO(), **settings) -> dict[
     """All gradients of one update, policy's and critic's, caught before an optimizer would use them."""
     caught: dict[str, Tensor] = {}
     a_learner = learner(algorithm, max_grad_norm=0, **settings)
-    a_learner._critic.step = lambda: caught.update({n: g.clone() for n, g in a_learner._gradients().items()})
-    a_learner._step = lambda grad_norm: None
+    models = a_learner.models
+    models.critic.weights.step = lambda lr: caught.update({n: g.clone() for n, g in models.gradients().items()})
+    models.policy.step = lambda lr: None
     a_learner.update(batch, credit, step=1)
     return caught
 
@@ -76,8 +77,8 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 def naive_values(a_learner: Learner, ids: Tensor) -> Tensor:
     """[L]: the head on the hidden state at each place, one sequence at a time."""
     with torch.no_grad():
-        hidden_LH = a_learner._critic.bare.trunk(input_ids=ids[None], use_cache=False).last_hidden_state[0]
-        return hidden_LH @ a_learner._critic.bare.head.weight[0] + a_learner._critic.bare.head.bias
+        hidden_LH = a_learner.models.critic.bare.trunk(input_ids=ids[None], use_cache=False).last_hidden_state[0]
+        return hidden_LH @ a_learner.models.critic.bare.head.weight[0] + a_learner.models.critic.bare.head.bias
 
 
 # ------------------------------------------------------------------------------------------------ where values stand
@@ -110,7 +111,7 @@ def test_an_untrained_critic_expects_nothing():
 def test_facts_are_those_that_are_required_and_no_others():
     batch = batch_of()
     plain = Learner(tiny_model(), GRPO(), LearnerConfig())
-    assert plain.facts(batch) is batch and plain._critic is None
+    assert plain.facts(batch) is batch and plain.models.critic is None
     found = learner(PPO(bootstrap="never")).facts(batch)
     assert found.final_value_N is None and found.value_T is not None and found.ref_logp_T is None
     found = learner(PPO(kl_coef=0.1)).facts(batch)
@@ -176,7 +177,7 @@ def test_the_critics_gradient_is_the_one_of_the_definition(trunk):
     a_learner = learner(trunk=trunk)
     batch, credit = prepared(a_learner, batch_of())
     mine = {n: g for n, g in gradient(batch, credit, trunk=trunk).items() if n.startswith("critic.")}
-    value_model = a_learner._critic.bare
+    value_model = a_learner.models.critic.bare
     logits = [value_model(input_ids=ids[None]).logits[0, :-1, 0] for ids in
               batch.token_ids_T.split(batch.segment_lengths_S.tolist())]
     value_T = torch.cat([torch.cat([torch.zeros(1), values]) for values in logits])
@@ -191,7 +192,8 @@ def test_the_policys_gradient_does_not_feel_an_own_critic_and_feels_a_shared_one
     own, shared = (gradient(batch, credit, trunk=trunk) for trunk in TRUNKS)
     plain: dict[str, Tensor] = {}
     alone = Learner(tiny_model(), GRPO(), LearnerConfig())
-    alone._step = lambda grad_norm: plain.update({n: g.clone() for n, g in alone._gradients().items()})
+    alone.models.policy.scale_down = lambda norm, most: plain.update(
+        {n: g.clone() for n, g in alone.models.gradients().items()})
     alone.update(batch, credit, step=1)
     policy = {name: own[name] for name in plain}
     assert distance(plain, policy) == 0.0
@@ -202,7 +204,7 @@ def test_a_shared_trunk_passes_once_per_micro_batch():
     a_learner = learner(trunk="policy")
     batch, credit = prepared(a_learner, batch_of())
     passes: list[int] = []
-    a_learner._bare.model.register_forward_hook(lambda *_: passes.append(1))
+    a_learner.models.policy.module.model.register_forward_hook(lambda *_: passes.append(1))
     report, = a_learner.update(batch, credit, step=1)
     assert len(passes) == report.metrics["micro_batches"]
 
@@ -292,7 +294,7 @@ def test_a_spoilt_critic_touches_nothing_and_is_named():
     a_learner = learner()
     batch, credit = prepared(a_learner, batch_of())
     with torch.no_grad():
-        a_learner._critic.bare.head.weight[0, 0] = float("nan")
+        a_learner.models.critic.bare.head.weight[0, 0] = float("nan")
     before = full_state(a_learner)
     report, = a_learner.update(batch, credit, step=1)
     assert "new_value" in report.skipped
@@ -381,8 +383,8 @@ def test_the_critics_gradient_is_scaled_down_by_itself():
     batch, credit = prepared(learner(), batch_of())
     held: list[float] = []
     a_learner = learner(max_grad_norm=0.01)
-    a_learner._critic.step = lambda: held.append(float(torch.nn.utils.get_total_norm(
-        [p.grad for p in a_learner._critic.parameters])))
+    weights = a_learner.models.critic.weights
+    weights.step = lambda lr: held.append(float(torch.nn.utils.get_total_norm([p.grad for p in weights.parameters])))
     report, = a_learner.update(batch, credit, step=1)
     assert held == [pytest.approx(0.01, rel=1e-4)] and report.metrics["critic_grad_norm"] > 0.01
 

@@ -43,7 +43,8 @@ def gradient(batch: Batch, credit: Credit, algorithm=GRPO(), **config) -> dict[s
     """The gradient of one update, caught just before the optimizer would use it."""
     caught: dict[str, Tensor] = {}
     a_learner = learner(algorithm, **config)
-    a_learner._step = lambda grad_norm: caught.update({n: g.clone() for n, g in a_learner._gradients().items()})
+    policy = a_learner.models.policy
+    policy.scale_down = lambda norm, most: caught.update({n: g.clone() for n, g in policy.gradients().items()})
     a_learner.update(batch, credit, step=1)
     return caught
 
@@ -95,7 +96,7 @@ def test_the_gradient_is_the_one_of_the_definition(fresh, layout):
 
 def test_negative_control_a_mean_of_means_depends_on_the_cut(monkeypatch):
     """Divide by each micro-batch's own count, as is often done: the law above is far out."""
-    import workbench.learn.learner as module
+    import workbench.learn.update as module
     monkeypatch.setattr(module, "masked_sum_over", lambda loss, weight, _: (loss * weight).sum() / (weight != 0).sum())
     batch, credit = batch_and_credit(turns=3)
     whole = gradient(batch, credit, micro_batch_tokens=ALL_AT_ONCE)
@@ -382,9 +383,9 @@ def test_a_batch_of_flat_groups_moves_nothing_although_adam_has_momentum():
     assert "exactly zero" in report.skipped and report.metrics["empty_updates"] == 1
     assert same(before, snapshot(a_learner)) and a_learner.version == version
     # Negative control: the optimizer's step, had it been taken, would have moved them.
-    for parameter in a_learner._parameters:
+    for parameter in a_learner.models.policy.parameters:
         parameter.grad = torch.zeros_like(parameter)
-    a_learner._optimizer.step()
+    a_learner.models.policy.optimizer.step()
     assert not same(before, snapshot(a_learner))
 
 
@@ -394,8 +395,8 @@ def test_gradient_clipping_and_what_is_reported():
     norm = free.metrics["grad_norm"]
     held: dict[str, Tensor] = {}
     a_learner = learner(max_grad_norm=norm / 2)
-    step = a_learner._optimizer.step
-    a_learner._optimizer.step = lambda: (held.update({n: g.clone() for n, g in a_learner._gradients().items()}), step())
+    policy, step = a_learner.models.policy, a_learner.models.policy.optimizer.step
+    policy.optimizer.step = lambda: (held.update({n: g.clone() for n, g in policy.gradients().items()}), step())
     report, = a_learner.update(batch, credit, step=1)
     assert report.metrics["grad_norm"] == norm  # as it was before clipping
     assert torch.cat([g.reshape(-1) for g in held.values()]).norm().item() == pytest.approx(norm / 2, rel=1e-5)

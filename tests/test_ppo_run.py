@@ -57,7 +57,7 @@ def test_an_interrupted_run_goes_on_with_its_critic_to_the_same_bytes(whole, tmp
 
 @pytest.mark.full
 def test_negative_control_a_resume_that_forgets_the_critics_moments_is_noticed(whole, tmp_path, monkeypatch):
-    import workbench.learn.critic as module
+    from workbench.learn.optimizer import TrainedWeights
 
     def stop(outcome) -> None:
         if outcome.step == 2:
@@ -65,7 +65,9 @@ def test_negative_control_a_resume_that_forgets_the_critics_moments_is_noticed(w
 
     with pytest.raises(KeyboardInterrupt):
         train_here(small(), tmp_path / "run", on_step=stop)
-    monkeypatch.setattr(module, "load_optimizer", lambda *_: None)
+    load_state = TrainedWeights.load_state
+    monkeypatch.setattr(TrainedWeights, "load_state", lambda self, name, tensors: load_state(
+        self, name, {**tensors, "critic_optimizer": {}}))
     resume_here(tmp_path / "run", on_note=None)
     assert not compare_runs(whole, open_run(tmp_path / "run"), exact=True).equal
 
@@ -74,7 +76,7 @@ def test_a_checkpoint_holds_the_critic_and_reopening_brings_it_back(whole):
     step, tensors, state = checkpoint.load_newest(whole.path)
     assert step == 3 and {"model", "optimizer", "critic", "critic_optimizer"} == set(tensors)
     session = reopen(whole, quiet=True)
-    head = session.learner._critic.bare.head.weight
+    head = session.learner.models.critic.bare.head.weight
     assert torch.equal(head, tensors["critic"]["head.weight"]) and head.abs().max() > 0
     without = {part: named for part, named in tensors.items() if not part.startswith("critic")}
     with pytest.raises(LearnerError, match="this state has no critic"):

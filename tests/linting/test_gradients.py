@@ -16,6 +16,8 @@ from workbench.learn.algorithms.twin import plain_recipe
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner
+from workbench.learn.optimizer import TrainedWeights
+from workbench.learn.update import GradientPass, Models
 from workbench.learn.ops.loss import ValueLoss
 from workbench.linting import Evidence, check
 from workbench.linting.gradients import RULES, few_groups
@@ -125,17 +127,17 @@ def the_shift_is_forgotten(monkeypatch):
 
 
 def a_mean_per_micro_batch(monkeypatch):
-    import workbench.learn.learner as module
+    import workbench.learn.update as module
     monkeypatch.setattr(module, "masked_sum_over", lambda v, w, _: (v * w.to(v.dtype)).sum() / (w != 0).sum())
 
 
 def the_mask_is_not_applied(monkeypatch):
-    import workbench.learn.learner as module
+    import workbench.learn.update as module
     monkeypatch.setattr(module, "masked_sum_over", lambda v, w, d: v.sum() / d)
 
 
 def the_sign_of_the_entropy(monkeypatch):
-    import workbench.learn.learner as module
+    import workbench.learn.update as module
     real = module.entropy_of
     monkeypatch.setattr(module, "entropy_of", lambda logits: -real(logits))
 
@@ -160,13 +162,13 @@ def bounds_change_places(monkeypatch):
 
 
 def every_micro_batch_clears_the_gradient(monkeypatch):
-    real = Learner._forward_backward
-    monkeypatch.setattr(Learner, "_forward_backward",
-                        lambda self, *a: (self._clear_gradients(), real(self, *a)) and None)
+    real = GradientPass.add
+    monkeypatch.setattr(GradientPass, "add",
+                        lambda self, micro: (self.models.clear_gradients(), real(self, micro)) and None)
 
 
 def the_last_trained_token_is_dropped(monkeypatch):
-    import workbench.learn.learner as module
+    import workbench.learn.update as module
     real = module.shares_of
 
     def shorter(algorithm, batch, credit, used_T):
@@ -181,9 +183,9 @@ def the_last_trained_token_is_dropped(monkeypatch):
 
 
 def old_logprobs_are_the_samplers(monkeypatch):
-    real = Learner._forward_backward
-    monkeypatch.setattr(Learner, "_forward_backward", lambda self, batch, *a: real(
-        self, replace(batch, old_logp_T=batch.rollout_logp_T), *a))
+    real = GradientPass.__init__
+    monkeypatch.setattr(GradientPass, "__init__", lambda self, models, algorithm, batch, *a: real(
+        self, models, algorithm, replace(batch, old_logp_T=batch.rollout_logp_T), *a))
 
 
 def values_stand_one_token_late(monkeypatch):
@@ -193,41 +195,45 @@ def values_stand_one_token_late(monkeypatch):
 
 
 def the_gradient_is_not_scaled_down(monkeypatch):
-    monkeypatch.setattr(Learner, "_scale_down", lambda *a: None)
+    monkeypatch.setattr(TrainedWeights, "scale_down", lambda *a: None)
 
 
 def gradients_are_never_cleared(monkeypatch):
-    monkeypatch.setattr(Learner, "_clear_gradients", lambda self: None)
+    monkeypatch.setattr(Models, "clear_gradients", lambda self: None)
 
 
 def decay_without_being_asked(monkeypatch):
-    real = Learner._adamw
+    import workbench.learn.optimizer as module
+    real = module.adamw
 
-    def adamw(self, parameters, lr):
-        optimizer = real(self, parameters, lr)
+    def adamw(*a):
+        optimizer = real(*a)
         optimizer.param_groups[0]["weight_decay"] = 100.0
         return optimizer
 
-    monkeypatch.setattr(Learner, "_adamw", adamw)
+    monkeypatch.setattr(module, "adamw", adamw)
 
 
 def betas_are_the_librarys(monkeypatch):
-    monkeypatch.setattr(Learner, "_adamw", lambda self, parameters, lr: torch.optim.AdamW(
-        parameters, lr=lr, eps=self.config.eps, weight_decay=self.config.weight_decay))
+    import workbench.learn.optimizer as module
+    monkeypatch.setattr(module, "adamw", lambda parameters, lr, config: torch.optim.AdamW(
+        parameters, lr=lr, eps=config.eps, weight_decay=config.weight_decay))
 
 
 def the_optimizer_remembers_nothing(monkeypatch):
-    real = Learner._step
-    monkeypatch.setattr(Learner, "_step", lambda self, norm: (self._optimizer.state.clear(), real(self, norm)) and None)
+    real = TrainedWeights.step
+    monkeypatch.setattr(TrainedWeights, "step", lambda self, lr: (self.optimizer.state.clear(), real(self, lr)) and None)
 
 
 def the_warm_up_is_forgotten(monkeypatch):
-    monkeypatch.setattr(Learner, "_learning_rate", lambda self: self.config.lr)
+    import workbench.learn.update as module
+    monkeypatch.setattr(module, "rate_of", lambda config, update: config.lr)
 
 
 def a_pass_leaves_some_out(monkeypatch):
-    real = Learner._minibatches
-    monkeypatch.setattr(Learner, "_minibatches", lambda self, *a: [real(self, *a)[0]] * len(real(self, *a)))
+    import workbench.learn.learner as module
+    real = module._dealt
+    monkeypatch.setattr(module, "_dealt", lambda *a: [real(*a)[0]] * len(real(*a)))
 
 
 def an_epoch_is_lost(monkeypatch):
@@ -316,14 +322,16 @@ def test_a_loss_that_cannot_take_much_credit_is_given_less(beta):
 
 def test_the_finding_points_at_the_trajectory(monkeypatch):
     """One attempt's tokens are left out of the loss: that one is named."""
-    real = Learner._forward_backward
+    real = GradientPass.add
 
-    def deaf(self, batch, credit, micro, shares, numbers):
-        cut = {name: share._replace(weight_T=torch.where(batch.trajectory_of_token_T == 4, 0.0, share.weight_T))
-               for name, share in shares.items()}
-        return real(self, batch, credit, micro, cut, numbers)
+    def deaf(self, micro):
+        whole, row_T = self.shares, self.batch.trajectory_of_token_T
+        self.shares = {name: share._replace(weight_T=torch.where(row_T == 4, 0.0, share.weight_T))
+                       for name, share in whole.items()}
+        real(self, micro)
+        self.shares = whole
 
-    monkeypatch.setattr(Learner, "_forward_backward", deaf)
+    monkeypatch.setattr(GradientPass, "add", deaf)
     answer = asked(GRPO())
     assert {finding.place.trajectory for finding in answer.errors} == {"task-1/1"}
 

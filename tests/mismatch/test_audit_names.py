@@ -253,7 +253,7 @@ def test_control_says_nothing_of_an_engine_without_a_copy_of_its_own():
 
     def share(session):
         for name, parameter in session.engine._model.named_parameters():
-            parameter.data = dict(session.learner._bare.named_parameters())[name].data
+            parameter.data = dict(session.learner.models.policy.module.named_parameters())[name].data
 
     control = control_of(session, share)
     assert [cause.kind for cause in control.causes][:1] == ["shared weights"] and not control.passed

@@ -109,7 +109,7 @@ def weights_apart(run: Run) -> tuple[float, float]:
     theirs = run.session.learner.weights()
     pairs = [(p.detach(), theirs[name]) for name, p in run.learner.policy.state_dict().items()]
     if run.learner.critic is not None:
-        own = dict(run.session.learner._critic._own.named_parameters())
+        own = dict(run.session.learner.models.critic.weights.module.named_parameters())
         pairs += [(p.detach(), own[name].detach()) for name, p in run.learner.critic.named_parameters()]
     apart = torch.cat([(a - b).abs().flatten() for a, b in pairs])
     return float((apart > SAME).double().mean()), float(apart.max())

@@ -101,8 +101,8 @@ def learned(algorithm, config, critic, groups, steps: int = 2) -> tuple[dict[str
         batch = learner.facts(Batch.from_groups(groups))
         norms += [report.metrics["grad_norm"] for report in learner.update(batch, algorithm.credit(batch), step=step)]
     weights = {name: weight.clone() for name, weight in learner.weights().items()}
-    if learner._critic is not None:
-        weights |= {f"critic.{name}": p.detach() for name, p in learner._critic._own.named_parameters()}
+    if learner.models.critic is not None:
+        weights |= {f"critic.{name}": p.detach() for name, p in learner.models.critic.weights.module.named_parameters()}
     return weights, norms
 
 

@@ -12,7 +12,7 @@ Axis letters: N trajectories · T tokens of the whole batch (flat) · M trained 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -21,11 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from workbench.learn.batch import Batch
-from workbench.learn.config import CriticConfig
+from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.distributed import Ranks
 from workbench.learn.microbatch import MicroBatch, output_head, trained_logits
-from workbench.learn.training_state import (copied, load_optimizer, load_tensors, named_tensors, optimizer_tensors,
-                                      refuse_other, trainable_names)
+from workbench.learn.optimizer import TrainedWeights, refuse_other
 from workbench.types.errors import LearnerError
 
 
@@ -57,25 +56,22 @@ class ValueModel(nn.Module):
 
 
 class Critic:
-    """A value model and the optimizer of those of its weights that are the critic's own."""
+    """A value model; `weights` are those of it that are the critic's own."""
 
-    def __init__(self, policy: nn.Module, config: CriticConfig, ranks: Ranks,
-                 make_optimizer: Callable[[list[nn.Parameter], float], torch.optim.Optimizer], *, bf16: bool) -> None:
+    def __init__(self, policy: nn.Module, config: CriticConfig, learner: LearnerConfig, ranks: Ranks) -> None:
         """`policy` is the learner's model: copied for an own trunk, else used as it is. Raises LearnerError for a model
         that does not say which part of it is the trunk."""
         trunk = getattr(policy, "base_model", policy)
         if trunk is policy:
             raise LearnerError(f"{type(policy).__name__} names no base_model below its output head, so a critic has no "
                                "hidden states to read; use a causal language model (AutoModelForCausalLM)")
-        self.config, self.bf16, self._ranks = config, bf16, ranks
+        self.config, self.bf16, self._ranks = config, learner.precision == "bf16", ranks
         self.shares_trunk = config.trunk == "policy"
         width = output_head(policy).weight.shape[1]
         self.bare = ValueModel(trunk if self.shares_trunk else copy.deepcopy(trunk), width).eval()
-        self._own: nn.Module = self.bare.head if self.shares_trunk else self.bare
-        self.parameters = [p for p in self._own.parameters() if p.requires_grad]
-        self.model, self._optimizer = self.bare, make_optimizer(self.parameters, config.lr)
-        if not self.shares_trunk:
-            self.model, self._optimizer = ranks.prepare(self.bare, self._optimizer)
+        self.weights = (TrainedWeights(self.bare.head, config.lr, learner, None) if self.shares_trunk
+                        else TrainedWeights(self.bare, config.lr, learner, ranks))
+        self.model: nn.Module = self.bare if self.shares_trunk else self.weights.model
 
     # -------------------------------------------------------------------------------------------- values
 
@@ -115,26 +111,18 @@ class Critic:
     # -------------------------------------------------------------------------------------------- weights
 
     def gradients(self) -> dict[str, Tensor]:
-        return {f"critic.{name}": p.grad for name, p in self._own.named_parameters() if p.grad is not None}
-
-    def clear(self) -> None:
-        self._optimizer.zero_grad(set_to_none=True)
+        return {f"critic.{name}": gradient for name, gradient in self.weights.gradients().items()}
 
     def exchange_gradients(self) -> None:
         """Mean over the processes, where nobody else does it: a head on the policy's trunk stands outside the wrapper
         that exchanges the trunk's gradients."""
         if self.shares_trunk and self._ranks.count > 1:
-            for parameter in self.parameters:
+            for parameter in self.weights.parameters:
                 parameter.grad = self._ranks.accelerator.reduce(parameter.grad, "mean")
-
-    def step(self) -> None:
-        self._optimizer.step()
-        self.clear()
 
     def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """{"critic": ..., "critic_optimizer": ...} as copies on the CPU, and a JSON value."""
-        tensors = {"critic": copied(named_tensors(self._own)), "critic_optimizer": optimizer_tensors(self._optimizer)}
-        return tensors, {"trunk": self.config.trunk, "trainable": trainable_names(self._own)}
+        return self.weights.state("critic"), {"trunk": self.config.trunk, "trainable": self.weights.trainable}
 
     def refuse_other(self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any] | None) -> None:
         """Raises LearnerError for a state that has no critic, or another one. Changes nothing."""
@@ -144,8 +132,4 @@ class Critic:
         if state["trunk"] != self.config.trunk:
             raise LearnerError(f"this state's critic has trunk {state['trunk']!r}, but critic.trunk is "
                                f"{self.config.trunk!r}; set it as it was, or start a new run")
-        refuse_other(self._own, tensors["critic"], list(state["trainable"]), "critic")
-
-    def load_state(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-        load_tensors(self._own, tensors["critic"])
-        load_optimizer(self._optimizer, tensors["critic_optimizer"])
+        refuse_other(self.weights.module, tensors["critic"], list(state["trainable"]), "critic")

@@ -91,22 +91,25 @@ def credit_table(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: T
         "ratio": used_only(numbers.ratio_T),
         "clip_state": numbers.clip_state_T.to(torch.int8).numpy(),
     }
-    others = {"ref_logp": batch.ref_logp_T, "value": batch.value_T, "return": credit.return_T,
-              "entropy_weight": credit.entropy_weight_T, "kl_weight": credit.kl_weight_T,
-              "critic_weight": credit.critic_weight_T}
-    for name, values_T in others.items():
-        if values_T is not None:
-            columns[name] = values_T.numpy()
+    later = {"ref_logp": batch.ref_logp_T, "value": batch.value_T, "return": credit.return_T,
+             "entropy_weight": credit.entropy_weight_T, "kl_weight": credit.kl_weight_T,
+             "critic_weight": credit.critic_weight_T}
+    columns |= {name: values_T.numpy() for name, values_T in later.items() if values_T is not None}
     if "new_value" in numbers.figures:
         columns["new_value"] = used_only(numbers.figures["new_value"])
     if batch.final_value_N is not None:
-        has_end_N = batch.last_token_N >= 0
-        columns["final_value"] = torch.full((batch.num_tokens,), torch.nan).index_copy(
-            0, batch.last_token_N[has_end_N], batch.final_value_N[has_end_N]).numpy()
+        columns["final_value"] = _at_ends(batch, batch.final_value_N)
     frozen = {name: np.array(column) for name, column in columns.items()}  # copies: the table outlives the batch
     for column in frozen.values():
         column.flags.writeable = False
     return CreditTable(step, update, frozen)
+
+
+def _at_ends(batch: Batch, value_N: Tensor) -> np.ndarray:
+    """A number per trajectory at its last token, NaN elsewhere [T]."""
+    has_end_N = batch.last_token_N >= 0
+    return torch.full((batch.num_tokens,), torch.nan).index_copy(
+        0, batch.last_token_N[has_end_N], value_N[has_end_N]).numpy()
 
 
 def figures(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *,

@@ -18,7 +18,7 @@ from typing import Any
 
 from workbench import __version__
 from workbench.engines.policy import DTYPES, Policy, load_policy, other_files, weights_fingerprint
-from workbench.learn.training_state import named_tensors, refuse_other
+from workbench.learn.optimizer import named_tensors, refuse_other
 from workbench.run.store import Run, open_run
 from workbench.run.writer import create_folder, make_folder
 from workbench.training import checkpoint

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
-from workbench.learn.algorithms.base import Credit, LossInputs, TokenLoss, demand_facts
+from workbench.learn.algorithms.base import Credit, LossInputs, TokenLoss, demand_attempts, demand_facts
 from workbench.learn.algorithms.credit import credit_inputs, critic_targets, notes_of, updates_of_a_pass
 from workbench.learn.algorithms.parts import LOSS_MASK, CriticLoss, Filter, Masks, ReferenceKL, Rewards
 from workbench.learn.algorithms.estimators import Estimator
@@ -21,7 +21,7 @@ from workbench.learn.algorithms.objectives import ClipObjective, Objective, samp
 from workbench.learn.algorithms.settings import declared_settings, with_settings
 from workbench.learn.batch import Batch
 from workbench.learn.ops.loss import REDUCTIONS, Reduction, ValueLoss, reduction
-from workbench.types.errors import ConfigError, DataError
+from workbench.types.errors import ConfigError
 from workbench.types.settings import at_least, check_settings, one_of
 from workbench.types.tensors import Tensor, torch
 
@@ -134,11 +134,7 @@ class Algorithm:
         not in a baseline, not in a whitening, not in the loss. Raises DataError where no credit can be given at all (no
         task was attempted `min_group_size` times), and where a fact in `requires` was never computed."""
         group_N, scored_N = batch.group_of_trajectory_N, batch.scored_N
-        if int(group_N.bincount().max()) < self.min_group_size:
-            does, cure = (("compares", "an algorithm without a group baseline") if self.estimator.says("compares")
-                          else (f"filters ({self.filter.label}) by the spread of", "no filter"))
-            raise DataError(f"{self.name} {does} attempts at the same task, but every group of this batch has one "
-                            f"attempt: collect at least 2 attempts per task, or use {cure}")
+        demand_attempts(self, batch)
         demand_facts(self, batch)
         kept_N = scored_N & self.filter.kept(batch.reward_N, group_N, scored_N)
         inputs = credit_inputs(self, batch, kept_N)

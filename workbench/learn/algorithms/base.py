@@ -174,6 +174,15 @@ def demand_facts(algorithm: Algorithm, batch: Batch) -> None:
                         "Learner.facts(batch) makes one that does")
 
 
+def demand_attempts(algorithm: Algorithm, batch: Batch) -> None:
+    """Raises DataError where no task was attempted `min_group_size` times."""
+    if int(batch.group_of_trajectory_N.bincount().max()) < algorithm.min_group_size:
+        does, cure = (("compares", "an algorithm without a group baseline") if algorithm.estimator.says("compares")
+                      else (f"filters ({algorithm.filter.label}) by the spread of", "no filter"))
+        raise DataError(f"{algorithm.name} {does} attempts at the same task, but every group of this batch has one "
+                        f"attempt: collect at least 2 attempts per task, or use {cure}")
+
+
 class Share(NamedTuple):
     """How the tokens [T] of one term are summed up in one update: weight (float64, 0: not at all), denominator."""
 

@@ -1,0 +1,131 @@
+"""Weights that are trained, with the AdamW that moves them: the policy's and, beside them, a critic's.
+
+Their state is named tensors: what it takes to go on bit for bit, with no pickle in between.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from workbench.learn.config import LearnerConfig
+from workbench.learn.distributed import Ranks
+from workbench.types.errors import LearnerError
+
+
+def adamw(parameters: list[nn.Parameter], lr: float, config: LearnerConfig) -> torch.optim.AdamW:
+    return torch.optim.AdamW(parameters, lr=lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)
+
+
+class TrainedWeights:
+    """The trainable parameters of a module and their optimizer. `model` is what a pass with gradients calls: the module,
+    wrapped so that its gradients cross processes (`ranks` None: as it is)."""
+
+    def __init__(self, module: nn.Module, lr: float, config: LearnerConfig, ranks: Ranks | None) -> None:
+        self.module = self.model = module
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.optimizer = adamw(self.parameters, lr, config)
+        if ranks is not None:
+            self.model, self.optimizer = ranks.prepare(module, self.optimizer)
+
+    # -------------------------------------------------------------------------------------------- one update
+
+    def gradients(self) -> dict[str, Tensor]:
+        """By parameter name; those that have one."""
+        return {name: p.grad for name, p in self.module.named_parameters() if p.grad is not None}
+
+    def grad_norm(self) -> float:
+        return float(nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None]))
+
+    def clear_gradients(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def scale_down(self, norm: float, most: float) -> None:
+        """Scale gradients of this norm down to `most`; 0: never."""
+        if most and norm > most:
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(most / norm)
+
+    def step(self, lr: float) -> None:
+        """Move the weights by their gradients, which are gone afterwards."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        self.clear_gradients()
+
+    def before_last_step(self, lr: float) -> dict[str, Tensor]:
+        """The weights of one step ago, which had this learning rate, by state-dict name. AdamW's step is undone by the
+        moments it left behind (Loshchilov & Hutter, arXiv 1711.05101): exact but for rounding, and no second copy is
+        kept for it."""
+        older: dict[int, Tensor] = {}
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                if held := self.optimizer.state.get(parameter):
+                    count = float(held["step"])
+                    mean = held["exp_avg"].double() / (1 - group["betas"][0]**count)
+                    square = held["exp_avg_sq"].double() / (1 - group["betas"][1]**count)
+                    step = lr * mean / (square.sqrt() + group["eps"])
+                    old = (parameter.detach().double() + step) / (1 - lr * group["weight_decay"])
+                    older[id(parameter)] = old.to(parameter.dtype)
+        return {name: older.get(id(tensor), tensor.detach())
+                for name, tensor in self.module.state_dict(keep_vars=True).items()}
+
+    # -------------------------------------------------------------------------------------------- state
+
+    @property
+    def trainable(self) -> list[str]:
+        return trainable_names(self.module)
+
+    def state(self, name: str) -> dict[str, dict[str, Tensor]]:
+        """{name: {tensor name: copy}, name of its optimizer: {"i.key": copy}}, on the CPU; tied weights once. `i`
+        numbers the trainable parameters in the module's order."""
+        weights = {key: tensor.detach().cpu().clone() for key, tensor in named_tensors(self.module).items()}
+        moments = {f"{i}.{key}": torch.as_tensor(value).detach().cpu().clone()
+                   for i, entry in self.optimizer.state_dict()["state"].items() for key, value in entry.items()}
+        return {name: weights, optimizer_of(name): moments}
+
+    def load_state(self, name: str, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Take over what `state` gave. Hyperparameters are the config's, not the checkpoint's: a resumed run does what
+        its config says."""
+        with torch.no_grad():
+            for key, tensor in named_tensors(self.module).items():
+                tensor.copy_(tensors[name][key])
+        load_optimizer(self.optimizer, tensors[optimizer_of(name)])
+
+
+def optimizer_of(name: str) -> str:
+    """Under which name the moments of these weights are kept."""
+    return "optimizer" if name == "model" else f"{name}_optimizer"
+
+
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and the buffers that belong to the state, tied ones once under their first name. Not copied."""
+    kept = set(module.state_dict())
+    buffers = {name: b for name, b in module.named_buffers() if name in kept}
+    return {**dict(module.named_parameters()), **buffers}
+
+
+def trainable_names(module: nn.Module) -> list[str]:
+    return [name for name, p in module.named_parameters() if p.requires_grad]
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Take over the moments, and nothing else."""
+    entries: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        index, key = name.split(".", 1)
+        entries.setdefault(int(index), {})[key] = tensor.clone()
+    optimizer.load_state_dict({"state": entries, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def refuse_other(module: nn.Module, tensors: Mapping[str, Tensor], trainable: list[str], what: str) -> None:
+    """Raises LearnerError where a state belongs to another module (names, shapes, frozen layers)."""
+    mine = named_tensors(module)
+    if odd := sorted(set(mine) ^ set(tensors)) or [n for n in mine if mine[n].shape != tensors[n].shape]:
+        raise LearnerError(f"this state belongs to another {what}: {odd[0]!r} is missing on one side or differs in "
+                           "shape; take the policy (and adapter) that the state was saved with, or start a new run")
+    if trainable != trainable_names(module):
+        raise LearnerError(f"this state trains other parameters than this {what} does (another adapter, other frozen "
+                           "layers); freeze and adapt as when it was saved, or start a new run")
