@@ -21,7 +21,7 @@ from experiments.bench.policy import SHAPES, BenchPolicy, make_policy
 from experiments.bench.ratios import GOALS, compare, paired_ratio, unequal_work
 from experiments.bench.work import OurSide, PeerSide, StepWork, Work
 from experiments.bench.worker import BenchError, Worker
-from workbench.learn.ops.packed_attention import Part
+from workbench.learn.packing import Part
 from workbench.types import Message
 from workbench.types.errors import DataError
 

@@ -17,8 +17,7 @@ from workbench.notebook.credit import facts as wb_facts
 from workbench.notebook.credit_settings import LOSS_ONLY, knobs_of
 from workbench.notebook.mask_switches import show_mask_switches
 from workbench.training.config import load_config
-from workbench.training.rollout import rollout
-from workbench.training.session import open_session, reopen
+from workbench.training.session import open_session, reopen, rollout
 from workbench.types import Group, StopReason
 from workbench.types.errors import ConfigError, DataError
 from workbench.views.credit_editor import Edit

@@ -13,8 +13,7 @@ from workbench.engines.scripted import ScriptedEngine
 from workbench.learn.replay import replay_step
 from workbench.notebook.train import train_here
 from workbench.training.config import load_config, load_config_with_warnings
-from workbench.training.rollout import rollout
-from workbench.training.session import open_session
+from workbench.training.session import open_session, rollout
 from workbench.types import Source
 from workbench.types.errors import ConfigError
 

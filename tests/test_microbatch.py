@@ -166,7 +166,7 @@ def test_negative_control_a_packed_segment_that_sees_its_neighbour_is_noticed(mo
 @pytest.mark.parametrize("broken", ["only the gradient", "only behind the first block"])
 def test_negative_control_what_the_probe_must_reach_is_noticed(broken, monkeypatch):
     """The way back, and sequences longer than one block of queries."""
-    import workbench.learn.ops.packed_attention as module
+    import workbench.learn.packing as module
     if broken == "only the gradient":
         straight = module._PackedAttention.backward
         monkeypatch.setattr(module._PackedAttention, "backward", staticmethod(

@@ -9,8 +9,7 @@ import pytest
 from workbench.notebook.credit import facts
 from workbench.notebook.retokenize import retokenize
 from workbench.training.config import load_config
-from workbench.training.rollout import rollout
-from workbench.training.session import open_session
+from workbench.training.session import open_session, rollout
 from workbench.types import Group, Segment
 from workbench.types.errors import DataError
 

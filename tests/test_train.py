@@ -12,9 +12,7 @@ from workbench.notebook.train import train_here, train_step
 from workbench.run.recording import create_run
 from workbench.run.store import open_run
 from workbench.training.config import load_config
-from workbench.training.evaluate import baselines, evaluate
-from workbench.training.rollout import rollout
-from workbench.training.session import open_session, reopen
+from workbench.training.session import baselines, evaluate, open_session, reopen, rollout
 from workbench.training.step import over_updates
 from workbench.types import Source
 from workbench.types.errors import ConfigError, LearnerError

@@ -48,7 +48,7 @@ def measure(folder: Path, preset: str, num_tasks: int) -> dict[str, Any]:
     """Success of the policy in `folder` on the held-out tasks of a config preset, sampled and greedy, with its random
     and best-known baselines (law 12). Which attempts succeeded is kept, so that policies can be compared in pairs."""
     from workbench.training.config import load_config
-    from workbench.training.evaluate import evaluate, baselines
+    from workbench.training.session import evaluate, baselines
     from workbench.training.session import open_session
 
     session = open_session(load_config(preset, {"policy.name": str(folder), "policy.device": "cpu"}), quiet=True)

@@ -10,8 +10,7 @@ from workbench.notebook.train import resume_here, train_here
 from workbench.rollouts.evaluate import Score, evaluate_baselines, evaluate_policy
 from workbench.run.writer import make_folder, write_file
 from workbench.training.config import to_dict
-from workbench.training.rollout import rollout
-from workbench.training.session import Session, open_session, reopen
+from workbench.training.session import Session, open_session, reopen, rollout
 from workbench.types import Task
 from workbench.types.canonical_json import read_sealed_json, sealed_json
 from workbench.types.errors import WorkbenchError

@@ -13,7 +13,7 @@ import torch
 
 from workbench.learn.batch import Batch
 from workbench.learn.microbatch import Rows
-from workbench.learn.ops.packed_attention import Part
+from workbench.learn.packing import Part
 
 
 @dataclass(frozen=True)

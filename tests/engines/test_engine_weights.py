@@ -6,7 +6,7 @@ import torch
 from engine_models import ask, drain, play, prompts, tiny, worst_gap
 
 from workbench.engines import TransformersEngineConfig, open_engine
-from workbench.engines.weights import copy_weights
+from workbench.engines.intake import copy_weights
 from workbench.types.errors import EngineError
 
 TIED, UNTIED = "qwen3", "qwen2"

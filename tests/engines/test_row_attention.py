@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from workbench.engines import TransformersEngineConfig, attention, open_engine
 from workbench.engines.attention import attend_by_rows, reads_long_rows
-from workbench.engines.weights import copy_weights, lay_out_for_few_rows
+from workbench.engines.intake import copy_weights, lay_out_for_few_rows
 
 
 def plainly(query_AHD, keys, values, ends, scaling):

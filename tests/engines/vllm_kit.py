@@ -22,7 +22,7 @@ from workbench.engines import VllmEngineConfig
 from workbench.engines.sampling import bend, uniforms
 from workbench.engines.vllm_core import VllmOutput, open_core
 from workbench.engines.vllm_engine import VllmEngine, context_for
-from workbench.engines.weights import copy_weights
+from workbench.engines.intake import copy_weights
 
 CONTEXT = 40
 STEPS = ("load", "refresh_tied", "forget_prefixes")

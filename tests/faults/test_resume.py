@@ -27,10 +27,8 @@ from workbench.run.store import open_run
 from workbench.training import checkpoint
 from workbench.training import loop, resume, step as step_cell, train
 from workbench.training.config import load_config, to_dict
-from workbench.training.evaluate import evaluate
+from workbench.training.session import evaluate, open_session, rollout
 from workbench.training.loop import check_policy
-from workbench.training.rollout import rollout
-from workbench.training.session import open_session
 from workbench.types import canonical_json
 from workbench.types.errors import ConfigError, LearnerError, PolicyError, StoreError
 

@@ -14,8 +14,7 @@ from workbench.linting import RULES, Evidence, check
 from workbench.linting.bending import bent_logprobs, drawn_as_said, drawn_from_the_model
 from workbench.linting.probe import probe_of
 from workbench.training.config import load_config
-from workbench.training.rollout import rollout
-from workbench.training.session import open_session
+from workbench.training.session import open_session, rollout
 from workbench.types import Sampling, Segment, Span
 from workbench.types.findings import ERROR, Finding, Place
 

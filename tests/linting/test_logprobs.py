@@ -15,8 +15,7 @@ from workbench.linting.logprobs import RULES
 from workbench.linting.rule import check
 from workbench.linting.table import RULES as ALL
 from workbench.training.config import load_config
-from workbench.training.rollout import rollout
-from workbench.training.session import open_session
+from workbench.training.session import open_session, rollout
 from workbench.types import Sampling, Segment
 from workbench.types.findings import NOTE
 

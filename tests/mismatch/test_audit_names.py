@@ -240,7 +240,7 @@ def test_two_faults_are_both_named():
 def control_of(session, fault=None):
     from workbench.notebook.audit import run_control
 
-    from workbench.training.rollout import rollout
+    from workbench.training.session import rollout
 
     groups = rollout(session, 2, group_size=4)
     if fault is not None:

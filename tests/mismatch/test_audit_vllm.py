@@ -40,7 +40,7 @@ def test_a_clean_vllm_has_nothing_named(settings, gap, kl):
 
 
 def report_groups(session):
-    from workbench.training.rollout import rollout
+    from workbench.training.session import rollout
 
     return rollout(session, 2, group_size=4)
 

@@ -15,7 +15,7 @@ from workbench.auditing.figures import BINS, Ratios, Whole
 from workbench.auditing.forward import position_ids
 from workbench.learn.batch import Batch
 from workbench.notebook.audit import audit
-from workbench.training.rollout import rollout
+from workbench.training.session import rollout
 from workbench.types.errors import ConfigError, DataError
 
 SAMPLED, TURNS = np.array([0, 0, 1, 1, 0, 1], bool), np.array([0, 0, 0, 0, 0, 1])

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import workbench.learn.ops.packed_attention as module
-from workbench.learn.ops.packed_attention import Part, packed_attention
+import workbench.learn.packing as module
+from workbench.learn.packing import Part, packed_attention
 
 
 def states(total: int, heads: int, key_heads: int, size: int, dtype=torch.float64, value_size: int | None = None):

@@ -68,7 +68,7 @@ def resume_command(args: argparse.Namespace) -> int:
 def evaluate_command(args: argparse.Namespace) -> int:
     from workbench.run.store import open_run
     from workbench.training.config import from_dict
-    from workbench.training.evaluate import evaluate, evaluation_report
+    from workbench.training.session import evaluate, evaluation_report
     from workbench.training.session import open_session
     from workbench.views import show_evaluation
 
@@ -84,7 +84,7 @@ def evaluate_command(args: argparse.Namespace) -> int:
 
 
 def rollout_command(args: argparse.Namespace) -> int:
-    from workbench.training.rollout import rollout
+    from workbench.training.session import rollout
     from workbench.views import show_group, show_tokens, show_trajectory
 
     session = session_of(args.source, args.settings)

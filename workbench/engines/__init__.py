@@ -4,10 +4,10 @@
     config                settings                transformers_engine   embedded: a Hugging Face model, CPU and GPU
                                                   vllm_engine           vLLM in this process
 
-Inside the embedded engine: intake (refuses) · slot_runner, slots, attention (kept cache) · cohort_runner (fallback) ·
-probe (which of the two) · sampling · weights.
-Inside the vllm engine: intake · weights (what is taken) · vllm_core (all that touches vLLM) · vllm_turns (turns in its words) ·
-vllm_check and gap (are these the new weights?).
+Inside the embedded engine: intake (refuses requests and weights) · slot_runner, slots, attention (kept cache) ·
+cohort_runner (fallback) · probe (which of the two) · sampling.
+Inside the vllm engine: intake · vllm_core (all that touches vLLM) · vllm_turns (turns in its words) · vllm_check and gap
+(are these the new weights?).
 """
 from __future__ import annotations
 

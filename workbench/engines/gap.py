@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from workbench.engines.weights import WeightNames
+from workbench.engines.intake import WeightNames
 
 # (mean, largest) |difference of logprobs| in nats that rounding explains. Measured on a policy in training: float32 4e-7
 # and 7e-6, bfloat16 4e-3 and 6e-2, beside 1e-3 to 3e-2 (mean) for weights that are one update old. So in float32 a single

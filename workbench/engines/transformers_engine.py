@@ -24,11 +24,11 @@ from workbench.engines.attention import slot_forward
 from workbench.engines.base import Completion, Listener, Request
 from workbench.engines.cohort_runner import CohortRunner
 from workbench.engines.config import TransformersEngineConfig
-from workbench.engines.intake import Intake, model_context, new_token_limit
+from workbench.engines.intake import (Intake, cast_weights, copy_weights, lay_out_for_few_rows, model_context,
+                                      new_token_limit)
 from workbench.engines.probe import Verdict, judge
 from workbench.engines.sampling import Counters, Row, Sampled, sample_rows, uniforms
 from workbench.engines.slot_runner import SlotRunner
-from workbench.engines.weights import cast_weights, copy_weights, lay_out_for_few_rows
 from workbench.types import Sampling
 from workbench.types.errors import EngineError
 

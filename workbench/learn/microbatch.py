@@ -22,9 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from workbench.learn.batch import Batch
-from workbench.learn.ops.packed_attention import Part
+from workbench.learn.packing import Part, attending_to, is_packable
 from workbench.learn.ops.loss import scoring_position
-from workbench.learn.packing import attending_to, is_packable
 from workbench.types.errors import LearnerError
 
 PADDING_ID = 0  # any valid id would do: no trained token can see it

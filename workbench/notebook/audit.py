@@ -23,7 +23,7 @@ from workbench.auditing.report import MismatchReport, Trainer, measure
 from workbench.engines import open_engine
 from workbench.engines.base import Engine
 from workbench.engines.recorder import Exchange, Journal
-from workbench.engines.weights import WeightNames
+from workbench.engines.intake import WeightNames
 from workbench.learn.batch import Batch
 from workbench.learn.learner import Learner
 from workbench.rollouts.collect import collect

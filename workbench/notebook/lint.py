@@ -213,7 +213,7 @@ class _OfRun:
 
 def _of_session(session: Session, start: bool) -> Linted:
     """Sample a little with the session, as a step of training would, and look at that."""
-    from workbench.training.rollout import rollout
+    from workbench.training.session import rollout
 
     journal = Journal(session.engine)
     groups = rollout(session, LOOK_TASKS, group_size=max(LOOK_ATTEMPTS, session.config.algorithm.min_group_size),

@@ -22,10 +22,9 @@ from workbench.run.recording import RunWriter
 from workbench.run.store import Run, differing, open_run, step_name
 from workbench.training import checkpoint
 from workbench.training.compare_repeated import compare
-from workbench.training.evaluate import evaluate, baselines
+from workbench.training.session import Session, baselines, evaluate
 from workbench.training.instruments import Instrument
 from workbench.training.schedule import Schedule
-from workbench.training.session import Session
 from workbench.training.step import Clock, StepOutcome, repeat_step, synchronise, train_step
 from workbench.types.errors import LearnerError, PolicyError
 

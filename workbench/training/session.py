@@ -1,13 +1,16 @@
-"""Open everything that a config names: policy, chat format, engine, environment, learner. The doors all come through
-here.
+"""Open everything that a config names: policy, chat format, engine, environment, learner; and ask it for attempts and
+scores. The doors all come through here.
 
     session = open_session(load_config("frozenlake"))
     session.policy, session.chat, session.engine, session.family
+    groups = rollout(session, 4)
+    scores = [*baselines(session), *evaluate(session)]
 """
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,8 +24,11 @@ from workbench.envs import tasks as env_tasks
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvRunner
 from workbench.learn.learner import Learner
+from workbench.rollouts.collect import collect
+from workbench.rollouts.config import CollectConfig
+from workbench.rollouts.evaluate import MODES, Score, evaluate_baselines, evaluate_policy, report
 from workbench.training.config import Config, from_dict
-from workbench.types import Task
+from workbench.types import Group, Task, Trajectory
 from workbench.types.errors import ConfigError, StoreError
 from workbench.types.seeds import seed_of
 
@@ -156,3 +162,68 @@ def _device(name: str) -> str:
     return name
 
 
+# ------------------------------------------------------------------------------------------------ cells that sample and measure
+
+
+def rollout(
+    session: Session, tasks: Sequence[Task] | int = 4, *, group_size: int | None = None, step: int = 0,
+    purpose: str = "look", config: CollectConfig | None = None, address: tuple[int | str, ...] | None = None,
+    on_done: Callable[[Trajectory], None] | None = None, engine: Engine | None = None,
+) -> list[Group]:
+    """Sample `group_size` attempts at each task with the session's engine; one group per task, in task order.
+
+    `tasks` may be a number: so many training tasks of the step. With several processes each one samples its share of
+    the tasks and all of them return all groups. The same (seed, purpose, step) gives the same groups, bit for bit, for
+    environments that are stepped in the tick (law 8). `on_done` sees the trajectories of this process as they end.
+    `engine`: one to ask instead of the session's own, such as a `Journal` around it, which writes down what it is asked.
+    """
+    if isinstance(tasks, int):
+        tasks = session.train_tasks(step, tasks)
+    if not tasks:
+        raise ConfigError("a rollout needs at least one task")
+    rank, world = session.place
+    like_training = config is None or config.runs_like(session.config.collect)
+    config = config or session.config.collect
+    groups = collect(
+        tasks[rank::world], family=session.family, engine=session.engine if engine is None else engine,
+        chat=session.chat, config=config,
+        group_size=session.config.train.group_size if group_size is None else group_size,
+        address=address or (session.config.seed, purpose, step), on_done=on_done,
+        runner=session.runner if like_training else None,
+    )
+    if world == 1:
+        return groups
+    from accelerate.utils import gather_object
+
+    gathered = {group.task.id: group for group in gather_object(groups)}
+    return [gathered[task.id] for task in tasks]
+
+
+def evaluate(session: Session, *, name: str = "policy", num_tasks: int | None = None, modes: Sequence[str] = MODES,
+             attempts: int | None = None, on_done: Callable[[Trajectory], None] | None = None) -> list[Score]:
+    """Scores of the session's policy on its held-out tasks, one per mode (sampled at temperature 1, greedy).
+
+    `num_tasks`, `attempts` (at each task, where it samples): as the config says, unless given here.
+    """
+
+    def play(tasks, count, config, address):
+        return rollout(session, tasks, group_size=count, config=config, address=address, on_done=on_done)
+
+    return evaluate_policy(name, session.held_out_tasks(num_tasks), play, config=session.config.collect,
+                           seed=session.config.evaluation.seed, modes=modes, attempts=_attempts(session, attempts))
+
+
+def baselines(session: Session, *, num_tasks: int | None = None, attempts: int | None = None) -> list[Score]:
+    """Random play and the best-known solver on the same tasks, random play as often as a policy that samples."""
+    return evaluate_baselines(session.held_out_tasks(num_tasks), family=session.family, runner=session.runner,
+                              seed=session.config.evaluation.seed, attempts=_attempts(session, attempts))
+
+
+def evaluation_report(session: Session, scores: Sequence[Score], *, num_tasks: int | None = None,
+                      attempts: int | None = None) -> dict[str, Any]:
+    """The JSON-able table of `scores` with their baselines and paired intervals (law 12)."""
+    return report([*baselines(session, num_tasks=num_tasks, attempts=attempts), *scores])
+
+
+def _attempts(session: Session, attempts: int | None) -> int:
+    return session.config.evaluation.attempts if attempts is None else attempts

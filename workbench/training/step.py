@@ -22,8 +22,7 @@ from workbench.learn.update_report import UpdateReport
 from workbench.rollouts.metrics import rollout_metrics
 from workbench.run.recording import RunWriter
 from workbench.training.instruments import Instrument, StepWatch
-from workbench.training.rollout import rollout
-from workbench.training.session import Session
+from workbench.training.session import Session, rollout
 from workbench.types import Group
 from workbench.types.errors import ConfigError, LearnerError, LintError
 from workbench.types.findings import LintReport, together

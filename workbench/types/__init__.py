@@ -3,9 +3,9 @@
 Standard library and numpy only; every other room may import it. The names below are imported from here; what else is in
 this room (settings, errors, seeds, stats, findings, canonical JSON) is imported from its own module.
 """
-from workbench.types.messages import Message, Observation, StepResult, Text, ToolCall
+from workbench.types.trajectories import (Group, Message, Observation, StepResult, StopReason, Task, Text, ToolCall,
+                                          Trajectory, Turn, trajectories_of)
 from workbench.types.tokens import CreditTable, Sampling, Segment, Source, Span
-from workbench.types.trajectories import Group, StopReason, Task, Trajectory, Turn, trajectories_of
 from workbench.types.view import View
 
 __all__ = ["CreditTable", "Group", "Message", "Observation", "Sampling", "Segment", "Source", "Span", "StepResult",

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from workbench.types.canonical_json import plain
-from workbench.types.messages import Message, Observation, Text, ToolCall
+from workbench.types.trajectories import Message, Observation, Text, ToolCall
 
 
 def message_to_json(message: Message) -> list:

@@ -11,6 +11,8 @@ A finished attempt, and where its tokens come from:
 
 An append-only history is one segment; a rewritten history (window, fresh prompt per turn, a template that drops old
 thoughts) is several. Training treats both alike.
+
+Environments and policies talk in messages: an observation is shown, a text is answered, a step result comes back.
 """
 from __future__ import annotations
 
@@ -19,10 +21,89 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-
 from workbench.types.errors import DataError
-from workbench.types.messages import Message, Observation, ToolCall
 from workbench.types.tokens import Segment
+
+
+# ------------------------------------------------------------------------------------------------ what is said
+
+
+@dataclass(frozen=True)
+class Text:
+    """A part of a message. Untrusted text never becomes a control token (law 9).
+
+    `trusted=True` is for instructions that an environment's *author* wrote; never for task data, tool output or
+    anything a user or model typed.
+    """
+
+    text: str
+    trusted: bool = False
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call as the policy wrote it: `arguments` is the parsed JSON object."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    call_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Message:
+    """One chat message. `content` is a tuple of parts; a bare string is taken as one untrusted part."""
+
+    role: str  # "system" | "user" | "assistant" | "tool"
+    content: str | tuple[Text, ...]  # kept as a tuple of parts
+    name: str | None = None          # of the tool, in a tool reply
+    tool_call_id: str | None = None
+
+    def __post_init__(self) -> None:
+        content = (Text(self.content),) if isinstance(self.content, str) else tuple(self.content)
+        object.__setattr__(self, "content", content)
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.content)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What an environment hands over: messages to append and, at reset, the JSON schemas of the tools on offer."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", tuple(self.messages))
+        object.__setattr__(self, "tools", tuple(self.tools))
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """An environment's answer to one action.
+
+    `reward` is what this turn earned (None: could not be scored); `reward_parts` names what it is made of and sums to
+    it. `terminated`: the task is over. `truncated`: a limit of the environment ran out. `info` is for people: JSON
+    values such as `success` (bool), `moves` (list), `valid_format` (bool), `state` (text drawn in views). `tool_calls`
+    are the calls that the action was read as, in its order. `if_cut`: what the attempt as a whole earns, by named parts,
+    should a limit that the environment does not know (turns, context) end it here; it is then the outcome.
+    """
+
+    observation: Observation
+    reward: float | None
+    reward_parts: Mapping[str, float] = field(default_factory=dict)
+    terminated: bool = False
+    truncated: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict)
+    tool_calls: tuple[ToolCall, ...] = ()
+    if_cut: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tool_calls", tuple(self.tool_calls))
+
+
+# ------------------------------------------------------------------------------------------------ what was done
 
 
 class StopReason(str, Enum):
