@@ -81,8 +81,8 @@ def encoder(name: str) -> TextEncoder:
     except (OSError, ValueError) as error:
         raise PolicyError(f"the encoder {name!r} cannot be loaded: {error}") from error
     if tokenizer.padding_side != "right" or tokenizer.pad_token is None:
-        raise PolicyError(f"the encoder {name!r} pads on the {tokenizer.padding_side} with {tokenizer.pad_token!r}; expected "
-                          "a padding token on the right, as encoders of the BERT kind have it")
+        raise PolicyError(f"the encoder {name!r} pads on the {tokenizer.padding_side} with {tokenizer.pad_token!r}; "
+                          "expected a padding token on the right, as encoders of the BERT kind have it")
     model = model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
     limit = min(getattr(model.config, "max_position_embeddings", 512), 512)
     family = name.rstrip("/").rpartition("/")[2].lower()

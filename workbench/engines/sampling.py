@@ -1,4 +1,5 @@
-"""Turns that are being sampled, and how their tokens are chosen: one uniform number per (request, position), turned into a token by the inverse of the distribution.
+"""Turns that are being sampled, and how their tokens are chosen: one uniform number per (request, position), turned into
+a token by the inverse of the distribution.
 
 Axis letters: R rows of this step · V vocabulary · L new tokens of one turn.
 

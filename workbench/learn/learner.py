@@ -114,7 +114,10 @@ class Learner:
             batch = replace(batch, old_logp_T=self.logprobs(batch, trained_T))
         made, reports = self._updates, []
         for epoch in range(algorithm.epochs):
-            for used_T in _dealt(batch, trained_T, minibatches, (self.config.seed, "minibatch", step, epoch)):
+            parts = [trained_T]
+            if minibatches > 1:
+                parts = _dealt(batch, trained_T, minibatches, (self.config.seed, "minibatch", step, epoch))
+            for used_T in parts:
                 report = made.make(algorithm, self.config, batch, credit, used_T, step=step, update=len(reports))
                 reports.append(report)
                 if made.bad_in_a_row >= self.config.max_bad_updates:
@@ -185,9 +188,7 @@ def _reading(model: nn.Module) -> nn.Module:
 
 
 def _dealt(batch: Batch, trained_T: Tensor, count: int, address: tuple[int | str, ...]) -> list[Tensor]:
-    """Which tokens each update of an epoch trains [T]: trajectories, shuffled, dealt out."""
-    if count == 1:
-        return [trained_T]
+    """Which tokens each of several updates of an epoch trains [T]: trajectories, shuffled, dealt out."""
     row_T = batch.trajectory_of_token_T
     rows = row_T[trained_T].unique().numpy()  # sorted, so the shuffle is a function of its address alone
     rows = torch.from_numpy(rng_at(*address).permutation(rows))

@@ -63,7 +63,8 @@ def save(run: RunWriter | str | os.PathLike, step: int, tensors: Mapping[str, Ma
         raise StoreError(f"keep is at least 2, got {keep}: if the newest checkpoint is damaged, the one before is used")
     files: dict[str, writer.Chunks] = {f"{name}{_SUFFIX}": safetensors_bytes(part) for name, part in tensors.items()}
     content = {"step": step, "state": canonical_json.plain(state, "a checkpoint's state")}
-    if (lost := first_difference(json.loads(canonical_json.json_bytes(content, "state"))["state"], state, "state")) is not None:
+    read_again = json.loads(canonical_json.json_bytes(content, "state"))["state"]
+    if (lost := first_difference(read_again, state, "state")) is not None:
         raise StoreError(f"a checkpoint's state must be JSON values, or it would come back as something else: {lost}")
     files[_STATE] = json.dumps(content, indent=1).encode("ascii")
     folder = _folder(run)

@@ -198,9 +198,9 @@ def _stuck(loop: _Loop, step: int, empty: int, outcome: StepOutcome | None) -> s
     if notes.get("credit_filter_kept") == 0 and metrics["unscored"] < sum(map(len, groups)):
         filtered = f"the filter ({chosen.label}) left out every attempt; "
     return (f"{empty} {'step' if empty == 1 else 'steps'} in a row taught nothing (step {step}: {filtered}"
-            f"{metrics.get('flat_groups', 0):.0%} of the groups are flat, {metrics['unscored']:.0f} trajectories unscored{fault}). Look at them with `workbench show "
-            f"{shlex.quote(str(loop.stored.path))} {step}`; a policy that always or never succeeds leaves nothing "
-            "to compare")
+            f"{metrics.get('flat_groups', 0):.0%} of the groups are flat, {metrics['unscored']:.0f} trajectories "
+            f"unscored{fault}). Look at them with `workbench show {shlex.quote(str(loop.stored.path))} {step}`; a policy "
+            "that always or never succeeds leaves nothing to compare")
 
 
 # ------------------------------------------------------------------------------------------------ what follows a step

@@ -107,8 +107,8 @@ def resumed_config(stored: Run, settings: Mapping[str, Any]) -> tuple[Config, di
     if refused:
         raise ConfigError(f"{', '.join(refused)} cannot be changed in a run that has begun: {done} steps were made with "
                           f"the old value. Start a new run with it; what can be changed: "
-                          f"{', '.join(sorted(FREE))}, {', '.join(MOVED)} (the same files elsewhere), and at the price of other last bits "
-                          f"{', '.join(sorted(ROUNDING))}")
+                          f"{', '.join(sorted(FREE))}, {', '.join(MOVED)} (the same files elsewhere), and at the price "
+                          f"of other last bits {', '.join(sorted(ROUNDING))}")
     if config.train.steps < done:
         raise ConfigError(f"train.steps = {config.train.steps}, but {done} steps are committed and stay; give "
                           f"train.steps at least {done}")

@@ -1,4 +1,4 @@
-"""How credit is given and what the loss is: algorithms as compositions (algorithm.py), and those with a name (named.py)."""
+"""How credit is given and what the loss is: algorithms as compositions (algorithm.py); those with a name (named.py)."""
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import Advantages, Credit, CreditInputs, LossInputs, TokenLoss
 from workbench.learn.algorithms.estimators import Estimator

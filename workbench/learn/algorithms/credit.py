@@ -41,7 +41,7 @@ def credit_inputs(algorithm: Algorithm, batch: Batch, kept_N: Tensor) -> CreditI
         penalty_P = algorithm.reference.price(batch, paying_P)
         reward_A = reward_A - land(penalty_P, paying_P, at_A, row_T)
         reward_N = reward_N - torch.zeros_like(reward_N).index_add(0, row_T[paying_P], penalty_P)
-    value_A, final_N = critic_values(algorithm, batch, kept_N, at_A)
+    value_A, final_N = (None, None) if algorithm.critic is None else critic_values(algorithm, batch, kept_N, at_A)
     whiten_T = algorithm.masks.tokens("whiten_over", batch) & kept_T
     return CreditInputs(batch, kept_N, group_N, torch.where(kept_N, reward_N, torch.nan), at_A, row_T[at_A],
                         batch.turn_T[at_A], reward_A, value_A, final_N, whiten_T)
@@ -117,11 +117,8 @@ def land(amount_P: Tensor, at_P: Tensor, at_A: Tensor, row_T: Tensor) -> Tensor:
     return landed_A.index_add(0, target_P[valid_P], amount_P[valid_P].double())
 
 
-def critic_values(algorithm: Algorithm, batch: Batch, kept_N: Tensor, at_A: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """(value before each token of the timeline [A], value after the end [N]: 0 where nothing comes), float64; None
-    without a critic."""
-    if algorithm.critic is None:
-        return None, None
+def critic_values(algorithm: Algorithm, batch: Batch, kept_N: Tensor, at_A: Tensor) -> tuple[Tensor, Tensor]:
+    """(value before each token of the timeline [A], value after the end [N]: 0 where nothing comes), float64."""
     final_N = torch.zeros(batch.num_trajectories, dtype=torch.float64)
     cut_N = algorithm.critic.bootstraps_N(batch) & kept_N
     if bool(cut_N.any()):
