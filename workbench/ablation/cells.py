@@ -15,6 +15,7 @@ from workbench.run.writer import make_folder, write_file
 from workbench.training.config import Config, to_dict
 from workbench.types import View
 from workbench.types.errors import ConfigError, StoreError
+from workbench.types.view import HasView
 from workbench.views import show_arm_curves, show_arms
 from workbench.views.arms import arms_markdown
 from workbench.views.records import show_text
@@ -31,14 +32,16 @@ def train_or_go_on(config: Config, path: str | Path) -> Run:
     return resume_here(path)
 
 
-@dataclass(frozen=True, eq=False)
-class ArmTable:
+@dataclass(frozen=True, eq=False, repr=False)
+class ArmTable(HasView):
     """A finished table (see `ablation.table`), and what can be made of it. Shows itself."""
 
     values: Mapping[str, Any]
 
     def show(self) -> View:
         return show_arms(self.values)
+
+    view = show
 
     def curves(self) -> View:
         return show_arm_curves(self.values)
@@ -54,12 +57,6 @@ class ArmTable:
         for ending, content in files.items():
             write_file(folder / f"{name}.{ending}", content, replace=True)
         return show_text("\n".join(f"{name}.{ending}: {len(content):,} bytes" for ending, content in files.items()))
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
-        return self.show()._repr_mimebundle_()
-
-    def __repr__(self) -> str:
-        return self.show().text
 
 
 def read_table(plan: str | Path, out: str | Path, *, seeds: str = "0 1 2", arms: str = "", settings: str = "") -> ArmTable:

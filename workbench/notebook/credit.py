@@ -33,9 +33,10 @@ from workbench.run.store import Run, open_run
 from workbench.training.config import from_dict
 from workbench.types import CreditTable, Group, Trajectory, View
 from workbench.types.errors import ConfigError, DataError
-from workbench.views.credit import Credited, TokenTexts
 from workbench.views.credit import show_estimators as draw_estimators
 from workbench.views.credit_editor import CreditEditor, Edit, Outcome
+from workbench.views.credited import Credited
+from workbench.views.tokens import TokenTexts
 
 if TYPE_CHECKING:
     from workbench.training.session import Session

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from workbench.run.follow import RunFollower
 from workbench.types import View
 from workbench.types.errors import StoreError
+from workbench.types.view import HasView
 from workbench.views.live import Status, live_curves, live_figure, show_live, show_status
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Screen(Protocol):
         """Only the line of facts has changed (the time that has passed)."""
 
 
-class LiveView:
+class LiveView(HasView):
     """A run being watched. Shows itself as the last line of a cell, once; `close` ends the watching, not the run."""
 
     def __init__(self, running: RunningRun, *, every_s: float = 2.0, button: bool | None = None,
@@ -134,11 +135,6 @@ class LiveView:
             self._thread.join(timeout=30)
         with self._lock:
             self._draw(self._read())
-
-    def __str__(self) -> str:
-        return self.view().text
-
-    __repr__ = __str__
 
 
 def is_looked_at() -> bool:

@@ -9,14 +9,16 @@ import numpy as np
 
 from workbench.learn.batch import Batch
 from workbench.types import Group, Segment, Source, Span, View, trajectories_of
-from workbench.views.retokenized import MaskDamage, TokenTexts, TurnTwice, show_retokenized
+from workbench.types.view import HasView
+from workbench.views.retokenized import MaskDamage, TurnTwice, show_retokenized
+from workbench.views.tokens import TokenTexts
 
 if TYPE_CHECKING:
     from workbench.training.session import Session
 
 
-@dataclass(frozen=True, eq=False)
-class Retokenized:
+@dataclass(frozen=True, eq=False, repr=False)
+class Retokenized(HasView):
     """Every sampled turn beside the ids that its text gives, what the recorded mask would mark in the result, and the
     groups with the new ids in the place of the sampled ones (`groups`: not for training). Shows itself."""
 
@@ -33,14 +35,6 @@ class Retokenized:
     def view(self, max_turns: int = 4) -> View:
         title = f"decoded and encoded again: {len(trajectories_of(self.groups))} attempts"
         return show_retokenized(self.turns, self.damage, self.token_texts, title=title, max_turns=max_turns)
-
-    def _repr_mimebundle_(self, include=None, exclude=None):
-        return self.view()._repr_mimebundle_()
-
-    def __str__(self) -> str:
-        return self.view().text
-
-    __repr__ = __str__
 
 
 def retokenize(session: Session, groups: Sequence[Group]) -> Retokenized:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,13 +23,12 @@ from workbench.views import (credit_of, show_evaluation, show_group, show_segmen
 from workbench.views.curves import curves_document
 from workbench.views.html import shown
 from workbench.views.live import live_curves
+from workbench.views.tokens import TokenTexts, ids_as_texts
 from workbench.views.words import count
 
 if TYPE_CHECKING:
     from workbench.rollouts.evaluate import Score
     from workbench.training.session import Session
-
-TokenTexts = Callable[[Sequence[int]], list[str]]
 
 
 def show_run(run: Run | str | Path) -> View:
@@ -199,4 +198,4 @@ def _token_texts(policy: str) -> TokenTexts:
         return ChatFormat.from_tokenizer(load_tokenizer(policy)).token_texts
     except (ImportError, PolicyError):
         # a laptop without transformers, or without the policy, still shows who wrote what
-        return lambda ids: [f"[{token_id}]" for token_id in ids]
+        return ids_as_texts

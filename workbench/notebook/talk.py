@@ -32,6 +32,7 @@ from workbench.training.session import Session, open_session, reopen
 from workbench.types import Observation, StopReason, Task, Trajectory, Turn, View
 from workbench.types.errors import ConfigError, EnvError
 from workbench.types.seeds import seed_of
+from workbench.types.view import HasView
 from workbench.views.talk import TalkExchange, show_talk
 from workbench.views.talk_events import (STOPPED, AnswerEvent, EndEvent, FormatErrorEvent, MessageEvent, MovesEvent,
                                          QuestionEvent, TalkEvent, TextEvent, ToolCallEvent, ToolResultEvent, TurnEvent)
@@ -84,7 +85,7 @@ def _opened(source: Session | Config | Run | str | Path, step: int | None, load:
     return source, source.config
 
 
-class Talk:
+class Talk(HasView):
     """A person's questions to one policy. `exchanges` are all of them so far. One question at a time."""
 
     def __init__(self, config: Config, session: Session | None = None, endpoint: Endpoint | None = None, *,
@@ -250,11 +251,6 @@ class Talk:
         from workbench.notebook.talk_panel import show_panel
 
         show_panel(self)
-
-    def __str__(self) -> str:
-        return self.view().text
-
-    __repr__ = __str__
 
 
 def _turn_limit(family: EnvFamily, max_turns: int | None) -> int:

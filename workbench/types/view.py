@@ -1,6 +1,7 @@
 """What a `show_*` function returns."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,19 +28,23 @@ class View:
 
 
 class HasView:
-    """A value with a `view`: the last line of a cell draws it, a terminal prints its text. A dataclass of this kind is
-    made with `repr=False`, since it would else get a `__repr__` of its own."""
+    """A value with a `view` (or a method of this name): the last line of a cell draws it, a terminal prints its text. A
+    dataclass of this kind is made with `repr=False`, since it would else get a `__repr__` of its own."""
 
-    view: View
+    view: View | Callable[[], View]
 
     @property
     def text(self) -> str:
-        return self.view.text
+        return _made(self.view).text
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
-        return self.view._repr_mimebundle_()
+        return _made(self.view)._repr_mimebundle_()
 
     def __str__(self) -> str:
         return self.text
 
     __repr__ = __str__
+
+
+def _made(view: View | Callable[[], View]) -> View:
+    return view() if callable(view) else view

@@ -16,10 +16,11 @@ import numpy as np
 
 from workbench.types import View
 from workbench.views import doc, words
-from workbench.views.escape import visible
 from workbench.views.figures import Plot, Trace, plotly_figure
 from workbench.views.html import shown
 from workbench.views.looks import BLUE, BOLD, GREEN, GREY, ORANGE
+from workbench.views.png import plots_png
+from workbench.views.text import markdown_of
 
 ArmFacts = Mapping[str, Any]
 MARKS = {True: "ok", False: "FAIL", None: "not judged"}
@@ -31,6 +32,8 @@ PANELS = (("success", "success of the step's own attempts; dots: held out", Fals
 ARM_LOOKS = ((BLUE, "solid"), ("#d55e00", "dash"), (GREEN, "dashdot"), ("#8a5fa8", "dot"), ("#7a6a00", "longdash"),
              ("#06283f", "longdashdot"), (ORANGE, "dot"), (GREY, "dash"))
 NEIGHBOURS = {"random": "random play", "solver": "solver"}
+COMPARISON = ("Differences, the first minus the second, sampled, seed by seed on the same tasks; [95 %]: the wider of the "
+              "interval over tasks and the one over seeds")
 
 
 def show_arms(table: ArmFacts) -> View:
@@ -38,33 +41,29 @@ def show_arms(table: ArmFacts) -> View:
     interval, lowest and highest seed, the paired difference over its own start, greedy play), the comparisons with
     their verdicts, and the checks that the plan asks for.
     """
+    return shown(_document(table))
+
+
+def arms_markdown(table: ArmFacts) -> str:
+    """The same as Markdown."""
+    return markdown_of(_document(table)) + "\n"
+
+
+def _document(table: ArmFacts) -> doc.ViewDocument:
     compared = comparison_lines(table)
     checks = [doc.Note(line) if check["held"] else doc.WarningLine(line, mark="")
               for check, line in zip(table["checks"], check_lines(table))]
     checks += map(doc.Note, check_lines(table)[len(checks):])
-    return shown(doc.ViewDocument((
+    return doc.ViewDocument((
         doc.Heading(table["title"]), doc.BlankLine(), doc.Note(about(table)), doc.BlankLine(), _table(arm_lines(table)),
-        *((doc.BlankLine(), doc.Note(comparison_words(table)), doc.BlankLine(), _table(compared)) if compared else ()),
-        doc.BlankLine(), *checks, doc.BlankLine() if table["remarks"] else None, *map(doc.Note, table["remarks"]))))
+        *((doc.BlankLine(), doc.Note(COMPARISON), doc.BlankLine(), _table(compared)) if compared else ()),
+        doc.BlankLine(), *checks, doc.BlankLine() if table["remarks"] else None, *map(doc.Note, table["remarks"])))
 
 
 def _table(lines: Sequence[Sequence[str]]) -> doc.Table:
     """The first line is the head."""
     (first, *others), *rows = [[cell.replace("|", "/") for cell in line] for line in lines]
     return doc.Table((doc.Column(first, look=BOLD), *others), rows)
-
-
-def arms_markdown(table: ArmFacts) -> str:
-    """The table as Markdown."""
-    lines = [visible(table["title"]), "", visible(about(table)), "", *words.markdown(_spelled(arm_lines(table)))]
-    if compared := comparison_lines(table):
-        lines += ["", comparison_words(table), "", *words.markdown(_spelled(compared))]
-    lines += ["", *map(visible, check_lines(table))]
-    return "\n".join([*lines, *(["", *map(visible, table["remarks"])] if table["remarks"] else [])]) + "\n"
-
-
-def _spelled(lines: Sequence[Sequence[str]]) -> list[list[str]]:
-    return [[visible(cell, newline="⏎").replace("|", "/") for cell in line] for line in lines]
 
 
 def about(table: ArmFacts) -> str:
@@ -128,11 +127,6 @@ def _arm_line(arm: ArmFacts) -> list[str]:
             f"{100 * greedy['mean']:.1f}, {100 * greedy['lowest']:.1f} to {100 * greedy['highest']:.1f}", f"{cpu:.0f}"]
 
 
-def comparison_words(table: ArmFacts) -> str:
-    return ("Differences, the first minus the second, sampled, seed by seed on the same tasks; [95 %]: the wider of "
-            "the interval over tasks and the one over seeds")
-
-
 def comparison_lines(table: ArmFacts) -> list[list[str]]:
     """Head and one line per comparison; nothing where nothing is compared."""
     if not table["compared"]:
@@ -164,8 +158,6 @@ def show_arm_curves(table: ArmFacts) -> View:
     """One line per arm: the mean of its seeds' runs, step by step, on a band from the lowest to the highest seed. On
     success also what was measured on held-out tasks (dots). Text: first and last values.
     """
-    from workbench.views.png import plots_png
-
     plots = [Plot(title, traces, log=log) for key, title, log in PANELS if (traces := courses_of(table, key))]
     if not plots:
         return shown(doc.ViewDocument((doc.Note("no run has come to its end yet"),)))
@@ -176,7 +168,7 @@ def show_arm_curves(table: ArmFacts) -> View:
         rows += [[f"  {course.name}", words.number(float(course.y[0]), 3), words.number(float(course.y[-1]), 3),
                   words.sparkline(course.y)] for course in courses]
         told.append(f"{plot.title}: " + ", ".join(f"{c.name} {words.number(float(c.y[-1]), 3)}" for c in courses))
-    columns = ("", doc.Column("first", number=True), doc.Column("last", number=True), "course")
+    columns = ("", *doc.numbers("first", "last"), "course")
     picture = doc.Picture(plots_png(plots, table["title"], columns=2), "; ".join(told),
                           figure=plotly_figure(plots, table["title"]))
     rows = [[cell.replace("|", "/") for cell in row] for row in rows]

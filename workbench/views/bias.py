@@ -14,6 +14,7 @@ from workbench.views import doc, words
 from workbench.views.figures import Trace
 from workbench.views.html import shown
 from workbench.views.looks import BLUE, BOLD, GREEN, GREY, INK, MUTED, ORANGE, Look
+from workbench.views.png import RowMark, draw_rows, draw_trace, figure, png_of, tidy
 
 HEADER = ("estimator", "it says", "task", "credit over", "all units", "true", "estimate", "size", "direction", "bias",
           "noise", "drawn", "std. error", "z", "verdict")
@@ -114,7 +115,7 @@ def _matrix(rows: Sequence[Any]) -> tuple[doc.Part, ...]:
         body.append([name, *(_matrix_cell(found.get(task)) for task in tasks)])
     return (doc.Note("mean estimate in units of the true gradient; in brackets the cosine where the direction is off; "
                      "✓ as it says, ✗ not"),
-            doc.Table(["estimator", *(doc.Column(task, number=True) for task in tasks)], body))
+            doc.Table(["estimator", *doc.numbers(*tasks)], body))
 
 
 def _matrix_cell(row: Any) -> str | doc.Cell:
@@ -136,8 +137,6 @@ def _kind(row: Any) -> str:
 def bias_png(rows: Sequence[Any], curves: Sequence[Any]) -> bytes:
     """Above: one panel per task, one line per estimator: the mean estimate in units of the true gradient (the line at
     1), and as a pale bar what 64 attempts spread around it. Below: one panel per payout of the safe arm."""
-    from workbench.views.png import figure, png_of
-
     tasks = list(dict.fromkeys(row.task for row in rows))
     labels = list(dict.fromkeys(row.label for row in rows))
     payouts = list(dict.fromkeys(curve.safe_payout for curve in curves))
@@ -153,8 +152,6 @@ def bias_png(rows: Sequence[Any], curves: Sequence[Any]) -> bytes:
 
 
 def _estimates(part: Any, rows: Sequence[Any], tasks: Sequence[str], labels: Sequence[str]) -> None:
-    from workbench.views.png import RowMark, draw_rows, tidy
-
     panels = part.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
     for axes, task in zip(panels, tasks):
         tidy(axes, task, "estimate / true gradient")
@@ -174,8 +171,6 @@ def marker_of(row: Any) -> str:
 
 
 def _signs(part: Any, curves: Sequence[Any], payouts: Sequence[float]) -> None:
-    from workbench.views.png import draw_trace, tidy
-
     panels = part.subplots(1, len(payouts), sharey=True, squeeze=False)[0]
     for axes, payout in zip(panels, payouts):
         tidy(axes, f"bandit, safe arm pays {payout:g}, divided by the deviation",

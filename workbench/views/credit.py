@@ -9,7 +9,7 @@ Axis letters: N trajectories, all groups end to end · T tokens, all their segme
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -20,9 +20,7 @@ from workbench.views.credited import Credited, changed_tokens, largest_change, s
 from workbench.views.html import shown
 from workbench.views.looks import LILAC_INK, LILAC_PAPER, PLAIN, YELLOW_PAPER, Look, red_blue
 from workbench.views.strips import GAP, cut_words, pixels_of, row_labels, stacked
-from workbench.views.tokens import tokens_document
-
-TokenTexts = Callable[[Sequence[int]], list[str]]
+from workbench.views.tokens import TokenTexts, tokens_document
 
 WORDY = ("attempt", "", "reward by turn", "kept")  # columns without numbers
 
@@ -45,7 +43,6 @@ def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Cred
     header, lines = _table(groups, credited, before, spans, edited)
     by_edit = {n for n, _ in edited}
     told = sorted(sorted(range(len(lines)), key=lambda n: (n != attempt, n not in by_edit, n))[:max_rows])
-    hidden = len(lines) - len(told)
     one = spans[attempt]
     columns = {"advantage": credited.advantage_T[one], "weight": credited.weight_T[one]}
     if credited.return_T is not None:
@@ -58,7 +55,8 @@ def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Cred
         doc.Heading(title), doc.Note(facts),
         doc.Table(["", *(doc.Column(name, name not in WORDY) for name in header)],
                   [_row(lines[n], header, n == attempt) for n in told], dense=True),
-        *doc.notices(f"{len(told)} of {len(lines)} attempts shown, {hidden} hidden" if hidden else ""),
+        doc.WarningLine(f"{len(told)} of {len(lines)} attempts shown, {len(lines) - len(told)} hidden", mark="")
+        if len(told) < len(lines) else None,
         _labelled_strips(trajectories, spans, credited, attempt,
                          f"credit of every sampled token, one row per attempt: {facts}"),
         doc.PagePart((doc.Note(
@@ -85,17 +83,15 @@ def show_estimators(groups: Sequence[Group], credited: Mapping[str, Credited | s
             where = np.flatnonzero(sampled_T & (turn_T == turn.index)) + span.start
             rows.append([str(n), str(turn.index), words.signed(turn.reward),
                          *(_worth_cell(_worth(found, where), found) for found in credited.values())])
-    columns = [doc.Column(name, number=True) for name in ("attempt", "turn", "reward", *names)]
-    hidden = max(0, len(rows) - max_rows)
     png = _estimator_strips(trajectories, spans, credited)
     order = ", ".join(names)
     return shown(doc.ViewDocument((
         doc.Heading(title or f"the same {words.count(len(rows), 'turn')} under {words.count(len(names), 'estimator')}"),
         doc.PagePart((doc.Note("advantage of a turn's tokens, first..last where they differ; colours: red below zero, "
                              "blue above, full at the column's own largest"),)),
-        doc.Table(columns, rows[:max_rows], dense=True),
-        *doc.notices(f"first {max_rows} turns shown, {hidden} hidden" if hidden else "",
-                     *(f"{name}: {found}" for name, found in credited.items() if isinstance(found, str))),
+        doc.Table(doc.numbers("attempt", "turn", "reward", *names), rows[:max_rows], dense=True),
+        doc.first_shown(max_rows, len(rows), "turns"),
+        *(doc.WarningLine(f"{name}: {found}", mark="") for name, found in credited.items() if isinstance(found, str)),
         *((doc.Picture(png, f"one row per estimator: {order}"),
            doc.PagePart((doc.Note(f"every sampled token, all attempts end to end; rows from above: {order}"
                                 f"{cut_words(sum(t.num_sampled for t in trajectories))}"),))) if png else ()))))

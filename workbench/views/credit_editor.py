@@ -16,8 +16,12 @@ from typing import Any
 
 from workbench.types import Group, View, trajectories_of
 from workbench.types.errors import ConfigError, DataError
+from workbench.types.view import HasView
 from workbench.views import words
-from workbench.views.credit import Credited, TokenTexts, failed_view, show_credit
+from workbench.views.credit import failed_view, show_credit
+from workbench.views.credited import Credited
+from workbench.views.tokens import TokenTexts
+
 
 @dataclass(frozen=True)
 class Knob:
@@ -61,7 +65,7 @@ class Outcome:
     credited: Credited
 
 
-class CreditEditor:
+class CreditEditor(HasView):
     """Shows itself as the last line of a cell. `edit` is what is set now; `outcome()` its arrays; `view()` its picture;
     `after(...)` the picture of another edit, without touching this one: for a notebook that is read, not played with.
     """
@@ -143,11 +147,3 @@ class CreditEditor:
         if self._panel is not None:
             display(self._panel.bundle(), raw=True)
         display(self._repr_mimebundle_(), raw=True)
-
-    def _repr_mimebundle_(self, include=None, exclude=None):
-        return self.view()._repr_mimebundle_()
-
-    def __str__(self) -> str:
-        return self.view().text
-
-    __repr__ = __str__

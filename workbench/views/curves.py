@@ -19,6 +19,7 @@ from workbench.views import doc, words
 from workbench.views.figures import LevelLine, Plot, Trace, plotly_figure
 from workbench.views.html import shown
 from workbench.views.looks import BLUE, GREEN, GREY, Look
+from workbench.views.png import plots_png
 
 COURSE_PALE = "#9ccbe8"
 MODES = {"sampled": ("#06283f", "o"), "greedy": ("#d55e00", "s")}
@@ -91,8 +92,6 @@ def show_curves(metrics: Any, evaluations: Any = (), baselines: Mapping[str, Any
 
 def curves_document(curves: Sequence[Curve], title: str, remark: str = "") -> doc.ViewDocument:
     """What `show_curves` shows, as parts for a larger view."""
-    from workbench.views.png import plots_png
-
     if not curves:
         return doc.ViewDocument((doc.Heading(title), doc.Note("no steps yet")))
     absent = [name for name in NEIGHBOURS if not any(line.name == name for curve in curves for line in curve.lines)]
@@ -257,8 +256,7 @@ def _range(curves: Sequence[Curve]) -> str:
 
 
 def _table(curves: Sequence[Curve]) -> doc.Table:
-    columns = (_range(curves), *(doc.Column(name, number=True) for name in HEADER[1:5]),
-               doc.Column(HEADER[5], look=Look(foreground=BLUE, mono=True)))
+    columns = (_range(curves), *doc.numbers(*HEADER[1:5]), doc.Column(HEADER[5], look=Look(foreground=BLUE, mono=True)))
     return doc.Table(columns, [doc.TableRow(_cells(curve), _remarks(curve)) for curve in curves])
 
 

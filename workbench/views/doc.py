@@ -280,6 +280,11 @@ def inline(line: Line) -> tuple[Inline, ...]:
     return line if isinstance(line, tuple) else (line,)
 
 
-def notices(*lines: str) -> tuple[WarningLine, ...]:
-    """A notice of what is hidden, for each line that is not empty."""
-    return tuple(WarningLine(line, mark="") for line in lines if line)
+def numbers(*names: str) -> tuple[Column, ...]:
+    """Columns of numbers."""
+    return tuple(Column(name, number=True) for name in names)
+
+
+def first_shown(shown: int, total: int, what: str, mark: str = "") -> WarningLine | None:
+    """The notice that only the first of many are there; None where all are."""
+    return WarningLine(f"first {shown} {what} shown, {total - shown} hidden", mark) if total > shown else None

@@ -17,6 +17,7 @@ from workbench.views import doc, words
 from workbench.views.curves import NEIGHBOURS
 from workbench.views.html import shown
 from workbench.views.looks import BLUE, GREEN, GREY, MUTED, ORANGE, RED, Look
+from workbench.views.png import RowMark, draw_rows, figure, png_of, tidy
 
 NEEDED = ("policy", "mode", "n", "success", "success_low", "success_high")
 PASSES = "at least one of k attempts at a task succeeds (pass@k, unbiased, 95 % interval over tasks)"
@@ -50,14 +51,10 @@ def show_evaluation(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[
     ordered = sorted(rows, key=_rank)
     notices = [f"{name}: {why}; without it the rates above cannot be judged"
                for name, why in gaps if name not in absent]
-    notices += [
-        f"{row['policy']} {row['mode']}: {words.count(int(row['faults']), 'attempt')} ended by a fault, counted as "
-        "no success"
-        for row in ordered
-        if row.get("faults")
-    ]
-    columns: list[str | doc.Column] = [*HEADER[:2], *(doc.Column(name, number=True) for name in HEADER[2:])]
-    columns.insert(4, doc.Column("from 0 to 1", on_page=True))
+    notices += [f"{row['policy']} {row['mode']}: {words.count(int(row['faults']), 'attempt')} ended by a fault, counted "
+                "as no success" for row in ordered if row.get("faults")]
+    columns = (*HEADER[:2], *doc.numbers(*HEADER[2:4]), doc.Column("from 0 to 1", on_page=True),
+               *doc.numbers(*HEADER[4:]))
     return shown(doc.ViewDocument((
         doc.Heading(title),
         doc.Table(columns, [*map(_row, ordered), *([name, doc.Cell(why, Look(foreground=MUTED)), *["—"] * 8]
@@ -77,14 +74,6 @@ def _check(row: Mapping[str, Any]) -> None:
 def _rank(row: Mapping[str, Any]) -> tuple[int, str]:
     """From chance to the best known: random, untrained, whatever was trained, solver."""
     return ({"random": 0, "untrained": 1, "solver": 3}.get(row["policy"], 2), {"sampled": "0"}.get(row["mode"], "1"))
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    def one(key: str) -> str:
-        return "—" if words.missing(row.get(key)) else f"{row[key]:.2f}"
-
-    return [str(row["policy"]), str(row["mode"]), words.percent(row["success"]), _interval(row), one("reward"),
-            one("turns"), one("tokens"), words.percent(row.get("valid_format")), _tasks(row)]
 
 
 def _tasks(row: Mapping[str, Any]) -> str:
@@ -138,12 +127,15 @@ def _paired_cells(pair: Mapping[str, Any]) -> list[str]:
 
 
 def _row(row: Mapping[str, Any]) -> list[str | doc.Cell]:
-    """The cells and, behind the interval, its bar."""
-    name, mode, *numbers = _cells(row)
-    colour = COLOURS.get(row["policy"], BLUE)
-    bar = doc.Cell("", title=f"{numbers[0]}, {numbers[1]}", look=Look(nowrap=True),
+    """One policy in one mode; its bar is behind the interval."""
+    def mean(key: str) -> str:
+        return "—" if words.missing(row.get(key)) else f"{row[key]:.2f}"
+
+    rate, interval, colour = words.percent(row["success"]), _interval(row), COLOURS.get(row["policy"], BLUE)
+    bar = doc.Cell("", title=f"{rate}, {interval}", look=Look(nowrap=True),
                    parts=(interval_bar(row["success"], row["success_low"], row["success_high"], colour),))
-    return [doc.Cell(name, Look(foreground=colour, bold=True)), mode, *numbers[:2], bar, *numbers[2:]]
+    return [doc.Cell(str(row["policy"]), Look(foreground=colour, bold=True)), str(row["mode"]), rate, interval, bar,
+            mean("reward"), mean("turns"), mean("tokens"), words.percent(row.get("valid_format")), _tasks(row)]
 
 
 def interval_bar(value: float, low: float, high: float, colour: str) -> doc.Bar:
@@ -157,8 +149,6 @@ def interval_bar(value: float, low: float, high: float, colour: str) -> doc.Bar:
 
 def _png(rows: Sequence[Mapping[str, Any]], title: str) -> bytes:
     """One line per policy: the interval as a bar, the rate as a dot (greedy: a square), its figures beside it."""
-    from workbench.views.png import RowMark, draw_rows, figure, png_of, tidy
-
     drawing = figure(7.2, 0.9 + 0.36 * max(1, len(rows)))
     axes = drawing.add_subplot()
     tidy(axes, f"{title}, with 95 % intervals")
@@ -176,8 +166,8 @@ def _png(rows: Sequence[Mapping[str, Any]], title: str) -> bytes:
 
 
 def show_demo(table: Mapping[str, Any]) -> View:
-    """The demo's table (`notebook.demo`): every seed's last evaluation and verdict, and the spread over seeds; where others
-    were trained beside the agent, what they came to on the same tasks."""
+    """The demo's table (`notebook.demo`): every seed's last evaluation and verdict, and the spread over seeds; where
+    others were trained beside the agent, what they came to on the same tasks."""
     seeds = table["seeds"]
     verdict = ("learned: every seed passed every check" if table["learned"] else
                "NOT learned: " + ", ".join(f"seed {s['seed']}" for s in seeds if not s["learned"]))
@@ -194,31 +184,24 @@ def show_demo(table: Mapping[str, Any]) -> View:
         doc.Note(spread) if spread else None, *beside, *map(doc.WarningLine, failed))))
 
 
+def _rates(rows: Sequence[Mapping[str, Any]], mode: str, *policies: str) -> list[str]:
+    """Success of each of these policies in this mode, with its interval."""
+    found = {row["policy"]: f"{words.percent(row['success'])} [{_interval(row)}]" for row in rows if row["mode"] == mode}
+    return [found.get(policy, "not measured") for policy in policies]
+
+
 def _rival_cells(seed: int, rival: Mapping[str, Any]) -> list[str]:
-    rows = {(row["policy"], row["mode"]): row for row in rival["rows"]}
-    rates = [rows.get((policy, mode)) for mode in ("sampled", "greedy") for policy in ("untrained", "trained")]
-    return [str(seed), rival["name"], *("not measured" if row is None else
-                                        f"{words.percent(row['success'])} [{_interval(row)}]" for row in rates)]
+    return [str(seed), rival["name"], *_rates(rival["rows"], "sampled", "untrained", "trained"),
+            *_rates(rival["rows"], "greedy", "untrained", "trained")]
 
 
 def _seed_cells(seed: Mapping[str, Any]) -> list[str | doc.Cell]:
-    rows = {(row["policy"], row["mode"]): row for row in seed["rows"]}
-
-    def rate(policy: str, mode: str) -> str:
-        row = rows.get((policy, mode))
-        return "not measured" if row is None else f"{words.percent(row['success'])} [{_interval(row)}]"
-
-    rise, word = seed["rise"], "✓ learned" if seed["learned"] else "✗ not"
+    rows, rise, word = seed["rows"], seed["rise"], "✓ learned" if seed["learned"] else "✗ not"
     return [
-        str(seed["seed"]),
-        rate("untrained", "sampled"),
-        rate("trained", "sampled"),
+        str(seed["seed"]), *_rates(rows, "sampled", "untrained", "trained"),
         "not measured" if rise is None else " ".join(_paired_cells(rise)[1:3]),
-        rate("untrained", "greedy"),
-        rate("trained", "greedy"),
-        rate("random", "sampled"),
-        rate("solver", "greedy"),
-        words.number(round(seed["training_cpu_seconds"])),
+        *_rates(rows, "greedy", "untrained", "trained"), *_rates(rows, "sampled", "random"),
+        *_rates(rows, "greedy", "solver"), words.number(round(seed["training_cpu_seconds"])),
         doc.Cell(word, parts=(doc.Badge(word, GREEN if seed["learned"] else ORANGE),)),
     ]
 

@@ -29,7 +29,6 @@ def show_group(group: Group, *, max_attempts: int = 64, tiles: Mapping[str, Tile
     (one per attempt; None: there was nothing to keep) also which ones a filter left in. `remarks` are lines above.
     """
     spread = _spread(group)
-    hidden = max(0, len(group) - max_attempts)
     messages = group[0].first_observation.messages
     start = find_grid(messages[-1].text, tiles) if messages else None
     marks = [None] * len(group) if kept is None else kept
@@ -44,7 +43,7 @@ def show_group(group: Group, *, max_attempts: int = 64, tiles: Mapping[str, Tile
         squares(start, size=20) if start else None,
         doc.Table([doc.Column(name, name in numbers) for name in columns], rows),
         doc.Note("Every attempt earned the same: nothing to learn from this group.") if flat else None,
-        *doc.notices(f"first {max_attempts} attempts shown, {hidden} hidden" if hidden else ""))))
+        doc.first_shown(max_attempts, len(group), "attempts"))))
 
 
 @dataclass(frozen=True, eq=False)

@@ -186,8 +186,8 @@ def _ledger(part: doc.Ledger) -> Html:
     for entry in part.entries:
         cells = [list(entry.first.get(column, ())) for column in range(len(part.columns))]
         cells[0].insert(0, doc.Note(entry.title if entry.caption is None else entry.caption))
-        for field in entry.fields:
-            cells[field.column] += field.parts
+        for fact in entry.fields:
+            cells[fact.column] += fact.parts
         rows.append([doc.Cell("", parts=tuple(parts)) for parts in cells])
     return _table(doc.Table(part.columns, rows))
 

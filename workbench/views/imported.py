@@ -5,7 +5,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,9 +15,8 @@ from workbench.types.errors import DataError
 from workbench.views import doc, words
 from workbench.views.escape import capped, visible
 from workbench.views.html import shown
-from workbench.views.tokens import tokens_document
+from workbench.views.tokens import TokenTexts, ids_as_texts, tokens_document
 
-TokenTexts = Callable[[Sequence[int]], list[str]]
 LONGEST_TEXT = 4_000  # characters of a prompt or completion of which only the text is known
 
 
@@ -38,16 +37,10 @@ def show_imported(found: Imported, token_texts: TokenTexts | None = None, *, att
     about = [doc.WarningLine(line) if line[:3].isupper() else doc.Note(line) for line in found.about.splitlines()[1:]]
     parts: list[doc.Part] = [doc.TextPart(found.about), doc.PagePart((doc.Heading(head), *about))]
     for name in picked:
-        parts += [doc.BlankLine(), *_attempt([s for s in found.sequences if s.attempt == name], token_texts or _numbers,
+        parts += [doc.BlankLine(), *_attempt([s for s in found.sequences if s.attempt == name], token_texts or ids_as_texts,
                                        max_tokens)]
-    if attempt is None and len(names) > len(picked):
-        notice = f"first {len(picked)} attempts shown, {len(names) - len(picked)} hidden"
-        parts.append(doc.WarningLine(notice, mark="… "))
-    return shown(doc.ViewDocument(tuple(parts)))
-
-
-def _numbers(ids: Sequence[int]) -> list[str]:
-    return [f"[{token}]" for token in ids]
+    notice = doc.first_shown(len(picked), len(names), "attempts", mark="… ") if attempt is None else None
+    return shown(doc.ViewDocument((*parts, notice)))
 
 
 def _attempt(sequences: Sequence[RawSequence], token_texts: TokenTexts, max_tokens: int) -> Iterator[doc.Part]:

@@ -1,16 +1,15 @@
 """What the lint said: every rule's answer, and the tokens that the findings point at, marked where they stand."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from workbench.types import Trajectory, View
 from workbench.types.findings import ERROR, FINDING, NOT_CHECKED, PASSED, TOLD, Answer, Finding, LintReport
 from workbench.views import doc
 from workbench.views.html import shown
 from workbench.views.looks import BOLD, CARD, Look
-from workbench.views.tokens import KINDS, kinds_of
+from workbench.views.tokens import KINDS, TokenTexts, ids_as_texts, kinds_of
 
-TokenTexts = Callable[[Sequence[int]], list[str]]
 AROUND = 24  # tokens drawn on each side of those that a finding points at
 LONGEST = 40  # tokens drawn of those it points at
 MARKS = {PASSED: ("✓", "#00734f"), NOT_CHECKED: ("–", "#5a6775"), ERROR: ("✗", "#b2182b"), "note": ("!", "#b84a00")}
@@ -34,7 +33,7 @@ def show_lint(report: LintReport, trajectories: Sequence[Trajectory] = (), token
     parts: list[doc.Part] = []
     for answer, finding in pointed:
         parts += [doc.Note(f"{answer.rule} at {finding.place}: {finding.what}"),
-                  _tokens(finding, trajectories[finding.place.index], token_texts or _numbers)]
+                  _tokens(finding, trajectories[finding.place.index], token_texts or ids_as_texts)]
     table = doc.Table((doc.Column("rule", look=BOLD), "answer", "what it looks for, and what it found"),
                       [_row(answer) for answer in report.answers])
     return shown(doc.ViewDocument((
@@ -85,7 +84,3 @@ def _tokens(finding: Finding, trajectory: Trajectory, token_texts: TokenTexts) -
         colours = FOUND if begin <= at < end else Look(look.background, look.foreground, right=EDGE)
         drawn.append(doc.Styled(marked, colours, title=f"token {at}: {look.meaning}"))
     return doc.TokenLine("     ", tuple(drawn), before="… " if low else "", after=" …" if high < len(segment) else "")
-
-
-def _numbers(ids: Sequence[int]) -> list[str]:
-    return [f"[{token_id}]" for token_id in ids]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from workbench.types import View
+from workbench.types.view import HasView
 from workbench.views import doc, words
 from workbench.views.curves import PANELS, Curve, Panel, curves_document, curves_of, plot_of
 from workbench.views.escape import capped, visible
@@ -35,7 +36,7 @@ LONGEST_PROBLEM = 600  # characters
 
 
 @dataclass(frozen=True)
-class Status:
+class Status(HasView):
     """How a run stands. `state`: running, stopping, done, stopped (on request), failed, or ended (before its last step,
     nobody knows why). `step` of `steps` are committed (None: not known yet). `phase`: what its process is at.
     `elapsed_s`: seconds since that process began, until it ended. `problems`: what went wrong, the worst last."""
@@ -52,11 +53,8 @@ class Status:
     def running(self) -> bool:
         return self.state in ("running", "stopping")
 
-    def _repr_mimebundle_(self, include=None, exclude=None):
-        return show_status(self)._repr_mimebundle_()
-
-    def __str__(self) -> str:
-        return show_status(self).text
+    def view(self) -> View:
+        return show_status(self)
 
 
 def show_status(status: Status) -> View:

@@ -23,9 +23,10 @@ class SwitchEffect:
 
     `advantages`, `returns`, `weights`: tokens for which these change (None: there are none). `largest`: name of a
     setting of gamma and lambda -> the largest change of an *action* token's advantage (before whitening, None: this
-    algorithm always whitens; after whitening, None: it never does). `denominators`: term of the loss -> (tokens before, after), where
-    they differ. `set_for_it`: what had to be set besides, so that it can act, in a word `variant` where the same switch
-    is also shown without. `error`: why it could not be turned here; `inert`: why it cannot change anything."""
+    algorithm always whitens; after whitening, None: it never does). `denominators`: term of the loss -> (tokens
+    before, after), where they differ. `set_for_it`: what had to be set besides, so that it can act, in a word
+    `variant` where the same switch is also shown without. `error`: why it could not be turned here; `inert`: why it
+    cannot change anything."""
 
     name: str
     advantages: int = 0
@@ -49,11 +50,10 @@ def show_switches(effects: Sequence[SwitchEffect], *, title: str, tokens: str, g
     else there is to know of the algorithm.
     """
     settings = list(dict.fromkeys(name for effect in effects for name in effect.largest))
-    numbers = ["advantage", "return", "weight"]
-    numbers += [f"{name}, {when}" for name in settings for when in ("unwhitened", "whitened")]
-    columns = ["switched to the response", *(doc.Column(name, number=True) for name in numbers), "counted in the loss"]
-    rows = [_row(_line(effect, settings, effect.name in groups), effect, settings, effect.name in groups)
-            for effect in effects]
+    changes = [f"{name}, {when}" for name in settings for when in ("unwhitened", "whitened")]
+    columns = ["switched to the response", *doc.numbers("advantage", "return", "weight", *changes),
+               "counted in the loss"]
+    rows = [_row(effect, settings, effect.name in groups) for effect in effects]
     return shown(doc.ViewDocument((
         doc.Heading(title), doc.Note(tokens), *(doc.Block(f"→ {sentence}", bold=True) for sentence in told),
         doc.Note(LEGEND), doc.Table(columns, rows), doc.Note(remark) if remark else None,
@@ -71,15 +71,22 @@ def _name(effect: SwitchEffect) -> str:
     return f"{effect.name}, {effect.variant}" if effect.variant else effect.name
 
 
-def _line(effect: SwitchEffect, settings: Sequence[str], is_group: bool) -> list[str]:
+def _row(effect: SwitchEffect, settings: Sequence[str], is_group: bool) -> list[doc.Cell]:
+    paper = PANEL if is_group else CARD
     name = (f"{effect.name} = false" + f", {effect.variant}" * bool(effect.variant)) if is_group else effect.name
+    head = doc.Cell(name, Look(paper, bold=True, mono=True, nowrap=True))
     if effect.error or effect.inert:
-        return [name, *["—"] * (3 + 2 * len(settings)), "not possible" if effect.error else "no effect here"]
+        why = doc.Cell("not possible", Look(paper, INK)) if effect.error else doc.Cell("no effect here",
+                                                                                       Look(paper, MUTED))
+        return [head, *[doc.Cell("—", Look(paper))] * (3 + 2 * len(settings)), why]
     returns = "—" if effect.returns is None else _count(effect.returns)
-    changed = [_count(effect.advantages), returns, _count(effect.weights)]
-    sizes = [_size(value) for setting in settings for value in effect.largest.get(setting, (None, None))]
+    cells = [doc.Cell(text, Look(paper)) for text in (_count(effect.advantages), returns, _count(effect.weights))]
+    for value in (value for setting in settings for value in effect.largest.get(setting, (None, None))):
+        moved = value is not None and value > ROUNDING
+        cells.append(doc.Cell(_size(value), Look("#fde3c3" if moved else paper),
+                              title="" if value is None else f"largest change {value:.3g}"))
     counted = ", ".join(f"{term} {before:,} → {after:,}" for term, (before, after) in effect.denominators.items())
-    return [name, *changed, *sizes, counted or "·"]
+    return [head, *cells, doc.Cell(counted or "·", Look(paper, INK if counted else MUTED))]
 
 
 def _count(tokens: int) -> str:
@@ -90,15 +97,3 @@ def _size(value: float | None) -> str:
     if value is None:
         return "—"
     return "·" if value <= ROUNDING else words.number(value, 2)
-
-
-def _row(line: Sequence[str], effect: SwitchEffect, settings: Sequence[str], is_group: bool) -> list[doc.Cell]:
-    paper = PANEL if is_group else CARD
-    cells = [doc.Cell(line[0], Look(paper, bold=True, mono=True, nowrap=True))]
-    values = [None] * 3 + [value for setting in settings for value in effect.largest.get(setting, (None, None))]
-    for text, value in zip(line[1:-1], values):
-        moved = value is not None and value > ROUNDING
-        cells.append(doc.Cell(text, Look("#fde3c3" if moved else paper),
-                              title="" if value is None else f"largest change {value:.3g}"))
-    ink = MUTED if line[-1] in ("·", "no effect here") else INK
-    return [*cells, doc.Cell(line[-1], Look(paper, ink))]

@@ -31,7 +31,7 @@ def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int
     """
     rows = [(number, t, kinds_of(segment)) for number, group in enumerate(groups) for t in group
             for segment in t.segments]
-    drawn, hidden = rows[:max_rows], max(0, len(rows) - max_rows)
+    drawn = rows[:max_rows]
     longest = max((len(kind_T) for _, _, kind_T in drawn), default=0)
     if not longest:
         return shown(doc.ViewDocument((doc.Note("no tokens to show"),)))
@@ -52,7 +52,7 @@ def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int
     return shown(doc.ViewDocument((
         doc.Heading(f"masks: {summary}"), doc.Legend(legend), picture,
         doc.PagePart((doc.Note(f"rows: segments, in order; {scale_words}"),)), doc.TextPart(_rows(drawn, longest)),
-        *doc.notices(f"first {len(drawn)} segments shown, {hidden} hidden" if hidden else ""))))
+        doc.first_shown(len(drawn), len(rows), "segments"))))
 
 
 def _binned(kind_T: np.ndarray, per_pixel: int, width: int) -> np.ndarray:
@@ -114,6 +114,6 @@ def show_counts(groups: Sequence[Group]) -> View:
         rows.append([doc.Cell(look.mark, Look(look.background, look.foreground, bold=True, mono=True)), look.meaning,
                      f"{count:,}", words.percent(count / max(len(kind_T), 1)), f"{count / max(attempts, 1):.1f}"])
     rows.append([doc.Cell("all", BOLD), "", f"{len(kind_T):,}", "", f"{len(kind_T) / max(attempts, 1):.1f}"])
-    columns = ["kind", "who wrote it", *(doc.Column(name, number=True) for name in ("tokens", "share", "per attempt"))]
+    columns = ["kind", "who wrote it", *doc.numbers("tokens", "share", "per attempt")]
     return shown(doc.ViewDocument((doc.Heading(f"tokens of {words.count(attempts, 'attempt')}, by who wrote them"),
                                doc.Table(columns, rows))))

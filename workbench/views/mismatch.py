@@ -13,6 +13,7 @@ from workbench.types import View
 from workbench.views import doc, words
 from workbench.views.html import shown
 from workbench.views.looks import BOLD, GREEN, INK, MUTED, ORANGE, PANEL, Look, red_blue
+from workbench.views.png import figure, plain, png_of, tidy
 
 TOKENS = 160   # of the ribbon, at most
 LOUD = 0.5     # share of the scale above which a token is marked without colour too
@@ -38,7 +39,7 @@ def show_mismatch(report: Any) -> View:
         *(doc.Note(f"  mend: {cause.mend} ({cause.evidence})") for cause in report.causes), doc.BlankLine(),
         doc.Table((doc.Column("", look=BOLD), "", ""), _figures(report), header=False),
         doc.Note(f"alarm: {report.alarm_words}"), picture, doc.BlankLine(),
-        doc.Table((header[0], *(doc.Column(name, number=True) for name in header[1:])), waterfall), doc.BlankLine(),
+        doc.Table((header[0], *doc.numbers(*header[1:])), waterfall), doc.BlankLine(),
         doc.Note(_histogram_line(report)), *map(doc.Note, control), *_ribbon(report))))
 
 
@@ -70,7 +71,8 @@ def _figures(report: Any) -> list[tuple[str, str, str]]:
 def _waterfall(report: Any) -> list[list[str]]:
     """Header and rows: what was taken, the nats that it explains, what is left."""
     first = report.steps[0].before if report.steps else report.left.mean
-    rows = [["mean |engine - trainer|", "nats explained", "nats left"], ["engine against a plain pass of the trainer's weights", "", f"{first:.3g}"]]
+    rows = [["mean |engine - trainer|", "nats explained", "nats left"],
+            ["engine against a plain pass of the trainer's weights", "", f"{first:.3g}"]]
     for step in report.steps:
         declared = " (declared: no fault)" if step.declared else ""
         rows.append([f"{step.kind}{declared}: {step.words}", f"{step.nats:.3g}", f"{step.after:.3g}"])
@@ -117,8 +119,6 @@ def _ribbon(report: Any) -> tuple[doc.Part, ...]:
 
 
 def _png(report: Any) -> bytes:
-    from workbench.views.png import figure, plain, png_of, tidy
-
     names: list[str] = ["before"] + [f"after {step.kind}" for step in report.steps]
     left: Sequence[float] = [report.steps[0].before if report.steps else report.left.mean,
                              *(step.after for step in report.steps)]

@@ -43,8 +43,7 @@ def show_metrics(row: Mapping[str, Any], previous: Mapping[str, Any] | None = No
 
     A number that was not computed is a dash, never zero (law 5).
     """
-    numbers = ["value", *(["change"] if previous is not None else [])]
-    columns = [doc.Column("", look=BOLD), *(doc.Column(name, number=True) for name in numbers),
+    columns = [doc.Column("", look=BOLD), *doc.numbers("value", *(["change"] if previous is not None else [])),
                doc.Column("meaning", look=QUIET)]
     rows = []
     for name, value in row.items():
@@ -110,11 +109,10 @@ def _value(value: Any) -> str:
 def show_rows(rows: list[Mapping[str, Any]], *, title: str = "", max_rows: int = 50) -> View:
     """Any table of records, one line each, at most `max_rows` of them with a notice of how many are hidden."""
     names = list(dict.fromkeys(str(name) for row in rows for name in row))
-    hidden = max(0, len(rows) - max_rows)
     cells = [[_value(row[name]) if name in row else "" for name in names] for row in rows[:max_rows]]
     return shown(doc.ViewDocument((
         doc.Heading(title) if title else None, doc.Table(names, cells) if names else None,
-        *doc.notices(f"first {max_rows} rows shown, {hidden} hidden" if hidden else ""))))
+        doc.first_shown(max_rows, len(rows), "rows"))))
 
 
 def show_text(text: str, *, title: str = "") -> View:

@@ -1,7 +1,7 @@
 """What becomes of sampled tokens when their text is tokenized once more: the bug that law 2 forbids, on purpose."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +10,8 @@ from workbench.types import View
 from workbench.views import doc, words
 from workbench.views.html import shown
 from workbench.views.looks import INK, MUTED, Look
+from workbench.views.tokens import TokenTexts
 
-TokenTexts = Callable[[Sequence[int]], list[str]]
 EDGE = f"1px solid {MUTED}"
 SAME = Look("#eef2f5", INK, right=EDGE)
 OTHER = Look("#fde3c3", "#583200", right=EDGE)  # tokens that are not the same on both sides

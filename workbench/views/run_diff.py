@@ -17,6 +17,7 @@ from workbench.views.figures import LevelLine, Plot, Trace, plotly_figure
 from workbench.views.html import shown
 from workbench.views.live import LIVE_PANELS
 from workbench.views.looks import BLUE, CARD, GREEN, GREY, INK, MUTED, ORANGE, Look
+from workbench.views.png import plots_png
 
 LONGEST = 160  # characters of a setting's value
 WIDEST = 60  # steps in the table; more are put together, several steps a column
@@ -56,7 +57,7 @@ def show_diff(diff: Any, rows_a: Sequence[Mapping[str, Any]] = (), rows_b: Seque
         parts += [doc.BlankLine(), doc.Note("the first difference of each part, the cause first:"),
                   *map(doc.Block, firsts)]
     if credit:
-        header = (CREDIT_HEADER[0], *(doc.Column(name, number=True) for name in CREDIT_HEADER[1:3]), CREDIT_HEADER[3])
+        header = (CREDIT_HEADER[0], *doc.numbers(*CREDIT_HEADER[1:3]), CREDIT_HEADER[3])
         parts += [doc.BlankLine(), doc.Fold("How far the credit tables are apart", (doc.Table(header, credit),))]
     parts.append(_overlay(diff, rows_a, rows_b, evaluations))
     return shown(doc.ViewDocument((*parts, *map(doc.WarningLine, diff.notes))))
@@ -102,8 +103,6 @@ def _boxes(steps: Sequence[str], marks: Sequence[str]) -> doc.Cell:
 def _overlay(diff: Any, rows_a: Sequence, rows_b: Sequence, evaluations: Mapping[str, Any]) -> doc.Picture | None:
     """Small multiples of every metric that either run has: a is blue and whole, b is orange and dashed. Where the
     curves lie on each other, the blue one looks out between the orange dashes."""
-    from workbench.views.png import plots_png
-
     names = (f"a  {diff.a.name}", f"b  {diff.b.name}")
     drawn = [{curve.panel.title: curve for curve in curves_of(rows, evaluations, None, LIVE_PANELS)
               if np.nan_to_num(curve.value).any()} for rows in (rows_a, rows_b)]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from workbench.types import Trajectory, View
+from workbench.types.view import HasView
 from workbench.views import doc, words
 from workbench.views.escape import capped, visible
 from workbench.views.html import shown
@@ -23,8 +24,8 @@ MOST_SHOWN = 30  # questions
 COLOURS = {"you": "1", "policy": "36", "calls": "33", "told": "2", "answer": "1;32", "wrong": "31", "end": "2"}
 
 
-@dataclass(frozen=True, eq=False)
-class TalkExchange:
+@dataclass(frozen=True, eq=False, repr=False)
+class TalkExchange(HasView):
     """One question and all that came of it; shows itself. `trajectory` is for `show_tokens`, `show_trajectory` ..."""
 
     events: tuple[TalkEvent, ...]
@@ -49,14 +50,6 @@ class TalkExchange:
 
     def view(self) -> View:
         return show_talk([self])
-
-    def _repr_mimebundle_(self, include=None, exclude=None):
-        return self.view()._repr_mimebundle_()
-
-    def __str__(self) -> str:
-        return self.view().text
-
-    __repr__ = __str__
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from workbench.views import doc
 from workbench.views.escape import visible
-from workbench.views.words import aligned, quoted
+from workbench.views.words import aligned, markdown, quoted
 
 LABEL = 9  # columns of an entry's labels
 
@@ -13,6 +13,12 @@ LABEL = 9  # columns of an entry's labels
 def text_of(document: doc.ViewDocument) -> str:
     """The lines of all parts, one below the other."""
     return "\n".join(lines_of(document.parts))
+
+
+def markdown_of(document: doc.ViewDocument) -> str:
+    """The same lines, its tables as Markdown knows them."""
+    return "\n".join(line for part in document.parts for line in (
+        markdown(_rows(part)) if isinstance(part, doc.Table) else lines_of([part])))
 
 
 def lines_of(parts: Sequence[doc.Part | None]) -> Iterator[str]:
@@ -43,18 +49,27 @@ def _warn(part: doc.WarningLine) -> list[str]:
 
 
 def _table(table: doc.Table) -> list[str]:
-    columns = [column if isinstance(column, doc.Column) else doc.Column(column) for column in table.columns]
-    there = [i for i, column in enumerate(columns) if not column.on_page]
-    rows = [row if isinstance(row, doc.TableRow) else doc.TableRow(row) for row in table.rows]
-    cells = [[_cell(row.cells[i]) for i in there if i < len(row.cells)] for row in rows]
-    if table.header:
-        cells.insert(0, [visible(columns[i].name, newline="⏎") for i in there])
-    right = [at for at, i in enumerate(there) if columns[i].number]
+    cells, right = _rows(table), [at for at, column in enumerate(_columns(table).values()) if column.number]
     lines = aligned(cells, right=right, indent=table.indent).split("\n") if cells else []
     written = lines[:1] if table.header else []
-    for row, line in zip(rows, lines[len(written):]):
-        written += [line, *(f"    {visible(below)}" for below in row.below)]
+    for row, line in zip(table.rows, lines[len(written):]):
+        below = row.below if isinstance(row, doc.TableRow) else ()
+        written += [line, *(f"    {visible(words)}" for words in below)]
     return written
+
+
+def _columns(table: doc.Table) -> dict[int, doc.Column]:
+    """Those of the text form, by their numbers."""
+    columns = [column if isinstance(column, doc.Column) else doc.Column(column) for column in table.columns]
+    return {i: column for i, column in enumerate(columns) if not column.on_page}
+
+
+def _rows(table: doc.Table) -> list[list[str]]:
+    """The cells as text, the header's first if there is one."""
+    columns = _columns(table)
+    head = [[visible(column.name, newline="⏎") for column in columns.values()]] if table.header else []
+    rows = [row.cells if isinstance(row, doc.TableRow) else row for row in table.rows]
+    return head + [[_cell(cells[i]) for i in columns if i < len(cells)] for cells in rows]
 
 
 def _cell(cell: str | doc.Cell) -> str:

@@ -22,6 +22,8 @@ from workbench.views.looks import BLUE, CARD, INK, MUTED, Look, red_blue
 PROMPT, SCAFFOLD, AGAIN, ENV, TRAINED, UNWEIGHTED, WIDENED = range(7)
 CREDITED = (TRAINED, UNWEIGHTED, WIDENED)  # each token is drawn on its own, with its facts
 
+TokenTexts = Callable[[Sequence[int]], list[str]]  # one display string per token: `ChatFormat.token_texts`
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -56,6 +58,11 @@ KINDS = (
 Credit = np.ndarray | Mapping[str, np.ndarray]
 
 
+def ids_as_texts(ids: Sequence[int]) -> list[str]:
+    """Token texts where no tokenizer is known."""
+    return [f"[{token_id}]" for token_id in ids]
+
+
 def kinds_of(segment: Segment) -> np.ndarray:
     """The kind of each token of a segment [T]: its author, and whether it was sampled in this very segment."""
     kind_T = np.array([PROMPT, SCAFFOLD, AGAIN, ENV], np.int8)[segment.sources]
@@ -70,9 +77,9 @@ def credit_of(table: CreditTable, trajectory: int) -> dict[str, np.ndarray]:
     return {name: column[rows] for name, column in table.columns.items()}
 
 
-def show_tokens(trajectory: Trajectory, token_texts: Callable[[Sequence[int]], list[str]],
-                credit: Credit | None = None, *, max_tokens: int = 1600, max_segments: int = 12,
-                context: int | None = None, scale: float | None = None) -> View:
+def show_tokens(trajectory: Trajectory, token_texts: TokenTexts, credit: Credit | None = None, *,
+                max_tokens: int = 1600, max_segments: int = 12, context: int | None = None,
+                scale: float | None = None) -> View:
     """The sequences that the model really saw, token by token.
 
     You will see runs of tokens by one author: `[TRAIN ...| text]` was sampled here and is trained (solid bar on top,
@@ -92,15 +99,15 @@ def show_tokens(trajectory: Trajectory, token_texts: Callable[[Sequence[int]], l
     return shown(document)
 
 
-def tokens_document(trajectory: Trajectory, token_texts: Callable[[Sequence[int]], list[str]],
-                    credit: Credit | None = None, *, max_tokens: int = 1600, max_segments: int = 12,
-                    context: int | None = None, scale: float | None = None) -> doc.ViewDocument:
+def tokens_document(trajectory: Trajectory, token_texts: TokenTexts, credit: Credit | None = None, *,
+                    max_tokens: int = 1600, max_segments: int = 12, context: int | None = None,
+                    scale: float | None = None) -> doc.ViewDocument:
     """What `show_tokens` shows, as parts for a larger view."""
     columns = _columns(credit, sum(len(segment) for segment in trajectory.segments))
     scale = _scale(columns) if scale is None else scale
     drawn = trajectory.segments[:max_segments]
     room = max(40, max_tokens // max(1, len(drawn)))
-    parts: list[doc.Part] = []
+    parts: list[doc.Part | None] = []
     start, seen = 0, {TRAINED}
     for index, segment in enumerate(drawn):
         here = {name: column[start:start + len(segment)] for name, column in columns.items()}
@@ -109,13 +116,11 @@ def tokens_document(trajectory: Trajectory, token_texts: Callable[[Sequence[int]
                   doc.Tokens(tuple(_runs(segment, kind_T, token_texts, here, scale, room, context=context)))]
         start += len(segment)
         seen |= set(kind_T.tolist())
-    if left_out := len(trajectory.segments) - len(drawn):
-        parts.append(doc.WarningLine(f"first {len(drawn)} segments shown, {left_out} hidden", mark="… "))
+    parts.append(doc.first_shown(len(drawn), len(trajectory.segments), "segments", mark="… "))
     return doc.ViewDocument((doc.Heading(_head(trajectory)), _legend(columns, scale, sorted(seen)), *parts))
 
 
-def show_segment(segment: Segment, token_texts: Callable[[Sequence[int]], list[str]], *, title: str,
-                 max_tokens: int = 1600) -> View:
+def show_segment(segment: Segment, token_texts: TokenTexts, *, title: str, max_tokens: int = 1600) -> View:
     """One sequence with the border of every token drawn, not only of those that are trained.
 
     You will see where one token ends and the next begins: by a thin line, in the text form by `▏`. So a control token
@@ -161,9 +166,8 @@ def _weighed_kinds(segment: Segment, columns: Mapping[str, np.ndarray]) -> np.nd
     return kind_T
 
 
-def _runs(segment: Segment, kind_T: np.ndarray, token_texts: Callable[[Sequence[int]], list[str]],
-          columns: Mapping[str, np.ndarray], scale: float, room: int, *, split: bool = False,
-          context: int | None = None) -> Iterator[doc.TokenRun | doc.WarningLine]:
+def _runs(segment: Segment, kind_T: np.ndarray, token_texts: TokenTexts, columns: Mapping[str, np.ndarray],
+          scale: float, room: int, *, split: bool = False, context: int | None = None) -> Iterator[doc.TokenRun | doc.WarningLine]:
     """All runs of a segment, or those of its first and last tokens where there is no room for all. `split`: see
     `show_segment`."""
     turn_T, logp_T, ids_T, length = segment.turns, segment.logprobs, segment.token_ids, len(segment)
