@@ -9,10 +9,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from workbench.types.errors import ConfigError
+
 
 def overrides(settings: list[str]) -> dict[str, Any]:
-    from workbench.types.errors import ConfigError
-
     pairs = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -29,7 +29,6 @@ def overrides(settings: list[str]) -> dict[str, Any]:
 def config_of(source: str, settings: list[str]):
     from workbench.training.config import from_dict, load_config_with_warnings
     from workbench.training.session import first_process
-    from workbench.types.errors import ConfigError
 
     if source.endswith(".json"):
         if settings:
@@ -53,7 +52,6 @@ def session_of(source: str, settings: list[str], step: int | None = None):
     """A run folder's policy, or a preset's untrained one."""
     from workbench.run.store import open_run
     from workbench.training.session import open_session, reopen
-    from workbench.types.errors import ConfigError
 
     if is_run(source):
         if settings:
@@ -91,8 +89,6 @@ def put(view, html: Path | None) -> None:
 
 def recipes() -> ModuleType:
     """`data/make/pretrain.py` of the checkout: how the shipped policies are made is not part of the package."""
-    from workbench.types.errors import ConfigError
-
     root = Path(__file__).resolve().parents[2]
     if not (root / "data" / "make" / "pretrain.py").is_file():
         raise ConfigError(f"`workbench pretrain` runs the recipes in data/make, which are not in {root}: run it in a "

@@ -4,13 +4,14 @@ from __future__ import annotations
 import argparse
 import os
 
+from workbench.types.errors import ConfigError
+
 
 def retriever_command(args: argparse.Namespace) -> int:
     from workbench.envs.qa.files import read_corpus
-    from workbench.envs.search import Corpus
+    from workbench.envs.search import Bm25, Corpus
     from workbench.envs.search.remote import KEY_VARIABLE
     from workbench.envs.search.server import RetrievalServer
-    from workbench.types.errors import ConfigError
 
     if args.searcher == "dense" and not args.encoder:
         raise ConfigError("dense search needs --encoder, a model's name or folder (BAAI/bge-large-en-v1.5, for one)")
@@ -21,8 +22,9 @@ def retriever_command(args: argparse.Namespace) -> int:
     with RetrievalServer(None, args.host, args.port, k=args.k, key=key) as server:
         corpus = Corpus(tuple(read_corpus(args.corpus)))
         if not len(corpus):
-            raise ConfigError(f"{args.corpus} holds no documents; expected lines {{\"_id\": ..., \"title\": ..., \"text\": ...}}")
-        server.searcher = _dense(args, corpus) if args.searcher == "dense" else _bm25(corpus)
+            raise ConfigError(f"{args.corpus} holds no documents; expected lines "
+                              '{"_id": ..., "title": ..., "text": ...}')
+        server.searcher = _dense(args, corpus) if args.searcher == "dense" else Bm25(corpus)
         server.about = {"documents": len(corpus), "corpus": corpus.digest, "searcher": args.searcher}
         secured = "; every request carries the key" if key else ""
         print(f"{server.url} searches {len(corpus):,} documents of {args.corpus} ({args.searcher}){secured}; Ctrl-C or "
@@ -34,12 +36,6 @@ def retriever_command(args: argparse.Namespace) -> int:
 
             print(f"ended after {count(server.searches, 'search')}", flush=True)
     return 0
-
-
-def _bm25(corpus):
-    from workbench.envs.search import Bm25
-
-    return Bm25(corpus)
 
 
 def _dense(args: argparse.Namespace, corpus):

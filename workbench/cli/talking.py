@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from workbench.cli.opening import config_of, is_run, session_of
+from workbench.types.errors import ConfigError
 from workbench.views.talk import TalkLines
 from workbench.views.talk_events import STOPPED, EndEvent
 
@@ -46,7 +47,6 @@ def _talk_of(args: argparse.Namespace) -> Talk:
     from workbench.engines.endpoint import Endpoint
     from workbench.notebook.talk import talk
     from workbench.run.store import open_run
-    from workbench.types.errors import ConfigError
 
     settings = {"temperature": args.temperature, "max_turns": args.max_turns, "keep": args.keep}
     if args.endpoint is None:
@@ -67,8 +67,6 @@ def _talk_of(args: argparse.Namespace) -> Talk:
 
 
 def _converse(talk: Talk, answering: dict[str, bool]) -> int:
-    from workbench.types.errors import ConfigError
-
     what = "a question" if hasattr(talk.family, "question_task") else "the number of a task"
     print(f"{talk.family.name}, up to {talk.max_turns} turns, temperature {talk.collect.temperature:g}: type {what}; "
           "/help says the rest")
@@ -106,8 +104,6 @@ def _typed() -> str:
 
 
 def _task(talk: Talk, number: str) -> Task:
-    from workbench.types.errors import ConfigError
-
     if not number.isdecimal():
         raise ConfigError("/task takes the number of a task (its seed), such as /task 7")
     return talk.family.task(int(number))

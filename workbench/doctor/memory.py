@@ -1,4 +1,4 @@
-"""The memory plan as a value: items, totals, a verdict with advice. Shows itself as text, in a notebook, and as JSON."""
+"""The memory plan as a value: items, totals, a verdict with advice. Shows itself as text, in a notebook, as JSON."""
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 from workbench.types import View
 from workbench.types.view import HasView
-from workbench.views.doc import BlankLine, Column, Heading, Note, Table, ViewDocument, WarningLine
+from workbench.views.doc import BlankLine, Heading, Note, Table, ViewDocument, WarningLine, numbers
 from workbench.views.html import shown
 
 MOMENTS = ("evaluating", "sampling", "updating", "saving")
@@ -16,6 +16,17 @@ NOT_COUNTED = (
     "what a single operation needs inside, and memory that the allocator keeps in pieces",
     "other processes: each rank of several holds all of this again, and its buckets for the exchange of gradients",
 )
+
+# What to do where this item is the largest; for any other, SMALLER.
+ADVICE = {
+    "activations": "lower learner.micro_batch_tokens (results stay the same), or learner.precision='bf16'",
+    "keys and values": "lower engine.cache_tokens (idle attempts are computed again), or train.tasks_per_step and "
+                       "evaluation.num_tasks",
+    "trajectories": "lower train.tasks_per_step, train.group_size or collect.max_turn_tokens",
+    "attempts evaluated": "lower evaluation.num_tasks, evaluation.attempts or collect.max_turn_tokens",
+}
+SMALLER = ("take a smaller model: weights, gradients and moments of one are there whole; engine.dtype='bfloat16' halves "
+           "the engine's, critic.trunk='policy' saves a critic's")
 
 
 @dataclass(frozen=True)
@@ -66,11 +77,12 @@ class MemoryPlan(HasView):
             largest = max((i for i in self.items if moment in i.moments and self._place(i) == place),
                           key=lambda item: item.bytes)
             where = "main memory" if place == "host" else f"memory of {self.device}"
-            fits = "" if there is None else f"; {_size(there)} there are: " + ("enough" if need <= there else "TOO LITTLE")
+            enough = "enough" if there is None or need <= there else "TOO LITTLE"
+            fits = "" if there is None else f"; {_size(there)} there are: {enough}"
             lines.append(f"{where}: {_size(need)} at most, while {moment}{fits}. Largest: {largest.name}, "
                          f"{_size(largest.bytes)} ({largest.bytes / need:.0%})")
             if there is not None and need > there:
-                lines.append(f"  -> {_advice(largest.name)}")
+                lines.append(f"  -> {ADVICE.get(largest.name, SMALLER)}")
         return tuple(lines)
 
     def as_dict(self) -> dict[str, Any]:
@@ -88,23 +100,9 @@ class MemoryPlan(HasView):
         head = f"Memory of one process: {self.name}, {self.parameters / 1e6:,.1f} million parameters, on {self.device}"
         notes = [*self.remarks, *(f"not counted: {words}" for words in NOT_COUNTED)]
         return shown(ViewDocument((
-            Heading(head), Table(["", *(Column(moment, number=True) for moment in MOMENTS), ""], rows, indent="  "),
+            Heading(head), Table(["", *numbers(*MOMENTS), ""], rows, indent="  "),
             BlankLine(), *(Note(line) if self.ok else WarningLine(line, mark="") for line in self.verdicts),
             BlankLine(), *map(Note, notes))))
-
-
-def _advice(largest: str) -> str:
-    if largest == "activations":
-        return "lower learner.micro_batch_tokens (results stay the same), or learner.precision='bf16'"
-    if largest == "keys and values":
-        return ("lower engine.cache_tokens (idle attempts are computed again), or train.tasks_per_step and "
-                "evaluation.num_tasks")
-    if largest == "trajectories":
-        return "lower train.tasks_per_step, train.group_size or collect.max_turn_tokens"
-    if largest == "attempts evaluated":
-        return "lower evaluation.num_tasks, evaluation.attempts or collect.max_turn_tokens"
-    return ("take a smaller model: weights, gradients and moments of one are there whole; engine.dtype='bfloat16' halves "
-            "the engine's, critic.trunk='policy' saves a critic's")
 
 
 def _size(number: int) -> str:

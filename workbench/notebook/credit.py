@@ -76,7 +76,7 @@ def step_facts(run: Run | str | Path, step: int, *, session: Session | None = No
     with is `wb.reopen(run, step=step - 1)`, where that checkpoint was kept (train.checkpoint_every). `task`: only this
     group of the step.
     """
-    run = run if isinstance(run, Run) else open_run(run)
+    run = open_run(run)
     groups, updates = run.groups(step), run.updates(step)
     batch = Batch.from_groups(groups)
     stored = facts_of(groups, run.credit(step, updates[0])) if updates else {}
@@ -119,7 +119,7 @@ def edit_step(run: Run | str | Path, step: int, *, session: Session | None = Non
               widgets: bool | None = None) -> CreditEditor:
     """The editor on a stored step, opened with the run's own algorithm and the facts that training used. With a
     `session` the masks can be widened, too: it fills what training did not ask for (`step_facts`)."""
-    run = run if isinstance(run, Run) else open_run(run)
+    run = open_run(run)
     return credit_editor(run.groups(step), from_dict(run.config).algorithm, token_texts=stored_token_texts(run),
                          facts=step_facts(run, step, session=session), attempt=attempt, widgets=widgets)
 

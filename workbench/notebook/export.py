@@ -40,7 +40,7 @@ def export_run(run: Run | str | Path, to: str, out: str | Path | None = None, *,
     tracker, beside the run). Raises ConfigError for another tracker, WorkbenchError naming what to install where its
     package is missing, StoreError where TensorBoard has this run already.
     """
-    run = run if isinstance(run, Run) else open_run(run)
+    run = open_run(run)
     if to not in TARGETS:
         raise ConfigError(f"cannot export to {to!r}; expected one of {', '.join(TARGETS)}")
     package, look = TARGETS[to]

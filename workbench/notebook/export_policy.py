@@ -38,7 +38,7 @@ def export_policy(run: Run | str | Path, folder: str | Path, *, step: int | None
     not part of it. Raises StoreError where the folder is there already or the run has no checkpoint, ConfigError for an
     unknown dtype, and what loading the policy raises.
     """
-    run = run if isinstance(run, Run) else open_run(run)
+    run = open_run(run)
     config = from_dict(run.config)
     dtype = dtype or config.policy.dtype
     if dtype not in DTYPES:

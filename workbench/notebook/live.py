@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from workbench.run.follow import RunFollower
@@ -23,6 +24,7 @@ from workbench.types import View
 from workbench.types.errors import StoreError
 from workbench.types.view import HasView
 from workbench.views.live import Status, live_curves, live_figure, show_live, show_status
+from workbench.views.progress_line import OneOutput
 
 if TYPE_CHECKING:
     from workbench.notebook.live_run import RunningRun
@@ -149,33 +151,16 @@ def is_looked_at() -> bool:
 
 
 def _screen(live: LiveView) -> Screen:
-    if live.button:
-        try:
-            import anywidget  # noqa: F401  (plotly's widget needs it)
-            import ipywidgets  # noqa: F401
-            import plotly  # noqa: F401
-        except ImportError:
-            live.button = False
+    live.button = live.button and _installed("ipywidgets", "plotly", "anywidget")  # plotly's widget needs the last
     return WidgetScreen(live.running) if live.button else PictureScreen()
 
 
-class PictureScreen:
-    """One output with a display id, replaced by each new picture."""
-
-    def __init__(self) -> None:
-        self._handle: Any = None
+class PictureScreen(OneOutput):
+    """One output, whose picture is replaced by each new one."""
 
     def show(self, status: Status, rows: Rows, evaluations: Mapping[str, Any]) -> None:
         hint = "run.stop() stops it; it goes on without this notebook" if status.running else ""
         self.put(show_live(status, rows, evaluations, hint=hint)._repr_mimebundle_())
-
-    def put(self, bundle: dict[str, Any]) -> None:
-        from IPython.display import display
-
-        if self._handle is None:
-            self._handle = display(bundle, raw=True, display_id=True)
-        else:
-            self._handle.update(bundle, raw=True)
 
     def line(self, status: Status) -> None:
         pass  # not worth a new picture
@@ -247,10 +232,8 @@ def redraw(widget: Any, figure: Mapping[str, Any]) -> None:
 
 def has_widgets() -> bool:
     """True where somebody looks and ipywidgets is there to answer them."""
-    if not is_looked_at():
-        return False
-    try:
-        import ipywidgets  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return is_looked_at() and _installed("ipywidgets")
+
+
+def _installed(*packages: str) -> bool:
+    return all(find_spec(package) is not None for package in packages)

@@ -106,8 +106,8 @@ class RunningRun:
         self.watch()._ipython_display_()
 
     def wait(self, step: int | None = None) -> Run:
-        """Block until it ends, or until `step` is committed, with a progress line; a run that was stopped is returned as
-        far as it came. Raises LearnerError with the end of its log if it failed.
+        """Block until it ends, or until `step` is committed, with a progress line; a run that was stopped is returned
+        as far as it came. Raises LearnerError with the end of its log if it failed.
 
         An interrupt (Ctrl-C, or the kernel's stop button) ends the waiting, not the run.
         """
@@ -224,7 +224,7 @@ def attach(path: str | Path) -> RunningRun:
         raise StoreError(f"{path} is being written by this very process; there is no other to attach to")
     if path.is_dir():
         open_run(path)
-    return RunningRun(path, None if who is None else Process.find(who))
+    return RunningRun(path, Process.find(who))
 
 
 @contextmanager
@@ -243,7 +243,7 @@ def _claimed(path: Path) -> Iterator[IO[bytes]]:
                 raise StoreError(f"{path} is being started by somebody else just now; attach({str(path)!r}) gives its "
                                  "handle in a moment, or choose another name") from None
             try:
-                before = attach(path).process if path.is_dir() else _alive(_noted(path))
+                before = attach(path).process if path.is_dir() else Process.find(_noted(path))
                 if before is not None and not before.ended():
                     raise StoreError(f"{path} is being trained by process {before.who.pid}; attach({str(path)!r}) "
                                      "gives its handle: stop it or wait for it first, or choose another name")
@@ -253,10 +253,6 @@ def _claimed(path: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         raise StoreError(f"{path} was not started: {error}. Its log and settings are written beside it; choose a place "
                          "that you may write to and that has room") from error
-
-
-def _alive(who: Identity | None) -> Process | None:
-    return None if who is None else Process.find(who)
 
 
 def _start(arguments: list[str], path: Path, steps: int | None, log: IO[bytes]) -> RunningRun:

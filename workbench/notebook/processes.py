@@ -54,8 +54,10 @@ class Process:
             self._fd = None
 
     @classmethod
-    def find(cls, who: Identity) -> Process | None:
+    def find(cls, who: Identity | None) -> Process | None:
         """The process `who` if it is alive, else None; also where its id now belongs to another process."""
+        if who is None:
+            return None
         found = cls(who)
         return found if identity(who.pid) == who else None  # asked after the handle was opened: no gap between
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def show_run(run: Run | str | Path) -> View:
     """Learning curves of all committed steps, beside random play, the untrained policy and the solver (law 12); also the
     critic's explained variance and the KLs, where there are any, what a filter did, and what the lint said."""
-    run = _opened(run)
+    run = open_run(run)
     rows = run.metrics_rows()
     remark = "; ".join(filter(None, (filter_words(rows), lint_words(run))))
     return shown(curves_document(live_curves(rows, run.evaluations()), run.name, remark))
@@ -60,7 +60,7 @@ def show_evaluations(run: Run | str | Path, step: int | None = None) -> View:
     """The table of one evaluation (default: the last): every policy on the same tasks, with intervals and paired
     differences.
     """
-    run = _opened(run)
+    run = open_run(run)
     reports = {report["step"]: report for report in run.evaluations().values() if "step" in report}
     if not reports or (step is not None and step not in reports):
         found = f"after steps {', '.join(map(str, sorted(reports)))}" if reports else "none yet"
@@ -76,7 +76,7 @@ def show_step(
     """One group of a step (default), one attempt turn by turn, or its tokens by author with the credit that training
     used. Where a filter left attempts out, each says whether it was kept, and a line names the groups that were not.
     """
-    run = _opened(run)
+    run = open_run(run)
     groups = run.groups(step)
     group = groups[_index(task, len(groups), f"step {step} has no task")]
     if attempt is None and not tokens:
@@ -114,7 +114,7 @@ def diff_runs(a: Run | str | Path, b: Run | str | Path, *, exact: bool = False) 
     from workbench.run.diff import compare_runs
     from workbench.views import show_diff
 
-    a, b = _opened(a), _opened(b)
+    a, b = open_run(a), open_run(b)
     return show_diff(compare_runs(a, b, exact=exact), a.metrics_rows(), b.metrics_rows(), a.evaluations())
 
 
@@ -123,7 +123,7 @@ def show_replay(run: Run | str | Path, step: int) -> View:
     from workbench.learn.replay import replay_step
     from workbench.training.config import from_dict
 
-    run = _opened(run)
+    run = open_run(run)
     report = replay_step(run, step, from_dict(run.config).algorithm)
     return show_text(report.text, title=f"replay of {run.name}, step {step}")
 
@@ -138,10 +138,6 @@ def show_rollouts(path: Imported | str | Path, *, attempt: int | None = None, to
 
     found = path if isinstance(path, Imported) else read_rollouts(path)
     return show_imported(found, None if tokenizer is None else _token_texts(tokenizer), attempt=attempt)
-
-
-def _opened(run: Run | str | Path) -> Run:
-    return run if isinstance(run, Run) else open_run(run)
 
 
 def _index(index: int, length: int, words: str) -> int:

@@ -5,10 +5,10 @@
     talk.ask("Where was Ada born?")          one question; the exchange shows itself, `.trajectory` is the attempt
     for event in talk.stream("..."): ...     the same, as it comes
 
-It is the loop that training samples with (`interactive.InteractiveAttempt`), the same environment, chat format and limits. So
-what the policy sees of a question is, id for id, what it would see of it in training; only a gold answer is missing,
-and with it the reward. Each question is a conversation of its own, as there; `keep=True` goes on in the same one.
-An environment without questions (FrozenLake) plays the task whose number is given.
+It is the loop that training samples with (`interactive.InteractiveAttempt`), the same environment, chat format and
+limits. So what the policy sees of a question is, id for id, what it would see of it in training; only a gold answer is
+missing, and with it the reward. Each question is a conversation of its own, as there; `keep=True` goes on in the same
+one. An environment without questions (FrozenLake) plays the task whose number is given.
 
 Over an OpenAI-compatible endpoint (`endpoint=`) the server applies its own chat template: same messages, same tools,
 but the tokens are not ours.
@@ -19,17 +19,18 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from workbench.engines.endpoint import Endpoint
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvRunner
+from workbench.notebook.talk_endpoint import EndpointAttempt
 from workbench.rollouts.config import CollectConfig
 from workbench.rollouts.interactive import InteractiveAttempt
 from workbench.run.store import Run, open_run
 from workbench.training.config import PRESETS, Config, from_dict, load_config
 from workbench.training.session import Session, open_session, reopen
-from workbench.types import Observation, StopReason, Task, Trajectory, Turn, View
+from workbench.types import StopReason, Task, Trajectory, Turn, View
 from workbench.types.errors import ConfigError, EnvError
 from workbench.types.seeds import seed_of
 from workbench.types.view import HasView
@@ -41,22 +42,7 @@ from workbench.views.words import STOP_WORDS
 GOES_ON = (StopReason.TERMINATED, StopReason.ENV_TRUNCATED, StopReason.MAX_TURNS)  # a next question may follow these
 STOPPED_WORDS = "stopped; the next question begins anew"
 HALF = "\ufffd"  # what a character looks like whose bytes are not all there yet
-
-
-class Watched(Protocol):
-    """An attempt under way, with an engine (`interactive.InteractiveAttempt`) or an endpoint."""
-
-    @property
-    def trajectory(self) -> Trajectory | None: ...
-    @property
-    def first_observation(self) -> Observation: ...
-    @property
-    def turns(self) -> tuple[Turn, ...]: ...
-    @property
-    def waits(self) -> bool: ...
-    def tick(self) -> None: ...
-    def go_on(self, task: Task, dynamics_seed: int) -> None: ...
-    def close(self) -> None: ...
+Watched = InteractiveAttempt | EndpointAttempt  # an attempt under way, by our engine or by a server
 
 
 def talk(source: Session | Config | Run | str | Path, *, step: int | None = None, endpoint: Endpoint | None = None,
@@ -194,8 +180,6 @@ class Talk(HasView):
         shared = {"family": self.family, "config": self.collect, "runner": self._runner, "max_turns": self.max_turns,
                   "address": (self.seed, "talk", len(self.exchanges))}
         if self.endpoint is not None:
-            from workbench.notebook.talk_endpoint import EndpointAttempt
-
             return EndpointAttempt(task, endpoint=self.endpoint, **shared)
         return InteractiveAttempt(task, engine=self.session.engine, chat=self.session.chat, **shared)
 

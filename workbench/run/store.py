@@ -66,10 +66,10 @@ def with_name(path: str | os.PathLike) -> Path:
     return Path(os.path.abspath(path)) if path.name in ("", "..") else path
 
 
-def open_run(path: str | os.PathLike) -> Run:
-    """A run to look at, finished or not; needs neither torch nor transformers. Raises StoreError where `path` is not a
-    run folder or is of a format that this version does not read."""
-    return Run(with_name(path))
+def open_run(path: str | os.PathLike | Run) -> Run:
+    """A run to look at, finished or not (one that is open is given back); needs neither torch nor transformers. Raises
+    StoreError where `path` is not a run folder or is of a format that this version does not read."""
+    return path if isinstance(path, Run) else Run(with_name(path))
 
 
 class Run:

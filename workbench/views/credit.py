@@ -82,7 +82,7 @@ def show_estimators(groups: Sequence[Group], credited: Mapping[str, Credited | s
         for turn in trajectory.turns:
             where = np.flatnonzero(sampled_T & (turn_T == turn.index)) + span.start
             rows.append([str(n), str(turn.index), words.signed(turn.reward),
-                         *(_worth_cell(_worth(found, where), found) for found in credited.values())])
+                         *(_worth_cell(found, where) for found in credited.values())])
     png = _estimator_strips(trajectories, spans, credited)
     order = ", ".join(names)
     return shown(doc.ViewDocument((
@@ -185,9 +185,9 @@ def _kept_words(credited: Credited, n: int) -> str:
 
 def _worth_words(credited: Credited, before: Credited | None, span: slice) -> list[str]:
     weighs_T = credited.weight_T[span] != 0
-    cells = [_bounds(credited.advantage_T[span][weighs_T])]
+    cells = [words.signed_bounds(credited.advantage_T[span][weighs_T])]
     if credited.return_T is not None:
-        cells.append(_bounds(credited.return_T[span][weighs_T]))
+        cells.append(words.signed_bounds(credited.return_T[span][weighs_T]))
     cells.append(f"{int(weighs_T.sum()):,}")
     if before is not None:
         now_T, was_T = credited.advantage_T, before.advantage_T
@@ -195,15 +195,6 @@ def _worth_words(credited: Credited, before: Credited | None, span: slice) -> li
         by = largest_change(now_T[span], was_T[span], changed_T)
         cells += [f"{int(changed_T.sum()):,}", words.number(by, 2)] if changed_T.any() else ["", ""]
     return cells
-
-
-def _bounds(values: np.ndarray) -> str:
-    """`+0.41` or `-0.20..+0.41`: lowest and highest."""
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return words.signed(None)
-    low, high = words.signed(float(values.min())), words.signed(float(values.max()))
-    return low if low == high else f"{low}..{high}"
 
 
 def _row(line: Sequence[str], header: Sequence[str], chosen: bool) -> list[doc.Cell]:
@@ -217,24 +208,12 @@ def _row(line: Sequence[str], header: Sequence[str], chosen: bool) -> list[doc.C
 # ------------------------------------------------------------------------------------------------ estimators
 
 
-def _worth(found: Credited | str, where: np.ndarray) -> tuple[float, float] | None:
-    """Advantage of the first and of the last of these tokens; None where there is none."""
+def _worth_cell(found: Credited | str, where: np.ndarray) -> doc.Cell:
+    """Advantage of the first and of the last of these tokens; a dash where there is none."""
     if isinstance(found, str) or not len(where) or not (found.weight_T[where] != 0).any():
-        return None
-    return float(found.advantage_T[where[0]]), float(found.advantage_T[where[-1]])
-
-
-def _ends(worth: tuple[float, float] | None) -> str:
-    if worth is None:
-        return words.signed(None)
-    first, last = words.signed(worth[0]), words.signed(worth[1])
-    return first if first == last else f"{first}..{last}"
-
-
-def _worth_cell(worth: tuple[float, float] | None, found: Credited | str) -> doc.Cell:
-    if worth is None or isinstance(found, str):
-        return doc.Cell(_ends(worth))
-    return doc.Cell(_ends(worth), Look(*red_blue(worth[0] + worth[1], 2 * _scale(found))))
+        return doc.Cell(words.signed(None))
+    first, last = float(found.advantage_T[where[0]]), float(found.advantage_T[where[-1]])
+    return doc.Cell(words.signed_range(first, last), Look(*red_blue(first + last, 2 * _scale(found))))
 
 
 # ------------------------------------------------------------------------------------------------ strips

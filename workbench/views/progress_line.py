@@ -146,10 +146,6 @@ def _in_kernel() -> bool:
     return getattr(_shell(), "kernel", None) is not None
 
 
-def _in_ipython() -> bool:
-    return _shell() is not None
-
-
 def _shell() -> Any | None:
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython is not None else None
@@ -172,19 +168,28 @@ def _terminal_output(stream: TextIO, rewrites: bool) -> Callable[[View, bool], N
     return show
 
 
-def _notebook_output(mode: str, stream: TextIO | None) -> Callable[[View, bool], None]:
-    """Outside of IPython, where a variable that was inherited may ask for this, plain lines: nothing displays there."""
-    handle: list[Any] = []
+class OneOutput:
+    """An output of the cell under way; what is put there next takes the place of what was."""
 
-    def show(view: View, last: bool) -> None:
-        if not _in_ipython():
-            return _terminal_output(sys.stderr if stream is None else stream, rewrites=False)(view, last)
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def put(self, bundle: dict[str, Any]) -> None:
         from IPython.display import display
 
-        bundle = {"text/plain": view.text} if mode == "batch" else {"text/plain": view.text, "text/html": view.html}
-        if handle:
-            handle[0].update(bundle, raw=True)
+        if self._handle is None:
+            self._handle = display(bundle, raw=True, display_id=True)
         else:
-            handle.append(display(bundle, raw=True, display_id=True))
+            self._handle.update(bundle, raw=True)
+
+
+def _notebook_output(mode: str, stream: TextIO | None) -> Callable[[View, bool], None]:
+    """Outside of IPython, where a variable that was inherited may ask for this, plain lines: nothing displays there."""
+    output = OneOutput()
+
+    def show(view: View, last: bool) -> None:
+        if _shell() is None:
+            return _terminal_output(sys.stderr if stream is None else stream, rewrites=False)(view, last)
+        output.put({"text/plain": view.text, **({} if mode == "batch" else {"text/html": view.html})})
 
     return show

@@ -5,7 +5,6 @@ what `said` makes of an event, and both show every character as text (`escape`).
 """
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -70,8 +69,9 @@ def said(event: TalkEvent) -> _Said | None:
         badges = tuple(doc.Badge(words.name_of(move), "#e6eaee", INK) for move in event.moves[:40])
         return _Said("  moves    ", ", ".join(event.moves), "calls", (doc.Note(badges),))
     if isinstance(event, ToolCallEvent):
-        line = (doc.Badge("calls", ORANGE), doc.Styled(_call(event), Look(mono=True, foreground=INK)))
-        return _Said("  calls    ", _call(event), "calls", (doc.Section((doc.Note(line),), inset=True),), bars=False)
+        call = words.call(event.name, event.arguments)
+        line = (doc.Badge("calls", ORANGE), doc.Styled(call, Look(mono=True, foreground=INK)))
+        return _Said("  calls    ", call, "calls", (doc.Section((doc.Note(line),), inset=True),), bars=False)
     if isinstance(event, ToolResultEvent):
         name = words.name_of(event.name)
         badge = doc.Badge(f"{name}: {event.error}", RED) if event.error else doc.Badge(name)
@@ -94,11 +94,6 @@ def said(event: TalkEvent) -> _Said | None:
 
 def _inset(badge: doc.Badge, text: str) -> tuple[doc.Part, ...]:
     return (doc.Section((doc.Note((badge,)), doc.Block(capped(text, LONGEST))), inset=True),)
-
-
-def _call(event: ToolCallEvent) -> str:
-    arguments = capped(json.dumps(dict(event.arguments), ensure_ascii=False, default=str), 1000)
-    return f"{words.name_of(event.name)}({arguments})"
 
 
 def _end_words(event: EndEvent) -> str:

@@ -231,15 +231,8 @@ def _mark(kind: int, turn: int, length: int, facts: _Facts) -> str:
     mark = f"{KINDS[kind].mark} turn {turn}, {length}"
     if kind not in CREDITED or "advantage" not in facts.columns or not np.isfinite(facts.columns["advantage"]).any():
         return mark
-    mark += f", {_range(facts.columns['advantage'])}"
-    return f"{mark}, was {_range(facts.columns['was'])}" if facts.changed.any() else mark
-
-
-def _range(values: np.ndarray) -> str:
-    if not np.isfinite(values).any():
-        return words.signed(None)
-    lowest, highest = words.signed(float(np.nanmin(values))), words.signed(float(np.nanmax(values)))
-    return lowest if lowest == highest else f"{lowest}..{highest}"
+    mark += f", {words.signed_bounds(facts.columns['advantage'])}"
+    return f"{mark}, was {words.signed_bounds(facts.columns['was'])}" if facts.changed.any() else mark
 
 
 def _tokens(kind: int, texts: Sequence[str], facts: _Facts, scale: float, split: bool) -> Iterator[doc.Styled]:

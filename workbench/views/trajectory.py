@@ -4,7 +4,6 @@
 """
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 
 from workbench.types import Trajectory, Turn, View
@@ -173,14 +172,10 @@ def moves_of(turn: Turn) -> tuple[str, ...]:
 
 def _calls(turn: Turn) -> list[str]:
     """Tool calls as one would write them."""
-    def spelled(arguments: Mapping) -> str:
-        return capped(json.dumps(dict(arguments), ensure_ascii=False, default=str), 1000)
-
     noted = turn.info.get("calls")
     errors = [each.get("error") if isinstance(each, Mapping) else "" for each in noted] if isinstance(noted, list) else []
-    said = [f" ! {words.name_of(error)}" if error else "" for error in map(str, (each or "" for each in errors))]
-    said += [""] * len(turn.tool_calls)
-    return [f"{words.name_of(call.name)}({spelled(call.arguments)}){error}"
+    said = [f" ! {words.name_of(error)}" if error else "" for error in errors] + [""] * len(turn.tool_calls)
+    return [words.call(call.name, call.arguments) + error
             for call, error in list(zip(turn.tool_calls, said))[:MOST_MOVES]]
 
 

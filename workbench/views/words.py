@@ -1,6 +1,7 @@
 """How numbers, outcomes and tables are put into words: the same in the text form and in the HTML form of a view."""
 from __future__ import annotations
 
+import json
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from workbench.types import StopReason, Trajectory
 from workbench.views.escape import capped
 
 LONGEST_NAME = 120  # characters of a task's, move's or reward part's name
+LONGEST_ARGUMENTS = 1000  # of a tool call
 MOST_PARTS = 12     # named parts of one reward
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -34,6 +36,23 @@ def missing(value: object) -> bool:
 def signed(value: float | None, digits: int = 2) -> str:
     """A reward or an advantage; a dash where it was not scored."""
     return "—" if missing(value) else f"{value:+.{digits}f}"
+
+
+def signed_range(first: float | None, last: float | None) -> str:
+    """`-0.20..+0.41`, or one of them where both read alike."""
+    begin, end = signed(first), signed(last)
+    return begin if begin == end else f"{begin}..{end}"
+
+
+def signed_bounds(values: np.ndarray) -> str:
+    """The lowest and the highest of the finite values."""
+    known = values[np.isfinite(values)]
+    return signed_range(float(known.min()), float(known.max())) if len(known) else signed(None)
+
+
+def call(name: object, arguments: Mapping[str, object]) -> str:
+    """A tool call as one would write it: `search({"query": "Ada"})`."""
+    return f"{name_of(name)}({capped(json.dumps(dict(arguments), ensure_ascii=False, default=str), LONGEST_ARGUMENTS)})"
 
 
 def number(value: object, digits: int = 4) -> str:
