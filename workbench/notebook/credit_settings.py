@@ -1,33 +1,23 @@
-"""The settings of an algorithm that may decide credit: which there are, what they may be, and an algorithm with others."""
+"""The settings of an algorithm that may decide credit: what there are, what they may be, an algorithm with others."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import typing
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
-from workbench.learn.algorithms.parts import (ADVANTAGE_MASK, BOOTSTRAP, LOSS_MASK, MASSES, OVER, PLACES, READS, SETS,
-                                              ZERO_VARIANCE)
-from workbench.learn.algorithms.estimators import BASELINES
 from workbench.learn.algorithms.liveness import inert_settings
 from workbench.learn.algorithms.settings import declared_settings
 from workbench.learn.batch import Batch
-from workbench.learn.ops.loss import ESTIMATORS
-from workbench.learn.ops.normalize import METHODS
 from workbench.types.errors import ConfigError, nearest
-from workbench.types.settings import annotations_of, bare
+from workbench.types.settings import Range, annotations_of, bare
 from workbench.views.credit_editor import Knob
 
 # Settings that decide the loss or the number of updates, not what a token is worth.
 LOSS_ONLY = frozenset(("objective", "clip_low", "clip_high", "dual_clip", "sampler_cap", "reduction", "fixed_length",
                        "epochs", "minibatches", "minibatch_size", "value_clip", "filter.equal_updates"))
-CHOICES: dict[str, Sequence[Any]] = {
-    "kl_estimator": ESTIMATORS, "kl_in": PLACES, "baseline": BASELINES, "bootstrap": BOOTSTRAP,
-    "rewards.normalize": METHODS, "rewards.over": OVER, "filter.keep": tuple(READS), "filter.mass": MASSES,
-    "filter.zero_variance": ZERO_VARIANCE, **{f"masks.{name}": (None, *SETS) for name in (*ADVANTAGE_MASK, *LOSS_MASK)},
-}
-UNBOUNDED = frozenset(("entropy_coef", "kl_coef", "omega", "filter.slack"))
 
 
 def knobs_of(algorithm: Algorithm) -> tuple[Knob, ...]:
@@ -47,16 +37,15 @@ def knobs_of(algorithm: Algorithm) -> tuple[Knob, ...]:
 def _knob(name: str, hint: Any, value: Any) -> Knob | None:
     if name in LOSS_ONLY:
         return None
-    hint = bare(hint)
-    if hint is bool:
+    kind, allowed = bare(hint), next((n for n in getattr(hint, "__metadata__", ()) if isinstance(n, Range)), None)
+    if kind is bool:
         return Knob(name, value, (True, False))
-    if name in CHOICES:
-        return Knob(name, value, tuple(CHOICES[name]))
-    if hint is int:
+    if allowed is not None and allowed.choices:
+        return Knob(name, value, (*([None] if type(None) in typing.get_args(kind) else []), *allowed.choices))
+    if kind is int:
         return Knob(name, value, low=0)
-    if hint is float:
-        bounded = name not in UNBOUNDED and 0 <= value <= 1
-        return Knob(name, value, high=1.0 if bounded else None)
+    if kind is float:
+        return Knob(name, value, high=1.0 if allowed is not None and allowed.most == 1 else None)
     return None  # text that this page knows no choices of: set it in code
 
 

@@ -27,11 +27,14 @@ from workbench.types.errors import ConfigError
 
 @dataclass(frozen=True, eq=False)
 class Range:
-    """Which values a setting may have. `words` follow on "is", `why` on the error: the reason, or what to do instead."""
+    """Which values a setting may have. `words` follow on "is", `why` on the error: the reason, or what to do instead.
+    `most`: the largest number; `choices`: all values, where they are few."""
 
     words: str
     holds: Callable[[Any], bool]
     why: str = ""
+    most: float = math.inf
+    choices: tuple[Any, ...] = ()
 
     def accepts(self, value: Any) -> bool:
         """Whether the value is inside; one of another type is not."""
@@ -43,28 +46,29 @@ class Range:
 
 def at_least(low: float, *, most: float = math.inf, why: str = "") -> Range:
     """A finite number from `low` on, `most` included."""
-    return Range(f"at least {low}" + _up_to(most), lambda value: low <= value <= most and math.isfinite(value), why)
+    return Range(f"at least {low}" + _up_to(most), lambda value: low <= value <= most and math.isfinite(value), why,
+                 most)
 
 
 def above(low: float, *, most: float = math.inf, why: str = "") -> Range:
     """A finite number larger than `low`, `most` included."""
-    return Range(f"above {low}" + _up_to(most), lambda value: low < value <= most and math.isfinite(value), why)
+    return Range(f"above {low}" + _up_to(most), lambda value: low < value <= most and math.isfinite(value), why, most)
 
 
 def at_most(high: float, *, why: str = "") -> Range:
     """A finite number up to `high`."""
-    return Range(f"at most {high}", lambda value: value <= high and math.isfinite(value), why)
+    return Range(f"at most {high}", lambda value: value <= high and math.isfinite(value), why, high)
 
 
 def probability(why: str = "") -> Range:
     """A number from 0 to 1."""
-    return Range("a probability, from 0 to 1", lambda value: 0 <= value <= 1, why)
+    return Range("a probability, from 0 to 1", lambda value: 0 <= value <= 1, why, most=1)
 
 
 def one_of(*names: Any, why: str = "") -> Range:
     """One of these values, and nothing else."""
     words = f"one of {', '.join(map(str, names))}" if len(names) > 2 else " or ".join(map(str, names))
-    return Range(words, lambda value: value in names, why)
+    return Range(words, lambda value: value in names, why, choices=names)
 
 
 def _up_to(most: float) -> str:

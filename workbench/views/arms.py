@@ -107,8 +107,12 @@ def _start_lines(table: ArmFacts) -> list[list[str]]:
 
 
 def _share(row: ArmFacts | None) -> str:
-    return "" if row is None else (f"{100 * row['success']:.1f} [{100 * row['success_low']:.1f}, "
-                                   f"{100 * row['success_high']:.1f}]")
+    return "" if row is None else _within(*(row[key] for key in ("success", "success_low", "success_high")))
+
+
+def _within(value: float, low: float, high: float) -> str:
+    """A share and its interval, in per cent."""
+    return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def _arm_line(arm: ArmFacts) -> list[str]:
@@ -122,7 +126,7 @@ def _arm_line(arm: ArmFacts) -> list[str]:
     label += f" ({'; '.join(gaps)})" if gaps else ""
     greedy, over = arm["greedy"], arm["over_start"]["sampled"]
     cpu = sum(facts["cpu_seconds"] for facts in arm["seeds"].values()) / len(arm["seeds"])
-    return [label, f"{100 * found['mean']:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]",
+    return [label, _within(found["mean"], found["low"], found["high"]),
             f"{100 * found['lowest']:.1f} to {100 * found['highest']:.1f}", words.points(over),
             f"{100 * greedy['mean']:.1f}, {100 * greedy['lowest']:.1f} to {100 * greedy['highest']:.1f}", f"{cpu:.0f}"]
 

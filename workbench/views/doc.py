@@ -9,7 +9,7 @@ text form; what only a terminal needs is `TextPart`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from workbench.views.looks import GREY, PLAIN, Look
@@ -209,8 +209,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Field:
-    """One thing of an entry. Text: its label and its words, behind a bar where `quoted`, and `after` them. Page:
-    `parts` in column number `column`."""
+    """One thing of an entry. Text: its label and its words, behind a bar where `quoted`, and `after` them; without a
+    label nothing. Page: `parts` in column number `column`."""
 
     label: str
     text: str
@@ -222,13 +222,12 @@ class Field:
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """A title and what there is to know under it. On a page the title is the short `caption`, if there is one, and what
-    it says besides stands in its columns, `first`."""
+    """A title and what there is to know under it. `caption`: what a page says for the title, if that is something
+    shorter."""
 
     title: str
     fields: tuple[Field, ...]
     caption: str | None = None
-    first: Mapping[int, tuple["Part | Inline", ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

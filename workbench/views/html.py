@@ -184,8 +184,8 @@ def _ledger(part: doc.Ledger) -> Html:
     """A row per entry, its fields in their columns."""
     rows = []
     for entry in part.entries:
-        cells = [list(entry.first.get(column, ())) for column in range(len(part.columns))]
-        cells[0].insert(0, doc.Note(entry.title if entry.caption is None else entry.caption))
+        cells: list[list[doc.Part | doc.Inline]] = [[] for _ in part.columns]
+        cells[0].append(doc.Note(entry.title if entry.caption is None else entry.caption))
         for fact in entry.fields:
             cells[fact.column] += fact.parts
         rows.append([doc.Cell("", parts=tuple(parts)) for parts in cells])

@@ -98,14 +98,12 @@ def _reward(reward: float | None, parts: Mapping[str, float]) -> doc.Field:
 
 def _end(trajectory: Trajectory, state: str, tiles: Mapping[str, Tile] | None) -> doc.LedgerEntry:
     why, total = words.STOP_WORDS[trajectory.stop_reason], words.reward_words(trajectory)
-    fields = []
+    fields = [doc.Field("", "", WROTE, (outcome_badge(trajectory), why)),
+              doc.Field("", "", REWARD, (doc.Styled(total, Look(bold=True, mono=True)), doc.Note("in all")))]
     if answered := _answered(trajectory):
         fields.append(doc.Field("answer", answered, WROTE, (doc.Note(f"answer: {answered}"),), quoted=True))
     fields.append(doc.Field("state", capped(state, LONGEST_TEXT), SAW, state_parts(state, tiles), quoted=True))
-    first = {WROTE: (outcome_badge(trajectory), why),
-             REWARD: (doc.Styled(total, Look(bold=True, mono=True)), doc.Note("in all"))}
-    title = f"end: {words.success_words(trajectory)}, {why}"
-    return doc.LedgerEntry(title, tuple(fields), caption="the end", first=first)
+    return doc.LedgerEntry(f"end: {words.success_words(trajectory)}, {why}", tuple(fields), caption="the end")
 
 
 def state_parts(state: str, tiles: Mapping[str, Tile] | None = None) -> tuple[doc.Part | doc.Inline, ...]:
