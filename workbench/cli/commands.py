@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from workbench.cli.opening import config_of, is_config, is_run, overrides, put, recipes, session_of
+from workbench.cli.opening import config_of, is_config, is_run, overrides, put, recipes, session_of, source_of
 from workbench.types.errors import ConfigError
 
 
@@ -266,12 +266,10 @@ def bias_command(args: argparse.Namespace) -> int:
 
 
 def audit_command(args: argparse.Namespace) -> int:
-    from workbench.notebook.audit import audit_opened
-    from workbench.run.store import open_run
+    from workbench.notebook.audit import audit
 
-    session = session_of(args.source, args.settings, args.step)
-    run = open_run(args.source) if is_run(args.source) else None
-    report = audit_opened(session, run, tasks=args.tasks, attempts=args.attempts)
+    report = audit(source_of(args.source, args.settings, args.step), step=args.step, tasks=args.tasks,
+                   attempts=args.attempts)
     if args.json:
         print(json.dumps(report.as_dict(), indent=1))
     else:

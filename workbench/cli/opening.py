@@ -48,18 +48,25 @@ def config_of(source: str, settings: list[str]):
     return config
 
 
-def session_of(source: str, settings: list[str], step: int | None = None):
-    """A run folder's policy, or a preset's untrained one."""
+def source_of(source: str, settings: list[str], step: int | None = None):
+    """A run, or the config of a preset or a file. `step`: the checkpoint that is asked for, which only a run has."""
     from workbench.run.store import open_run
-    from workbench.training.session import open_session, reopen
 
     if is_run(source):
         if settings:
             raise ConfigError("a run's config is fixed; --set goes with a preset or a .toml file")
-        return reopen(open_run(source), step=step)
+        return open_run(source)
     if step is not None:
         raise ConfigError(f"--step names a checkpoint of a run, but {source!r} is no run folder")
-    return open_session(config_of(source, settings))
+    return config_of(source, settings)
+
+
+def session_of(source: str, settings: list[str], step: int | None = None):
+    """A run folder's policy, or a preset's untrained one."""
+    from workbench.training.session import open_session, reopen
+
+    found = source_of(source, settings, step)
+    return reopen(found, step=step) if is_run(source) else open_session(found)
 
 
 def is_run(source: str) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from workbench.cli.opening import config_of, is_run, session_of
+from workbench.cli.opening import source_of
 from workbench.types.errors import ConfigError
 from workbench.views.talk import TalkLines
 from workbench.views.talk_events import STOPPED, EndEvent
@@ -46,24 +46,20 @@ def chat(args: argparse.Namespace) -> int:
 def _talk_of(args: argparse.Namespace) -> Talk:
     from workbench.engines.endpoint import Endpoint
     from workbench.notebook.talk import talk
-    from workbench.run.store import open_run
 
-    settings = {"temperature": args.temperature, "max_turns": args.max_turns, "keep": args.keep}
+    endpoint = None
     if args.endpoint is None:
         given = [name for name in ("model", "key_env", "calls") if getattr(args, name) is not None]
         if given:
             raise ConfigError(f"--{given[0].replace('_', '-')} has no effect without --endpoint URL")
-        return talk(session_of(args.source, args.settings, args.step), **settings)
-    if args.model is None:
+    elif args.model is None:
         raise ConfigError("--endpoint needs --model NAME: the model as that server knows it")
-    if args.step is not None:
+    elif args.step is not None:
         raise ConfigError("--step names a checkpoint, and over an endpoint none is loaded")
-    endpoint = Endpoint(args.endpoint, args.model, args.key_env or "", calls=args.calls or "native")
-    if is_run(args.source):
-        if args.settings:
-            raise ConfigError("a run's config is fixed; --set goes with a preset or a .toml file")
-        return talk(open_run(args.source), endpoint=endpoint, **settings)
-    return talk(config_of(args.source, args.settings), endpoint=endpoint, **settings)
+    else:
+        endpoint = Endpoint(args.endpoint, args.model, args.key_env or "", calls=args.calls or "native")
+    return talk(source_of(args.source, args.settings, args.step), step=args.step, endpoint=endpoint,
+                temperature=args.temperature, max_turns=args.max_turns, keep=args.keep)
 
 
 def _converse(talk: Talk, answering: dict[str, bool]) -> int:

@@ -45,32 +45,20 @@ def audit(what: Session | Run | Config | str | os.PathLike, *, tasks: int = TASK
 
     `what`: a session, a run (folder or open), a Config or a preset's name; `step`: which checkpoint of a run. `tasks` x
     `attempts` attempts are sampled; `groups` are looked at instead, as the engine left them (then no whole
-    distributions are known). `control=False` leaves out the zero-learning-rate control, which opens an engine of its own
-    where a session in use is audited (`syncs`: how often the same weights are handed over). `known`: further sets of
-    weights that the engine may hold instead of the learner's, by name; those that the session can work out (opened, one
-    update ago, checkpoints) are known already. Raises DataError where nothing was sampled.
+    distributions are known). `control=False` leaves out the zero-learning-rate control, which opens an engine of its
+    own where a session in use is audited (`syncs`: how often the same weights are handed over). `known`: further sets
+    of weights that the engine may hold instead of the learner's, by name; those that the session can work out (opened,
+    one update ago, checkpoints) are known already. Raises DataError where nothing was sampled.
     """
     if tasks < 1 or attempts < 1 or syncs < 1:
         raise ConfigError(f"an audit needs at least one task, attempt and sync, got {tasks}, {attempts} and {syncs}")
     session, run, own = _opened(what, step)
-    return _audit(session, run, own, tasks=tasks, attempts=attempts, control=control, syncs=syncs, groups=groups,
-                  known=known or {})
-
-
-def audit_opened(session: Session, run: Run | None, *, tasks: int = TASKS, attempts: int = ATTEMPTS) -> MismatchReport:
-    """The same of a session that nobody else uses, of a run if it is of one."""
-    return _audit(session, run, True, tasks=tasks, attempts=attempts)
-
-
-def _audit(session: Session, run: Run | None, own: bool, *, tasks: int, attempts: int, control: bool = True,
-           syncs: int = SYNCS, groups: Sequence[Group] | None = None,
-           known: Mapping[str, Weights] = {}) -> MismatchReport:
     exchanges, recorder = (), None
     if groups is None:
         groups, exchanges, recorder = _sample(session, tasks, attempts)
     trajectories = trajectories_of(groups)
     claims = claims_of(trajectories)
-    trainer = _trainer(session, run, groups, claims, known)
+    trainer = _trainer(session, run, groups, claims, known or {})
     collecting = session.config.collect
     report = measure(trajectories, trainer, exchanges=exchanges, recorder=recorder, temperature=collecting.temperature,
                      top_p=collecting.top_p, claims=claims, about=_about(session, run),

@@ -73,7 +73,8 @@ def demo(config: Config, seeds: Sequence[int], out: Path, train: Callable[[Confi
          say: Callable[[str], None] = print) -> dict[str, Any]:
     """Train once per seed with `train(config, path)`, judge each, write `table.json` into `out`; returns the table.
 
-    The rivals of a seed train meanwhile, each in a process of its own; they are stopped where the agent's run breaks off.
+    The rivals of a seed train meanwhile, each in a process of its own; they are stopped where the agent's run breaks
+    off.
 
     The table holds every row of the last evaluation of every seed, its verdict, and the CPU and wall seconds of its
     steps (evaluations apart); `wall_seconds` of a seed are all of it, rivals and evaluations included. A run that ends

@@ -43,11 +43,10 @@ class TalkPanel:
         self.talk, self.thread = talk, None
         self._saved: OneOutput | None = None  # the picture in an output of its own, once that is there
         hint = "a question" if hasattr(talk.family, "question_task") else "the number of a task, such as 7"
-        self.question = w.Text(placeholder=hint, layout=w.Layout(flex="1 1 auto", width="auto"))
-        self.question.add_class("wb-talk-question")
+        self.question = w.Text(placeholder=hint, layout=w.Layout(flex="1 1 auto", width="auto")).add_class(
+            "wb-talk-question")
         self.question.on_msg(self._said)
-        self.send = w.Button(description="Ask", layout=w.Layout(width="80px"))
-        self.send.add_class("wb-talk-ask")
+        self.send = w.Button(description="Ask", layout=w.Layout(width="80px")).add_class("wb-talk-ask")
         self.send.on_click(lambda _button: self.ask())
         self.stop = w.Button(description="Stop", icon="stop", disabled=True, layout=w.Layout(width="80px"))
         self.stop.add_class("wb-talk-stop")

@@ -26,27 +26,23 @@ class CreditPanel:
 
         self.w, self.editor, self.quiet = ipywidgets, editor, False
         self.algorithm = ipywidgets.Dropdown(options=list(editor.knobs), value=editor.edit.algorithm,
-                                             layout=self._wide(), tooltip="estimator")
-        self.algorithm.add_class("wb-algorithm")
+                                             layout=self._wide(), tooltip="estimator").add_class("wb-algorithm")
         self.names = _names(editor.groups)
         self.attempt = ipywidgets.Dropdown(options=_numbered(self.names), value=editor.attempt,
-                                           layout=ipywidgets.Layout(width="270px"))
-        self.attempt.add_class("wb-attempt")
-        self.reset = ipywidgets.Button(description="Undo all edits", icon="undo", layout=self._wide())
-        self.reset.add_class("wb-reset")
+                                           layout=ipywidgets.Layout(width="270px")).add_class("wb-attempt")
+        self.reset = ipywidgets.Button(description="Undo all edits", icon="undo",
+                                       layout=self._wide()).add_class("wb-reset")
         self.knobs: dict[str, tuple[Any, Callable[[], Any]]] = {}  # widget, and what it says
         self.notes: dict[str, Any] = {}
         self.rewards: dict[int, Any] = {}
         self.settings = ipywidgets.VBox(layout=ipywidgets.Layout(width="272px", flex="0 0 auto"))
         self.paid = ipywidgets.HBox(layout=ipywidgets.Layout(flex_flow="row wrap", align_items="center"))
-        self.picture = ipywidgets.HTML(layout=ipywidgets.Layout(width="100%", min_width="0"))
-        self.picture.add_class("wb-credit")
+        self.picture = ipywidgets.HTML(layout=ipywidgets.Layout(width="100%", min_width="0")).add_class("wb-credit")
         right = ipywidgets.VBox([self.paid, self.picture], layout=ipywidgets.Layout(
             width="calc(100% - 290px)", flex="1 1 0", min_width="0", overflow="auto"))
         hidden = ipywidgets.HTML(HIDE_THE_PICTURE, layout=ipywidgets.Layout(display="none"))
         self.box = ipywidgets.HBox([self.settings, right, hidden], layout=ipywidgets.Layout(
-            align_items="flex-start", width="100%"))
-        self.box.add_class("wb-credit-editor")
+            align_items="flex-start", width="100%")).add_class("wb-credit-editor")
         self.algorithm.observe(self._other_algorithm, "value")
         self.attempt.observe(self._other_attempt, "value")
         self.reset.on_click(self._undo)
