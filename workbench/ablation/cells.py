@@ -59,7 +59,8 @@ class ArmTable(HasView):
         return show_text("\n".join(f"{name}.{ending}: {len(content):,} bytes" for ending, content in files.items()))
 
 
-def read_table(plan: str | Path, out: str | Path, *, seeds: str = "0 1 2", arms: str = "", settings: str = "") -> ArmTable:
+def read_table(plan: str | Path, out: str | Path, *, seeds: str = "0 1 2", arms: str = "",
+               settings: str = "") -> ArmTable:
     """The table of the runs in `out`, as the plan (a TOML file) wants it. Parameters as a notebook hands them over:
     numbers, names and KEY=VALUE separated by blanks."""
     wanted = read_plan(Path(plan)).with_settings(read_settings(settings))

@@ -52,7 +52,8 @@ def run_notebook(notebook: Path, output: Path, parameters: Mapping[str, Any], *,
     except DeadKernelError:
         words = "its kernel died; perhaps something killed it for want of memory"
     except CellTimeoutError as error:  # also raised where a cell is done and its output does not come
-        words = f"{type(error).__name__}: {error}" if cell_limit_s is None else f"a cell took longer than {cell_limit_s:g} s"
+        words = (f"{type(error).__name__}: {error}" if cell_limit_s is None else
+                 f"a cell took longer than {cell_limit_s:g} s")
     except (PapermillException, RuntimeError, OSError) as error:
         words = f"{type(error).__name__}: {error}"
     _mark(output, words)
@@ -82,7 +83,8 @@ def _papermill() -> Any:
 @contextmanager
 def _transport() -> Iterator[Any]:
     """How to talk to the kernel: through files of its own, where there are such. Free TCP ports are looked for and then
-    taken, so that two kernels that start at once may be given the same one; and every user of the machine could listen."""
+    taken, so that two kernels that start at once may be given the same one; and every user of the machine could listen.
+    """
     from traitlets.config import Config
 
     if os.name != "posix":

@@ -19,8 +19,8 @@ from workbench.ablation.plan import Arm, Expectation, Job, Plan, config_of, jobs
 from workbench.run.store import Run, open_run
 from workbench.training.config import from_dict, to_dict
 from workbench.types.errors import DataError, StoreError
-from workbench.types.stats import (Difference, clustered_difference, crossed_difference, crossed_mean, paired_difference,
-                             share)
+from workbench.types.stats import (Difference, clustered_difference, crossed_difference, crossed_mean,
+                                   paired_difference, share)
 
 MODES = ("sampled", "greedy")
 CURVES = ("success", "turns", "entropy", "grad_norm")  # of the metrics of a run

@@ -125,8 +125,8 @@ def batch_of(source: Templates, outcome_N: Tensor, group_N: Tensor) -> Batch:
     """The batch of attempts with these outcomes [N], in these groups [N] (numbered 0, 1, ... without a gap)."""
     batch, lengths_O = source.batch, torch.bincount(source.batch.trajectory_of_segment_S)
     segments = concatenated_ranges(torch.cat([lengths_O.new_zeros(1), lengths_O.cumsum(0)]), outcome_N)
-    chosen = {"T": concatenated_ranges(batch.segment_offsets, segments), "K": concatenated_ranges(batch.turn_offsets, outcome_N),
-              "N": outcome_N}
+    chosen = {"T": concatenated_ranges(batch.segment_offsets, segments),
+              "K": concatenated_ranges(batch.turn_offsets, outcome_N), "N": outcome_N}
     moved = {f.name: value[chosen[f.name[-1]]] for f in fields(batch)
              if f.name[-2:] in ("_T", "_K", "_N") and f.name != "names_N"
              and (value := getattr(batch, f.name)) is not None}

@@ -3,8 +3,8 @@
 A claim is judged by its own words. Where all units can be enumerated the answer is exact, and an unbiased estimator may
 be off by rounding only; such a claim is sampled as well where many units fit into one batch, which checks the
 enumeration. Else it is sampled until the standard error is 2 % of the true gradient, and may be off by three of those.
-Of a hundred unbiased estimators one or two would be further off by chance: then it is drawn anew with four times as many
-units, which decides.
+Of a hundred unbiased estimators one or two would be further off by chance: then it is drawn anew with four times as
+many units, which decides.
 """
 from __future__ import annotations
 

@@ -143,7 +143,6 @@ def _flip_line(curve: SignCurve) -> str:
             + ("" if negative in (0, 1) else f" ({first} below it)"))
 
 
-
 # ------------------------------------------------------------------------------------------------ filter
 
 

@@ -191,13 +191,16 @@ def _add_services(command: AddCommand) -> None:
     sub.add_argument("--corpus", type=Path, required=True, metavar="FILE",
                      help="lines of JSON with _id, title and text, as BEIR's corpus.jsonl; .gz too")
     sub.add_argument("--host", default="127.0.0.1", help="any other than this machine's own needs --key")
-    sub.add_argument("--port", type=int, default=0, help="0, the default: any free one; the first line printed names it")
+    sub.add_argument("--port", type=int, default=0,
+                     help="0, the default: any free one; the first line printed names it")
     sub.add_argument("--k", type=int, default=5, help="documents to answer with where a request does not say")
     sub.add_argument("--key", help="every request must carry it (Authorization: Bearer KEY); better put it into the "
                      "environment, WORKBENCH_RETRIEVER_KEY, where other users do not see it")
     sub.add_argument("--searcher", choices=("bm25", "dense"), default="bm25")
-    sub.add_argument("--encoder", metavar="MODEL", help="of --searcher dense: a Hugging Face encoder, by name or folder")
-    sub.add_argument("--index", type=Path, metavar="FILE", help="of --searcher dense: read from here, or made and written")
+    sub.add_argument("--encoder", metavar="MODEL",
+                     help="of --searcher dense: a Hugging Face encoder, by name or folder")
+    sub.add_argument("--index", type=Path, metavar="FILE",
+                     help="of --searcher dense: read from here, or made and written")
 
     sub = command("demo", commands.demo_command,
                   "train the embedded agent and say whether it learned; exit 1 if a seed did not")

@@ -25,8 +25,8 @@ ADVICE = {
     "trajectories": "lower train.tasks_per_step, train.group_size or collect.max_turn_tokens",
     "attempts evaluated": "lower evaluation.num_tasks, evaluation.attempts or collect.max_turn_tokens",
 }
-SMALLER = ("take a smaller model: weights, gradients and moments of one are there whole; engine.dtype='bfloat16' halves "
-           "the engine's, critic.trunk='policy' saves a critic's")
+SMALLER = ("take a smaller model: weights, gradients and moments of one are there whole; engine.dtype='bfloat16' "
+           "halves the engine's, critic.trunk='policy' saves a critic's")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """How much memory will a run need: `workbench doctor --plan CONFIG`. For one process, without loading any weights.
 
 Each moment of a step holds other things; the plan is the one that holds most. Lengths are the longest that the config
-allows (every answer as long as `collect.max_turn_tokens`, every attempt as many turns as there may be), so a policy that
-answers briefly stays below.
+allows (every answer as long as `collect.max_turn_tokens`, every attempt as many turns as there may be), so a policy
+that answers briefly stays below.
 
     plan(load_config("frozenlake"))                            a table, with what dominates and what to do
     plan(load_config("frozenlake", {"policy.name": "./model"}))     a folder with nothing but a config.json is enough
@@ -37,7 +37,7 @@ from workbench.types import Observation
 from workbench.types.errors import ConfigError, PolicyError
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-LOGITS = 4                   # arrays of the logits' size that are there at once: logits, their softmax, gradients of both
+LOGITS = 4                   # arrays of that size that are there at once: logits, their softmax, gradients of both
 LOGITS_OF_ENTROPY = 2        # more of them, where the entropy has a gradient
 CHARACTERS_A_TOKEN = 3.5     # where there is no tokenizer to ask
 MESSAGE_TOKENS = 8           # what a chat template writes around a message
@@ -131,15 +131,18 @@ def _items(config: Config, model_config: PreTrainedConfig, size: _ModelSize, wor
         Item("learner's weights", weights * 4 + size.buffers, always, "float32, trained"),
         Item("optimizer", weights * 8, always, "AdamW: two moments, from the first update on"),
         Item("keys and values", positions * position_bytes, always if on_cpu else MOMENTS[:-1],
-             f"{positions:,} positions of {position_bytes:,} bytes (engine.cache_tokens = {config.engine.cache_tokens:,})"),
-        Item("cache that grows", positions * position_bytes // slabs, playing, "keys or values of one layer, once more"),
-        Item("sampling", LOGITS * sampled * BYTES[engine_dtype], playing, "logits of all attempts that are decoded at once"),
+             f"{positions:,} positions of {position_bytes:,} bytes "
+             f"(engine.cache_tokens = {config.engine.cache_tokens:,})"),
+        Item("cache that grows", positions * position_bytes // slabs, playing,
+             "keys or values of one layer, once more"),
+        Item("sampling", LOGITS * sampled * BYTES[engine_dtype], playing,
+             "logits of all attempts that are decoded at once"),
         Item("gradients", weights * 4, ("updating",), "float32, of the policy"),
         Item("activations", size.kept + arrays * work.trained * size.vocabulary * 4, ("updating",),
              f"{work.rows} x {work.tokens} tokens, logits of {work.trained} (learner.micro_batch_tokens = "
              f"{config.learner.micro_batch_tokens:,})"),
-        Item("trajectories", tokens * OBJECTS_A_TOKEN, ("sampling", "updating"), f"{tokens:,} tokens at most, as arrays",
-             "host"),
+        Item("trajectories", tokens * OBJECTS_A_TOKEN, ("sampling", "updating"),
+             f"{tokens:,} tokens at most, as arrays", "host"),
         Item("attempts evaluated", evaluated * OBJECTS_A_TOKEN, always,
              f"{evaluated:,} tokens at most (evaluation.num_tasks = {config.evaluation.num_tasks:,}, attempts = "
              f"{config.evaluation.attempts}); mostly kept by the allocator", "host"),
@@ -159,7 +162,8 @@ def _work(config: Config, lengths: Lengths) -> _Work:
     attempts = config.train.tasks_per_step * config.train.group_size
     tokens = lengths.attempt - 1  # the last one is predicted, not fed
     rows = max(1, min(attempts, config.learner.micro_batch_tokens // max(1, tokens)))
-    return _Work(rows, tokens, rows * lengths.answers, attempts, config.evaluation.num_tasks * config.evaluation.attempts)
+    evaluated = config.evaluation.num_tasks * config.evaluation.attempts
+    return _Work(rows, tokens, rows * lengths.answers, attempts, evaluated)
 
 
 def _cache(config: Config, model_config: PreTrainedConfig, work: _Work, lengths: Lengths) -> tuple[int, int]:
@@ -255,17 +259,19 @@ def _limits(device: str) -> dict[str, int | None]:
 
 def _model_config(name: str) -> tuple[PreTrainedConfig, Path | None]:
     """Of a folder (its config.json is enough), a shipped policy, or a name on the hub."""
-    folder = next((path for path in (Path(name).expanduser(), SHIPPED / name) if (path / "config.json").is_file()), None)
+    places = (Path(name).expanduser(), SHIPPED / name)
+    folder = next((path for path in places if (path / "config.json").is_file()), None)
     if folder is None and Path(name).expanduser().is_dir():
-        raise PolicyError(f"{name} holds no config.json; give the folder that `save_pretrained` wrote, or one with just "
-                          "that file")
+        raise PolicyError(f"{name} holds no config.json; give the folder that `save_pretrained` wrote, or one with "
+                          "just that file")
     if folder is None and name.startswith(("/", ".", "~")):
-        raise PolicyError(f"no folder {name!r}; give one that holds a config.json, a shipped policy, or a name on the hub")
+        raise PolicyError(f"no folder {name!r}; give one that holds a config.json, a shipped policy, or a name on the "
+                          "hub")
     try:
         return AutoConfig.from_pretrained(folder or name, trust_remote_code=False), folder
     except (OSError, ValueError, KeyError) as error:
-        raise PolicyError(f"{name}: its config.json cannot be read ({str(error).splitlines()[0]}); give a folder that holds "
-                          "it, a shipped policy, or a name on the hub with network") from error
+        raise PolicyError(f"{name}: its config.json cannot be read ({str(error).splitlines()[0]}); give a folder that "
+                          "holds it, a shipped policy, or a name on the hub with network") from error
 
 
 def _remarks(config: Config, size: _ModelSize, lengths: Lengths, device: str) -> tuple[str, ...]:
@@ -274,8 +280,8 @@ def _remarks(config: Config, size: _ModelSize, lengths: Lengths, device: str) ->
     lines = [f"lengths: prompt {lengths.prompt}, attempt up to {lengths.attempt} tokens, {lengths.answers} of them "
              f"sampled; {how}"]
     if device != "cpu" or size.parameters > VERIFIED:
-        lines.append(f"not compared with a real run: that was done on CPU, up to {VERIFIED / 1e6:.0f} million parameters "
-                     "(within 20 %)")
+        lines.append(f"not compared with a real run: that was done on CPU, up to {VERIFIED / 1e6:.0f} million "
+                     "parameters (within 20 %)")
     if hasattr(config.engine, "block_tokens"):
         lines.append("vllm takes what its own settings allow it beside weights and cache; that is not counted")
     return tuple(lines)

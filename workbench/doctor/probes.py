@@ -1,7 +1,7 @@
 """The trials behind `workbench doctor`, each in a process of its own: python -m workbench.doctor.probes NAME.
 
-Prints one line of JSON, a list of findings (see `report.MachineFact`), after whatever the libraries print. An exception is
-left to end the process: `trials` makes a finding of it.
+Prints one line of JSON, a list of findings (see `report.MachineFact`), after whatever the libraries print. An exception
+is left to end the process: `trials` makes a finding of it.
 """
 from __future__ import annotations
 
@@ -230,8 +230,7 @@ def baseline() -> list[MachineFact]:
     return [device_found("baseline", "ok", f"{most} bytes")]
 
 
-PROBES = {"baseline": baseline, "devices": devices, "engines": engines, "accelerate": accelerate, "two_processes": two_processes,
-          "vllm": vllm, "policy": policy}
+PROBES = {probe.__name__: probe for probe in (baseline, devices, engines, accelerate, two_processes, vllm, policy)}
 
 
 if __name__ == "__main__":

@@ -5,21 +5,15 @@ Written after the batch was packed, so attempts and groups are not known: each r
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from workbench.importers.values import Damaged, Reader, ids, name, numbers
+from workbench.importers.values import Damaged, Reader, has_columns, ids, name, numbers
 from workbench.types.dumps import RawSequence
 
 MISSING = ["attempts and groups: rows are sequences of a packed batch, so R1, R7, R8 and R22 cannot be checked; the "
            "rollouts of the same step (traces.jsonl) tell them"]
-
-
-def is_row(row: Mapping[str, Any]) -> bool:
-    """Whether a row is one of these."""
-    return {"token_ids", "loss_mask", "inference_logprobs"} <= row.keys()
 
 
 def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
@@ -42,4 +36,5 @@ def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
         reward=float(known[0]) if len(known) else None)]
 
 
-READER = Reader("prime-rl (token exports)", is_row, sequences_of, lambda sequences, rows: list(MISSING))
+READER = Reader("prime-rl (token exports)", has_columns("token_ids", "loss_mask", "inference_logprobs"), sequences_of,
+                lambda sequences, rows: list(MISSING))

@@ -35,6 +35,11 @@ class Reader:
     unit: str = "line"
 
 
+def has_columns(*columns: str) -> Callable[[Row], bool]:
+    """How a row is recognised by what is in it."""
+    return lambda row: row.keys() >= set(columns)
+
+
 def has_ids(sequences: Sequence[RawSequence]) -> bool:
     return any(sequence.completion_ids is not None for sequence in sequences)
 
@@ -70,7 +75,8 @@ def arrays_of(row: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> d
     """Arrays of a `RawSequence` by field, each from the first of its `columns` that the row has."""
     named = {field: next((column for column in names if row.get(column) is not None), "")
              for field, names in columns.items()}
-    return {field: (ids if field.endswith("_ids") else numbers)(row.get(column), column) for field, column in named.items()}
+    return {field: (ids if field.endswith("_ids") else numbers)(row.get(column), column)
+            for field, column in named.items()}
 
 
 def number(value: Any, what: str) -> float | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.importers.values import (
-    LONGEST_LINE, Damaged, Reader, Row, has_ids, ids, mapping, name, number, numbers, rows_of, text_of,
+    LONGEST_LINE, Damaged, Reader, Row, has_columns, has_ids, ids, mapping, name, number, numbers, rows_of, text_of,
 )
 from workbench.types.dumps import RawSequence
 
@@ -21,11 +21,6 @@ NO_TRAJECTORY = ("token ids, masks and logprobs: verifiers writes the texts of p
                  "(vf-eval -C trajectory) and a client that keeps token ids")
 NO_TOKENS = ("token ids: the trajectories have no `tokens`, since the client returned none; use a client that keeps "
              "token ids (an inference server that returns them)")
-
-
-def is_row(row: Mapping[str, Any]) -> bool:
-    """Whether a row is one of these."""
-    return {"example_id", "completion", "reward"} <= row.keys()
 
 
 def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
@@ -95,4 +90,5 @@ def version(rows: Sequence[Row], file: Path) -> str | None:
     return name(info["vf_version"], 24) if isinstance(info.get("vf_version"), str) else None
 
 
-READER = Reader("verifiers (results)", is_row, sequences_of, missing, version)
+READER = Reader("verifiers (results)", has_columns("example_id", "completion", "reward"), sequences_of, missing,
+                version)

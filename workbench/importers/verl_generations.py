@@ -6,10 +6,9 @@ what a reward manager returned beside the score, which can carry ids; columns by
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from workbench.importers.values import Reader, arrays_of, has_ids, name, number, prompt_name, text_of
+from workbench.importers.values import Reader, arrays_of, has_columns, has_ids, name, number, prompt_name, text_of
 from workbench.types.dumps import RawSequence
 
 EXTRAS = {
@@ -28,11 +27,6 @@ NO_GROUPS = ("group ids: this trainer of verl writes none; equal prompts of a st
              "be checked")
 
 
-def is_row(row: Mapping[str, Any]) -> bool:
-    """Whether a row is one of these."""
-    return {"input", "output", "gts", "score", "step"} <= row.keys()
-
-
 def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
     """The row as one sequence, of texts alone where no ids were added."""
     prompt_text, step = text_of(row["input"]), name(row["step"], 12)
@@ -41,7 +35,8 @@ def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
     group = uid[0] if len(uid) == 3 else prompt_name(prompt_text)
     return [RawSequence(
         attempt=f"step {step}, {where}", group=f"step {step}: {name(group)}", number=0, grouped=len(uid) == 3,
-        **arrays_of(row, EXTRAS), reward=number(row["score"], "score"), prompt_text=prompt_text, completion_text=text_of(row["output"]))]
+        **arrays_of(row, EXTRAS), reward=number(row["score"], "score"), prompt_text=prompt_text,
+        completion_text=text_of(row["output"]))]
 
 
 def missing(sequences: list[RawSequence], rows: list[dict[str, Any]]) -> list[str]:
@@ -50,4 +45,4 @@ def missing(sequences: list[RawSequence], rows: list[dict[str, Any]]) -> list[st
     return [*said, NO_ADVANTAGES, *([] if any(sequence.grouped for sequence in sequences) else [NO_GROUPS])]
 
 
-READER = Reader("verl (generations)", is_row, sequences_of, missing)
+READER = Reader("verl (generations)", has_columns("input", "output", "gts", "score", "step"), sequences_of, missing)

@@ -1,4 +1,4 @@
-"""What a notebook calls: training with the instruments that a config asks for, live runs, the lint's door, editors, talk.
+"""What a notebook calls: training with the instruments of a config, live runs, the lint's door, editors, talk.
 
 The `workbench` command and papermill call the same functions.
 """

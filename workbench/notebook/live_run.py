@@ -81,8 +81,8 @@ class RunningRun:
         if state == "running" and self._asked.is_set():
             state = "stopping"
         steps = follower.steps if follower.steps is not None else self.steps
-        return Status(self.path.name, state, follower.step, steps, follower.phase(), elapsed(self.path, follower, ended),
-                      tuple(problems(self.path, follower, state, status)))
+        return Status(self.path.name, state, follower.step, steps, follower.phase(),
+                      elapsed(self.path, follower, ended), tuple(problems(self.path, follower, state, status)))
 
     @property
     def log(self) -> View:

@@ -35,8 +35,8 @@ def show_mask_switches(groups: Sequence[Group], algorithm: Algorithm | str = "pp
     `facts` as in `credit_editor`; they must be known in the whole response (`wb.facts`). Advantages are compared at
     gamma = lambda = 1 and at gamma = 1, lambda = `lam`, before whitening (where it can be switched off) and after it.
     The groups are shown with the algorithm as it is set, the advantage mask once more with the KL paid in the reward,
-    or without where the algorithm pays it there; a single switch of a term which the algorithm lacks (entropy, the pull towards
-    a reference) is shown with that term, and the row says so.
+    or without where the algorithm pays it there; a single switch of a term which the algorithm lacks (entropy, the pull
+    towards a reference) is shown with that term, and the row says so.
     """
     algorithm = ALGORITHMS[known_name(algorithm)] if isinstance(algorithm, str) else algorithm
     batch = with_facts(Batch.from_groups(groups), facts_of(groups, facts))

@@ -53,7 +53,9 @@ def _separator_lost(right: Callable[..., tuple[Span, ...]]) -> Callable[..., tup
     def append(self: ChatFormat, *args: Any, **settings: Any) -> tuple[Span, ...]:
         first, *rest = right(self, *args, **settings)
         starts_so = first.source is Source.SCAFFOLD and self.token_texts(first.token_ids[:1])[0].startswith("\n")
-        return (replace(first, token_ids=first.token_ids[1:]), *rest) if starts_so and len(first) > 1 else (first, *rest)
+        if starts_so and len(first) > 1:
+            first = replace(first, token_ids=first.token_ids[1:])
+        return (first, *rest)
 
     return append
 
@@ -70,10 +72,12 @@ PLANTED: dict[str, Planted] = {
         "NovaSky-AI/SkyRL#1492", "only the last turn of an attempt carries its credit; all turns before it carry zero",
         Algorithm, "credit", _credit_on_the_last_turn),
     "separator-lost": Planted(
-        "volcengine/verl#6921", "the line feed between an answer and the reply to it is lost when turns are put together",
+        "volcengine/verl#6921",
+        "the line feed between an answer and the reply to it is lost when turns are put together",
         ChatFormat, "append", _separator_lost),
     "weights-stay-behind": Planted(
-        "huggingface/trl#5312", "the engine takes the new version's number, and goes on sampling from the weights it began with",
+        "huggingface/trl#5312",
+        "the engine takes the new version's number, and goes on sampling from the weights it began with",
         Session, "sync", _weights_stay_behind),
 }
 
@@ -90,4 +94,5 @@ def planted(name: str) -> Iterator[Planted]:
 
 def show_planted() -> View:
     """The bugs that can be planted, and whose they were."""
-    return show_rows([{"bug": name, "reported as": bug.thread, "what it does": bug.words} for name, bug in PLANTED.items()])
+    return show_rows([{"bug": name, "reported as": bug.thread, "what it does": bug.words}
+                      for name, bug in PLANTED.items()])

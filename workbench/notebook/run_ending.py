@@ -74,8 +74,8 @@ def _cause(status: int | None) -> str:
     if status >= 0:
         return f"its process ended with status {status}"
     name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-    memory = ("; if nobody did that, the machine ran out of memory (`workbench doctor --plan` estimates what a run needs)"
-              if -status == signal.SIGKILL else "")
+    memory = ("; if nobody did that, the machine ran out of memory (`workbench doctor --plan` estimates what a run "
+              "needs)" if -status == signal.SIGKILL else "")
     return f"its process was ended from outside, by {name}{memory}"
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 def show_run(run: Run | str | Path) -> View:
-    """Learning curves of all committed steps, beside random play, the untrained policy and the solver (law 12); also the
-    critic's explained variance and the KLs, where there are any, what a filter did, and what the lint said."""
+    """Learning curves of all committed steps, beside random play, the untrained policy and the solver (law 12); also
+    the critic's explained variance and the KLs, where there are any, what a filter did, and what the lint said."""
     run = open_run(run)
     rows = run.metrics_rows()
     remark = "; ".join(filter(None, (filter_words(rows), lint_words(run))))
@@ -41,8 +41,8 @@ def show_run(run: Run | str | Path) -> View:
 
 
 def lint_words(run: Run) -> str:
-    """What the lint said of the committed steps, in a line: "lint: 12 steps clean; notes: R8 in 9"; "" where it was off.
-    """
+    """What the lint said of the committed steps, in a line ("lint: 12 steps clean; notes: R8 in 9"); "" where it was
+    off."""
     reports = [report for step in run.steps() if (report := run.lint(step)) is not None]
     if not reports:
         return ""
@@ -129,9 +129,9 @@ def show_replay(run: Run | str | Path, step: int) -> View:
 
 
 def show_rollouts(path: Imported | str | Path, *, attempt: int | None = None, tokenizer: str | None = None) -> View:
-    """Rollouts that another framework wrote (`read_rollouts` says which are known): what the file holds and what not, then the
-    first attempts, or number `attempt`, token by token with what is trained. `tokenizer`: a policy or path whose tokenizer
-    gives the tokens their texts; ids are shown without.
+    """Rollouts that another framework wrote (`read_rollouts` says which are known): what the file holds and what not,
+    then the first attempts, or number `attempt`, token by token with what is trained. `tokenizer`: a policy or path
+    whose tokenizer gives the tokens their texts; ids are shown without.
     """
     from workbench.importers import read_rollouts
     from workbench.views import show_imported

@@ -32,8 +32,8 @@ PANELS = (("success", "success of the step's own attempts; dots: held out", Fals
 ARM_LOOKS = ((BLUE, "solid"), ("#d55e00", "dash"), (GREEN, "dashdot"), ("#8a5fa8", "dot"), ("#7a6a00", "longdash"),
              ("#06283f", "longdashdot"), (ORANGE, "dot"), (GREY, "dash"))
 NEIGHBOURS = {"random": "random play", "solver": "solver"}
-COMPARISON = ("Differences, the first minus the second, sampled, seed by seed on the same tasks; [95 %]: the wider of the "
-              "interval over tasks and the one over seeds")
+COMPARISON = ("Differences, the first minus the second, sampled, seed by seed on the same tasks; [95 %]: the wider of "
+              "the interval over tasks and the one over seeds")
 
 
 def show_arms(table: ArmFacts) -> View:

@@ -90,12 +90,10 @@ def _vector(values: Sequence[float]) -> str:
 
 
 def _cells(row: Any) -> tuple[str, ...]:
-    direction = "—" if row.cosine is None else f"{row.cosine:+.3f}"
-    error = "—" if row.error is None else f"{100 * row.error:.1f} %"
-    z = "—" if row.z is None else f"{row.z:.1f}"
     return (row.label, row.says, row.task, row.unit, f"{row.units:,}" if row.exact else "—", _vector(row.true),
-            _vector(row.estimate), f"{row.scale:+.3f}", direction, f"{100 * row.bias:.1f} %", f"{row.noise:.2f}",
-            f"{row.drawn:,}" if row.drawn else "—", error, z, row.verdict)
+            _vector(row.estimate), f"{row.scale:+.3f}", words.signed(row.cosine, 3), words.percent(row.bias),
+            f"{row.noise:.2f}", f"{row.drawn:,}" if row.drawn else "—", words.percent(row.error),
+            words.fixed(row.z, 1), row.verdict)
 
 
 # ------------------------------------------------------------------------------------------------ on a page

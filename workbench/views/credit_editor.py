@@ -1,8 +1,8 @@
 """The credit editor: change a reward, an estimator or one of its settings, and see the credit of every token change.
 
-It knows no tensor library and no algorithm. Whoever opens it (`notebook/credit.py`) hands over the settings there are and
-a function `edit -> Outcome`, which calls what training calls. In JupyterLab it is made of widgets that live as long as
-the kernel does, and in an output of its own stands the picture as it was when the cell was run: hidden while the
+It knows no tensor library and no algorithm. Whoever opens it (`notebook/credit.py`) hands over the settings there are
+and a function `edit -> Outcome`, which calls what training calls. In JupyterLab it is made of widgets that live as long
+as the kernel does, and in an output of its own stands the picture as it was when the cell was run: hidden while the
 widgets are alive, there when the notebook is opened again without them. (In one output JupyterLab would prefer the
 dead widget.) Without anybody looking (papermill) there is nothing but that picture.
 

@@ -51,8 +51,8 @@ def show_evaluation(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[
     ordered = sorted(rows, key=_rank)
     notices = [f"{name}: {why}; without it the rates above cannot be judged"
                for name, why in gaps if name not in absent]
-    notices += [f"{row['policy']} {row['mode']}: {words.count(int(row['faults']), 'attempt')} ended by a fault, counted "
-                "as no success" for row in ordered if row.get("faults")]
+    notices += [f"{row['policy']} {row['mode']}: {words.count(int(row['faults']), 'attempt')} ended by a fault, "
+                "counted as no success" for row in ordered if row.get("faults")]
     columns = (*HEADER[:2], *doc.numbers(*HEADER[2:4]), doc.Column("from 0 to 1", on_page=True),
                *doc.numbers(*HEADER[4:]))
     return shown(doc.ViewDocument((
@@ -128,14 +128,12 @@ def _paired_cells(pair: Mapping[str, Any]) -> list[str]:
 
 def _row(row: Mapping[str, Any]) -> list[str | doc.Cell]:
     """One policy in one mode; its bar is behind the interval."""
-    def mean(key: str) -> str:
-        return "—" if words.missing(row.get(key)) else f"{row[key]:.2f}"
-
     rate, interval, colour = words.percent(row["success"]), _interval(row), COLOURS.get(row["policy"], BLUE)
     bar = doc.Cell("", title=f"{rate}, {interval}", look=Look(nowrap=True),
                    parts=(interval_bar(row["success"], row["success_low"], row["success_high"], colour),))
     return [doc.Cell(str(row["policy"]), Look(foreground=colour, bold=True)), str(row["mode"]), rate, interval, bar,
-            mean("reward"), mean("turns"), mean("tokens"), words.percent(row.get("valid_format")), _tasks(row)]
+            *(words.fixed(row.get(key)) for key in ("reward", "turns", "tokens")),
+            words.percent(row.get("valid_format")), _tasks(row)]
 
 
 def interval_bar(value: float, low: float, high: float, colour: str) -> doc.Bar:
@@ -186,7 +184,8 @@ def show_demo(table: Mapping[str, Any]) -> View:
 
 def _rates(rows: Sequence[Mapping[str, Any]], mode: str, *policies: str) -> list[str]:
     """Success of each of these policies in this mode, with its interval."""
-    found = {row["policy"]: f"{words.percent(row['success'])} [{_interval(row)}]" for row in rows if row["mode"] == mode}
+    found = {row["policy"]: f"{words.percent(row['success'])} [{_interval(row)}]" for row in rows
+             if row["mode"] == mode}
     return [found.get(policy, "not measured") for policy in policies]
 
 

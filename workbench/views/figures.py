@@ -84,7 +84,8 @@ def plotly_figure(plots: Sequence[Plot], title: str, lines: Sequence[str] = ()) 
         "title": {"text": f"<b>{esc(title, newline=' ')}</b>" + (f"<br>{words}" if words else ""), "x": 0.01,
                   "y": 1 - 14 / height, "yanchor": "top", "font": {"size": 15}},
         "height": height, "margin": {"t": 56 + 16 * len(lines), "b": 60, "l": 50, "r": 20}, "annotations": [],
-        "paper_bgcolor": CARD, "plot_bgcolor": CARD, "font": {"color": INK, "size": 11}, "hovermode": "x", "autosize": True, "hoverlabel": {"namelength": -1},
+        "paper_bgcolor": CARD, "plot_bgcolor": CARD, "font": {"color": INK, "size": 11}, "hovermode": "x",
+        "autosize": True, "hoverlabel": {"namelength": -1},
         "legend": {"orientation": "h", "y": -0.06 * 3 / rows, "yanchor": "top"}, "uirevision": "kept"}
     data, named = [], set()
     for index, plot in enumerate(plots):

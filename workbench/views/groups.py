@@ -75,7 +75,7 @@ def _facts(group: Group, spread: _Spread) -> str:
     unscored = len(group) - len(spread.scored)
     facts = [words.count(len(group), "attempt"),
              f"{succeeded} of {known} succeeded" if known else "success not known",
-             f"reward mean {words.signed(spread.mean)}, std {'—' if spread.std is None else f'{spread.std:.2f}'}",
+             f"reward mean {words.signed(spread.mean)}, std {words.fixed(spread.std)}",
              *([f"{unscored} not scored (outside of mean and std)"] if unscored else [])]
     return " · ".join(facts)
 

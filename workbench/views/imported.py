@@ -37,8 +37,8 @@ def show_imported(found: Imported, token_texts: TokenTexts | None = None, *, att
     about = [doc.WarningLine(line) if line[:3].isupper() else doc.Note(line) for line in found.about.splitlines()[1:]]
     parts: list[doc.Part] = [doc.TextPart(found.about), doc.PagePart((doc.Heading(head), *about))]
     for name in picked:
-        parts += [doc.BlankLine(), *_attempt([s for s in found.sequences if s.attempt == name], token_texts or ids_as_texts,
-                                       max_tokens)]
+        parts += [doc.BlankLine(), *_attempt([s for s in found.sequences if s.attempt == name],
+                                             token_texts or ids_as_texts, max_tokens)]
     notice = doc.first_shown(len(picked), len(names), "attempts", mark="… ") if attempt is None else None
     return shown(doc.ViewDocument((*parts, notice)))
 

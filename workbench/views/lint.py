@@ -22,8 +22,8 @@ def show_lint(report: LintReport, trajectories: Sequence[Trajectory] = (), token
     """One row a rule: passed, not checked (and which evidence was missing), or what it found, where, what that means
     for training and how to mend it. Under it, for the first findings that point at tokens, these tokens in their place.
 
-    You will see the tokens that a finding is about in white on red, between ▶ and ◀; the colours of their neighbours say
-    who wrote them, as in `show_tokens`. `trajectories` are those that were looked at, in the order of the batch.
+    You will see the tokens that a finding is about in white on red, between ▶ and ◀; the colours of their neighbours
+    say who wrote them, as in `show_tokens`. `trajectories` are those that were looked at, in the order of the batch.
     """
     counts = report.counts()
     verdict = (f"{counts['errors']} errors, {counts['notes']} notes; {counts['passed']} rules passed, "

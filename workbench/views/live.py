@@ -1,7 +1,7 @@
 """A run that trains, at a glance: one line of facts, what is wrong, and the curves with their baselines so far.
 
     show_status(status)                          the line
-    show_live(status, rows, evaluations)         the line above the curves, random, untrained and solver on them (law 12)
+    show_live(status, rows, evaluations)         ... above the curves, on them random, untrained and solver (law 12)
 
 `Status` is what a notebook's `run.status` is. Everything in it that came from a file or a process is escaped.
 """

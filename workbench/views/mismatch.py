@@ -23,9 +23,9 @@ def show_mismatch(report: Any) -> View:
     """Whether engine and trainer agree, and what the difference is made of.
 
     You will see the verdict and how to mend it; the gap per sampled token with its alarm level and why it stands there;
-    divergences over the whole vocabulary; the waterfall: what is left of the gap after each cause; raw ratios before any
-    mask or cap; the control; and the tokens of the trajectory with the largest gap, red where the engine finds a token
-    less likely than the trainer, blue where more (▼ and ▲ at the larger ones).
+    divergences over the whole vocabulary; the waterfall: what is left of the gap after each cause; raw ratios before
+    any mask or cap; the control; and the tokens of the trajectory with the largest gap, red where the engine finds a
+    token less likely than the trainer, blue where more (▼ and ▲ at the larger ones).
     """
     title = f"{'✓' if report.clean else '✗'} engine against trainer: {report.about}"
     header, *waterfall = _waterfall(report)
@@ -33,7 +33,8 @@ def show_mismatch(report: Any) -> View:
         _png(report), "what is left of the gap after each cause, and the histogram of raw ratios")
     control = [] if report.control is None else [
         f"zero-learning-rate control {'passed' if report.control.passed else 'NOT PASSED'}"
-        f"{', ' + report.control.about if report.control.about else ''}", *(f"  {line}" for line in report.control.lines)]
+        f"{', ' + report.control.about if report.control.about else ''}",
+        *(f"  {line}" for line in report.control.lines)]
     return shown(doc.ViewDocument((
         doc.Heading(title), doc.Note(report.verdict) if report.clean else doc.WarningLine(report.verdict, mark=""),
         *(doc.Note(f"  mend: {cause.mend} ({cause.evidence})") for cause in report.causes), doc.BlankLine(),
@@ -46,23 +47,23 @@ def show_mismatch(report: Any) -> View:
 def _figures(report: Any) -> list[tuple[str, str, str]]:
     gap, ratios, whole = report.gap, report.ratios, report.whole
     rows = [("gap per token", f"mean {gap.mean:.2g}, largest {gap.largest:.2g} nats",
-             f"{words.count(gap.tokens, 'sampled token')}; alarm at a mean of {report.alarm[0]:g} or {report.alarm[1]:g} at "
-             "one token")]
+             f"{words.count(gap.tokens, 'sampled token')}; alarm at a mean of {report.alarm[0]:g} or "
+             f"{report.alarm[1]:g} at one token")]
     if report.trainer is not None:
         rows.append(("trainer's own pass", f"mean {report.trainer.mean:.2g}, largest {report.trainer.largest:.2g} nats",
                      "the numbers that training uses, beside one plain pass of its weights"))
     if ratios is not None:
-        rows.append(("raw ratio", f"mean {ratios.mean:.6g}, {words.percent(ratios.outside)} outside [0.9, 1.1], largest "
-                     f"{ratios.largest:.4g}", "trainer / engine, before any mask, cap or clip"))
+        rows.append(("raw ratio", f"mean {ratios.mean:.6g}, {words.percent(ratios.outside)} outside [0.9, 1.1], "
+                     f"largest {ratios.largest:.4g}", "trainer / engine, before any mask, cap or clip"))
         rows.append(("KL, sampled tokens", f"{ratios.kl:.2g} nats; mean exp|gap| {ratios.mult_error:.6g}",
                      "mean of r - 1 - log r"))
     if whole is None:
         rows.append(("whole vocabulary", "not available", report.whole_missing))
     else:
-        rows.append(("whole vocabulary", f"KL {whole.kl:.2g} (worst {whole.kl_worst:.2g}) nats, TV {whole.tv:.2g} (worst "
-                     f"{whole.tv_worst:.2g})", f"{words.count(whole.tokens, 'token')} x {whole.vocabulary:,}; the likeliest "
-                     f"choice differs at {words.percent(whole.first_changed)}, of the five likeliest {whole.swapped:.2g} "
-                     "are others"))
+        rows.append(("whole vocabulary", f"KL {whole.kl:.2g} (worst {whole.kl_worst:.2g}) nats, TV {whole.tv:.2g} "
+                     f"(worst {whole.tv_worst:.2g})", f"{words.count(whole.tokens, 'token')} x {whole.vocabulary:,}; "
+                     f"the likeliest choice differs at {words.percent(whole.first_changed)}, of the five likeliest "
+                     f"{whole.swapped:.2g} are others"))
     tried = f"{words.count(report.tried, 'hypothesis', 'hypotheses')} tried"
     rows.append(("compared with", "; ".join(report.known.values()) or "no other weights known", tried))
     return rows
@@ -113,8 +114,8 @@ def _ribbon(report: Any) -> tuple[doc.Part, ...]:
         parts.append(doc.Styled(text + loud, Look(*colours), title=f"engine - trainer {gap:+.3g} nats"))
     trajectory = report.trajectories[int(tokens.trajectory_M[worst])]
     label = (f"sampled tokens of {trajectory.task.id}/{trajectory.attempt}, where the largest gap is "
-             f"({tokens.gap_M[worst]:+.3g} nats, turn {int(tokens.turn_M[worst])}); full colour at {scale:.2g} nats, none "
-             f"below {report.alarm[0]:g}")
+             f"({tokens.gap_M[worst]:+.3g} nats, turn {int(tokens.turn_M[worst])}); full colour at {scale:.2g} nats, "
+             f"none below {report.alarm[0]:g}")
     return doc.BlankLine(), doc.Note(label), doc.TokenLine("", tuple(parts), between="")
 
 

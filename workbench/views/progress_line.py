@@ -18,6 +18,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TextIO
 
 from workbench.types import View
@@ -121,24 +122,17 @@ def progress(total: int | None, label: str, *, mode: str = "auto", stream: TextI
     if mode == "auto":
         mode = os.environ.get("WORKBENCH_PROGRESS") or ("notebook" if _in_kernel() else "terminal")
     if mode not in MODES:
-        raise ConfigError(
-            f"a progress line is one of {', '.join(MODES)} (or auto), got {mode!r}; see the mode argument "
-            "and the variable WORKBENCH_PROGRESS"
-        )
+        raise ConfigError(f"a progress line is one of {', '.join(MODES)} (or auto), got {mode!r}; see the mode "
+                          "argument and the variable WORKBENCH_PROGRESS")
     if mode in ("notebook", "batch"):
         return Progress(total, label, _notebook_output(mode, stream), SECONDS_BETWEEN[mode], clock)
-    stream = sys.stderr if stream is None else stream
     if mode == "quiet":
         return Progress(total, label, lambda view, last: None, SECONDS_BETWEEN[mode], clock)
-    rewrites = bool(getattr(stream, "isatty", lambda: False)())
-    return Progress(
-        total,
-        label,
-        _terminal_output(stream, rewrites),
-        SECONDS_BETWEEN["terminal" if rewrites else "log"],
-        clock,
-        lambda: _clear_line(stream) if rewrites else None,
-    )
+    stream = sys.stderr if stream is None else stream
+    if not getattr(stream, "isatty", lambda: False)():
+        return Progress(total, label, _terminal_output(stream, rewrites=False), SECONDS_BETWEEN["log"], clock)
+    return Progress(total, label, _terminal_output(stream, rewrites=True), SECONDS_BETWEEN["terminal"], clock,
+                    make_room=partial(_clear_line, stream))
 
 
 def _in_kernel() -> bool:

@@ -27,7 +27,8 @@ MEANINGS = {
     "approx_kl": "KL(old || new), nats per token",
     "kl_ref": "KL(policy || reference), nats per token, k3 estimate",
     "value_loss": "half the squared error of the critic, per trained token",
-    "explained_variance": "of the returns, by the critic's values before the update: 1 perfect, 0 no better than a mean",
+    "explained_variance": "of the returns, by the critic's values before the update: 1 perfect, 0 no better than a "
+                          "mean",
     "critic_grad_norm": "before clipping",
     "value_clip_fraction": "share of trained tokens whose value was held",
     "clip_fraction": "share of trained tokens whose ratio was clipped",

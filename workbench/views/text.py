@@ -89,7 +89,9 @@ def _token_line(part: doc.TokenLine) -> list[str]:
 
 def _ledger(part: doc.Ledger) -> list[str]:
     """Entries with an empty line between them."""
-    return "\n\n".join("\n".join([entry.title, *(_field(fact) for fact in entry.fields if fact.label)]) for entry in part.entries).split("\n")
+    entries = ("\n".join([entry.title, *(_field(fact) for fact in entry.fields if fact.label)])
+               for entry in part.entries)
+    return "\n\n".join(entries).split("\n")
 
 
 def _field(field: doc.Field) -> str:

@@ -167,7 +167,8 @@ def _weighed_kinds(segment: Segment, columns: Mapping[str, np.ndarray]) -> np.nd
 
 
 def _runs(segment: Segment, kind_T: np.ndarray, token_texts: TokenTexts, columns: Mapping[str, np.ndarray],
-          scale: float, room: int, *, split: bool = False, context: int | None = None) -> Iterator[doc.TokenRun | doc.WarningLine]:
+          scale: float, room: int, *, split: bool = False, context: int | None = None
+          ) -> Iterator[doc.TokenRun | doc.WarningLine]:
     """All runs of a segment, or those of its first and last tokens where there is no room for all. `split`: see
     `show_segment`."""
     turn_T, logp_T, ids_T, length = segment.turns, segment.logprobs, segment.token_ids, len(segment)

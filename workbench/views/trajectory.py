@@ -171,7 +171,8 @@ def moves_of(turn: Turn) -> tuple[str, ...]:
 def _calls(turn: Turn) -> list[str]:
     """Tool calls as one would write them."""
     noted = turn.info.get("calls")
-    errors = [each.get("error") if isinstance(each, Mapping) else "" for each in noted] if isinstance(noted, list) else []
+    errors = [each.get("error") if isinstance(each, Mapping) else "" for each in noted
+              ] if isinstance(noted, list) else []
     said = [f" ! {words.name_of(error)}" if error else "" for error in errors] + [""] * len(turn.tool_calls)
     return [words.call(call.name, call.arguments) + error
             for call, error in list(zip(turn.tool_calls, said))[:MOST_MOVES]]

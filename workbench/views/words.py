@@ -69,6 +69,11 @@ def number(value: object, digits: int = 4) -> str:
     return str(value)
 
 
+def fixed(value: float | None, digits: int = 2) -> str:
+    """A mean, with so many digits behind the point."""
+    return "—" if missing(value) else f"{value:.{digits}f}"
+
+
 def percent(value: float | None) -> str:
     return "—" if missing(value) else f"{100 * value:.1f} %"
 
