@@ -24,8 +24,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from workbench.notebook.processes import Identity, Process, identity, writer_of
-from workbench.notebook.run_ending import LOG_SHOWN, PROMPT, elapsed, ending, last_line, log_end, problems, process_file
+from workbench.notebook.processes import (LOG_SHOWN, PROMPT, Identity, Process, elapsed, ending, identity, last_line,
+                                          log_end, problems, process_file, writer_of)
 from workbench.notebook.watch import follow
 from workbench.run.follow import RunFollower
 from workbench.run.store import Run, open_run

@@ -16,7 +16,7 @@ but the tokens are not ours.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -172,7 +172,7 @@ class Talk(HasView):
             self._attempt = self._begin(task)
         # Where nobody has typed what the policy is asked, it is told.
         told = not goes_on and not (typed and hasattr(self.family, "question_task"))
-        yield from self._watch(self._attempt, known, told)
+        yield from _watched(self._attempt, known, told, self._text, self._stopping)
 
     def _begin(self, task: Task) -> Watched:
         if self._runner is None:
@@ -182,34 +182,6 @@ class Talk(HasView):
         if self.endpoint is not None:
             return EndpointAttempt(task, endpoint=self.endpoint, **shared)
         return InteractiveAttempt(task, engine=self.session.engine, chat=self.session.chat, **shared)
-
-    def _watch(self, attempt: Watched, known: int, set_out: bool) -> Iterator[TalkEvent]:
-        wrote = answered = known
-        shown = ""
-        while attempt.trajectory is None:
-            if self.stopping:
-                attempt.close()
-                self._attempt = None
-                yield EndEvent(STOPPED, STOPPED_WORDS)
-                return
-            attempt.tick()
-            if set_out and attempt.first_observation.messages:
-                message, set_out = attempt.first_observation.messages[-1], False
-                yield MessageEvent(0, message.role, message.text)
-            while answered < min(wrote, len(attempt.turns) - attempt.waits):
-                yield from events_of(attempt.turns[answered])
-                answered += 1
-            text = self._text(attempt)
-            if text.startswith(shown) and len(text) > len(shown):
-                yield TextEvent(wrote, text[len(shown):])
-                shown = text
-            if len(attempt.turns) > wrote:
-                turn = attempt.turns[wrote]
-                yield TurnEvent(turn.index, turn.text, turn.finish)
-                wrote, shown = wrote + 1, ""
-        over = attempt.trajectory
-        yield EndEvent(over.stop_reason.value, STOP_WORDS[over.stop_reason], over, getattr(attempt, "length", None),
-                    over.error)
 
     def _text(self, attempt: Watched) -> str:
         """What the policy has written of its turn so far, but for a last character that is not whole yet."""
@@ -244,6 +216,36 @@ def _turn_limit(family: EnvFamily, max_turns: int | None) -> int:
         raise ConfigError(f"max_turns is from 1 to {family.max_turns}, where {family.name} ends by itself; got "
                           f"{max_turns}")
     return max_turns
+
+
+def _watched(attempt: Watched, known: int, told: bool, text_of: Callable[[Watched], str],
+             stopping: threading.Event) -> Iterator[TalkEvent]:
+    """What happens in an attempt, from turn number `known` on, until it is over or `stopping` is set. `told`: beginning
+    with what the policy is told first. `text_of`: what it has written of its turn so far."""
+    wrote = answered = known
+    shown = ""
+    while attempt.trajectory is None:
+        if stopping.is_set():
+            yield EndEvent(STOPPED, STOPPED_WORDS)  # `stream` closes what is under way
+            return
+        attempt.tick()
+        if told and attempt.first_observation.messages:
+            message, told = attempt.first_observation.messages[-1], False
+            yield MessageEvent(0, message.role, message.text)
+        while answered < min(wrote, len(attempt.turns) - attempt.waits):
+            yield from events_of(attempt.turns[answered])
+            answered += 1
+        text = text_of(attempt)
+        if text.startswith(shown) and len(text) > len(shown):
+            yield TextEvent(wrote, text[len(shown):])
+            shown = text
+        if len(attempt.turns) > wrote:
+            turn = attempt.turns[wrote]
+            yield TurnEvent(turn.index, turn.text, turn.finish)
+            wrote, shown = wrote + 1, ""
+    over = attempt.trajectory
+    yield EndEvent(over.stop_reason.value, STOP_WORDS[over.stop_reason], over, getattr(attempt, "length", None),
+                   over.error)
 
 
 def events_of(turn: Turn) -> Iterator[TalkEvent]:
