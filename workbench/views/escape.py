@@ -47,9 +47,9 @@ def esc(text: object, *, newline: str = "\n") -> str:
     return html.escape(visible(text, newline=newline), quote=True)
 
 
-def capped(text: str, limit: int, what: str = "characters") -> str:
+def capped(text: str, limit: int) -> str:
     """The first and last part of a long text, with a notice of what was left out between them."""
     if len(text) <= limit:
         return text
     head, tail = limit - limit // 4, limit // 4
-    return f"{text[:head]} … {len(text) - head - tail:,} {what} not shown … {text[len(text) - tail:]}"
+    return f"{text[:head]} … {len(text) - head - tail:,} characters not shown … {text[len(text) - tail:]}"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from workbench.views.escape import esc
-from workbench.views.looks import CARD, INK, MUTED
+from workbench.views.looks import CARD, INK
 
 DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")  # plotly's names
 SYMBOLS = {"o": "circle", "s": "square-open", ".": "circle"}
@@ -74,16 +74,15 @@ class Plot:
         return (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
 
 
-def plotly_figure(plots: Sequence[Plot], title: str, lines: Sequence[str] = ()) -> dict[str, Any]:
-    """The panels as plotly's JSON. `lines`: words below the title. All text is escaped, for plotly reads markup."""
+def plotly_figure(plots: Sequence[Plot], title: str) -> dict[str, Any]:
+    """The panels as plotly's JSON. All text is escaped, for plotly reads markup."""
     columns = max(1, min(PANELS_WIDE, len(plots)))
     rows = max(1, -(-len(plots) // columns))
-    height = PANEL_HEIGHT * rows + 110 + 16 * len(lines)
-    words = "<br>".join(f'<span style="font-size:12px;color:{MUTED}">{esc(line, newline=" ")}</span>' for line in lines)
+    height = PANEL_HEIGHT * rows + 110
     layout: dict[str, Any] = {
-        "title": {"text": f"<b>{esc(title, newline=' ')}</b>" + (f"<br>{words}" if words else ""), "x": 0.01,
-                  "y": 1 - 14 / height, "yanchor": "top", "font": {"size": 15}},
-        "height": height, "margin": {"t": 56 + 16 * len(lines), "b": 60, "l": 50, "r": 20}, "annotations": [],
+        "title": {"text": f"<b>{esc(title, newline=' ')}</b>", "x": 0.01, "y": 1 - 14 / height, "yanchor": "top",
+                  "font": {"size": 15}},
+        "height": height, "margin": {"t": 56, "b": 60, "l": 50, "r": 20}, "annotations": [],
         "paper_bgcolor": CARD, "plot_bgcolor": CARD, "font": {"color": INK, "size": 11}, "hovermode": "x",
         "autosize": True, "hoverlabel": {"namelength": -1},
         "legend": {"orientation": "h", "y": -0.06 * 3 / rows, "yanchor": "top"}, "uirevision": "kept"}

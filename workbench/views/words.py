@@ -160,8 +160,6 @@ def points(difference: Mapping[str, float | None]) -> str:
     return f"{100 * mean:+.1f} [{interval}]"
 
 
-def quoted(text: str, first: str, rest: str | None = None) -> str:
+def quoted(text: str, first: str) -> str:
     """Every line of `text` behind a bar: `wrote  | ...`, later lines indented alike."""
-    rest = " " * len(first) if rest is None else rest
-    lines = text.split("\n")
-    return "\n".join(f"{first if i == 0 else rest}| {line}".rstrip() for i, line in enumerate(lines))
+    return "\n".join(f"{' ' * len(first) if i else first}| {line}".rstrip() for i, line in enumerate(text.split("\n")))
