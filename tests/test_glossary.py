@@ -18,7 +18,7 @@ WORDS_OF_A_NAME = re.compile(r"[A-Z]+\d*(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*
 OLD_NAMES: frozenset[str] = frozenset("""
 Alike BadCall Clipped Credited Damaged Dialect
 Explained Fixed FoundGrid Imported Knob Linted LintedSession MaskDamage Measured
-Retokenized Score Seal Ticked Trainer TurnTwice Watched
+Retokenized Score Seal Ticked Trainer TurnTwice
 Watchers Whole
 """.split())
 

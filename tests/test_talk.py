@@ -413,7 +413,7 @@ def test_where_nobody_looks_a_talk_is_a_picture_of_itself(monkeypatch):
     from workbench.notebook import talk_panel
 
     shown = []
-    monkeypatch.setattr(talk_panel.OneOutput, "put", lambda self, bundle: shown.append(bundle))
+    monkeypatch.setattr(talk_panel.CellOutput, "put", lambda self, bundle: shown.append(bundle))
     spoken = talk_saying([ANSWER])
     spoken.ask("Where?")
     spoken._ipython_display_()

@@ -24,7 +24,7 @@ from workbench.types import View
 from workbench.types.errors import StoreError
 from workbench.types.view import HasView
 from workbench.views.live import Status, live_curves, live_figure, show_live, show_status
-from workbench.views.progress_line import OneOutput
+from workbench.views.progress_line import CellOutput
 
 if TYPE_CHECKING:
     from workbench.notebook.live_run import RunningRun
@@ -155,7 +155,7 @@ def _screen(live: LiveView) -> Screen:
     return WidgetScreen(live.running) if live.button else PictureScreen()
 
 
-class PictureScreen(OneOutput):
+class PictureScreen(CellOutput):
     """One output, whose picture is replaced by each new one."""
 
     def show(self, status: Status, rows: Rows, evaluations: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.notebook.live import has_widgets
 from workbench.views.doc import WarningLine
 from workbench.views.html import parts_html
-from workbench.views.progress_line import OneOutput
+from workbench.views.progress_line import CellOutput
 
 if TYPE_CHECKING:
     from workbench.notebook.talk import Talk
@@ -31,7 +31,7 @@ def show_panel(talk: Talk) -> None:
     if has_widgets():
         TalkPanel(talk).show()
     else:
-        OneOutput().put(talk.view()._repr_mimebundle_())
+        CellOutput().put(talk.view()._repr_mimebundle_())
 
 
 class TalkPanel:
@@ -41,7 +41,7 @@ class TalkPanel:
         import ipywidgets as w
 
         self.talk, self.thread = talk, None
-        self._saved: OneOutput | None = None  # the picture in an output of its own, once that is there
+        self._saved: CellOutput | None = None  # the picture in an output of its own, once that is there
         hint = "a question" if hasattr(talk.family, "question_task") else "the number of a task, such as 7"
         self.question = w.Text(placeholder=hint, layout=w.Layout(flex="1 1 auto", width="auto")).add_class(
             "wb-talk-question")
@@ -63,7 +63,7 @@ class TalkPanel:
         data = data[0] if isinstance(data, tuple) else data
         found = {kind: value for kind, value in data.items() if "widget" in kind}
         display(found | {"text/plain": "the chat lives as long as its kernel; its picture stands below"}, raw=True)
-        self._saved = OneOutput()
+        self._saved = CellOutput()
         self._saved.put(self.talk.view()._repr_mimebundle_())
 
     def ask(self) -> None:

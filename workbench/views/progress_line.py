@@ -162,7 +162,7 @@ def _terminal_output(stream: TextIO, rewrites: bool) -> Callable[[View, bool], N
     return show
 
 
-class OneOutput:
+class CellOutput:
     """An output of the cell under way; what is put there next takes the place of what was."""
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class OneOutput:
 
 def _notebook_output(mode: str, stream: TextIO | None) -> Callable[[View, bool], None]:
     """Outside of IPython, where a variable that was inherited may ask for this, plain lines: nothing displays there."""
-    output = OneOutput()
+    output = CellOutput()
 
     def show(view: View, last: bool) -> None:
         if _shell() is None:
