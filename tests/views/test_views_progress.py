@@ -77,7 +77,7 @@ def test_a_notebook_has_one_output_that_ends_true(monkeypatch, mode, forms):
             updated.append(bundle)
 
     monkeypatch.setattr(display, "display", lambda bundle, raw, display_id: shown.append(bundle) or Handle())
-    monkeypatch.setattr("workbench.views.progress_line._in_ipython", lambda: True)
+    monkeypatch.setattr("workbench.views.progress_line._shell", lambda: object())
     clock = Clock()
     with progress(1000, "training", mode=mode, clock=clock) as bar:
         for _ in range(1000):
