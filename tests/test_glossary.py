@@ -16,7 +16,7 @@ WORDS_OF_A_NAME = re.compile(r"[A-Z]+\d*(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*
 
 # Class names with a word that the glossary does not hold. May only become shorter.
 OLD_NAMES: frozenset[str] = frozenset("""
-Alike BadCall Clipped Credited Damaged Dialect
+Alike BadCall Clipped Credited Damaged
 Explained Fixed FoundGrid Imported Knob Linted LintedSession MaskDamage Measured
 Retokenized Score Seal Ticked Trainer TurnTwice
 Watchers Whole

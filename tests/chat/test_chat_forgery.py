@@ -168,7 +168,7 @@ def unigram_tokenizer() -> PreTrainedTokenizerFast:
 def test_where_a_guard_was_taken_out_nothing_grows_together_to_a_control_token():
     """Schemas that a template writes raw are broken up by a guard; without it their pieces stand side by side."""
     chat = ChatFormat.from_tokenizer(unigram_tokenizer())
-    assert chat.dialect.tool_schemas  # the template sees them
+    assert chat.capabilities.tool_schemas  # the template sees them
 
     def opened(description: str) -> tuple[str, list[int]]:
         function = {"name": "f", "description": description, "parameters": {}}

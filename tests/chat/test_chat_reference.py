@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.chat import ChatFormat
-from workbench.chat.dialect import chat_message, fit
+from workbench.chat.capabilities import chat_message, fit
 from data.make.tiny_tokenizer import build_tokenizer
 from workbench.types import Message, Observation, Source
 from workbench.types.errors import ChatFormatError
@@ -28,13 +28,14 @@ STABLE = ("qwen2.5", "qwen3", "qwen3-2507", "llama3", "llama3.1", "gemma", "gemm
 
 def reference_ids(chat: ChatFormat, tokenizer, first: Observation, exchanges, **flags) -> list[int]:
     """The tokenizer's ids of the whole conversation, its messages fitted to what the template takes."""
-    messages = fit([chat_message(m, Source.PROMPT, 0) for m in first.messages], first.tools, chat.dialect, opening=True)
+    messages = fit([chat_message(m, Source.PROMPT, 0) for m in first.messages], first.tools, chat.capabilities,
+                   opening=True)
     dicts = [{"role": message.role, "content": message.text} for message in messages]
     for text, reply in exchanges:
         dicts.append({"role": "assistant", "content": text})
-        fitted = fit([chat_message(m, Source.ENV, 0) for m in reply.messages], (), chat.dialect, opening=False)
+        fitted = fit([chat_message(m, Source.ENV, 0) for m in reply.messages], (), chat.capabilities, opening=False)
         dicts += [{"role": message.role, "content": message.text} for message in fitted]
-    tools = [dict(tool) for tool in first.tools] if chat.dialect.tool_schemas else None
+    tools = [dict(tool) for tool in first.tools] if chat.capabilities.tool_schemas else None
     return tokenizer.apply_chat_template(dicts, tools=tools or None, tokenize=True, return_dict=False,
                                          add_generation_prompt=True, **flags)
 
@@ -116,15 +117,15 @@ def test_differences_are_told_once_and_only_where_they_are():
 
 def test_each_family_is_taken_as_it_is():
     """Falling back to tools as text is for templates that need it: it must not hide that our glue is wrong."""
-    abilities = {family: chat_of(family).dialect for family in FAMILIES}
-    assert {family for family, dialect in abilities.items() if dialect.is_native} == {
+    abilities = {family: chat_of(family).capabilities for family in FAMILIES}
+    assert {family for family, capabilities in abilities.items() if capabilities.is_native} == {
         "qwen2.5", "qwen3", "qwen3-2507", "llama3.1"}
-    assert {family for family, dialect in abilities.items() if not dialect.system_first} == {"gemma"}
-    assert {family for family, dialect in abilities.items() if not dialect.repeated_users} == {
+    assert {family for family, capabilities in abilities.items() if not capabilities.system_first} == {"gemma"}
+    assert {family for family, capabilities in abilities.items() if not capabilities.repeated_users} == {
         "gemma", "gemma3", "cohere"}
-    assert {family for family, dialect in abilities.items() if dialect.tool_replies} == {
+    assert {family for family, capabilities in abilities.items() if capabilities.tool_replies} == {
         "qwen2.5", "qwen3", "qwen3-2507", "llama3.1", "deepseek-r1"}
-    assert {family for family, dialect in abilities.items() if dialect.tool_schemas} == {
+    assert {family for family, capabilities in abilities.items() if capabilities.tool_schemas} == {
         "qwen2.5", "qwen3", "qwen3-2507", "llama3.1", "gpt-oss"}
 
 

@@ -102,7 +102,7 @@ def test_r2_knows_what_was_declared_and_notes_what_was_not():
     assert any("<|channel|>final<|message|>" in said for said in evidence.chat.differences)
     assert check(evidence, [RULES["R2"]])["R2"].status == "passed"
     chat = chat_of("gpt-oss")
-    silent = ChatFormat(chat.template, chat.encoder, chat.dialect, chat.template.tokenizer.eos_token_id)
+    silent = ChatFormat(chat.template, chat.encoder, chat.capabilities, chat.template.tokenizer.eos_token_id)
     silent.differences = ()
     notes = check(replace(evidence, chat=silent), [RULES["R2"]])["R2"].notes
     assert notes and "would write the past otherwise" in notes[0].what

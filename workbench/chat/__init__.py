@@ -5,7 +5,7 @@
     encode        text to ids such that only trusted text may become a control token (law 9)
     shapes        what the template writes around messages, and does to contents, by the shape of the conversation
     skeleton      a template's output cut at placeholders; text that must not act in it
-    dialect       what a template can do (system role, tools, repeated users), and how messages are fitted to it
+    capabilities  what a template can do (system role, tools, repeated users), and how messages are fitted to it
     rerender      a past written anew by the template, with the sampled ids put back
     proof         the check at load time, against the tokenizer's own `apply_chat_template`
 """

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from workbench.chat.dialect import ChatMessage, Dialect, chat_message, find_dialect, fit
+from workbench.chat.capabilities import ChatMessage, TemplateCapabilities, chat_message, find_capabilities, fit
 from workbench.chat.encode import AuthoredText, SafeEncoder
 from workbench.chat.shapes import CACHED_SHAPES, TemplateShapes
 from workbench.chat.skeleton import Part, Schema, Template
@@ -30,9 +30,10 @@ class ChatFormat:
     itself would render differently, in words, to be printed once.
     """
 
-    def __init__(self, template: Template, encoder: SafeEncoder, dialect: Dialect, eos_id: int | None) -> None:
-        self.template, self.encoder, self.dialect = template, encoder, dialect
-        self.differences: tuple[str, ...] = dialect.notes
+    def __init__(self, template: Template, encoder: SafeEncoder, capabilities: TemplateCapabilities, eos_id: int | None
+                 ) -> None:
+        self.template, self.encoder, self.capabilities = template, encoder, capabilities
+        self.differences: tuple[str, ...] = capabilities.notes
         self.shapes = TemplateShapes(template, encoder)
         self._opened: dict[tuple, tuple[Span, ...]] = {}
         self._token_texts: dict[int, str] = {}
@@ -54,14 +55,15 @@ class ChatFormat:
         from workbench.chat.proof import prove  # it checks what is defined here
 
         template, encoder = Template(tokenizer, template_flags), SafeEncoder(tokenizer)
-        dialect = find_dialect(template)
+        choices = [find_capabilities(template)]
         # Some templates know tools only within one way of writing calls; as text they always work.
-        choices = [dialect, dialect.without_tools()] if dialect.tool_replies or dialect.tool_schemas else [dialect]
+        if choices[0].tool_replies or choices[0].tool_schemas:
+            choices.append(choices[0].without_tools())
         refusal: ChatFormatError | None = None
         for choice in choices:
             try:
                 chat = cls(template, encoder, choice, getattr(tokenizer, "eos_token_id", None))
-                chat.differences = chat.dialect.notes + prove(chat)
+                chat.differences = chat.capabilities.notes + prove(chat)
                 return chat
             except ChatFormatError as error:
                 refusal = refusal or error
@@ -106,15 +108,15 @@ class ChatFormat:
                    ) -> tuple[Iterator[AuthoredText], int | None]:
         """(pieces of `append` before encoding, the control token that stands right before them if it was left out)."""
         messages = [chat_message(message, Source.ENV, turn) for message in observation.messages]
-        messages = fit(messages, (), self.dialect, opening=False)
+        messages = fit(messages, (), self.capabilities, opening=False)
         glue = self.shapes.glue(messages, later)
         if last_id is not None and last_id == glue.stop:
             return self._filled(glue.parts_after_stop, messages, turn, opening=False), last_id
         return self._filled(glue.parts, messages, turn, opening=False), None
 
     def _opening_items(self, messages: list[ChatMessage], tools: Sequence[Mapping], turn: int) -> Iterator[AuthoredText]:
-        messages = fit(messages, tools, self.dialect, opening=True)
-        parts = self.shapes.opening(messages, tools if self.dialect.tool_schemas else ())
+        messages = fit(messages, tools, self.capabilities, opening=True)
+        parts = self.shapes.opening(messages, tools if self.capabilities.tool_schemas else ())
         return self._filled(parts, messages, turn, opening=True)
 
     def _filled(self, parts: Sequence[Part], messages: Sequence[ChatMessage], turn: int, *, opening: bool

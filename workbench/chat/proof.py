@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from workbench.chat.dialect import chat_message, fit
+from workbench.chat.capabilities import chat_message, fit
 from workbench.chat.encode import AuthoredText
 from workbench.types import Message, Observation, Source
 from workbench.types.errors import ChatFormatError
@@ -69,7 +69,7 @@ def _in_words(name: str, before: str, after: str) -> str:
 def _compare(chat: "ChatFormat", name: str, first: Observation, exchanges) -> Iterator[tuple[str, str]]:
     """Walk one conversation; yield (what was there, what the template makes of it) where it re-renders the past."""
     reference = _reference(chat, [chat_message(message, Source.PROMPT, 0) for message in first.messages], first, True)
-    tools = list(first.tools) if chat.dialect.tool_schemas else []
+    tools = list(first.tools) if chat.capabilities.tool_schemas else []
     items: list[AuthoredText] = chat.opening_items(first)
     ours = _text(items)
     ids = [token for span in chat.open(first) for token in span.token_ids.tolist()]
@@ -101,7 +101,7 @@ def _compare(chat: "ChatFormat", name: str, first: Observation, exchanges) -> It
 
 
 def _reference(chat: "ChatFormat", messages: list, observation: Observation, opening: bool) -> list[dict]:
-    fitted = fit(messages, observation.tools, chat.dialect, opening=opening)
+    fitted = fit(messages, observation.tools, chat.capabilities, opening=opening)
     return [{"role": message.role, "content": message.text} for message in fitted]
 
 

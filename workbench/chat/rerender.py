@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workbench.chat.dialect import ChatMessage, chat_message, fit
+from workbench.chat.capabilities import ChatMessage, chat_message, fit
 from workbench.chat.encode import Fixed, AuthoredText
 from workbench.chat.skeleton import (
     Schema, Slot, cut_at_slots, cut_guarded, guard_tool, literal_pieces, mark_schemas, unguard,
@@ -28,13 +28,13 @@ Exchange = tuple[np.ndarray, Observation]  # sampled ids (stop token included, w
 
 def rerender(chat: "ChatFormat", first: Observation, exchanges: Sequence[Exchange]) -> list[Span]:
     """The whole conversation as the template renders it, ready for the next turn. Cost: that of the whole history."""
-    messages = fit([chat_message(message, Source.PROMPT, 0) for message in first.messages], first.tools, chat.dialect,
-                   opening=True)
+    messages = fit([chat_message(message, Source.PROMPT, 0) for message in first.messages], first.tools,
+                   chat.capabilities, opening=True)
     for turn, (_, reply) in enumerate(exchanges):
         messages.append(ChatMessage("assistant", (), policy=turn, turn=turn))
-        messages += fit([chat_message(message, Source.ENV, turn) for message in reply.messages], (), chat.dialect,
+        messages += fit([chat_message(message, Source.ENV, turn) for message in reply.messages], (), chat.capabilities,
                         opening=False)
-    tools = first.tools if chat.dialect.tool_schemas else ()
+    tools = first.tools if chat.capabilities.tool_schemas else ()
     texts = [_guarded_text(chat, ids) for ids, _ in exchanges]
     shown = chat.shapes.placeholders(messages, opening=True)
     for message, entry in zip(messages, shown, strict=True):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from workbench.chat.dialect import ChatMessage
+from workbench.chat.capabilities import ChatMessage
 from workbench.chat.encode import AuthoredText, SafeEncoder
 from workbench.chat.skeleton import (
     CALL_ID, CONTENT, NAME, Guard, Part, Slot, Template, TemplateRefused, cut_at_slots, guard_tool, literal_pieces,

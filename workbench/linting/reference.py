@@ -5,7 +5,7 @@ things: text from outside that looks like a control token is broken up by a priv
 pieces are compared), and marks of private characters may stand for the policy's turns.
 
 A template without a system role, tools or repeated user messages is given the conversation in the way that the chat
-format declares (`chat.dialect`); that fitting is written here once more, on plain text.
+format declares (`chat.capabilities`); that fitting is written here once more, on plain text.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from workbench.chat.dialect import REPLY_AFTER, REPLY_BEFORE, TOOLS_AFTER, TOOLS_BEFORE
+from workbench.chat.capabilities import REPLY_AFTER, REPLY_BEFORE, TOOLS_AFTER, TOOLS_BEFORE
 from workbench.types import Message, Trajectory, Turn
 from workbench.types.errors import WorkbenchError
 
@@ -50,7 +50,7 @@ class Reference:
     """Asks the tokenizer of a chat format. Raises Refused where it gives no answer."""
 
     def __init__(self, chat: "ChatFormat") -> None:
-        self.tokenizer, self.flags, self.dialect = chat.template.tokenizer, chat.template.flags, chat.dialect
+        self.tokenizer, self.flags, self.capabilities = chat.template.tokenizer, chat.template.flags, chat.capabilities
         self.source, self.stops = chat.template.source, chat.stop_ids
         self.backend = self.tokenizer.backend_tokenizer
 
@@ -151,7 +151,7 @@ class Reference:
         return self._rendered(self._fitted((*first.messages, *newest.reply), first.tools, opening=True), first.tools)
 
     def _rendered(self, messages: list[dict], tools: Sequence[Mapping]) -> list[Piece]:
-        tools = [self._guarded_tool(tool) for tool in tools] if self.dialect.tool_schemas else None
+        tools = [self._guarded_tool(tool) for tool in tools] if self.capabilities.tool_schemas else None
         template = {} if isinstance(self.tokenizer.chat_template, Mapping) else {"chat_template": self.source}
         try:
             ids = self.tokenizer.apply_chat_template(
@@ -200,8 +200,8 @@ class Reference:
         return whole
 
     def _fitted(self, messages: Sequence[Message], tools: Sequence[Mapping], *, opening: bool) -> list[dict]:
-        """Messages for the template, in the way that `chat.dialect` declares."""
-        dialect, out = self.dialect, []
+        """Messages for the template, in the way that `chat.capabilities` declares."""
+        capabilities, out = self.capabilities, []
         for message in messages:
             entry = {"role": message.role, "content": self._content(message)}
             if message.name:
@@ -209,14 +209,14 @@ class Reference:
             if message.tool_call_id:
                 entry["tool_call_id"] = self._guarded(message.tool_call_id)
             out.append(entry)
-        if dialect.is_native:
+        if capabilities.is_native:
             return out
-        if tools and not dialect.tool_schemas:
+        if tools and not capabilities.tool_schemas:
             out = self._with_tool_text(out, tools)
-        if not dialect.tool_replies:
+        if not capabilities.tool_replies:
             out = _as_user_text(out)
-        out = _system_in_front(out, dialect, opening)
-        if not dialect.repeated_users:
+        out = _system_in_front(out, capabilities, opening)
+        if not capabilities.repeated_users:
             out = _alternating(out) or ([] if opening else [{"role": "user", "content": ""}])
         return out
 
@@ -247,11 +247,11 @@ def _as_user_text(messages: list[dict]) -> list[dict]:
     return out
 
 
-def _system_in_front(messages: list[dict], dialect: Any, opening: bool) -> list[dict]:
+def _system_in_front(messages: list[dict], capabilities: Any, opening: bool) -> list[dict]:
     out: list[dict] = []
     waiting = ""
     for index, message in enumerate(messages):
-        native = dialect.system_first if opening and index == 0 else dialect.system_later
+        native = capabilities.system_first if opening and index == 0 else capabilities.system_later
         if message["role"] == "system" and not native:
             waiting = _joined(waiting, message["content"])
         elif waiting and message["role"] == "user":

@@ -87,9 +87,9 @@ def records(path: Path | str, id_field: str = "_id") -> Iterator[Record]:
     path, number = Path(path), 0
     try:
         with _opened(path) as stream:
-            start = stream.read(_PIECE)
-            whole = _list_items if start.lstrip()[:1] == "[" else _lines
-            for number, value in enumerate(whole(stream, start, path), start=1):
+            is_list = stream.read(_PIECE).lstrip().startswith("[")
+            stream.seek(0)
+            for number, value in enumerate((_list_items if is_list else _lines)(stream, path), start=1):
                 if not isinstance(value, dict):
                     raise DataError(f"{path}, record {number}: expected a JSON object with fields, found {_shown(value)}")
                 yield Record(path, number, value, id_field)
@@ -102,7 +102,7 @@ def rows(path: Path | str) -> Iterator[tuple[int, list[str]]]:
     """The lines of a tab-separated file with their numbers from 1, empty ones left out."""
     path = Path(path)
     with _opened(path) as stream:
-        for number, line in enumerate(_text_lines(stream, "", path), start=1):
+        for number, line in enumerate(_text_lines(stream, path), start=1):
             if line.strip():
                 yield number, line.rstrip("\r\n").split("\t")
 
@@ -111,31 +111,23 @@ def rows(path: Path | str) -> Iterator[tuple[int, list[str]]]:
 def _opened(path: Path) -> Iterator[TextIO]:
     try:
         with (gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as raw:
-            yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+            yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="\n")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: the compressed file is damaged or cut short ({error}); fetch it again") from error
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _text_lines(stream: TextIO, start: str, path: Path) -> Iterator[str]:
-    """Lines at "\\n" only: a text may hold other line separators."""
-    text, more = start, True
-    while more or text:
-        *lines, text = text.split("\n")
-        yield from lines
-        if not more:
-            if text:
-                yield text
-            return
-        if len(text) > LONGEST_RECORD:
+def _text_lines(stream: TextIO, path: Path) -> Iterator[str]:
+    """Lines at "\\n" only, none longer than a record may be."""
+    while line := stream.readline(LONGEST_RECORD + 1):
+        if len(line) > LONGEST_RECORD:
             raise _endless(path, "a line")
-        piece = stream.read(_PIECE)
-        text, more = text + piece, bool(piece)
+        yield line.removesuffix("\n")
 
 
-def _lines(stream: TextIO, start: str, path: Path) -> Iterator[Any]:
-    for number, line in enumerate(_text_lines(stream, start, path), start=1):
+def _lines(stream: TextIO, path: Path) -> Iterator[Any]:
+    for number, line in enumerate(_text_lines(stream, path), start=1):
         if line.strip():
             try:
                 yield json.loads(line)
@@ -144,9 +136,10 @@ def _lines(stream: TextIO, start: str, path: Path) -> Iterator[Any]:
                                 f"({error}); a file that ends in the middle was not fetched whole") from error
 
 
-def _list_items(stream: TextIO, start: str, path: Path) -> Iterator[Any]:
+def _list_items(stream: TextIO, path: Path) -> Iterator[Any]:
     """The items of one JSON list, decoded as their text comes in; what was decoded is given up."""
-    text, place, number = start, start.index("[") + 1, 0
+    text = stream.read(_PIECE)
+    place, number = text.index("[") + 1, 0
 
     def read_on() -> bool:
         nonlocal text, place

@@ -45,7 +45,7 @@ class ChatMessage:
 
 
 @dataclass(frozen=True)
-class Dialect:
+class TemplateCapabilities:
     """What a template takes as it is. False: the message is fitted."""
 
     system_first: bool = True
@@ -60,23 +60,23 @@ class Dialect:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        said = {
+        missing = {
             "the template has no system role: system text is put in front of the user's": self.system_first,
             "the template insists on alternating roles: user messages in a row are joined": self.repeated_users,
             "the template has no tool schemas: they are put into the prompt as text": self.tool_schemas,
             "the template has no tool replies: they are shown as user text": self.tool_replies,
         }
-        return tuple(note for note, is_there in said.items() if not is_there)
+        return tuple(note for note, is_there in missing.items() if not is_there)
 
-    def without_tools(self) -> "Dialect":
+    def without_tools(self) -> "TemplateCapabilities":
         return replace(self, tool_replies=False, tool_schemas=False)
 
 
-def find_dialect(template: Template) -> Dialect:
+def find_capabilities(template: Template) -> TemplateCapabilities:
     """Try each ability on the template: it has it if it takes the conversation and shows every content once."""
     user, assistant = ("user", "u"), ("assistant", "a")
     tools_mentioned = "tool" in template.source
-    return Dialect(
+    return TemplateCapabilities(
         system_first=_shows(template, ("system", None), user),
         system_later=_shows(template, user, assistant, ("system", None), user, in_order=True),
         repeated_users=_shows(template, ("user", None), ("user", None), in_order=True),
@@ -130,18 +130,18 @@ def chat_message(message: Message, source: Source, turn: int) -> ChatMessage:
     return ChatMessage(message.role, pieces, name, call_id, turn=turn)
 
 
-def fit(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]], dialect: Dialect, *, opening: bool
-        ) -> list[ChatMessage]:
+def fit(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]], capabilities: TemplateCapabilities, *,
+        opening: bool) -> list[ChatMessage]:
     """The same conversation as the template takes it. `opening`: the first message is the first of the sequence."""
     messages = list(messages)
-    if dialect.is_native:
+    if capabilities.is_native:
         return messages
-    if tools and not dialect.tool_schemas:
+    if tools and not capabilities.tool_schemas:
         messages = _with_tool_text(messages, tools)
-    if not dialect.tool_replies:
+    if not capabilities.tool_replies:
         messages = _fold_tool_replies(messages)
-    messages = _fold_system(messages, dialect, opening)
-    if not dialect.repeated_users:
+    messages = _fold_system(messages, capabilities, opening)
+    if not capabilities.repeated_users:
         messages = _join_users(messages)
         if not messages and not opening:
             messages = [ChatMessage("user", ())]  # two turns of the policy in a row would break the alternation too
@@ -177,12 +177,12 @@ def _fold_tool_replies(messages: list[ChatMessage]) -> list[ChatMessage]:
     return out
 
 
-def _fold_system(messages: list[ChatMessage], dialect: Dialect, opening: bool) -> list[ChatMessage]:
+def _fold_system(messages: list[ChatMessage], capabilities: TemplateCapabilities, opening: bool) -> list[ChatMessage]:
     """System text that the template does not take goes in front of the next user message."""
     out: list[ChatMessage] = []
     waiting: tuple[AuthoredText, ...] = ()
     for index, message in enumerate(messages):
-        native = dialect.system_first if opening and index == 0 else dialect.system_later
+        native = capabilities.system_first if opening and index == 0 else capabilities.system_later
         if message.role == "system" and not native:
             waiting = _joined(waiting, message.pieces)
         elif waiting and message.role == "user":
