@@ -120,9 +120,9 @@ class SafeEncoder:
                     if isinstance(atom, int):
                         builder.ids((atom,), item.source, item.turn)
                     else:
-                        builder.text(atom, item.source, item.turn, True)
+                        builder.text(item._replace(text=atom))
             elif item.text:
-                builder.text(item.text, item.source, item.turn, False)
+                builder.text(item)
         return builder.spans()
 
     def run(self, text: str, later: bool, plain: bool) -> tuple[list[int], list[tuple[int, int]]]:
@@ -172,11 +172,11 @@ class _Builder:
         self._encoder = encoder
         self._later = not at_start
         self._previous = after
-        self._run: list[tuple[str, Source, int, bool]] = []
+        self._run: list[AuthoredText] = []
         self._out: list[tuple[list[int], Source, int]] = []
 
-    def text(self, text: str, source: Source, turn: int, literal: bool) -> None:
-        self._run.append((text, source, turn, literal))
+    def text(self, piece: AuthoredText) -> None:
+        self._run.append(piece)
 
     def ids(self, ids: Sequence[int], source: Source, turn: int) -> None:
         if len(ids) == 0:
@@ -202,21 +202,21 @@ class _Builder:
         run, self._run = self._run, []
         encoder = self._encoder
         if self._previous in encoder._eats_right:
-            run = _strip(run, left=True)
+            run = stripped(run, left=WHITE_SPACE)
         if following in encoder._eats_left:
-            run = _strip(run, left=False)
+            run = stripped(run, right=WHITE_SPACE)
         if not run:
             return
-        text = run[0][0] if len(run) == 1 else "".join(part[0] for part in run)
+        text = run[0].text if len(run) == 1 else "".join(piece.text for piece in run)
         # Literals side by side are there because a guard was taken out between them: joined, they may be a forgery.
-        ids, offsets = encoder.run(text, self._later, plain=len(run) == 1 and run[0][3])
+        ids, offsets = encoder.run(text, self._later, plain=len(run) == 1 and run[0].literal)
         self._later = True
         if len(run) == 1:
-            self._emit(ids, run[0][1], run[0][2])
+            self._emit(ids, run[0].source, run[0].turn)
             return
         self._share_out(ids, offsets, run)
 
-    def _share_out(self, ids: list[int], offsets: list[tuple[int, int]], run: list) -> None:
+    def _share_out(self, ids: list[int], offsets: list[tuple[int, int]], run: list[AuthoredText]) -> None:
         """Give each token to the part that wrote it; across a border to the content, of two contents to the later."""
         done = end = 0
         for index, (text, source, turn, _) in enumerate(run):
@@ -229,32 +229,31 @@ class _Builder:
             for token in range(inside, begun):
                 self._emit([ids[token]], *self._owner(run[index:], offsets[token][1] - end + len(text)))
             done = begun
-        self._emit(ids[done:], *run[-1][1:3])
+        self._emit(ids[done:], run[-1].source, run[-1].turn)
 
     @staticmethod
-    def _owner(run: list, reach: int) -> tuple[Source, int]:
+    def _owner(run: list[AuthoredText], reach: int) -> tuple[Source, int]:
         """Author and turn of a token that starts in the first part and ends `reach` characters after that begins."""
         owner = run[0]
-        for part, following in zip(run[:-1], run[1:], strict=True):
-            reach -= len(part[0])
+        for piece, following in zip(run[:-1], run[1:], strict=True):
+            reach -= len(piece.text)
             if reach <= 0:
                 break
-            if following[0] and (following[1] is not Source.SCAFFOLD or owner[1] is Source.SCAFFOLD):
+            if following.text and (following.source is not Source.SCAFFOLD or owner.source is Source.SCAFFOLD):
                 owner = following
-        return owner[1], owner[2]
+        return owner.source, owner.turn
 
 
-def _strip(run: list, *, left: bool) -> list:
-    """The run without white space at one end, which a control token beside it swallows."""
-    run = list(run)
-    while run:
-        at = 0 if left else -1
-        text = run[at][0].lstrip(WHITE_SPACE) if left else run[at][0].rstrip(WHITE_SPACE)
-        if text:
-            run[at] = (text, *run[at][1:])
-            break
-        run.pop(at)
-    return run
+def stripped(pieces: Sequence[AuthoredText], left: str = "", right: str = "") -> list[AuthoredText]:
+    """The pieces without these characters at the two ends of the text that they make together."""
+    pieces = list(pieces)
+    for at, strip, characters in ((0, str.lstrip, left), (-1, str.rstrip, right)):
+        while characters and pieces:
+            if text := strip(pieces[at].text, characters):
+                pieces[at] = pieces[at]._replace(text=text)
+                break
+            pieces.pop(at)
+    return pieces
 
 
 def _bare_tokenizers(backend: Any, spec: dict, blanks: list[dict]) -> tuple[Any, Any, dict[int, int]]:

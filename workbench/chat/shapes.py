@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from workbench.chat.capabilities import ChatMessage
-from workbench.chat.encode import AuthoredText, SafeEncoder
+from workbench.chat.encode import AuthoredText, SafeEncoder, stripped
 from workbench.chat.skeleton import (
     CALL_ID, CONTENT, NAME, Guard, Part, Slot, Template, TemplateRefused, cut_at_slots, guard_tool, literal_pieces,
     mark_schemas, placeholder,
@@ -39,15 +39,10 @@ class Transform:
     blank_is_empty: bool = False  # white space alone is treated like no content at all
 
     def on_text(self, text: str) -> str:
-        text = text.lstrip(self.left).rstrip(self.right)
-        return json.dumps(text, ensure_ascii=False)[1:-1] if self.quoted else text
+        return "".join(piece.text for piece in self.on_pieces([AuthoredText(text, Source.ENV, 0)]))
 
     def on_pieces(self, pieces: Sequence[AuthoredText]) -> Sequence[AuthoredText]:
-        if self.left:
-            pieces = _strip_start(pieces, self.left)
-        if self.right:
-            pieces = [p._replace(text=p.text[::-1]) for p in reversed(pieces)]
-            pieces = [p._replace(text=p.text[::-1]) for p in reversed(_strip_start(pieces, self.right))]
+        pieces = stripped(pieces, self.left, self.right)
         if self.quoted:
             pieces = [p._replace(text=json.dumps(p.text, ensure_ascii=False)[1:-1]) for p in pieces]
         return pieces
@@ -58,16 +53,6 @@ CANDIDATES = tuple(
     for quoted in (False, True)
     for left, right in (("", ""), (WHITE, WHITE), ("\n", "\n"), (WHITE, ""), ("", WHITE), ("\n", ""), ("", "\n"))
 )
-
-
-def _strip_start(pieces: Sequence[AuthoredText], characters: str) -> list[AuthoredText]:
-    pieces = list(pieces)
-    while pieces:
-        text = pieces[0].text.lstrip(characters)
-        if text:
-            return [pieces[0]._replace(text=text), *pieces[1:]]
-        pieces.pop(0)
-    return pieces
 
 
 def find_transform(template: Template, before: list[dict], role: str, after: list[dict]) -> Transform:
