@@ -20,7 +20,6 @@ from workbench.learn.algorithms import GRPO, PPO, ReinforcePP
 from workbench.learn.algorithms.credit import credit_inputs
 from workbench.learn.batch import Batch
 from workbench.linting import RULES, Evidence, check
-from workbench.linting.evidence import of_groups
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
 from workbench.types import Observation, Source, StopReason, Task
@@ -242,7 +241,7 @@ class Notes:
 def lint(asking: Asking, texts, **settings):
     group, _ = rolled("qwen3", texts, asking, **settings)
     batch, algorithm = Batch.from_groups([group]), GRPO()
-    evidence = Evidence(groups=of_groups([group]), batch=batch, credit=algorithm.credit(batch), algorithm=algorithm,
+    evidence = Evidence(groups=(tuple(group),), batch=batch, credit=algorithm.credit(batch), algorithm=algorithm,
                         collect=CollectConfig(**{"max_turn_tokens": 4_000} | settings), chat=chat_of("qwen3"), family=asking,
                         policy_version=0, step=1)
     return check(evidence, [rule for rule in RULES.values() if rule.when in ("step", "update")])

@@ -33,7 +33,6 @@ from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.parts import Filter, Masks, Rewards
 from workbench.learn.batch import Batch
 from workbench.linting import Evidence
-from workbench.linting.evidence import of_groups
 from data.make.tiny_tokenizer import build_tokenizer
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
@@ -361,7 +360,7 @@ def collected(recipe: Recipe, engine: Engine | None = None) -> Evidence:
                      address=(recipe.seed, "train", recipe.step))
     algorithm = algorithm_of(recipe)
     batch = with_facts(Batch.from_groups(groups), algorithm, recipe.seed)
-    return Evidence(groups=of_groups(groups), batch=batch, credit=algorithm.credit(batch), algorithm=algorithm,
+    return Evidence(groups=tuple(map(tuple, groups)), batch=batch, credit=algorithm.credit(batch), algorithm=algorithm,
                     collect=config, chat=chat, journal=journal.exchanges, family=family, policy_version=0,
                     step=recipe.step, about=recipe.about)
 

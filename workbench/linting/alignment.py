@@ -15,11 +15,10 @@ import numpy as np
 
 from workbench.linting.attempts import Attempts
 from workbench.linting.evidence import Evidence
-from workbench.linting.flat import Flat
-from workbench.linting.messages import at_first, number_in_words
+from workbench.linting.messages import at_first, first_difference, number_in_words
 from workbench.linting.prefixes import token
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
+from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 
 AXES = {"T": "tokens", "N": "trajectories", "S": "segments", "K": "turns"}
 
@@ -47,11 +46,13 @@ def expected(evidence: Evidence) -> dict[str, np.ndarray]:
     flat, attempts = evidence.flat, evidence.attempts
     last_N = np.full(attempts.num_trajectories, -1, np.int64)
     last_N[attempts.row_T] = np.arange(attempts.num_tokens)  # of equal indices the last one stays
-    plain_T, version_T = _sampled_facts(flat)
+    version_P = [span.policy_version if sampled and span.policy_version is not None else -1
+                 for span, sampled in zip(flat.spans, flat.sampled_P)]
     return {
         "token_ids_T": flat.ids_T, "source_T": flat.source_T, "turn_T": flat.turn_T, "eligible_T": flat.sampled_T,
-        "response_T": attempts.response_T, "rollout_logp_T": flat.logp_T, "plain_logp_T": plain_T,
-        "policy_version_T": version_T, "segment_offsets": flat.offset_S, "trajectory_of_segment_S": flat.trajectory_S,
+        "response_T": attempts.response_T, "rollout_logp_T": flat.logp_T,
+        "plain_logp_T": flat.plain_logp_T, "policy_version_T": np.repeat(np.array(version_P, np.int32), flat.length_P),
+        "segment_offsets": flat.offset_S, "trajectory_of_segment_S": flat.trajectory_S,
         "segment_of_token_T": attempts.segment_T, "trajectory_of_token_T": attempts.row_T,
         "position_T": attempts.position_T, "last_token_N": last_N, "segment_lengths_S": np.diff(flat.offset_S),
     } | of_attempts(attempts)
@@ -66,20 +67,6 @@ def of_attempts(attempts: Attempts) -> dict[str, np.ndarray]:
         "terminated_N": attempts.terminated_N, "truncated_N": attempts.truncated_N,
         "context_full_N": attempts.context_full_N,
     }
-
-
-def _sampled_facts(flat: Flat) -> tuple[np.ndarray, np.ndarray]:
-    """(plain logprobs, NaN where not known; policy versions, -1 where not known) [T]."""
-    plain_T = flat.logp_T.copy()
-    version_P = np.full(len(flat.spans), -1, np.int32)
-    for p in np.flatnonzero(flat.sampled_P).tolist():
-        span, settings = flat.spans[p], flat.spans[p].sampling
-        version_P[p] = -1 if span.policy_version is None else span.policy_version
-        bends = settings is not None and (settings.temperature != 1.0 or settings.top_p != 1.0)
-        if bends or span.plain_logprobs is not None:
-            end = int(flat.end_P[p])
-            plain_T[end - len(span) : end] = np.nan if span.plain_logprobs is None else span.plain_logprobs
-    return plain_T, np.repeat(version_P, flat.length_P)
 
 
 # ------------------------------------------------------------------------------------------------ comparing
@@ -112,24 +99,21 @@ def _lengths(evidence: Evidence) -> Iterator[RuleResult]:
 
 def _order(evidence: Evidence) -> Iterator[Finding]:
     """Address order (law 8): attempts ascending in their group."""
-    for first, group in zip(np.cumsum([0, *map(len, evidence.groups)]).tolist(), evidence.groups, strict=False):
+    for first, group in evidence.numbered_groups:
         attempts = [trajectory.attempt for trajectory in group]
         if attempts != sorted(attempts):
             yield Finding(f"the attempts of this group stand in the order {attempts}; in address order a batch does "
                           "not depend on who finished first", evidence.place(first),
-                          severity=NOTE if evidence.collect is None else "error")
+                          NOTE if evidence.collect is None else ERROR)
 
 
 def _counts(evidence: Evidence) -> Iterator[Finding]:
     """The batch is of these trajectories, in this order, and has all of their tokens."""
     batch, flat = evidence.batch, evidence.flat
-    names = [f"{t.task.id}/{t.attempt}" for t in evidence.trajectories]
-    if list(batch.names_N) != names:
-        at = next((n for n, (a, b) in enumerate(zip(batch.names_N, names, strict=False)) if a != b),
-                  min(len(names), len(batch.names_N)))
-        ours = batch.names_N[at] if at < len(batch.names_N) else "nothing more"
-        yield Finding(f"trajectory {at} of the batch is {ours}, of the groups "
-                      f"{names[at] if at < len(names) else 'nothing more'}", Place(step=evidence.step))
+    if tuple(batch.names_N) != flat.names_N:
+        at = first_difference(batch.names_N, flat.names_N)
+        ours, theirs = (names[at] if at < len(names) else "nothing more" for names in (batch.names_N, flat.names_N))
+        yield Finding(f"trajectory {at} of the batch is {ours}, of the groups {theirs}", Place(step=evidence.step))
     for what, ours, theirs in (
             ("tokens", len(batch.token_ids_T), len(flat.ids_T)),
             ("segments", len(batch.trajectory_of_segment_S), len(flat.trajectory_S)),
@@ -170,13 +154,13 @@ def _unequal(ours: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _place(evidence: Evidence, name: str, at: int) -> Place:
     axis, flat = name.rpartition("_")[2], evidence.flat
     if axis == "T":
-        return flat.place(evidence, at)
+        return flat.place(at)
     if axis == "N":
         return evidence.place(at)
     if axis == "S":
-        return evidence.place(int(flat.trajectory_S[at]), segment=int(flat.number_S[at]))
+        return flat.place_of_segment(at)
     if axis == "K":
-        return evidence.attempts.place_of_turn(at, evidence.step)
+        return evidence.attempts.place_of_turn(at)
     return Place(step=evidence.step)
 
 

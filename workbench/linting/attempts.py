@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Attempts:
-    """`each`: one `AttemptTokens` per trajectory. `offset_S` [S + 1] says where each segment begins, and the last one
-    ends. NaN in `reward_N` and its like: not scored, or none given."""
+    """`facts_N`: of each trajectory, what `AttemptTokens` holds beside its tokens. Segments lie in the order of their
+    trajectories; `offset_S` [S + 1] says where each of them begins, and the last one ends. NaN in `reward_N` and its like: not scored, or none given. `step`: of the run, for places."""
 
-    each: tuple[AttemptTokens, ...]
+    facts_N: tuple[Mapping[str, Any], ...]
     names_N: tuple[str, ...]
     terminated_N: np.ndarray
     row_S: np.ndarray
@@ -41,6 +41,8 @@ class Attempts:
     source_T: np.ndarray
     turn_T: np.ndarray
     sampled_T: np.ndarray   # by the policy, in this very segment
+    rollout_logp_T: np.ndarray
+    step: int | None = None
 
     # -------------------------------------------------------------------------------------------- tokens
 
@@ -70,10 +72,6 @@ class Attempts:
         first_S[self.segment_T[sampled]] = sampled  # the first one is written last
         return np.arange(self.num_tokens) >= first_S[self.segment_T]
 
-    @cached_property
-    def rollout_logp_T(self) -> np.ndarray:
-        return np.concatenate([np.zeros(0), *(attempt.rollout_logp for attempt in self.each)])
-
     def split(self, values_T: np.ndarray) -> list[np.ndarray]:
         """Values per token, attempt by attempt."""
         return np.split(values_T, self._ends_N[:-1])
@@ -92,9 +90,19 @@ class Attempts:
 
     # -------------------------------------------------------------------------------------------- attempts
 
+    @cached_property
+    def each(self) -> tuple[AttemptTokens, ...]:
+        """As `workbench.plain` takes them, one per trajectory."""
+        parts = zip(*(self.split(values_T) for values_T in (
+            self.token_id_T, self.turn_T, self.segment_T, self.sampled_T, self.rollout_logp_T)))
+        first_N = np.searchsorted(self.row_S, np.arange(self.num_trajectories))
+        return tuple(AttemptTokens(ids=ids, turn=turn, segment=segment - first, sampled=sampled,
+                                   rollout_logp=logp.astype(np.float64), **facts)
+                     for facts, first, (ids, turn, segment, sampled, logp) in zip(self.facts_N, first_N, parts))
+
     @property
     def num_trajectories(self) -> int:
-        return len(self.each)
+        return len(self.names_N)
 
     @property
     def num_groups(self) -> int:
@@ -154,20 +162,20 @@ class Attempts:
 
     # -------------------------------------------------------------------------------------------- places
 
-    def place(self, token: int, step: int | None = None, length: int = 1) -> Place:
+    def place(self, token: int, length: int = 1) -> Place:
         """Where flat token `token` is."""
         row = int(self.row_T[token])
         first = int(np.searchsorted(self.row_S, row))
         return Place(self.names_N[row], row, int(self.segment_T[token]) - first, int(self.turn_T[token]),
-                     int(self.position_T[token]), length, step)
+                     int(self.position_T[token]), length, self.step)
 
-    def place_of_row(self, row: int, step: int | None = None, turn: int | None = None) -> Place:
-        return Place(self.names_N[row], int(row), turn=turn, step=step)
+    def place_of_row(self, row: int, turn: int | None = None) -> Place:
+        return Place(self.names_N[row], int(row), turn=turn, step=self.step)
 
-    def place_of_turn(self, k: int, step: int | None = None) -> Place:
+    def place_of_turn(self, k: int) -> Place:
         """Where turn `k` of all is."""
         row = int(np.searchsorted(self.turn_offsets, k, side="right")) - 1
-        return self.place_of_row(row, step, int(k - self.turn_offsets[row]))
+        return self.place_of_row(row, int(k - self.turn_offsets[row]))
 
 
 def attempts_of(groups: Sequence[Sequence[Trajectory]], flat: Flat) -> Attempts:
@@ -181,12 +189,11 @@ def attempts_of(groups: Sequence[Sequence[Trajectory]], flat: Flat) -> Attempts:
         "truncated": t.stop_reason is not StopReason.TERMINATED and not t.stop_reason.is_fault,
         "context_full": t.stop_reason is StopReason.CONTEXT_FULL,
     } for group, t in rows]
-    return _made(facts, tuple(f"{t.task.id}/{t.attempt}" for _, t in rows), terminated_N, flat.trajectory_S,
-                 flat.offset_S, flat.ids_T, flat.source_T, flat.turn_T, flat.sampled_T & (flat.source_T == POLICY),
-                 flat.logp_T)
+    return Attempts(tuple(facts), flat.names_N, terminated_N, flat.trajectory_S, flat.offset_S, flat.ids_T, flat.source_T,
+                    flat.turn_T, flat.sampled_T & (flat.source_T == POLICY), flat.logp_T, flat.step)
 
 
-def attempts_of_batch(batch: Batch) -> Attempts:
+def attempts_of_batch(batch: Batch, step: int | None = None) -> Attempts:
     """Of a batch alone, where its trajectories are not at hand."""
     flags = [getattr(batch, name).tolist() for name in ("group_of_trajectory_N", "tag_N", "truncated_N",
                                                         "context_full_N", "outcome_N", "scored_N")]
@@ -199,24 +206,9 @@ def attempts_of_batch(batch: Batch) -> Attempts:
             "outcome": None if math.isnan(outcome) else outcome,
             "rewards": [None if math.isnan(reward) else reward for reward in rewards[first:after]],
             "states": [None if state < 0 else state for state in states[first:after]]})
-    return _made(facts, batch.names_N, batch.terminated_N.numpy(), batch.trajectory_of_segment_S.numpy(),
-                 batch.segment_offsets.numpy(), batch.token_ids_T.numpy(), batch.source_T.numpy(),
-                 batch.turn_T.numpy(), batch.eligible_T.numpy(), batch.rollout_logp_T.numpy())
-
-
-def _made(facts: Sequence[Mapping[str, Any]], names: tuple[str, ...], terminated_N: np.ndarray, row_S: np.ndarray,
-          offset_S: np.ndarray, ids_T: np.ndarray, source_T: np.ndarray, turn_T: np.ndarray, sampled_T: np.ndarray,
-          logp_T: np.ndarray) -> Attempts:
-    """Tokens are cut where a trajectory begins; segments lie in the order of their trajectories."""
-    first_N = np.searchsorted(row_S, np.arange(len(facts) + 1)).tolist()
-    segment_T = np.repeat(np.arange(len(row_S)), np.diff(offset_S))
-    each = []
-    for n, known in enumerate(facts):
-        here = slice(int(offset_S[first_N[n]]), int(offset_S[first_N[n + 1]]))
-        each.append(AttemptTokens(
-            ids=ids_T[here], turn=turn_T[here], segment=segment_T[here] - first_N[n], sampled=sampled_T[here],
-            rollout_logp=logp_T[here].astype(np.float64), **known))
-    return Attempts(tuple(each), names, terminated_N, row_S, offset_S, ids_T, source_T, turn_T, sampled_T)
+    return Attempts(tuple(facts), batch.names_N, *(getattr(batch, name).numpy() for name in (
+        "terminated_N", "trajectory_of_segment_S", "segment_offsets", "token_ids_T", "source_T", "turn_T", "eligible_T",
+        "rollout_logp_T")), step)
 
 
 def numbered(keys: Sequence[Hashable]) -> np.ndarray:

@@ -9,15 +9,14 @@ Axis letters: L tokens of one segment · V vocabulary · M sampled tokens that w
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import accumulate
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import RuleResult
-from workbench.types import Segment, Span
+from workbench.types import Span
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, Place
 from workbench.types.seeds import rng_at
 
@@ -51,41 +50,40 @@ def bent_logprobs(logp_LV: np.ndarray, temperature: float, top_p: float) -> np.n
 
 def against_the_model(evidence: Evidence) -> Iterator[RuleResult]:
     """The stored logprobs of bent spans beside those of the plain model, which has the untrained weights."""
-    probe = evidence.probe
-    if probe is None or probe.unable is not None or evidence.policy_version not in (None, 0):
-        return
-    left, where, said_M, own_M = probe.tokens, [], [], []
-    for n, s, segment in _segments(evidence):
-        if left <= 0:
-            break
-        ids_L = torch.from_numpy(np.concatenate([span.token_ids for span in segment.spans]).astype(np.int64))
-        left -= len(ids_L)
-        rows_LV = probe.predictions(ids_L).numpy()
-        for start, span in zip(accumulate((len(span) for span in segment.spans), initial=0), segment.spans):
-            if not _is_bent(span) or not start:
-                continue
-            logp_LV = bent_logprobs(rows_LV[start - 1:start - 1 + len(span)], span.sampling.temperature,
-                                    span.sampling.top_p)
+    flat, where, said_M, own_M = evidence.flat, [], [], []
+    for _, spans, rows_LV in _predicted(evidence, _is_bent, 1):
+        for p in spans:
+            span, before = flat.spans[p], int(flat.start_P[p]) - 1
+            logp_LV = bent_logprobs(rows_LV[before:before + len(span)], span.sampling.temperature, span.sampling.top_p)
             said_M += span.logprobs.tolist()
             own_M += logp_LV[np.arange(len(span)), span.token_ids].tolist()
-            where += [(n, s, span, start + place) for place in range(len(span))]
+            where += [(p, k) for k in range(len(span))]
     yield Checked(len(where))
     off_M = np.flatnonzero(~(np.abs(np.array(said_M) - np.array(own_M)) < CLEAR))
     if len(where) >= ENOUGH and len(off_M) > SHARE * len(where):
         first = int(off_M[0])
-        n, s, span, position = where[first]
+        sampling = flat.spans[where[first][0]].sampling
         yield Finding(
-            f"temperature {span.sampling.temperature:g} and top-p {span.sampling.top_p:g} make {own_M[first]:.4f} of "
-            f"the model's own distribution, stored is {said_M[first]:.4f}; so at {len(off_M)} of {len(where)} tokens: "
-            "the sampler bends otherwise than it says", evidence.place(n, segment=s, turn=span.turn, position=position),
-            count=len(off_M))
+            f"temperature {sampling.temperature:g} and top-p {sampling.top_p:g} make {own_M[first]:.4f} of the model's "
+            f"own distribution, stored is {said_M[first]:.4f}; so at {len(off_M)} of {len(where)} tokens: the sampler "
+            "bends otherwise than it says", flat.place_of_span(*where[first]), count=len(off_M))
 
 
-def _segments(evidence: Evidence) -> Iterator[tuple[int, int, Segment]]:
-    for n, trajectory in enumerate(evidence.trajectories):
-        for s, segment in enumerate(trajectory.segments):
-            if any(_is_bent(span) for span in segment.spans):
-                yield n, s, segment
+def _predicted(evidence: Evidence, is_wanted: Callable[[Span], bool], looks: int
+               ) -> Iterator[tuple[int, list[int], np.ndarray]]:
+    """Of segments with wanted spans, as many as a probe can take `looks` times: the segment, these spans, and the plain
+    model's log-probabilities of whatever may stand at its second token and after [L - 1, V]. None where the weights have
+    moved since."""
+    probe, flat = evidence.probe, evidence.flat
+    if probe is None or probe.unable is not None or evidence.policy_version not in (None, 0):
+        return
+    left = looks * probe.tokens
+    for segment in range(len(flat.trajectory_S)):
+        spans = [p for p in flat.spans_of(segment) if is_wanted(flat.spans[p]) and flat.start_P[p]]
+        if spans and left > 0:
+            ids_L = flat.segment_ids(segment).astype(np.int64)
+            left -= len(ids_L)
+            yield segment, spans, probe.predictions(torch.from_numpy(ids_L)).numpy()
 
 
 def _is_bent(span: Span) -> bool:
@@ -119,25 +117,16 @@ def drawn_from_the_model(evidence: Evidence) -> Iterator[RuleResult]:
     """Where in its distribution does each token lie? Its place, in the order of token ids, with a random number between
     where it begins and where it ends, is uniform and independent of those before it (Rosenblatt 1952), whatever the
     sampler's method. Random numbers that are not uniform, or the same one at every position of a turn, show in it."""
-    probe = evidence.probe
-    if probe is None or probe.unable is not None or evidence.policy_version not in (None, 0):
-        return
-    left, rng, spans, told = LOOKS * probe.tokens, rng_at("lint.drawn"), [], []
-    for trajectory in evidence.trajectories:
-        for segment in trajectory.segments:
-            if left <= 0 or not any(map(_is_plain, segment.spans)):
-                continue
-            ids_L = np.concatenate([span.token_ids for span in segment.spans]).astype(np.int64)
-            left -= len(ids_L)
-            p_LV = np.exp(probe.predictions(torch.from_numpy(ids_L)).numpy().astype(np.float64))
-            own_L = p_LV[np.arange(len(p_LV)), ids_L[1:]]
-            place_L = np.cumsum(p_LV, axis=1)[np.arange(len(p_LV)), ids_L[1:]] - rng.random(len(p_LV)) * own_L
-            open_L = p_LV.max(1) < CERTAIN
-            for start, span in zip(accumulate((len(span) for span in segment.spans), initial=0), segment.spans):
-                if _is_plain(span) and start:
-                    here = slice(start - 1, start - 1 + len(span))
-                    spans.append(place_L[here])
-                    told.append(place_L[here][open_L[here]])
+    flat, rng, spans, told = evidence.flat, rng_at("lint.drawn"), [], []
+    for segment, plain_spans, logp_LV in _predicted(evidence, _is_plain, LOOKS):
+        p_LV = np.exp(logp_LV.astype(np.float64))
+        chosen = np.arange(len(p_LV)), flat.segment_ids(segment)[1:]
+        place_L = np.cumsum(p_LV, axis=1)[chosen] - rng.random(len(p_LV)) * p_LV[chosen]
+        open_L = p_LV.max(1) < CERTAIN
+        for p in plain_spans:
+            here = slice(int(flat.start_P[p]) - 1, int(flat.start_P[p]) - 1 + len(flat.spans[p]))
+            spans.append(place_L[here])
+            told.append(place_L[here][open_L[here]])
     places = np.concatenate([np.zeros(0), *told])
     yield Checked(len(places))
     if len(places) < PLACED:

@@ -14,7 +14,7 @@ import numpy as np
 
 from workbench.linting.attempts import Attempts
 from workbench.linting.evidence import Evidence
-from workbench.linting.messages import at_first, many
+from workbench.linting.messages import at_first, each_row, many, run_length
 from workbench.linting.rule import Rule, RuleResult
 from workbench.linting.twin import (WEIGHT_COLUMNS, ExpectedCredit, declares, expected_credit,
                                     rounding_of_credit)
@@ -64,6 +64,11 @@ def has_credit_twin(evidence: Evidence) -> bool:
     """Whether the algorithm brings a plain twin of how it gives credit. Where it brings none, it may leave tokens or
     attempts out on purpose."""
     return not CREDIT_PARTS & set(evidence.twin.missing)
+
+
+def severity_of_a_choice(evidence: Evidence) -> str:
+    """Of tokens or attempts that are left out or weigh less: a note where an algorithm without such a twin chose."""
+    return NOTE if evidence.algorithm is not None and not has_credit_twin(evidence) else ERROR
 
 
 # ------------------------------------------------------------------------------------------------ the rule
@@ -147,23 +152,14 @@ def _differ(wanted_T: np.ndarray, got_T: np.ndarray, near: float | np.ndarray) -
 
 def _by_row(evidence: Evidence, attempts: Attempts, name: str, wanted_T: np.ndarray, got_T: np.ndarray,
             wrong_T: np.ndarray) -> Iterator[Finding]:
-    at = np.flatnonzero(wrong_T)
-    row_at = attempts.row_T[at]
-    for row in np.unique(row_at).tolist():
-        own = at[row_at == row]
+    for row, own in each_row(np.flatnonzero(wrong_T), attempts.row_T):
         first = int(own[0])
         sampled_T = attempts.sampled_T & (attempts.row_T == row)
         yield Finding(
             f"{name} {got_T[first]:.6g}, but its attempt's settings and rewards make it {wanted_T[first]:.6g} "
             f"(so at {many(len(own))} of this attempt, which sampled {int(sampled_T.sum())})"
             + _hint(wanted_T[sampled_T], got_T[sampled_T]),
-            attempts.place(first, evidence.step, _run(own)), count=len(own))
-
-
-def _run(at: np.ndarray) -> int:
-    """How many of these tokens stand one after the other, from the first on."""
-    gaps = np.flatnonzero(np.diff(at) != 1)
-    return int(gaps[0]) + 1 if len(gaps) else len(at)
+            attempts.place(first, run_length(own)), count=len(own))
 
 
 def _hint(wanted: np.ndarray, got: np.ndarray) -> str:
@@ -191,7 +187,9 @@ def _hint(wanted: np.ndarray, got: np.ndarray) -> str:
 def _of_any(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
     """What no algorithm may do."""
     weight_T, advantage_T = columns["weight"], columns["advantage"]
-    widened = _widened(evidence)
+    recipe = evidence.twin.recipe
+    widened = evidence.credit is not None and evidence.credit.widened is not None
+    widened |= recipe is not None and "loss_over" in recipe.widened  # tokens that were not sampled, on purpose
     faults = [
         ("weight {:.6g} in an attempt that is not scored", weight_T,
          (weight_T != 0) & ~attempts.scored_N[attempts.row_T]),
@@ -206,32 +204,20 @@ def _of_any(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.nda
     for words, values_T, wrong_T in faults:
         count = int(wrong_T.sum())
         yield from at_first(wrong_T, lambda t: words.format(values_T[t]) + f" ({count} in all)",
-                            lambda t: attempts.place(t, evidence.step))
+                            attempts.place)
     if not widened:
         yield from _one_weight(evidence, attempts, weight_T)
 
 
-def _widened(evidence: Evidence) -> bool:
-    """Whether tokens that were not sampled are trained on purpose."""
-    recipe = evidence.twin.recipe
-    if recipe is not None and "loss_over" in recipe.widened:
-        return True
-    return evidence.credit is not None and evidence.credit.widened is not None
-
-
 def _one_weight(evidence: Evidence, attempts: Attempts, weight_T: np.ndarray) -> Iterator[Finding]:
     """All sampled tokens of an attempt weigh the same."""
-    at = np.flatnonzero(attempts.sampled_T)
-    row_at, weight_at = attempts.row_T[at], weight_T[at]
     highest_N = np.full(attempts.num_trajectories, -np.inf)
-    np.maximum.at(highest_N, row_at, weight_at)
-    short = at[weight_at != highest_N[row_at]]
-    severity = ERROR if evidence.algorithm is None or has_credit_twin(evidence) else NOTE
-    for row in np.unique(attempts.row_T[short]).tolist():
-        own = short[attempts.row_T[short] == row]
+    np.maximum.at(highest_N, attempts.row_T[attempts.sampled_T], weight_T[attempts.sampled_T])
+    short_T = attempts.sampled_T & (weight_T != highest_N[attempts.row_T])
+    for row, own in each_row(np.flatnonzero(short_T), attempts.row_T):
         yield Finding(f"weight {weight_T[own[0]]:.6g}, but other sampled tokens of the same attempt weigh "
                       f"{highest_N[row]:.6g} ({len(own)} tokens)",
-                      attempts.place(int(own[0]), evidence.step, _run(own)), severity, len(own))
+                      attempts.place(int(own[0]), run_length(own)), severity_of_a_choice(evidence), len(own))
 
 
 def _alike_in_a_turn(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
@@ -243,10 +229,9 @@ def _alike_in_a_turn(evidence: Evidence, attempts: Attempts, columns: Mapping[st
     row_at, turn_at, value_at = attempts.row_T[at], attempts.turn_T[at], columns["advantage"][at]
     same = (row_at[1:] == row_at[:-1]) & (turn_at[1:] == turn_at[:-1])
     broken = np.flatnonzero(same & (np.abs(np.diff(value_at)) > NEAR * (1 + np.abs(value_at[1:]))))
-    for row in np.unique(row_at[broken]).tolist():
-        own = broken[row_at[broken] == row]
+    for _, own in each_row(broken, row_at):
         yield Finding(f"advantage {value_at[own[0] + 1]:.6g} after {value_at[own[0]]:.6g}, though all tokens of one "
-                      "turn are worth the same by this algorithm", attempts.place(int(at[own[0] + 1]), evidence.step),
+                      "turn are worth the same by this algorithm", attempts.place(int(at[own[0] + 1])),
                       NOTE, len(own))
 
 
@@ -273,7 +258,7 @@ def _against_the_rewards(evidence: Evidence, attempts: Attempts, columns: Mappin
             n, other = int(own[high]), int(own[low])
             yield Finding(f"it earned {attempts.reward_N[n]:.6g} and is credited with {mean_N[n]:+.6g}, while "
                           f"{attempts.names_N[other]} of its group earned {attempts.reward_N[other]:.6g} and is "
-                          f"credited with {mean_N[other]:+.6g}", attempts.place_of_row(n, evidence.step))
+                          f"credited with {mean_N[other]:+.6g}", attempts.place_of_row(n))
     if together < -SLACK:
         yield Finding("credit runs against the rewards: taken over all groups, who earned more than its group is "
                       "credited with less. An estimator that means it says against_rewards = True")

@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.linting.flat import Flat, flatten
-from workbench.types import CreditTable, Group, Trajectory
+from workbench.types import CreditTable, Trajectory
 from workbench.types.findings import Place
 
 if TYPE_CHECKING:
@@ -97,9 +98,14 @@ class Evidence:
         return tuple(trajectory for group in self.groups for trajectory in group)
 
     @cached_property
+    def numbered_groups(self) -> list[tuple[int, tuple[Trajectory, ...]]]:
+        """Each group with the number of its first trajectory."""
+        return list(zip(accumulate(map(len, self.groups), initial=0), self.groups))
+
+    @cached_property
     def flat(self) -> Flat:
         """All tokens of `groups` end to end, from the spans by themselves."""
-        return flatten(self.trajectories)
+        return flatten(self.trajectories, self.step)
 
     @cached_property
     def attempts(self) -> Attempts | None:
@@ -108,7 +114,7 @@ class Evidence:
 
         if self.groups:
             return attempts_of(self.groups, self.flat)
-        return None if self.batch is None else attempts_of_batch(self.batch)
+        return None if self.batch is None else attempts_of_batch(self.batch, self.step)
 
     @cached_property
     def twin(self) -> PlainTwin:
@@ -134,7 +140,3 @@ class Evidence:
         first = int((batch.trajectory_of_segment_S < n).sum())  # segments lie in the order of their trajectories
         return Place(batch.names_N[n], n, segment - first, int(batch.turn_T[token]), int(batch.position_T[token]),
                      step=self.step)
-
-
-def of_groups(groups: "tuple[Group | tuple[Trajectory, ...], ...] | list") -> tuple[tuple[Trajectory, ...], ...]:
-    return tuple(tuple(group) for group in groups)

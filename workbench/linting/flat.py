@@ -10,15 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from workbench.types import Span, Trajectory
 from workbench.types.findings import Place
-
-if TYPE_CHECKING:
-    from workbench.linting.evidence import Evidence
 
 POLICY, PROMPT, SCAFFOLD, ENV = 2, 0, 1, 3  # types.Source, as numbers that arrays hold
 
@@ -26,7 +22,7 @@ POLICY, PROMPT, SCAFFOLD, ENV = 2, 0, 1, 3  # types.Source, as numbers that arra
 @dataclass(frozen=True, eq=False)
 class Flat:
     """`logp_T` is NaN where a span has no logprobs. `end_P` counts tokens, `segment_P` segments of all trajectories;
-    `number_S` counts the segments within their trajectory."""
+    `number_S` counts the segments within their trajectory. `step`: of the run, for places."""
 
     spans: tuple[Span, ...]
     ids_T: np.ndarray         # int32
@@ -38,7 +34,8 @@ class Flat:
     segment_P: np.ndarray     # int64
     trajectory_S: np.ndarray  # int64
     number_S: np.ndarray      # int64
-    trajectories: int
+    names_N: tuple[str, ...]
+    step: int | None = None
 
     @cached_property
     def length_P(self) -> np.ndarray:
@@ -76,40 +73,64 @@ class Flat:
         return np.repeat(self.sampled_P, self.length_P)
 
     @cached_property
-    def trajectory_T(self) -> np.ndarray:
-        return np.repeat(self.trajectory_P, self.length_P)
+    def plain_logp_T(self) -> np.ndarray:
+        """float32: of the model's own softmax; NaN where it is not known."""
+        plain_P = [np.full(len(span), np.nan, np.float32) if (own := plain_logprobs(span)) is None else own
+                   for span in self.spans]
+        return np.concatenate([np.zeros(0, np.float32), *plain_P])
 
     @cached_property
     def first_segment_N(self) -> np.ndarray:
         """int64 [N + 1]: the number of each trajectory's first segment, and the number of all segments."""
-        return np.searchsorted(self.trajectory_S, np.arange(self.trajectories + 1))
+        return np.searchsorted(self.trajectory_S, np.arange(len(self.names_N) + 1))
 
     @cached_property
     def first_span_S(self) -> np.ndarray:
         """int64 [S + 1]"""
         return np.searchsorted(self.segment_P, np.arange(len(self.trajectory_S) + 1))
 
-    def place(self, evidence: Evidence, token: int, length: int = 1) -> Place:
+    def place(self, token: int, length: int = 1) -> Place:
         """Where flat token `token` is."""
         span = int(np.searchsorted(self.end_P, token, side="right"))
-        position = int(self.start_P[span] + token - (self.end_P[span] - self.length_P[span]))
-        return self.place_of_span(evidence, span, position, length)
+        return self.place_of_span(span, token - int(self.end_P[span] - self.length_P[span]), length)
 
-    def place_of_span(self, evidence: Evidence, span: int, position: int | None = None, length: int | None = None
-                      ) -> Place:
-        """Where span `span` is, or `length` tokens at `position` of its segment."""
-        segment = int(self.segment_P[span])
-        return evidence.place(
-            int(self.trajectory_S[segment]), segment=int(self.number_S[segment]), turn=int(self.turn_P[span]),
-            position=int(self.start_P[span]) if position is None else position,
-            length=max(int(self.length_P[span]), 1) if length is None else length)
+    def place_of_span(self, span: int, token: int | None = None, length: int = 1) -> Place:
+        """Where span `span` is, or `length` tokens of it, from its token number `token` on."""
+        return self.place_of_segment(
+            int(self.segment_P[span]), turn=int(self.turn_P[span]), position=int(self.start_P[span]) + (token or 0),
+            length=max(int(self.length_P[span]), 1) if token is None else length)
+
+    def place_in(self, segment: int, position: int = 0, length: int = 1) -> Place:
+        """Where token `position` of segment `segment` of all is."""
+        return self.place(int(self.offset_S[segment]) + position, length)
+
+    def place_of_segment(self, segment: int, **where: int) -> Place:
+        """Where segment `segment` of all is."""
+        n = int(self.trajectory_S[segment])
+        return Place(self.names_N[n], n, int(self.number_S[segment]), step=self.step, **where)
+
+    def segments_of(self, n: int) -> range:
+        """The segments of trajectory number `n`."""
+        return range(*self.first_segment_N[n : n + 2].tolist())
+
+    def spans_of(self, segment: int) -> range:
+        """The spans of one segment."""
+        return range(*self.first_span_S[segment : segment + 2].tolist())
 
     def segment_ids(self, segment: int) -> np.ndarray:
         """The token ids of one segment."""
         return self.ids_T[self.offset_S[segment] : self.offset_S[segment + 1]]
 
 
-def flatten(trajectories: Sequence[Trajectory]) -> Flat:
+def plain_logprobs(span: Span) -> np.ndarray | None:
+    """Of the model's own softmax, for a sampled span: stored, or those of the distribution itself where nothing bends
+    it. None: not known."""
+    if span.plain_logprobs is not None:
+        return span.plain_logprobs
+    return None if span.sampling is not None and span.sampling.bends else span.logprobs
+
+
+def flatten(trajectories: Sequence[Trajectory], step: int | None = None) -> Flat:
     """All spans in order."""
     segments = [(n, number, segment.spans) for n, trajectory in enumerate(trajectories)
                 for number, segment in enumerate(trajectory.segments)]
@@ -127,4 +148,4 @@ def flatten(trajectories: Sequence[Trajectory]) -> Flat:
         np.fromiter((span.turn for span in spans), np.int32, len(spans)), sampled_P,
         np.repeat(np.arange(len(segments)), [len(own) for _, _, own in segments]),
         np.array([n for n, _, _ in segments], np.int64), np.array([number for _, number, _ in segments], np.int64),
-        len(trajectories))
+        tuple(f"{t.task.id}/{t.attempt}" for t in trajectories), step)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -133,10 +133,10 @@ class _Places:
     chosen: Tensor
 
     def trajectory(self, n: int) -> Place:
-        return replace(self.attempts.place_of_row(n, self.evidence.step), index=int(self.chosen[n]))
+        return replace(self.attempts.place_of_row(n), index=int(self.chosen[n]))
 
     def token(self, t: int) -> Place:
-        place = self.attempts.place(t, self.evidence.step)
+        place = self.attempts.place(t)
         return replace(place, index=int(self.chosen[place.index]))
 
 

@@ -17,6 +17,7 @@ import torch
 from workbench.engines.gap import TRAINING_LIMITS
 from workbench.linting.bending import WHOLE, against_the_model, drawn_as_said, drawn_from_the_model
 from workbench.linting.evidence import Evidence
+from workbench.linting.flat import plain_logprobs
 from workbench.linting.messages import at_first
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Sampling, Span
@@ -30,21 +31,22 @@ SCRIPTED = ("scripted", "human", "")  # engines without a distribution: they say
 
 
 class _Sampled:
-    """Everything that was sampled: the spans [P], and their tokens end to end [T]."""
+    """Everything that was sampled: the spans [P], and their tokens end to end [T]. Where the logprob under the model's
+    own softmax is not known (`known_T`), `plain_T` has the other one."""
 
     def __init__(self, evidence: Evidence) -> None:
         flat = evidence.flat
         self.evidence, self.at_P = evidence, np.flatnonzero(flat.sampled_P)
         self.spans = [flat.spans[p] for p in self.at_P]
         self.length_P, self.logp_T = flat.length_P[self.at_P], flat.logp_T[flat.sampled_T]
-        self.plain_T = np.concatenate([np.zeros(0, np.float32), *(
-            span.logprobs if span.plain_logprobs is None else span.plain_logprobs for span in self.spans)])
+        self.known_T = self.tokens_of(lambda span: plain_logprobs(span) is not None)
+        self.plain_T = np.where(self.known_T, flat.plain_logp_T[flat.sampled_T], self.logp_T)
 
     def place(self, span: int) -> Place:
-        return self.evidence.flat.place_of_span(self.evidence, int(self.at_P[span]), length=1)
+        return self.evidence.flat.place_of_span(int(self.at_P[span]), 0)
 
     def at(self, token: int) -> Place:
-        return self.evidence.flat.place(self.evidence, int(np.flatnonzero(self.evidence.flat.sampled_T)[token]))
+        return self.evidence.flat.place(int(np.flatnonzero(self.evidence.flat.sampled_T)[token]))
 
     def tokens_of(self, which: Callable[[Span], bool]) -> np.ndarray:
         """bool [T]: the tokens of these spans."""
@@ -53,11 +55,6 @@ class _Sampled:
     def finding(self, wrong_T: np.ndarray, words: Callable[[int], str], severity: str = ERROR) -> Iterator[Finding]:
         """One finding for all wrong tokens, at the first of them."""
         return at_first(wrong_T, words, self.at, severity)
-
-
-def _has_plain(span: Span) -> bool:
-    """Whether its plain logprob is known: stored, or that of the distribution itself."""
-    return span.plain_logprobs is not None or span.sampling is None or not span.sampling.bends
 
 
 # ------------------------------------------------------------------------------------------------ R12
@@ -109,11 +106,11 @@ def _bent_as_named(sampled: _Sampled, sampling: Sampling) -> Iterator[RuleResult
             f"{words} leave the distribution as it is, but the token has logprob {logp_T[t]:.4f} and plain logprob "
             f"{plain_T[t]:.4f}"))
         return
-    without = [p for p, span in enumerate(sampled.spans) if span.sampling == sampling and not _has_plain(span)]
+    without = [p for p, span in enumerate(sampled.spans) if span.sampling == sampling and plain_logprobs(span) is None]
     if without:
         yield Finding(f"sampled at {words} without the plain logprobs: what is stored is not comparable with the "
                       "trainer's", sampled.place(without[0]), count=len(without))
-        chosen_T &= sampled.tokens_of(_has_plain)
+        chosen_T &= sampled.known_T
     if sampling.temperature == 1:  # top-p alone moves a token only where something was cut
         yield from _nucleus(sampled, sampling, chosen_T, rounding)
         return
@@ -158,7 +155,7 @@ def _batch_columns(evidence: Evidence, sampled: _Sampled) -> Iterator[RuleResult
     if len(place_T) != len(sampled.logp_T):
         yield NotChecked("columns that are as long as what was sampled (R4 says more)")
         return
-    plain_T = np.where(sampled.tokens_of(_has_plain), sampled.plain_T, np.nan)
+    plain_T = np.where(sampled.known_T, sampled.plain_T, np.nan)
     for name, own_T in (("rollout_logp", sampled.logp_T), ("plain_logp", plain_T)):
         column_T = getattr(batch, f"{name}_T").numpy()[place_T]
         yield from sampled.finding(~((column_T == own_T) | (np.isnan(column_T) & np.isnan(own_T))), lambda t: (
@@ -244,7 +241,8 @@ def engine_gap(evidence: Evidence) -> Iterator[RuleResult]:
 def _is_of_a_model(span: Span) -> bool:
     """Whether it has logprobs of the model's own softmax."""
     said = span.sampling
-    return said is not None and said.engine not in SCRIPTED and (_has_plain(span) or said.temperature == 0)
+    return said is not None and said.engine not in SCRIPTED and (
+        plain_logprobs(span) is not None or said.temperature == 0)
 
 
 def _alarm(evidence: Evidence, sampled: _Sampled) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """What the words of findings are made of."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,26 @@ def at_first(wrong: np.ndarray, say: Callable[[int], str], place: Callable[[int]
     if len(at):
         first = int(at[0])
         yield Finding(say(first), place(first), severity, len(at))
+
+
+def each_row(at: np.ndarray, row_T: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Token numbers by the trajectory that they stand in: (row, those in it)."""
+    row_at = row_T[at]
+    for row in np.unique(row_at).tolist():
+        yield row, at[row_at == row]
+
+
+def run_length(at: np.ndarray) -> int:
+    """How many of these tokens stand one after the other, from the first on."""
+    return int(np.append(np.diff(at) != 1, True).argmax()) + 1
+
+
+def first_difference(ours: Sequence, theirs: Sequence) -> int | None:
+    """The first index at which two sequences differ (the end of the shorter one counts), None: they are equal."""
+    for at, (one, other) in enumerate(zip(ours, theirs)):
+        if one != other:
+            return at
+    return None if len(ours) == len(theirs) else min(len(ours), len(theirs))
 
 
 def many(count: int, word: str = "token") -> str:

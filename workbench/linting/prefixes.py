@@ -7,7 +7,9 @@ Axis letters: N trajectories · S segments · P spans · T tokens.
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -15,34 +17,34 @@ import numpy as np
 from workbench.engines.recorder import Exchange
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import ENV, POLICY, PROMPT, Flat
+from workbench.linting.messages import each_row, first_difference
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types.findings import NOTE, Checked, Finding, NotChecked
+from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked
 
 HISTORY = "the sampling settings (which history was asked for)"
 JOURNAL = "what the engine was asked and answered"
 
 
 class JournalEntry(NamedTuple):
-    """An exchange with the engine: of trajectory `row`, in its segment number `segment`."""
+    """An exchange with the engine: of trajectory `row`, in its segment number `segment`, about its turn `turn`."""
 
     row: int
     segment: int
+    turn: int
     exchange: Exchange
-
-    @property
-    def answered(self) -> bool:
-        completion = self.exchange.completion
-        return completion is not None and completion.finish != "error"
+    answered: bool
 
 
 def journal_of(evidence: Evidence) -> list[JournalEntry]:
     """The exchanges of the trajectories at hand, in order; those of others, by session, are left out."""
     index = {f"{t.task.id}#{t.attempt}": n for n, t in enumerate(evidence.trajectories)}
-    found = []
+    turns, found = Counter(), []
     for exchange in evidence.journal or ():
         key, _, number = exchange.request.session.rpartition("/")
         if key in index and number.isdigit():
-            found.append(JournalEntry(index[key], int(number), exchange))
+            answered = exchange.completion is not None and exchange.completion.finish != "error"
+            found.append(JournalEntry(index[key], int(number), turns[key], exchange, answered))
+            turns[key] += answered
     return found
 
 
@@ -52,13 +54,9 @@ def token(evidence: Evidence, token_id: int) -> str:
     return f"{text}(id {token_id})"
 
 
-def first_difference(ours: np.ndarray, theirs: np.ndarray) -> int | None:
-    """The first index at which two arrays differ (the end of the shorter one counts), None: they are equal."""
-    size = min(len(ours), len(theirs))
-    unequal = np.flatnonzero(ours[:size] != theirs[:size])
-    if len(unequal):
-        return int(unequal[0])
-    return None if len(ours) == len(theirs) else size
+def token_at(evidence: Evidence, ids: np.ndarray, at: int) -> str:
+    """The token that stands at a place, if there is one."""
+    return token(evidence, int(ids[at])) if at < len(ids) else "nothing more"
 
 
 def check_prefixes(evidence: Evidence) -> Iterator[RuleResult]:
@@ -80,45 +78,39 @@ def _prompts(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     found, told = journal_of(evidence), set()
     yield Checked(len(found))
     yield from _lost_attempts(evidence)
-    yield from _shorter(evidence, flat, found)
+    yield from _shorter(flat, found)
     texts = [flat.segment_ids(segment).tobytes() for segment in range(len(flat.trajectory_S))]
-    for n, number, (request, completion) in found:
-        segment = int(flat.first_segment_N[n]) + number
-        if segment >= flat.first_segment_N[n + 1]:
+    for entry in found:
+        n, segments = entry.row, flat.segments_of(entry.row)
+        if n in told:
+            continue
+        if entry.segment >= len(segments):
             # A segment in which nothing could be sampled is left out of the trajectory.
-            if completion is not None and completion.finish != "error" and n not in told:
+            if entry.answered:
                 told.add(n)
-                yield Finding(f"the engine sampled turn {_turn_of(found, n, request.id)} in segment {number}, but the "
-                              f"trajectory has {int(flat.first_segment_N[n + 1] - flat.first_segment_N[n])} segments",
-                              evidence.place(n, segment=number))
+                yield Finding(f"the engine sampled turn {entry.turn} in segment {entry.segment}, but the trajectory has "
+                              f"{len(segments)} segments", evidence.place(n, segment=entry.segment))
             continue
-        prompt = np.ascontiguousarray(request.prompt_ids, np.int32)
-        if n in told or texts[segment].startswith(prompt.tobytes()):
-            continue
-        told.add(n)
-        yield _other_prompt(evidence, flat, segment, prompt)
+        prompt = np.ascontiguousarray(entry.exchange.request.prompt_ids, np.int32)
+        if not texts[segments[entry.segment]].startswith(prompt.tobytes()):
+            told.add(n)
+            yield _other_prompt(evidence, flat, segments[entry.segment], prompt)
 
 
-def _shorter(evidence: Evidence, flat: Flat, found: list[JournalEntry]) -> Iterator[Finding]:
+def _shorter(flat: Flat, found: list[JournalEntry]) -> Iterator[Finding]:
     """Each turn stands right behind the whole prompt that it was sampled after, and not further on."""
     sampled = np.flatnonzero(flat.sampled_P)
-    bounds_N = np.searchsorted(flat.trajectory_P[sampled], np.arange(flat.trajectories + 1)).tolist()
-    starts, turns = flat.start_P[sampled].tolist(), dict.fromkeys(range(flat.trajectories), 0)
+    of_rows = np.split(sampled, np.searchsorted(flat.trajectory_P[sampled], np.arange(1, len(flat.names_N))))
     told = set()
     for entry in found:
-        if not entry.answered:
+        spans, size = of_rows[entry.row], len(entry.exchange.request.prompt_ids)
+        if not entry.answered or entry.turn >= len(spans) or entry.row in told:
             continue
-        q = bounds_N[entry.row] + turns[entry.row]
-        turns[entry.row] += 1
-        size = len(entry.exchange.request.prompt_ids)
-        if q < bounds_N[entry.row + 1] and starts[q] != size and entry.row not in told:
+        p = int(spans[entry.turn])
+        if flat.start_P[p] != size:
             told.add(entry.row)
-            yield Finding(f"the engine sampled turn {turns[entry.row] - 1} after a prompt of {size} tokens; the trajectory "
-                          f"shows it after {starts[q]}", flat.place_of_span(evidence, int(sampled[q])))
-
-
-def _turn_of(found: list[JournalEntry], n: int, request: int) -> int:
-    return [entry.exchange.request.id for entry in found if entry.row == n].index(request)
+            yield Finding(f"the engine sampled turn {entry.turn} after a prompt of {size} tokens; the trajectory shows it "
+                          f"after {flat.start_P[p]}", flat.place_of_span(p))
 
 
 def _other_prompt(evidence: Evidence, flat: Flat, segment: int, prompt: np.ndarray) -> Finding:
@@ -127,23 +119,20 @@ def _other_prompt(evidence: Evidence, flat: Flat, segment: int, prompt: np.ndarr
     ours = f"ends after {len(ids)} tokens" if at >= len(ids) else f"has {token(evidence, int(ids[at]))}"
     return Finding(
         f"the engine was asked with {token(evidence, int(prompt[at]))} as token {at} of a prompt of {len(prompt)}; the "
-        f"trajectory {ours} there",
-        flat.place(evidence, int(flat.offset_S[segment]) + min(at, max(len(ids) - 1, 0))) if len(ids) else
-        evidence.place(int(flat.trajectory_S[segment]), segment=int(flat.number_S[segment])))
+        f"trajectory {ours} there", flat.place_in(segment, min(at, len(ids) - 1)) if len(ids) else
+        flat.place_of_segment(segment))
 
 
 def _lost_attempts(evidence: Evidence) -> Iterator[Finding]:
     """Attempts that the engine sampled for and that are nowhere among the trajectories."""
     known = {f"{t.task.id}#{t.attempt}" for t in evidence.trajectories}
     tasks = {t.task.id for t in evidence.trajectories}
-    lost: dict[str, int] = {}
-    for exchange in evidence.journal or ():
-        key = exchange.request.session.rpartition("/")[0]
-        if key not in known:
-            lost[key] = lost.get(key, 0) + 1
-    for key, count in lost.items():
+    asked = Counter(exchange.request.session.rpartition("/")[0] for exchange in evidence.journal)
+    for key, count in asked.items():
+        if key in known:
+            continue
         # Of a task that is here, an attempt went astray; of another one, somebody handed in a part of what was sampled.
-        severity = "error" if key.rpartition("#")[0] in tasks else NOTE
+        severity = ERROR if key.rpartition("#")[0] in tasks else NOTE
         yield Finding(f"the engine was asked {count} times for attempt {key!r}, which is not among the trajectories",
                       severity=severity, count=count)
 
@@ -157,81 +146,70 @@ def _forks(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     spans = np.flatnonzero(flat.sampled_P)
     yield Checked(len(spans))
     if history == "template":
-        yield from _needless(evidence, flat)
+        yield from _needless(flat)
         return
     turn_Q, number_Q = flat.turn_P[spans], flat.number_S[flat.segment_P[spans]]
     expected_Q = {"append": np.zeros_like(turn_Q), "fresh": turn_Q}.get(history, np.maximum(turn_Q - window, 0))
-    wrong = np.flatnonzero(number_Q != expected_Q)
-    for q in _first_of_each(flat.trajectory_P[spans[wrong]], wrong):
+    for _, (q, *_) in each_row(np.flatnonzero(number_Q != expected_Q), flat.trajectory_P[spans]):
         yield Finding(f"turn {turn_Q[q]} was sampled in segment {number_Q[q]}; with history={history!r}"
                       f"{f', window={window}' * (history == 'window')} it belongs into segment {expected_Q[q]}",
-                      flat.place_of_span(evidence, int(spans[q])))
+                      flat.place_of_span(int(spans[q])))
     if history != "append":
         yield from _openings(evidence, flat, history)
-        yield from _kept_turns(evidence, flat, history, window)
+        yield from _kept_turns(flat, history, window)
 
 
-def _first_of_each(trajectory: np.ndarray, items: np.ndarray) -> list[int]:
-    _, first = np.unique(trajectory, return_index=True)
-    return items[first].tolist()
-
-
-def _needless(evidence: Evidence, flat: Flat) -> Iterator[Finding]:
+def _needless(flat: Flat) -> Iterator[Finding]:
     """A template that kept every old token needs no new segment (slime#2288: 8 rollouts became 64)."""
     for segment in np.flatnonzero(flat.number_S > 0).tolist():
         before, now = flat.segment_ids(segment - 1), flat.segment_ids(segment)
         if len(before) <= len(now) and np.array_equal(before, now[: len(before)]):
             yield Finding(f"segment {flat.number_S[segment]} begins with all {len(before)} tokens of the one before: "
-                          "nothing was edited, and yet it is a sequence of its own",
-                          flat.place(evidence, int(flat.offset_S[segment])))
+                          "nothing was edited, and yet it is a sequence of its own", flat.place_in(segment))
 
 
 def _openings(evidence: Evidence, flat: Flat, history: str) -> Iterator[Finding]:
     """Every segment begins with the first observation: in a window token by token, fresh in what it says."""
-    bounds, sources = flat.first_span_S.tolist(), flat.source_P.tolist()
-    known: dict[int, np.ndarray] = {}
+    openings: dict[int, np.ndarray] = {}  # by segment: those of first ones are looked at many times
 
     def opening(segment: int) -> np.ndarray:
-        own = range(bounds[segment], bounds[segment + 1])
+        spans = [flat.spans[p] for p in flat.spans_of(segment)]
         if history == "window":
-            end = next((p for p in own if sources[p] == POLICY), own.stop)
-            return flat.ids_T[flat.offset_S[segment] :][: sum(len(flat.spans[p]) for p in own[: end - own.start])]
-        parts = [flat.spans[p].token_ids for p in own if sources[p] == PROMPT]
-        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int32), *parts])
+            shown = takewhile(lambda span: span.source != POLICY, spans)
+        else:
+            shown = (span for span in spans if span.source == PROMPT)
+        return np.concatenate([np.zeros(0, np.int32), *(span.token_ids for span in shown)])
 
     for segment in np.flatnonzero(flat.number_S > 0).tolist():
         first = segment - int(flat.number_S[segment])
-        if first not in known:
-            known[first] = opening(first)
-        wanted, here = known[first], opening(segment)[: len(known[first])]
-        at = first_difference(here, wanted)
-        if at is not None:
-            got = token(evidence, int(here[at])) if at < len(here) else "nothing more"
+        wanted = openings[first] if first in openings else openings.setdefault(first, opening(first))
+        here = opening(segment)[: len(wanted)]
+        if not np.array_equal(here, wanted):
+            at = first_difference(here, wanted)
             yield Finding(f"token {at} of the first observation, shown again: expected "
-                          f"{token(evidence, int(wanted[at]))}, got {got}",
-                          evidence.place(int(flat.trajectory_S[segment]), segment=int(flat.number_S[segment])))
+                          f"{token(evidence, int(wanted[at]))}, got {token_at(evidence, here, at)}",
+                          flat.place_of_segment(segment))
 
 
-def _kept_turns(evidence: Evidence, flat: Flat, history: str, window: int) -> Iterator[Finding]:
+def _kept_turns(flat: Flat, history: str, window: int) -> Iterator[Finding]:
     """Which turns of the past a new segment shows: the newest reply, in a window the last exchanges."""
-    bounds, sources, turns, sampled = (
-        values.tolist() for values in (flat.first_span_S, flat.source_P, flat.turn_P, flat.sampled_P))
+    sources, turns, sampled = (values.tolist() for values in (flat.source_P, flat.turn_P, flat.sampled_P))
     for segment in np.flatnonzero(flat.number_S > 0).tolist():
-        low, high = bounds[segment], bounds[segment + 1]
-        first = next((p for p in range(low, high) if sampled[p]), None)
+        spans = flat.spans_of(segment)
+        first = next((p for p in spans if sampled[p]), None)
         if first is None:
             continue
         now = turns[first]
         wanted = list(range(max(now - window, 0), now)) if history == "window" else []
-        shown = [turns[p] for p in range(low, first) if sources[p] == POLICY]
+        shown = [turns[p] for p in range(spans.start, first) if sources[p] == POLICY]
         if shown != wanted:
             yield Finding(f"before turn {now} the policy is shown its turns {shown}; with history={history!r} it is "
-                          f"shown {wanted}", flat.place_of_span(evidence, first))
-        replies = {turns[p] for p in range(low, first) if sources[p] == ENV}
+                          f"shown {wanted}", flat.place_of_span(first))
+        replies = {turns[p] for p in range(spans.start, first) if sources[p] == ENV}
         strange = sorted(replies - set(wanted or [now - 1]))
         if strange:
             yield Finding(f"before turn {now} the policy is shown the replies to turns {strange}, which history="
-                          f"{history!r} leaves out", flat.place_of_span(evidence, first))
+                          f"{history!r} leaves out", flat.place_of_span(first))
 
 
 # ------------------------------------------------------------------------------------------------ shown again
@@ -250,7 +228,7 @@ def _shown_again(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
         source = where.get((n, turn))
         if source is None or flat.segment_P[source] >= flat.segment_P[p]:
             yield Finding(f"tokens of the policy's turn {turn} stand here without logprobs, but no earlier segment "
-                          "has them as sampled", flat.place_of_span(evidence, p))
+                          "has them as sampled", flat.place_of_span(p))
             continue
         ids, said = flat.spans[p].token_ids, flat.spans[source].token_ids
         if np.array_equal(ids, said):
@@ -258,10 +236,8 @@ def _shown_again(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
         if rewrites and (_holds(said, ids) or _same_words(evidence, said, ids)):
             continue
         at = first_difference(ids, said)
-        now = token(evidence, int(ids[at])) if at < len(ids) else "nothing more"
-        then = token(evidence, int(said[at])) if at < len(said) else "nothing more"
-        yield Finding(f"turn {turn} is shown again with {now} as its token {at}; sampled was {then}: it was encoded "
-                      "anew or cut", flat.place_of_span(evidence, p))
+        yield Finding(f"turn {turn} is shown again with {token_at(evidence, ids, at)} as its token {at}; sampled was "
+                      f"{token_at(evidence, said, at)}: it was encoded anew or cut", flat.place_of_span(p))
 
 
 def _holds(whole: np.ndarray, part: np.ndarray) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import POLICY, SCAFFOLD, Flat
-from workbench.linting.messages import at_first, many
+from workbench.linting.messages import at_first, first_difference, many
 from workbench.linting.prefixes import JOURNAL, JournalEntry, journal_of, token
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Message, StopReason
@@ -47,62 +47,53 @@ def check_provenance(evidence: Evidence) -> Iterator[RuleResult]:
 
 def _answers(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     """Every completion stands in exactly one sampled span, at the end of the prompt that it answers."""
-    at = {(int(segment), int(start)): p for p, (segment, start) in enumerate(
-        zip(flat.segment_P.tolist(), flat.start_P.tolist(), strict=True)) if flat.sampled_P[p]}
+    at = {(int(flat.segment_P[p]), int(flat.start_P[p])): p for p in np.flatnonzero(flat.sampled_P).tolist()}
     pairs: list[tuple[JournalEntry, int]] = []
-    found = [entry for entry in journal_of(evidence) if entry.answered]
-    turns: dict[int, int] = {}
-    for entry in found:
-        turn = turns[entry.row] = turns.get(entry.row, -1) + 1
+    for entry in journal_of(evidence):
+        if not entry.answered:
+            continue
         start = len(entry.exchange.request.prompt_ids)
         p = at.pop((int(flat.first_segment_N[entry.row]) + entry.segment, start), None)
         if p is None or flat.trajectory_P[p] != entry.row:
-            yield _lost(evidence, flat, entry, turn, start)
+            yield _lost(evidence, flat, entry, start)
             continue
         pairs.append((entry, p))
-        yield from _named(evidence, flat, entry, p, turn)
+        yield from _named(evidence, flat, entry, p)
     for p in at.values():
         yield Finding(f"{many(int(flat.length_P[p]))} marked as sampled here, but the engine answered nothing that "
-                      "stands here", flat.place_of_span(evidence, p), count=int(flat.length_P[p]))
+                      "stands here", flat.place_of_span(p), count=int(flat.length_P[p]))
     yield Checked(int(sum(flat.length_P[p] for _, p in pairs)))
-    yield from _values(evidence, flat, pairs)
+    yield from _values(flat, pairs)
     yield from _stops(evidence, flat, pairs)
     yield from _limits(evidence, flat, pairs)
 
 
-def _lost(evidence: Evidence, flat: Flat, entry: JournalEntry, turn: int, start: int) -> Finding:
-    completion = entry.exchange.completion
-    place = evidence.place(entry.row, segment=entry.segment, turn=turn, position=start,
-                           length=max(len(completion.token_ids), 1))
-    segment = int(flat.first_segment_N[entry.row]) + entry.segment
-    said = "nothing"
-    if segment < flat.first_segment_N[entry.row + 1]:
-        low, high = flat.first_span_S[segment : segment + 2].tolist()
-        over = [p for p in range(low, high) if flat.start_P[p] <= start < flat.start_P[p] + flat.length_P[p]]
-        for p in over:
+def _lost(evidence: Evidence, flat: Flat, entry: JournalEntry, start: int) -> Finding:
+    size = len(entry.exchange.completion.token_ids)
+    place = evidence.place(entry.row, segment=entry.segment, turn=entry.turn, position=start, length=max(size, 1))
+    segments, said = flat.segments_of(entry.row), "nothing"
+    for p in flat.spans_of(segments[entry.segment]) if entry.segment < len(segments) else ():
+        if 0 <= start - flat.start_P[p] < flat.length_P[p]:
             said = f"a {SOURCES[flat.source_P[p]]} span " + ("with" if flat.sampled_P[p] else "without") + " logprobs"
             said += "" if flat.start_P[p] == start else f" that begins {start - int(flat.start_P[p])} tokens earlier"
-    return Finding(f"the engine sampled {many(len(completion.token_ids))} here in turn {turn}, but the trajectory has "
-                   f"{said} there: what was sampled is not trained", place, count=max(len(completion.token_ids), 1))
+    return Finding(f"the engine sampled {many(size)} here in turn {entry.turn}, but the trajectory has {said} there: "
+                   "what was sampled is not trained", place, count=max(size, 1))
 
 
-def _named(evidence: Evidence, flat: Flat, entry: JournalEntry, p: int, turn: int) -> Iterator[Finding]:
+def _named(evidence: Evidence, flat: Flat, entry: JournalEntry, p: int) -> Iterator[Finding]:
     """Author, turn, version and settings of a sampled span."""
     completion, span, turns = entry.exchange.completion, flat.spans[p], evidence.trajectories[entry.row].turns
-    finish = turns[turn].finish if turn < len(turns) else None
-    if (span.policy_version == completion.policy_version and span.turn == turn and finish == completion.finish
-            and (span.sampling is completion.sampling or span.sampling == completion.sampling)):
-        return
-    facts = (("version of the policy", span.policy_version, completion.policy_version), ("turn", span.turn, turn),
-             ("sampling settings", span.sampling, completion.sampling),
-             ("way the turn ended", finish, completion.finish))
-    for what, ours, theirs in facts:
-        if ours != theirs:
+    finish = turns[entry.turn].finish if entry.turn < len(turns) else None
+    for what, ours, theirs in (("version of the policy", span.policy_version, completion.policy_version),
+                               ("turn", span.turn, entry.turn),
+                               ("sampling settings", span.sampling, completion.sampling),
+                               ("way the turn ended", finish, completion.finish)):
+        if ours is not theirs and ours != theirs:
             yield Finding(f"the {what} recorded is {ours!r}; the engine's answer says {theirs!r}",
-                          flat.place_of_span(evidence, p), count=len(span))
+                          flat.place_of_span(p), count=len(span))
 
 
-def _values(evidence: Evidence, flat: Flat, pairs: list[tuple[JournalEntry, int]]) -> Iterator[Finding]:
+def _values(flat: Flat, pairs: list[tuple[JournalEntry, int]]) -> Iterator[Finding]:
     """Ids and logprobs, bit for bit."""
     for entry, p in pairs:
         span, completion = flat.spans[p], entry.exchange.completion
@@ -114,16 +105,12 @@ def _values(evidence: Evidence, flat: Flat, pairs: list[tuple[JournalEntry, int]
             if ours is None or theirs is None or len(ours) != len(theirs):
                 yield Finding(f"{'no' if ours is None else len(ours)} {what}s recorded for "
                               f"{'none' if theirs is None else len(theirs)} that the engine answered",
-                              flat.place_of_span(evidence, p))
+                              flat.place_of_span(p))
                 continue
             theirs = np.asarray(theirs, ours.dtype)
-            if ours.tobytes() == theirs.tobytes():
-                continue
             wrong = np.flatnonzero((ours != theirs) & ~((ours != ours) & (theirs != theirs)))
-            if len(wrong):
-                first = int(wrong[0])
-                yield Finding(f"the {what} recorded is {ours[first]!s}, the engine answered {theirs[first]!s}",
-                              flat.place_of_span(evidence, p, int(flat.start_P[p]) + first, 1), count=len(wrong))
+            yield from at_first(wrong, lambda k: (
+                f"the {what} recorded is {ours[k]!s}, the engine answered {theirs[k]!s}"), lambda k: flat.place_of_span(p, k))
 
 
 def _stops(evidence: Evidence, flat: Flat, pairs: list[tuple[JournalEntry, int]]) -> Iterator[Finding]:
@@ -133,17 +120,17 @@ def _stops(evidence: Evidence, flat: Flat, pairs: list[tuple[JournalEntry, int]]
         stops, completion = entry.exchange.request.stop_ids, entry.exchange.completion
         if known is not None and stops != known:
             yield Finding(f"the engine was told that {sorted(stops)} end a turn; the chat format says {sorted(known)}",
-                          flat.place_of_span(evidence, p))
+                          flat.place_of_span(p))
             return
         ids = completion.token_ids.tolist()
         early = next((i for i, each in enumerate(ids[:-1]) if each in stops), None)
         if early is not None:
             yield Finding(f"the turn goes on after {token(evidence, ids[early])}, which ends a turn",
-                          flat.place_of_span(evidence, p, int(flat.start_P[p]) + early, 1))
+                          flat.place_of_span(p, early))
         if (bool(ids) and ids[-1] in stops) != (completion.finish == "stop"):
             last = token(evidence, ids[-1]) if ids else "nothing"
             yield Finding(f"the turn ended by {completion.finish!r} with {last} as its last token",
-                          flat.place_of_span(evidence, p, int(flat.start_P[p]) + max(len(ids) - 1, 0), 1))
+                          flat.place_of_span(p, max(len(ids) - 1, 0)))
 
 
 def _limits(evidence: Evidence, flat: Flat, pairs: list[tuple[JournalEntry, int]]) -> Iterator[Finding]:
@@ -154,11 +141,11 @@ def _limits(evidence: Evidence, flat: Flat, pairs: list[tuple[JournalEntry, int]
         (request, completion), size = entry.exchange, len(entry.exchange.completion.token_ids)
         if size > request.max_new_tokens:
             yield Finding(f"{many(size)} sampled where at most {request.max_new_tokens} were asked for",
-                          flat.place_of_span(evidence, p))
+                          flat.place_of_span(p))
         elif completion.finish == "length" and size < request.max_new_tokens:
             # Of a script that ran out, too: an error only where a model was asked.
             yield Finding(f"the turn was cut for its length after {many(size)} of {request.max_new_tokens} that were "
-                          "asked for", flat.place_of_span(evidence, p), NOTE)
+                          "asked for", flat.place_of_span(p), NOTE)
         if declared is None:
             continue
         room = declared.max_turn_tokens
@@ -166,11 +153,11 @@ def _limits(evidence: Evidence, flat: Flat, pairs: list[tuple[JournalEntry, int]
         if request.max_new_tokens > room or (context is not None and request.max_new_tokens < room):
             yield Finding(f"up to {request.max_new_tokens} tokens were asked for after {len(request.prompt_ids)}; "
                           f"declared are {declared.max_turn_tokens} in a turn and {context or 'any number'} in a "
-                          f"sequence, which leaves {room}", flat.place_of_span(evidence, p))
+                          f"sequence, which leaves {room}", flat.place_of_span(p))
         for name in ("temperature", "top_p"):
             if getattr(request, name) != getattr(declared, name):
                 yield Finding(f"the engine was asked for {name} {getattr(request, name)}; collect.{name} is "
-                              f"{getattr(declared, name)}", flat.place_of_span(evidence, p))
+                              f"{getattr(declared, name)}", flat.place_of_span(p))
 
 
 def _context(evidence: Evidence) -> int | None:
@@ -201,8 +188,7 @@ def _full(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
         longest = length + _at_most(evidence, trajectory.turns[-1].reply)
         if longest < context:
             yield Finding(f"ended by context_full after {length} tokens; with the reply of the environment they would "
-                          f"have been {longest} at most, of {context}", evidence.place(n), severity=ERROR if append else
-                          NOTE)
+                          f"have been {longest} at most, of {context}", evidence.place(n), ERROR if append else NOTE)
 
 
 def _at_most(evidence: Evidence, reply: Sequence[Message]) -> int:
@@ -226,9 +212,9 @@ def _spans(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     yield Checked(int(flat.length_P[sampled].sum()))
     for p in sampled[flat.source_P[sampled] != POLICY].tolist():
         yield Finding(f"a {SOURCES[flat.source_P[p]]} span has logprobs: only the policy samples",
-                      flat.place_of_span(evidence, p), count=int(flat.length_P[p]))
+                      flat.place_of_span(p), count=int(flat.length_P[p]))
     yield from at_first(flat.sampled_T & ~np.isfinite(flat.logp_T), lambda t: (
-        f"a sampled token has the logprob {flat.logp_T[t]}"), lambda t: flat.place(evidence, t))
+        f"a sampled token has the logprob {flat.logp_T[t]}"), flat.place)
     counts = np.bincount(flat.trajectory_P[sampled], minlength=len(evidence.trajectories))
     for n, trajectory in enumerate(evidence.trajectories):
         if counts[n] != len(trajectory.turns):
@@ -238,7 +224,7 @@ def _spans(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     _, first, times = np.unique(key, return_index=True, return_counts=True)
     for p in sampled[first[times > 1]].tolist():
         yield Finding(f"turn {flat.turn_P[p]} is marked as sampled more than once: it would be trained twice",
-                      flat.place_of_span(evidence, p))
+                      flat.place_of_span(p))
 
 
 def _texts(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
@@ -261,19 +247,13 @@ def _texts(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
         if (turn.finish == "stop") != (token_id in stops):
             yield Finding(f"the turn ended by {turn.finish!r}, and its last sampled token is "
                           f"{token(evidence, token_id)}: the stop token that was sampled is an action too",
-                          _end(evidence, flat, p))
+                          flat.place_of_span(p, int(flat.length_P[p]) - 1))
         if token_id in stops and _supplied_again(flat, p, token_id):
             yield Finding(f"the sampled {token(evidence, token_id)} is followed by another one from the template",
-                          _end(evidence, flat, p))
-        if turn.text != text:
-            at = next((i for i, (a, b) in enumerate(zip(turn.text, text, strict=False)) if a != b),
-                      min(len(turn.text), len(text)))
+                          flat.place_of_span(p, int(flat.length_P[p]) - 1))
+        if (at := first_difference(turn.text, text)) is not None:
             yield Finding(f"the environment was given {turn.text[at : at + 30]!r} where the sampled tokens say "
-                          f"{text[at : at + 30]!r}", flat.place_of_span(evidence, p), count=int(flat.length_P[p]))
-
-
-def _end(evidence: Evidence, flat: Flat, p: int) -> Place:
-    return flat.place_of_span(evidence, p, int(flat.start_P[p] + flat.length_P[p]) - 1, 1)
+                          f"{text[at : at + 30]!r}", flat.place_of_span(p), count=int(flat.length_P[p]))
 
 
 def _supplied_again(flat: Flat, p: int, token_id: int) -> bool:

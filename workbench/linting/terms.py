@@ -13,8 +13,9 @@ import numpy as np
 
 from workbench.linting.alignment import differences_of_batch
 from workbench.linting.attempts import Attempts
-from workbench.linting.credit import columns_of, has_credit_twin
+from workbench.linting.credit import columns_of, has_credit_twin, severity_of_a_choice
 from workbench.linting.evidence import Evidence
+from workbench.linting.messages import each_row, run_length
 from workbench.linting.rule import Rule, RuleResult
 from workbench.linting.twin import WEIGHT_COLUMNS
 from workbench.types import Source, StopReason
@@ -41,11 +42,6 @@ def allowed_T(evidence: Evidence, attempts: Attempts, term: str) -> np.ndarray:
     if named and not has_credit_twin(evidence):
         return np.ones(attempts.num_tokens, bool)  # supervised fine-tuning, say: it gives its reason itself
     return attempts.sampled_T
-
-
-def _severity(evidence: Evidence) -> str:
-    """An algorithm whose credit has no plain twin may leave tokens or attempts out on purpose."""
-    return NOTE if evidence.algorithm is not None and not has_credit_twin(evidence) else ERROR
 
 
 # ------------------------------------------------------------------------------------------------ R10
@@ -83,10 +79,9 @@ def _strays(evidence: Evidence, attempts: Attempts, stray_T: np.ndarray, what: s
     first = int(at[0])
     source = Source(int(attempts.source_T[first])).name
     who = "shown again, not sampled here" if source == "POLICY" else "not sampled by the policy"
-    length = int(np.append(np.diff(at) != 1, True).argmax()) + 1
     yield Finding(f"{what}, but it is {source}, {who} ({len(at)} such tokens in all, in "
                   f"{len(np.unique(attempts.row_T[at]))} trajectories), and no mask switch says so",
-                  attempts.place(first, evidence.step, length), count=len(at))
+                  attempts.place(first, run_length(at)), count=len(at))
 
 
 # ------------------------------------------------------------------------------------------------ R11
@@ -136,17 +131,15 @@ def _limits(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
 def _same_terms(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
     """An attempt counts in every term of the loss, or in none; token by token where terms are taken per token."""
     weight_T, algorithm = columns["weight"], evidence.algorithm
-    counted_N, chosen = _any_by_row(attempts, weight_T), _severity(evidence)
+    counted_N, chosen = _any_by_row(attempts, weight_T), severity_of_a_choice(evidence)
     for term in active_terms(algorithm, columns)[1:]:
         other_T = columns.get(WEIGHT_COLUMNS[term], weight_T)
         if term == "critic":  # which may be fitted at one token of a turn only
             wrong = np.flatnonzero((_any_by_row(attempts, other_T) != counted_N) & attempts.acted_N)
-            places = [(int(n), attempts.place_of_row(int(n), evidence.step), 1) for n in wrong]
+            places = [(int(n), attempts.place_of_row(int(n)), 1) for n in wrong]
         else:
             at = np.flatnonzero(attempts.sampled_T & ((other_T != 0) != (weight_T != 0)))
-            rows, first, count = np.unique(attempts.row_T[at], return_index=True, return_counts=True)
-            places = [(int(n), attempts.place(int(at[i]), evidence.step), int(c))
-                      for n, i, c in zip(rows, first, count)]
+            places = [(n, attempts.place(int(own[0])), len(own)) for n, own in each_row(at, attempts.row_T)]
         for n, place, count in places:
             cut = " (a limit ended this attempt)" if attempts.truncated_N[n] else ""
             counts = "does not count" if counted_N[n] else "counts"
@@ -171,8 +164,8 @@ def _nobody_left_out(evidence: Evidence, attempts: Attempts, columns: Mapping[st
         why = f"it ended by {evidence.trajectories[n].stop_reason.value}" if evidence.groups else (
             "a limit ended it" if attempts.truncated_N[n] else "no limit ended it")
         yield Finding(f"is scored and weighs nothing, while siblings of its group are trained ({why}); no declared "
-                      "filter chooses among the attempts of a group", attempts.place_of_row(n, evidence.step),
-                      _severity(evidence))
+                      "filter chooses among the attempts of a group", attempts.place_of_row(n),
+                      severity_of_a_choice(evidence))
 
 
 RULES: tuple[Rule, ...] = (

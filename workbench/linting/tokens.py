@@ -6,18 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from workbench.linting.alignment import R4
-from workbench.linting.credit import has_credit_twin
+from workbench.linting.credit import severity_of_a_choice
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import ENV, POLICY, PROMPT, Flat
-from workbench.linting.prefixes import JOURNAL, R1, journal_of
+from workbench.linting.prefixes import JOURNAL, R1, JournalEntry, journal_of
 from workbench.linting.provenance import R3
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
+from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
+
+if TYPE_CHECKING:
+    from workbench.learn.batch import Batch
 
 # Two attempts that draw by themselves say the same by chance with probability exp(sum of logprobs). Over a run of a
 # million steps, a false alarm of this bound is still a one-in-a-million event.
@@ -31,7 +34,7 @@ FEW = 0.002  # of all tokens trained: less than this is worth a look (clean roll
 def check_share(evidence: Evidence) -> Iterator[RuleResult]:
     """How many tokens are trained, by trajectory: all that were sampled, of those that count; never everything."""
     batch = evidence.batch
-    row_T = np.repeat(batch.trajectory_of_segment_S.numpy(), np.diff(batch.segment_offsets.numpy()))
+    row_T = _row_T(batch)
     if len(row_T) != len(batch.eligible_T):
         return  # R4 says so
     count = batch.num_trajectories
@@ -49,6 +52,11 @@ def check_share(evidence: Evidence) -> Iterator[RuleResult]:
         yield from _weights(evidence, row_T, eligible_N)
 
 
+def _row_T(batch: Batch) -> np.ndarray:
+    """The trajectory of each token, by offsets."""
+    return np.repeat(batch.trajectory_of_segment_S.numpy(), np.diff(batch.segment_offsets.numpy()))
+
+
 def _silent_rows(evidence: Evidence, eligible_N: np.ndarray) -> Iterator[Finding]:
     for n, trajectory in enumerate(evidence.trajectories):
         if trajectory.turns and not eligible_N[n]:
@@ -64,7 +72,7 @@ def _weights(evidence: Evidence, row_T: np.ndarray, eligible_N: np.ndarray) -> I
     trained_N = np.bincount(row_T[credit.weight_T.numpy() != 0], minlength=len(eligible_N))
     scored_N = batch.scored_N.numpy()
     everywhere = Place(step=evidence.step)
-    chosen = NOTE if evidence.algorithm is not None and not has_credit_twin(evidence) else ERROR
+    chosen = severity_of_a_choice(evidence)
     if not trained_N.sum():
         if may_N[scored_N].sum() and not _leaves_out(evidence):
             yield Finding(f"not one of {len(row_T)} tokens has a weight, though {int(may_N[scored_N].sum())} sampled "
@@ -134,7 +142,7 @@ def _turns_of_spans(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     ordinal = np.arange(len(sampled)) - np.searchsorted(row, row)
     for q in np.flatnonzero(flat.turn_P[sampled] != ordinal).tolist():
         yield Finding(f"the span sampled as number {ordinal[q]} of its trajectory has the turn id "
-                      f"{flat.turn_P[sampled[q]]}", flat.place_of_span(evidence, int(sampled[q])),
+                      f"{flat.turn_P[sampled[q]]}", flat.place_of_span(int(sampled[q])),
                       count=int(flat.length_P[sampled[q]]))
     yield from _replies(evidence, flat, sampled)
 
@@ -162,14 +170,13 @@ def _replies(evidence: Evidence, flat: Flat, sampled: np.ndarray) -> Iterator[Fi
         belongs = f"turn {flat.turn_P[last[p]]}" if follows[p] else "turn 0" if flat.source_P[p] == PROMPT else \
             "an earlier turn"
         yield Finding(f"these tokens have the turn id {flat.turn_P[p]} and stand where {belongs} belongs",
-                      flat.place_of_span(evidence, p), count=int(flat.length_P[p]))
+                      flat.place_of_span(p), count=int(flat.length_P[p]))
 
 
 def _turns_of_batch(evidence: Evidence) -> Iterator[RuleResult]:
     """Of the batch alone: the turns of a trajectory's sampled tokens are 0, 1, 2 ... without a gap."""
     batch = evidence.batch
-    length_S = np.diff(batch.segment_offsets.numpy())
-    row_T = np.repeat(batch.trajectory_of_segment_S.numpy(), length_S)
+    row_T = _row_T(batch)
     if len(batch.turn_T) != len(row_T) or len(batch.eligible_T) != len(row_T):
         yield Finding(f"{len(batch.turn_T)} turn ids for {len(row_T)} tokens", Place(step=evidence.step))
         return
@@ -206,14 +213,12 @@ def check_noise(evidence: Evidence) -> Iterator[RuleResult]:
         yield from _seeds(evidence)
     else:
         yield NotChecked(JOURNAL)
-    flat, first = evidence.flat, 0
+    flat = evidence.flat
     drawn_N = _drawn_N(flat)
     cost_T = np.concatenate([[0.0], -np.nan_to_num(flat.logp_T.astype(np.float64)).cumsum()])
     likest: list[Alike] = []
-    for group in evidence.groups:
-        members = [n for n in range(first, first + len(group)) if drawn_N[n]]
-        first += len(group)
-        likest += _likest(flat, members, cost_T)
+    for first, group in evidence.numbered_groups:
+        likest += _likest(flat, [n for n in range(first, first + len(group)) if drawn_N[n]], cost_T)
     yield Checked(len(likest))
     yield from _repeats(evidence, flat, likest)
 
@@ -236,8 +241,8 @@ def _repeats(evidence: Evidence, flat: Flat, likest: list[Alike]) -> Iterator[Fi
     for n, other, length, surprise in alone:
         yield Finding(
             f"the first {length} tokens are those of attempt {evidence.trajectories[other].attempt}; two attempts that "
-            f"draw by themselves agree on that with probability exp(-{surprise:.0f})", evidence.place(
-                n, segment=0, position=_first_sampled(flat, int(flat.first_segment_N[n]))), count=length)
+            f"draw by themselves agree on that with probability exp(-{surprise:.0f})",
+            evidence.place(n, segment=0, position=_first_sampled(flat, n)), count=length)
     mean = sum(alike.surprise for alike in likest) / max(count, 1)
     if not alone and mean > 1 and count * (mean - 1 - np.log(mean)) > -np.log(COINCIDENCE):
         worst = max(likest, key=lambda alike: alike.surprise)
@@ -251,39 +256,28 @@ def _repeats(evidence: Evidence, flat: Flat, likest: list[Alike]) -> Iterator[Fi
 def _seeds(evidence: Evidence) -> Iterator[RuleResult]:
     found = journal_of(evidence)
     yield Checked(len(found))
-    if len({entry.exchange.request.seed for entry in found}) == len(found):
-        return
-    known: dict[int, tuple[int, int]] = {}
-    turns: dict[int, int] = {}
+    known: dict[int, JournalEntry] = {}
     for entry in found:
-        turn = turns[entry.row] = turns.get(entry.row, -1) + 1
-        seed = entry.exchange.request.seed
-        if seed in known:
-            n, other = known[seed]
-            whose = evidence.trajectories[n]
-            yield Finding(f"this turn was sampled with the seed of turn {other} of {whose.task.id}/{whose.attempt}: "
-                          "the two draw the same noise", evidence.place(entry.row, segment=entry.segment, turn=turn))
-        else:
-            known[seed] = (entry.row, turn)
+        first = known.setdefault(entry.exchange.request.seed, entry)
+        if first is not entry:
+            yield Finding(f"this turn was sampled with the seed of turn {first.turn} of "
+                          f"{evidence.flat.names_N[first.row]}: the two draw the same noise",
+                          evidence.place(entry.row, segment=entry.segment, turn=entry.turn))
 
 
 def _drawn_N(flat: Flat) -> np.ndarray:
     """bool [N]: whether chance had a part in it: sampled tokens, not greedy, not from a script."""
-    known: dict[int, bool] = {}
     sampled = np.flatnonzero(flat.sampled_P)
-    for p in sampled.tolist():
-        settings = flat.spans[p].sampling
-        if id(settings) not in known:
-            known[id(settings)] = settings is None or (settings.temperature > 0 and settings.engine != "scripted")
-    by_chance = np.array([known[id(flat.spans[p].sampling)] for p in sampled.tolist()], bool)
-    drawn_N = np.bincount(flat.trajectory_P[sampled], minlength=flat.trajectories) > 0
+    settings = [flat.spans[p].sampling for p in sampled]
+    by_chance = np.array([each is None or (each.temperature > 0 and each.engine != "scripted") for each in settings], bool)
+    drawn_N = np.bincount(flat.trajectory_P[sampled], minlength=len(flat.names_N)) > 0
     drawn_N[flat.trajectory_P[sampled[~by_chance]]] = False
     return drawn_N
 
 
-def _first_sampled(flat: Flat, segment: int) -> int:
-    low, high = flat.first_span_S[segment : segment + 2].tolist()
-    return next((int(flat.start_P[p]) for p in range(low, high) if flat.sampled_P[p]), 0)
+def _first_sampled(flat: Flat, n: int) -> int:
+    """Where the first sampled token of a trajectory stands in its first segment."""
+    return next((int(flat.start_P[p]) for p in flat.spans_of(flat.segments_of(n)[0]) if flat.sampled_P[p]), 0)
 
 
 def _likest(flat: Flat, members: list[int], cost_T: np.ndarray) -> Iterator[Alike]:

@@ -66,7 +66,7 @@ def _place(evidence: Evidence, update: Update, token: int | None = None) -> Plac
     here = Place(step=evidence.step, update=update.table.update)
     if token is None or evidence.attempts is None:
         return here
-    return replace(evidence.attempts.place(token, evidence.step), update=update.table.update)
+    return replace(evidence.attempts.place(token), update=update.table.update)
 
 
 # ------------------------------------------------------------------------------------------------ the step's credit
