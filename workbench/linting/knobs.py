@@ -11,8 +11,10 @@ a plot, or act on attempts unlike any that were made up or made: that it did not
 """
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,12 +23,12 @@ from torch import Tensor
 
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
-from workbench.learn.algorithms.base import Credit, LossInputs, needs_critic
+from workbench.learn.algorithms.base import Credit, LossInputs, needs_critic, shares_of
 from workbench.learn.algorithms.liveness import inert_settings
 from workbench.learn.algorithms.parts import SETS
 from workbench.learn.algorithms.objectives import OBJECTIVES
 from workbench.learn.batch import Batch
-from workbench.learn.ops.loss import ESTIMATORS, REDUCTIONS
+from workbench.learn.ops.loss import ESTIMATORS, REDUCTIONS, masked_sum_over
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types import (Group, Message, Observation, Sampling, Segment, Source, Span, StopReason, Task, Trajectory,
@@ -69,11 +71,11 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
 def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting,
                 explained: Mapping[str, str]) -> Iterator[RuleResult]:
     others = list(_turned(algorithm, setting))
-    name, value = ".".join(setting), _get(algorithm, setting)
+    name, value = ".".join(setting), _get(algorithm.settings, setting)
     if not others:
         yield NotChecked(f"another value of algorithm.{name} that {algorithm.name} would accept")
         return
-    tried = ", ".join(dict.fromkeys(repr(_get(other, setting)) for other in others))
+    tried = ", ".join(dict.fromkeys(repr(_get(other.settings, setting)) for other in others))
     try:
         for which in (DIFFERENT, FLAT):
             differing = [other for other in others if trial.said_differs(algorithm, other, which)]
@@ -101,12 +103,14 @@ def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting,
 
 def _shipped(algorithm: Algorithm, setting: Setting) -> bool:
     """Whether a part of this package declares the setting, so that it is known what it acts on."""
-    own = [part for part in (algorithm.objective, algorithm.reference, algorithm.critic, algorithm.masks,
-                             algorithm.rewards, algorithm.filter) if setting[-1] in getattr(part, "__dict__", {})]
-    is_own = setting[0] not in (*vars(algorithm.estimator.settings), *(f.name for f in fields(Algorithm)))
-    makers = [type(part) for part in own] or [type(algorithm) if is_own else Algorithm]
-    makers += [algorithm.estimator.function] * (setting[0] in vars(algorithm.estimator.settings))
-    return makers[-1].__module__.partition(".")[0] == "workbench"
+    parts = (algorithm.objective, algorithm.reference, algorithm.critic, algorithm.masks, algorithm.rewards,
+             algorithm.filter)
+    declaring = [type(part) for part in parts if setting[-1] in getattr(part, "__dict__", {})]
+    if setting[0] in vars(algorithm.estimator.settings):
+        declaring.append(algorithm.estimator.function)
+    elif not declaring:
+        declaring.append(Algorithm if setting[0] in {field.name for field in fields(Algorithm)} else type(algorithm))
+    return declaring[-1].__module__.partition(".")[0] == "workbench"
 
 
 def changed_settings(algorithm: Algorithm) -> list[Setting]:
@@ -129,53 +133,43 @@ def _usual(algorithm: Algorithm) -> Mapping[str, Any]:
     return usual | {f.name: default_of(f) for f in fields(algorithm) if f.name in algorithm.settings.keys() - usual.keys()}
 
 
-def _get(algorithm: Algorithm, setting: Setting) -> Any:
-    value = algorithm.settings[setting[0]]
-    return value if len(setting) == 1 else getattr(value, setting[1])
+def _get(settings: Mapping[str, Any], setting: Setting) -> Any:
+    return reduce(getattr, setting[1:], settings[setting[0]])
 
 
-def _set(algorithm: Algorithm, setting: Setting, to: Any) -> Algorithm:
-    name, *rest = setting
-    return algorithm(**{name: replace(algorithm.settings[name], **{rest[0]: to}) if rest else to})
+def _with(algorithm: Algorithm, changes: Mapping[Setting, Any]) -> Algorithm:
+    """With these settings changed, all of one part at once: each by itself may be refused."""
+    whole = {setting[0]: value for setting, value in changes.items() if len(setting) == 1}
+    nested: dict[str, dict[str, Any]] = defaultdict(dict)
+    for setting, value in changes.items():
+        if len(setting) == 2:
+            nested[setting[0]][setting[1]] = value
+    return algorithm(**whole | {name: replace(algorithm.settings[name], **inner) for name, inner in nested.items()})
 
 
 def _default(algorithm: Algorithm, setting: Setting) -> Any:
     """What it is where nobody says anything; the value itself where it has to be said."""
     usual = _usual(algorithm)
-    if setting[0] not in usual:
-        return _get(algorithm, setting)
-    return usual[setting[0]] if len(setting) == 1 else getattr(usual[setting[0]], setting[1])
+    return _get(usual if setting[0] in usual else algorithm.settings, setting)
 
 
-def _turned(algorithm: Any, setting: Setting) -> Iterator[Any]:
+def _turned(algorithm: Algorithm, setting: Setting) -> Iterator[Algorithm]:
     """The same algorithm with other values of one setting. Where a value is refused by itself, it is tried together
     with the default of one other setting ("fixed-length" goes with a length)."""
-    for other in _values(algorithm, setting):
-        partners: list[Setting | None] = [None, *(s for s in changed_settings(algorithm) if s != setting)]
+    partners = [{}, *({other: _default(algorithm, other)} for other in changed_settings(algorithm) if other != setting)]
+    for value in _values(algorithm, setting):
         for partner in partners:
             try:
-                made = (_set(algorithm, setting, other) if partner is None
-                        else _together(algorithm, setting, other, partner))
+                made = _with(algorithm, {setting: value, **partner})
             except (ConfigError, ValueError, TypeError):
                 continue
             yield made
             break
 
 
-def _together(algorithm: Algorithm, setting: Setting, other: Any, partner: Setting) -> Algorithm:
-    default = _default(algorithm, partner)
-    if setting[0] == partner[0] and len(setting) > 1:
-        both = {setting[1]: other, partner[1]: default}
-        return algorithm(**{setting[0]: replace(algorithm.settings[setting[0]], **both)})
-    changed = {}
-    for (name, *rest), value in ((setting, other), (partner, default)):
-        changed[name] = replace(algorithm.settings[name], **{rest[0]: value}) if rest else value
-    return algorithm(**changed)
-
-
-def _values(algorithm: Any, setting: Setting) -> list[Any]:
+def _values(algorithm: Algorithm, setting: Setting) -> list[Any]:
     """Others worth trying, the default first."""
-    value, default = _get(algorithm, setting), _default(algorithm, setting)
+    value, default = _get(algorithm.settings, setting), _default(algorithm, setting)
     options: list[Any] = [default]
     if isinstance(value, bool):
         options.append(not value)
@@ -271,20 +265,18 @@ def _gradients(algorithm: Algorithm, batch: Batch, credit: Credit) -> list[Tenso
     rng = rng_at("lint.knobs.model")
     logp, entropy, value = (torch.tensor(rng.normal(size=len(at)) * spread + mean, requires_grad=True)
                             for mean, spread in ((-1.0, 0.3), (1.0, 0.3), (0.0, 1.0)))
-    anchor = logp.detach()
-    moved = batch.old_logp_T[at].double() - batch.plain_logp_T[at].double()
-    apart = batch.ref_logp_T[at].double() - batch.plain_logp_T[at].double()
-    rolled = batch.rollout_logp_T[at].double() - batch.plain_logp_T[at].double()
+    def moved(values_T: Tensor) -> Tensor:
+        """Where a fact of the batch stands, as seen from the made-up model."""
+        return logp.detach() + values_T[at].double() - batch.plain_logp_T[at].double()
+
     found = algorithm.loss(LossInputs(
-        logp, entropy, anchor + moved, credit.advantage_T[at], anchor + rolled,
-        batch.segment_of_token_T[at], anchor + apart, credit.weight_T[at] != 0))
-    loss = logp.sum() * 0.0
-    for term, term_M in (("policy", found.loss_M), ("entropy", found.entropy_loss_M), ("kl", found.kl_loss_M)):
-        weight_T = credit.weights_of(term)
-        counts_T = weight_T != 0
-        if term_M is not None and bool(counts_T.any()):
-            scale_T, denominator = algorithm.reduction_of(counts_T, batch)
-            loss = loss + (term_M * (weight_T * scale_T)[at]).nan_to_num(0.0).sum() / denominator
+        logp, entropy, moved(batch.old_logp_T), credit.advantage_T[at], moved(batch.rollout_logp_T),
+        batch.segment_of_token_T[at], moved(batch.ref_logp_T), credit.weight_T[at] != 0))
+    terms = {"policy": found.loss_M, "entropy": found.entropy_loss_M, "kl": found.kl_loss_M}
+    shares, loss = shares_of(algorithm, batch, credit, credit.trained_T), logp.sum() * 0.0
+    for name, term_M in terms.items():
+        if term_M is not None and name in shares:
+            loss = loss + masked_sum_over(term_M, shares[name].weight_T[at], shares[name].denominator)
     if needs_critic(algorithm) and credit.return_T is not None:
         fitted = credit.weights_of("critic")[at] != 0
         error = algorithm.value_loss(value[fitted], batch.value_T[at][fitted].double(), credit.return_T[at][fitted])

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from workbench.linting import raw_credit
 from workbench.linting.evidence import Evidence
-from workbench.linting.raw_credit import at, turns_of
+from workbench.linting.messages import at_first, first_difference
+from workbench.linting.raw_credit import at, looked_at, turns_of
 from workbench.linting.rule import Check, RuleResult
 from workbench.types.dumps import RawSequence
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked
@@ -54,16 +54,12 @@ def exact_prefix(evidence: Evidence) -> Iterator[RuleResult]:
         yield Finding(f"{len(forks)} sequences part from the history of their attempt, as the file says itself: each "
                       "becomes a training sample of its own, and what they share is in all of them", at(forks[0]), NOTE,
                       len(forks))
-    yield Checked(seen)
-    if not seen:
-        yield NotChecked("attempts of several sequences" if _has_ids(evidence.raw) else NO_IDS)
+    yield from looked_at(seen, _or_no_ids("attempts of several sequences", evidence.raw))
 
 
 def _prefix_finding(before: RawSequence, after: RawSequence, old: np.ndarray) -> Finding:
     new = after.prompt_ids
-    shared = min(len(old), len(new))
-    differs = np.flatnonzero(old[:shared] != new[:shared])
-    place = int(differs[0]) if len(differs) else shared
+    place = first_difference(old, new)
     whose = (f"token {place - len(before.prompt_ids)} of what was sampled in turn {before.number}"
              if place >= len(before.prompt_ids) else f"token {place} of the prompt of turn {before.number}")
     gone, come = _difference(old[place:], new[place:])
@@ -105,10 +101,9 @@ def mask_is_provenance(evidence: Evidence) -> Iterator[RuleResult]:
         if sequence.prompt_mask is not None:
             said_apart, looked = True, looked + len(sequence.prompt_mask)
             trained = np.flatnonzero(sequence.prompt_mask)
-            if len(trained):
-                yield Finding(f"{len(trained)} tokens of the prompt are trained, the first with "
-                              f"{_id_at(sequence.prompt_ids, trained[0])}; nobody sampled a prompt",
-                              at(sequence, position=int(trained[0])), ERROR, len(trained))
+            yield from at_first(trained, lambda k: (
+                f"{len(trained)} tokens of the prompt are trained, the first with {_id_at(sequence.prompt_ids, k)}; "
+                "nobody sampled a prompt"), lambda k: at(sequence, position=k))
         mask = sequence.trained
         if mask is None:
             continue
@@ -121,20 +116,18 @@ def mask_is_provenance(evidence: Evidence) -> Iterator[RuleResult]:
         yield from _against_provenance(sequence, mask)
     yield Checked(looked)
     if not said_apart:
-        yield NotChecked("who wrote each token, apart from the mask" if _has_ids(evidence.raw) else NO_IDS)
+        yield NotChecked(_or_no_ids("who wrote each token, apart from the mask", evidence.raw))
 
 
 def _against_provenance(sequence: RawSequence, mask: np.ndarray) -> Iterator[Finding]:
     extra, lost = np.flatnonzero(mask & ~sequence.sampled), np.flatnonzero(~mask & sequence.sampled)
-    first = len(sequence.prompt_ids) if sequence.prompt_ids is not None else 0
-    if len(extra):
-        yield Finding(f"{len(extra)} tokens are trained that no model sampled, the first with "
-                      f"{_id_at(sequence.completion_ids, extra[0])}",
-                      at(sequence, position=first + int(extra[0])), ERROR, len(extra))
-    if len(lost) and mask.any():  # a row that is left out as a whole is R5's and R11's
-        yield Finding(f"{len(lost)} sampled tokens are not trained while others of the row are, the first with "
-                      f"{_id_at(sequence.completion_ids, lost[0])}",
-                      at(sequence, position=first + int(lost[0])), ERROR, len(lost))
+    yield from at_first(extra, lambda k: (
+        f"{len(extra)} tokens are trained that no model sampled, the first with {_id_at(sequence.completion_ids, k)}"),
+        lambda k: at(sequence, completion=k))
+    if mask.any():  # a row that is left out as a whole is R5's and R11's
+        yield from at_first(lost, lambda k: (
+            f"{len(lost)} sampled tokens are not trained while others of the row are, the first with "
+            f"{_id_at(sequence.completion_ids, k)}"), lambda k: at(sequence, completion=k))
 
 
 def trained_share(evidence: Evidence) -> Iterator[RuleResult]:
@@ -151,9 +144,7 @@ def trained_share(evidence: Evidence) -> Iterator[RuleResult]:
         why = "it is empty" if len(mask) == 0 else f"all {len(mask)} are masked out"
         yield Finding(f"no token of this completion is trained: {why}", at(sequence),
                       NOTE if excused or len(mask) == 0 else ERROR, max(1, len(mask)))
-    yield Checked(looked)
-    if not looked:
-        yield NotChecked("masks that fit their tokens" if _has_ids(evidence.raw) else NO_IDS)
+    yield from looked_at(looked, _or_no_ids("masks that fit their tokens", evidence.raw))
 
 
 # ------------------------------------------------------------------------------------------------ R4
@@ -172,20 +163,18 @@ def lengths(evidence: Evidence) -> Iterator[RuleResult]:
             if len(array) != len(ids):
                 longer = "longer" if len(array) > len(ids) else "shorter"
                 yield Finding(f"{name} has {len(array)} entries for {len(ids)} {ids_name}: "
-                              f"{abs(len(array) - len(ids))} {longer}, so from some token on it describes another "
-                              "one", at(sequence), ERROR)
+                              f"{abs(len(array) - len(ids))} {longer}, so from some token on it describes another one",
+                              at(sequence))
         for name in ("prompt_ids", "completion_ids"):
             ids = getattr(sequence, name)
             if ids is None:
                 continue
             looked += 1
-            if len(ids) and int(ids.min()) < 0:
-                bad = int(np.flatnonzero(ids < 0)[0])
-                yield Finding(f"{name}[{bad}] is {int(ids[bad])}: no token has a negative id", at(sequence), ERROR)
+            if (ids < 0).any():
+                bad = int((ids < 0).argmax())
+                yield Finding(f"{name}[{bad}] is {int(ids[bad])}: no token has a negative id", at(sequence))
     yield from _mask_of_ids(evidence.raw)
-    yield Checked(looked)
-    if not looked:
-        yield NotChecked(NO_IDS)
+    yield from looked_at(looked, NO_IDS)
 
 
 def _mask_of_ids(sequences: Sequence[RawSequence]) -> Iterator[Finding]:
@@ -208,62 +197,44 @@ def _mask_of_ids(sequences: Sequence[RawSequence]) -> Iterator[Finding]:
     if token in kept or not witnesses:
         return
     sequence, first = next(iter(witnesses.values()))
-    start = len(sequence.prompt_ids) if sequence.prompt_ids is not None else 0
     yield Finding(f"the masks leave out every token with id {token} ({count} of them) and nothing else, and these were "
                   f"sampled (logprob {sequence.logprobs[first]:.4g} here): made by comparing ids with the padding, "
-                  "which is a token of the policy's as well", at(sequence, position=start + first), ERROR, count)
+                  "which is a token of the policy's as well", at(sequence, completion=first), ERROR, count)
 
 
 # ------------------------------------------------------------------------------------------------ R12
 
 
-@dataclass(frozen=True)
-class _Logprobs:
-    """The logprobs of the trained tokens of a sequence, and where they stand in it."""
-
-    sequence: RawSequence
-    position: np.ndarray
-    value: np.ndarray
-
-
 def logprobs(evidence: Evidence) -> Iterator[RuleResult]:
     """R12: the logprobs of trained tokens can be logprobs."""
-    found = [each for each in map(_trained_logprobs, evidence.raw) if each is not None]
-    for each in found:
-        for wrong, words in ((np.isnan(each.value), "is missing (NaN or null)"),
-                             (np.isneginf(each.value), "is -inf: a token of probability 0 was sampled"),
-                             (each.value > 1e-3, "is above 0: a probability above 1")):
-            where = np.flatnonzero(wrong)
-            if len(where):
-                value = each.value[where[0]]
-                number = "" if np.isnan(value) else f" {value:.4g}"
-                yield Finding(f"the logprob{number} of a trained token {words}; {len(where)} of {len(each.value)} in "
-                              "this sequence", at(each.sequence, position=int(each.position[where[0]])), ERROR, len(where))
-    values = np.concatenate([each.value for each in found]) if found else np.zeros(0)
+    found = [(sequence, np.flatnonzero(sequence.acted)) for sequence in evidence.raw if _says_logprobs(sequence)]
+    for sequence, trained in found:
+        said = sequence.logprobs[trained]
+        for wrong, words in ((np.isnan(said), "is missing (NaN or null)"),
+                             (np.isneginf(said), "is -inf: a token of probability 0 was sampled"),
+                             (said > 1e-3, "is above 0: a probability above 1")):
+            yield from at_first(wrong, lambda k: (
+                f"the logprob{'' if np.isnan(said[k]) else f' {said[k]:.4g}'} of a trained token {words}; {wrong.sum()} "
+                f"of {len(said)} in this sequence"), lambda k: at(sequence, completion=trained[k]))
+    values = np.concatenate([np.zeros(0), *(sequence.logprobs[trained] for sequence, trained in found)])
     if len(values) >= 8 and not values.any():
         yield Finding(f"all {len(values)} logprobs are exactly 0, as if every token had been certain: they were not "
-                      "kept",
-                      at(found[0].sequence), ERROR, len(values))
-    yield Checked(len(values))
-    if not len(values):
-        yield NotChecked("logprobs of trained tokens" if _has_ids(evidence.raw) else NO_IDS)
+                      "kept", at(found[0][0]), ERROR, len(values))
+    yield from looked_at(len(values), _or_no_ids("logprobs of trained tokens", evidence.raw))
 
 
-def _trained_logprobs(sequence: RawSequence) -> _Logprobs | None:
-    mask = sequence.acted
-    if mask is None or sequence.logprobs is None or len(sequence.logprobs) != len(mask) or not mask.any():
-        return None
-    where = np.flatnonzero(mask)
-    return _Logprobs(sequence, where + (0 if sequence.prompt_ids is None else len(sequence.prompt_ids)),
-                     sequence.logprobs[where])
+def _says_logprobs(sequence: RawSequence) -> bool:
+    mask, said = sequence.acted, sequence.logprobs
+    return mask is not None and said is not None and len(said) == len(mask) and bool(mask.any())
 
 
 def _id_at(ids: np.ndarray | None, index: int) -> str:
     return f"id {int(ids[index])}" if ids is not None and index < len(ids) else "no id at all"
 
 
-def _has_ids(sequences: Sequence[RawSequence]) -> bool:
-    return any(sequence.completion_ids is not None for sequence in sequences)
+def _or_no_ids(missing: str, sequences: Sequence[RawSequence]) -> str:
+    """What is missing; where there are not even ids, these."""
+    return missing if any(sequence.completion_ids is not None for sequence in sequences) else NO_IDS
 
 
 RAW_CHECKS: dict[str, Check] = {

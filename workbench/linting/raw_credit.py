@@ -12,6 +12,7 @@ import numpy as np
 
 from workbench.linting.credit import out_of_order
 from workbench.linting.evidence import Evidence
+from workbench.linting.messages import at_first
 from workbench.linting.rule import RuleResult
 from workbench.types.dumps import RawSequence
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
@@ -20,9 +21,19 @@ SLACK = 1e-3      # of rewards and advantages: files round (verifiers to 4 decim
 COINCIDENCE = 30  # nats: two attempts drawn alike whose tokens had a probability below exp(-30) did not draw by chance
 
 
-def at(sequence: RawSequence, position: int | None = None) -> Place:
-    """A place in a sequence; `position` counts from the first token of its prompt."""
+def at(sequence: RawSequence, position: int | None = None, *, completion: int | None = None) -> Place:
+    """A place in a sequence; `position` counts from the first token of its prompt, `completion` from the first one after
+    it."""
+    if completion is not None:
+        position = int(completion) + (0 if sequence.prompt_ids is None else len(sequence.prompt_ids))
     return Place(sequence.attempt, segment=sequence.number, position=position)
+
+
+def looked_at(count: int, missing: str) -> Iterator[RuleResult]:
+    """What a rule looked at; of nothing, what was missing."""
+    yield Checked(count)
+    if not count:
+        yield NotChecked(missing)
 
 
 def turns_of(sequences: Iterable[RawSequence]) -> dict[str, list[RawSequence]]:
@@ -51,11 +62,11 @@ def credit_of_attempts(evidence: Evidence) -> Iterator[RuleResult]:
     for turns in turns_of(evidence.raw).values():
         stretches = _stretches(turns)
         looked += sum(len(values) for _, _, values in stretches)
-        for sequence, position, values in stretches:
-            bad = np.flatnonzero(~np.isfinite(values))
-            if len(bad):
-                yield Finding(f"{len(bad)} of {len(values)} trained tokens in a row have no advantage",
-                              at(sequence, position=position + int(bad[0])), ERROR, len(bad))
+        for sequence, start, values in stretches:
+            bad = ~np.isfinite(values)
+            yield from at_first(bad, lambda k: (
+                f"{bad.sum()} of {len(values)} trained tokens in a row have no advantage"),
+                lambda k: at(sequence, completion=start + k))
         yield from _only_the_last(stretches)
     order = 0
     for attempts in groups_of(evidence.raw).values():
@@ -71,27 +82,27 @@ def credit_of_attempts(evidence: Evidence) -> Iterator[RuleResult]:
 
 
 def _stretches(turns: Sequence[RawSequence]) -> list[tuple[RawSequence, int, np.ndarray]]:
-    """The advantages of every run of trained tokens (one is about a turn): where it begins, and the values."""
+    """The advantages of every run of trained tokens (one is about a turn): where it begins in the completion, and the
+    values."""
     found = []
     for sequence in turns:
         mask = sequence.acted
         if mask is None or sequence.advantages is None or len(sequence.advantages) != len(mask):
             continue
         edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
-        first = 0 if sequence.prompt_ids is None else len(sequence.prompt_ids)
-        found += [(sequence, first + int(a), sequence.advantages[a:b]) for a, b in zip(edges[::2], edges[1::2])]
+        found += [(sequence, int(a), sequence.advantages[a:b]) for a, b in zip(edges[::2], edges[1::2])]
     return found
 
 
 def _only_the_last(stretches: Sequence[tuple[RawSequence, int, np.ndarray]]) -> Iterator[Finding]:
     if len(stretches) < 2 or not np.nan_to_num(stretches[-1][2]).any():
         return
-    empty = [(sequence, position, values) for sequence, position, values in stretches[:-1] if not values.any()]
+    empty = [stretch for stretch in stretches[:-1] if not stretch[2].any()]
     if len(empty) == len(stretches) - 1:
-        sequence, position, _ = empty[0]
+        sequence, start, _ = empty[0]
         yield Finding(f"only the last of {len(stretches)} turns carries an advantage "
                       f"({float(stretches[-1][2][-1]):+.4g}), the others exactly 0: their tokens learn nothing",
-                      at(sequence, position=position), ERROR, sum(len(values) for _, _, values in empty))
+                      at(sequence, completion=start), ERROR, sum(len(values) for _, _, values in empty))
 
 
 def advantage_of(turns: Sequence[RawSequence]) -> float | None:
@@ -136,9 +147,7 @@ def group_identity(evidence: Evidence) -> Iterator[RuleResult]:
         for key in kinds:
             prompts[key].add(group)
     yield from _ids_that_do_not_group(groups, prompts)
-    yield Checked(looked)
-    if not looked:
-        yield NotChecked("group ids" if not groups else "prompts to tell tasks apart by")
+    yield from looked_at(looked, "group ids" if not groups else "prompts to tell tasks apart by")
 
 
 def _ids_that_do_not_group(groups: dict[str, dict[str, list[RawSequence]]],
@@ -153,8 +162,7 @@ def _ids_that_do_not_group(groups: dict[str, dict[str, list[RawSequence]]],
         first = next(iter(groups[shared[0][0]]))
         yield Finding(f"every attempt is a group of its own, though {sum(map(len, shared))} of {len(groups)} share "
                       f"their prompt with others (groups {', '.join(shared[0][:3])}): the ids do not group, so no "
-                      "attempt has a sibling to be compared "
-                      "with", Place(first), ERROR if len(often) == 1 else NOTE, len(shared))
+                      "attempt has a sibling to be compared with", Place(first), ERROR if len(often) == 1 else NOTE, len(shared))
 
 
 def prompt_key(sequence: RawSequence) -> object | None:
@@ -166,29 +174,24 @@ def prompt_key(sequence: RawSequence) -> object | None:
 
 def groups_that_teach(evidence: Evidence) -> Iterator[RuleResult]:
     """R8: groups of one, and groups in which all earned the same."""
-    groups = {name: attempts for name, attempts in groups_of(evidence.raw).items()}
-    single = [name for name, attempts in groups.items() if len(attempts) == 1]
-    flat, looked = [], 0
-    for name, attempts in groups.items():
-        earned = [turns[0].reward for turns in attempts.values()]
-        if len(earned) < 2 or any(reward is None for reward in earned):
-            continue
-        looked += 1
-        if max(earned) == min(earned):
-            flat.append(name)
+    groups = list(groups_of(evidence.raw).values())
+    single = [attempts for attempts in groups if len(attempts) == 1]
+    earned = [(attempts, [turns[0].reward for turns in attempts.values()]) for attempts in groups if len(attempts) > 1]
+    earned = [(attempts, rewards) for attempts, rewards in earned if None not in rewards]
+    flat = [attempts for attempts, rewards in earned if max(rewards) == min(rewards)]
     if single:
         yield Finding(f"{len(single)} of {len(groups)} groups hold a single attempt, whose baseline is itself",
-                      Place(next(iter(groups[single[0]]))), NOTE, len(single))
+                      Place(next(iter(single[0]))), NOTE, len(single))
     if flat:
-        yield Finding(f"{len(flat)} of {looked} groups earned the same in every attempt: relative to their group they "
-                      "teach nothing", Place(next(iter(groups[flat[0]]))), NOTE, len(flat))
-    credits = [advantage for attempts in groups.values() for turns in attempts.values()
+        yield Finding(f"{len(flat)} of {len(earned)} groups earned the same in every attempt: relative to their group "
+                      "they teach nothing", Place(next(iter(flat[0]))), NOTE, len(flat))
+    credits = [advantage for attempts in groups for turns in attempts.values()
                if (advantage := advantage_of(turns)) is not None]
-    if len(credits) > 1 and not any(credits) and len(flat) < looked:
+    if len(credits) > 1 and not any(credits) and len(flat) < len(earned):
         yield Finding(f"all {len(credits)} attempts have an advantage of exactly 0 though rewards differ within groups",
-                      Place(next(iter(next(iter(groups.values()))))), ERROR, len(credits))
-    yield Checked(looked + len(single))
-    if not looked:
+                      Place(next(iter(groups[0]))), ERROR, len(credits))
+    yield Checked(len(earned) + len(single))
+    if not earned:
         yield NotChecked("groups with rewards")
 
 
@@ -204,18 +207,15 @@ def truncation(evidence: Evidence) -> Iterator[RuleResult]:
         odd = trained * 2 <= len(cut)
         sequence = next(sequence for sequence, kept in cut if kept == odd)
         yield Finding(f"of {len(cut)} sequences that were cut, {trained} are trained and {len(cut) - trained} masked "
-                      "out",
-                      at(sequence), ERROR, min(trained, len(cut) - trained))
-    yield Checked(len(cut))
-    if not cut:
-        told = any(sequence.truncated is not None for sequence in evidence.raw)
-        yield NotChecked("sequences that were cut" if told else "which sequences were cut")
+                      "out", at(sequence), ERROR, min(trained, len(cut) - trained))
+    told = any(sequence.truncated is not None for sequence in evidence.raw)
+    yield from looked_at(len(cut), "sequences that were cut" if told else "which sequences were cut")
 
 
 def rewards(evidence: Evidence) -> Iterator[RuleResult]:
     """R16: rewards are numbers, one for an attempt, and what could not be scored did not earn 0."""
-    attempts, looked = turns_of(evidence.raw), 0
-    for name, turns in attempts.items():
+    looked = 0
+    for turns in turns_of(evidence.raw).values():
         earned = [turn.reward for turn in turns if turn.reward is not None]
         if not earned:
             continue
@@ -228,9 +228,7 @@ def rewards(evidence: Evidence) -> Iterator[RuleResult]:
             yield Finding(f"it broke off ({turns[0].failed}) and carries the reward {earned[0]:.4g} all the same"
                           + (f", credited with {credit:+.4g}" if credit else "") + ": unscored is not zero",
                           at(turns[0]), ERROR if credit and trained else NOTE)
-    yield Checked(looked)
-    if not looked:
-        yield NotChecked("rewards")
+    yield from looked_at(looked, "rewards")
 
 
 def own_noise(evidence: Evidence) -> Iterator[RuleResult]:
@@ -247,11 +245,8 @@ def own_noise(evidence: Evidence) -> Iterator[RuleResult]:
             if len(alike) > 1 and nats is not None and nats > COINCIDENCE:
                 yield Finding(f"{len(alike)} attempts of its group were sampled token for token alike, which happens "
                               f"by chance once in 10^{nats / np.log(10):.0f}: they drew the same noise, or there was "
-                              "none",
-                              at(alike[1][0]), ERROR, len(alike))
-    yield Checked(looked)
-    if not looked:
-        yield NotChecked("token ids of attempts of one group")
+                              "none", at(alike[1][0]), ERROR, len(alike))
+    yield from looked_at(looked, "token ids of attempts of one group")
 
 
 def _surprise(turns: Sequence[RawSequence]) -> float | None:
