@@ -18,7 +18,8 @@ from workbench.learn.batch import Batch
 from workbench.learn.config import LearnerConfig
 from workbench.learn.learner import Learner
 from workbench.linting import Evidence, check
-from workbench.linting.knobs import RULES, changed_settings, made_up
+from workbench.linting.knobs import RULES, changed_settings
+from workbench.linting.made_up import made_up
 from workbench.linting.probe import probe_of
 from workbench.types import Group, Sampling, Segment, Source, Span
 from workbench.types.errors import ConfigError

@@ -198,3 +198,5 @@ R4 = Rule(
     "Make all arrays from the spans in one place, with offsets instead of padding, and let nothing compare ids with "
     "the pad token.",
     ("batch",), check_alignment, threads=("trl#5144", "trl#4974", "rllm#517"))
+
+RULES: tuple[Rule, ...] = (R4,)

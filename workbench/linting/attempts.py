@@ -43,6 +43,7 @@ class Attempts:
     sampled_T: np.ndarray   # by the policy, in this very segment
     rollout_logp_T: np.ndarray
     step: int | None = None
+    index_N: np.ndarray | None = None  # their numbers in a larger batch
 
     # -------------------------------------------------------------------------------------------- tokens
 
@@ -165,12 +166,13 @@ class Attempts:
     def place(self, token: int, length: int = 1) -> Place:
         """Where flat token `token` is."""
         row = int(self.row_T[token])
-        first = int(np.searchsorted(self.row_S, row))
-        return Place(self.names_N[row], row, int(self.segment_T[token]) - first, int(self.turn_T[token]),
-                     int(self.position_T[token]), length, self.step)
+        segment = int(self.segment_T[token]) - int(np.searchsorted(self.row_S, row))
+        return replace(self.place_of_row(row, int(self.turn_T[token])), segment=segment,
+                       position=int(self.position_T[token]), length=length)
 
     def place_of_row(self, row: int, turn: int | None = None) -> Place:
-        return Place(self.names_N[row], int(row), turn=turn, step=self.step)
+        index = row if self.index_N is None else self.index_N[row]
+        return Place(self.names_N[row], int(index), turn=turn, step=self.step)
 
     def place_of_turn(self, k: int) -> Place:
         """Where turn `k` of all is."""
@@ -193,7 +195,7 @@ def attempts_of(groups: Sequence[Sequence[Trajectory]], flat: Flat) -> Attempts:
                     flat.turn_T, flat.sampled_T & (flat.source_T == POLICY), flat.logp_T, flat.step)
 
 
-def attempts_of_batch(batch: Batch, step: int | None = None) -> Attempts:
+def attempts_of_batch(batch: Batch, step: int | None = None, index_N: np.ndarray | None = None) -> Attempts:
     """Of a batch alone, where its trajectories are not at hand."""
     flags = [getattr(batch, name).tolist() for name in ("group_of_trajectory_N", "tag_N", "truncated_N",
                                                         "context_full_N", "outcome_N", "scored_N")]
@@ -208,7 +210,7 @@ def attempts_of_batch(batch: Batch, step: int | None = None) -> Attempts:
             "states": [None if state < 0 else state for state in states[first:after]]})
     return Attempts(tuple(facts), batch.names_N, *(getattr(batch, name).numpy() for name in (
         "terminated_N", "trajectory_of_segment_S", "segment_offsets", "token_ids_T", "source_T", "turn_T", "eligible_T",
-        "rollout_logp_T")), step)
+        "rollout_logp_T")), step, index_N)
 
 
 def numbered(keys: Sequence[Hashable]) -> np.ndarray:

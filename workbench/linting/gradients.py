@@ -18,28 +18,26 @@ Axis letters: T tokens of the batch (flat) · N trajectories.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from workbench.learn.algorithms.algorithm import Algorithm
-from workbench.learn.algorithms.base import TERMS, Credit, needs_critic
+from workbench.learn.algorithms.base import TERMS
 from workbench.learn.algorithms.twin import plain_recipe
 from workbench.learn.batch import Batch
 from workbench.linting.attempts import Attempts, attempts_of_batch
 from workbench.linting.evidence import Evidence, Gradient
 from workbench.linting.objective import holds_of_any
 from workbench.linting.rule import WORDS, Rule, RuleResult
-from workbench.linting.twin import credits_of, is_by_token, own_objective
-from workbench.plain.rewards import AttemptTokens
-from workbench.types.errors import ConfigError, DataError
+from workbench.linting.trial import (Trial, few_groups, moved_trial, off_the_kink, plain_facts, rows_with, scored_T,
+                                     without_facts)
+from workbench.linting.twin import credits_of, own_objective
+from workbench.types.errors import DataError
 from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
-from workbench.types.seeds import rng_at
 
 if TYPE_CHECKING:
     from workbench.linting.probe import LearnerProbe
@@ -49,45 +47,11 @@ if TYPE_CHECKING:
 BOUND, BOUND_BF16 = 3e-4, 0.15
 FLOOR = 1e-2              # of the whole gradient's norm: below it a parameter's own norm says nothing of its rounding
 NATS, NATS_BF16 = 1e-3, 0.1  # mean difference of facts; measured 1e-6 and 1e-2
-RAISED = 0.3              # coefficients that are set are raised to this
-BOUNDS = {"clip_low": 0.15, "clip_high": 0.3}  # different ones, so that one cannot stand in for the other
-PARTS = 4                 # micro-batches, about
 LOUD = 1e4                # times the credit: then any bound on the gradient's norm binds
 NOT_FINITE = ("a finite gradient: by the definition of this loss it is not finite at the ratios and advantages that "
               "are tried here, and a learner leaves such an update out")
 GIVE_CREDIT = {"estimator", "masks", "rewards", "filter"}  # of an algorithm: here credit is taken as it is given
 TRIED = 6                 # trajectories that are asked about one by one where the gradient is off
-
-
-@dataclass(frozen=True, eq=False)
-class _Trial:
-    """What both sides are asked about."""
-
-    what: str
-    algorithm: Algorithm
-    batch: Batch
-    credit: Credit
-    micro_batch_tokens: int
-
-    @cached_property
-    def has_twin(self) -> bool:
-        return "objective" not in plain_recipe(self.algorithm).missing
-
-    @cached_property
-    def terms(self) -> list[str]:
-        """Of the loss, those that the algorithm has."""
-        algorithm = self.algorithm
-        has = {"policy": True, "critic": needs_critic(algorithm),
-               "entropy": bool(getattr(algorithm, "entropy_coef", 0)),
-               "kl": bool(getattr(algorithm, "kl_coef", 0)) and getattr(algorithm, "kl_in", "") == "loss"}
-        return [term for term in TERMS if has[term]]
-
-    def weighted(self, factor_T: Tensor | float = 1.0, terms: Collection[str] = TERMS) -> _Trial:
-        """The same with weights that are multiplied, and with these terms alone."""
-        weights = {name: self.credit.weights_of(name) * (name in terms) * factor_T for name in TERMS}
-        return replace(self, credit=replace(
-            self.credit, weight_T=weights["policy"], entropy_weight_T=weights["entropy"], kl_weight_T=weights["kl"],
-            critic_weight_T=weights["critic"]))
 
 
 def _check(evidence: Evidence) -> Iterator[RuleResult]:
@@ -104,12 +68,12 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
         yield NotChecked("a scored attempt with sampled tokens", decides=True)
         return
     batch = evidence.batch.select(chosen)
-    place = _Places(evidence, attempts_of_batch(batch), chosen)
-    plain = plain_facts(probe, place.attempts)
-    yield from _facts(probe, algorithm, batch, plain, place)
+    attempts = attempts_of_batch(batch, evidence.step, chosen.numpy())
+    plain = plain_facts(probe, attempts)
+    yield from _facts(probe, algorithm, batch, plain, attempts)
     trials = [moved_trial(algorithm, batch, plain)]
     try:
-        known = probe.facts(algorithm, _bare(batch))
+        known = probe.facts(algorithm, without_facts(batch))
         credit = algorithm.credit(known)
     except DataError as error:
         yield NotChecked(f"credit for these few groups ({error})")
@@ -117,81 +81,27 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
         # In 8 bits a ratio of one is off by more than narrow bounds allow: which tokens they hold is then chance.
         told = probe.bf16 and known.old_logp_T is not None and getattr(algorithm, "clip_high", 1.0) < NATS_BF16
         if bool(credit.trained_T.any()) and not told:
-            trials.append(_Trial("as trained", algorithm, _off_the_kink(known), credit, 10 * batch.num_tokens))
+            trials.append(Trial("as trained", algorithm, off_the_kink(known), credit, 10 * batch.num_tokens))
     for trial in trials if not missing - GIVE_CREDIT - {"objective"} else ():
-        yield from _compare(probe, trial, place)
-    yield from _one_step(probe, trials[0], place)
+        yield from _compare(probe, trial, attempts)
+    yield from _one_step(probe, trials[0], Place(step=evidence.step))
     yield from _passes(probe, algorithm, trials[0])
-
-
-@dataclass(frozen=True, eq=False)
-class _Places:
-    """Where trajectories and tokens of the few are in the whole step."""
-
-    evidence: Evidence
-    attempts: Attempts
-    chosen: Tensor
-
-    def trajectory(self, n: int) -> Place:
-        return replace(self.attempts.place_of_row(n), index=int(self.chosen[n]))
-
-    def token(self, t: int) -> Place:
-        place = self.attempts.place(t)
-        return replace(place, index=int(self.chosen[place.index]))
-
-
-def plain_facts(probe: LearnerProbe, attempts: Attempts) -> dict[str, Tensor]:
-    """By the names of the batch's fields: what a plain pass says of every token."""
-    known: list[AttemptTokens] = probe.plain_facts(attempts.each)
-    found = {f"{name}_T": torch.from_numpy(np.concatenate([getattr(each, name) for each in known])).float()
-             for name in ("old_logp", "ref_logp", "value") if getattr(known[0], name) is not None}
-    return found | {"final_value_N": torch.tensor([each.final_value for each in known])}
-
-
-def _bare(batch: Batch) -> Batch:
-    """Without what models said of it."""
-    return replace(batch, old_logp_T=None, ref_logp_T=None, value_T=None, final_value_N=None)
-
-
-def few_groups(batch: Batch, tokens: int) -> Tensor:
-    """Trajectories [some of N] of whole groups, as many as have about so many tokens; of a first group that is longer
-    than that, its first attempts."""
-    length_N = torch.zeros(batch.num_trajectories, dtype=torch.int64).index_add(
-        0, batch.trajectory_of_segment_S, batch.segment_offsets.diff())
-    sampled_N = torch.zeros(batch.num_trajectories, dtype=torch.bool).index_fill(
-        0, batch.trajectory_of_token_T[batch.eligible_T], True) & batch.scored_N
-    chosen: list[int] = []
-    total = 0
-    for group in batch.group_of_trajectory_N.unique().tolist():
-        members = (batch.group_of_trajectory_N == group).nonzero()[:, 0]
-        if not bool(sampled_N[members].any()):
-            continue
-        for n in sorted(members.tolist(), key=lambda n: not bool(sampled_N[n])):
-            if total + int(length_N[n]) > tokens and len(chosen) >= 2:
-                return torch.tensor(sorted(chosen), dtype=torch.int64)
-            chosen.append(n)
-            total += int(length_N[n])
-    return torch.tensor(sorted(chosen), dtype=torch.int64)
 
 
 # ------------------------------------------------------------------------------------------------ the facts
 
 
 def _facts(probe: LearnerProbe, algorithm: Algorithm, batch: Batch, plain: Mapping[str, Tensor],
-           place: _Places) -> Iterator[RuleResult]:
+           attempts: Attempts) -> Iterator[RuleResult]:
     """What the learner says of tokens before credit is given: logprobs, the reference's, values."""
-    asked_T = batch.eligible_T & batch.scored_N[batch.trajectory_of_token_T]
-    bare = _bare(batch)
+    asked_T, bare = scored_T(batch), without_facts(batch)
     said = {"old_logp_T": probe.logprobs(bare, asked_T)}
     known = probe.facts(algorithm, bare)
     said |= {name: getattr(known, name) for name in algorithm.requires if name in plain}
     most = NATS_BF16 if probe.bf16 else NATS
     for name, values in said.items():
-        at = asked_T.nonzero()[:, 0]
-        if name == "final_value_N":
-            acted_N = torch.zeros(batch.num_trajectories, dtype=torch.bool).index_fill(
-                0, batch.trajectory_of_token_T[asked_T], True)
-            at = (acted_N & batch.truncated_N).nonzero()[:, 0]
+        of_rows = name == "final_value_N"
+        at = (rows_with(batch, asked_T) & batch.truncated_N if of_rows else asked_T).nonzero()[:, 0]
         if not len(at):
             continue
         yield Checked(len(at))
@@ -199,7 +109,7 @@ def _facts(probe: LearnerProbe, algorithm: Algorithm, batch: Batch, plain: Mappi
         if not bool(gap.isnan().any()) and float(gap.mean()) <= most and float(gap.max()) <= 20 * most:
             continue
         worst = int(gap.nan_to_num(math.inf).argmax())
-        where = place.trajectory(int(at[worst])) if name.endswith("_N") else place.token(int(at[worst]))
+        where = attempts.place_of_row(int(at[worst])) if of_rows else attempts.place(int(at[worst]))
         yield Finding(f"{name[:-2]} is {float(values[at[worst]]):.4g} as the learner computes it and "
                       f"{float(plain[name][at[worst]]):.4g} by a forward pass over this sequence alone (largest of "
                       f"{len(at)} differences, {float(gap.nanmean()):.2g} on average; rounding stays below {most:g})",
@@ -209,78 +119,7 @@ def _facts(probe: LearnerProbe, algorithm: Algorithm, batch: Batch, plain: Mappi
 # ------------------------------------------------------------------------------------------------ the gradient
 
 
-def moved_trial(algorithm: Algorithm, batch: Batch, plain: Mapping[str, Tensor]) -> _Trial:
-    """Facts and credit at which every bound holds some tokens and frees others, whatever the weights are."""
-    algorithm = raised(algorithm)
-    rng = rng_at("lint.gradients")
-    draw = lambda choices: torch.from_numpy(rng.choice(choices, batch.num_tokens)).float()  # noqa: E731
-    logp_T = plain["old_logp_T"]
-    old_T = logp_T - _moves(algorithm, batch, rng)
-    asked_T = batch.eligible_T & batch.scored_N[batch.trajectory_of_token_T]
-    rollout_T = torch.where(asked_T, old_T - draw([-0.7, 0.1, 0.9, 1.9]), torch.nan)
-    facts = {"old_logp_T": old_T, "ref_logp_T": plain["ref_logp_T"] + draw([-0.6, -0.2, 0.3, 0.5]),
-             "rollout_logp_T": rollout_T}
-    parts = {name: asked_T * torch.from_numpy(rng.random(batch.num_tokens) < share).double()
-             for name, share in (("weight_T", 0.85), ("entropy_weight_T", 0.7), ("kl_weight_T", 0.75),
-                                 ("critic_weight_T", 0.8))}
-    # Not zero where the weight is: it is the weight that has to keep a token out.
-    advantage_T = asked_T * torch.from_numpy(rng.choice([-1.4, -0.6, 0.5, 1.2], batch.num_tokens))
-    return_T = None
-    if needs_critic(algorithm):
-        clip = getattr(algorithm, "value_clip", 0.5) or 0.5
-        facts["value_T"] = plain["value_T"] - clip * draw([-2.0, -0.5, 0.5, 2.0])
-        facts["final_value_N"] = torch.zeros(batch.num_trajectories)
-        return_T = torch.where(parts["critic_weight_T"] != 0, plain["value_T"].double() + draw([-3.0, -0.7, 0.8, 2.5]),
-                               torch.nan)
-    else:
-        del parts["critic_weight_T"]
-    longest = int(batch.segment_offsets.diff().max())
-    return _Trial("with every bound in reach", algorithm, replace(batch, **facts),
-                  Credit(advantage_T, return_T=return_T, **parts), max(longest, batch.num_tokens // PARTS))
-
-
-def _off_the_kink(known: Batch) -> Batch:
-    """With the reference away from the policy: where both agree, |x| has no gradient, and rounding would choose one."""
-    if known.ref_logp_T is None:
-        return known
-    away = rng_at("lint.gradients.reference").choice([-0.3, 0.2], known.num_tokens)
-    return replace(known, ref_logp_T=known.ref_logp_T + torch.from_numpy(away).float())
-
-
-def raised(algorithm: Algorithm) -> Algorithm:
-    """The same with coefficients that nobody can overlook, and with two bounds that differ."""
-    if not isinstance(algorithm, Algorithm):
-        return algorithm
-    changed: dict[str, Any] = {name: RAISED for name in ("entropy_coef", "kl_coef") if getattr(algorithm, name, 0)}
-    changed |= {name: value for name, value in BOUNDS.items() if hasattr(algorithm, name)}
-    try:
-        return algorithm(**changed)
-    except ConfigError:  # an algorithm of its own mind about these
-        return algorithm
-
-
-def _moves(algorithm: Algorithm, batch: Batch, rng: np.random.Generator) -> Tensor:
-    """How far the policy has moved at each token, in nats [T]: half and twice as far as each bound."""
-    below, above = math.log1p(-min(getattr(algorithm, "clip_low", 0.2), 0.8)), math.log1p(
-        getattr(algorithm, "clip_high", 0.2))
-    choices = [2 * below, below / 2, above / 2, 2 * above]
-    if getattr(algorithm, "dual_clip", 0):
-        choices.append(1.3 * math.log(algorithm.dual_clip))
-    twin = plain_recipe(algorithm)
-    if "objective" in twin.missing or is_by_token(twin.recipe.objective):
-        return torch.from_numpy(rng.choice(choices, batch.num_tokens)).float()
-    # One ratio for a sequence: its tokens move together, up and down around what they have in common.
-    common_S = torch.from_numpy(np.resize(choices, batch.num_segments))
-    move_T = torch.repeat_interleave(common_S, batch.segment_offsets.diff())
-    counted_T = batch.eligible_T & batch.scored_N[batch.trajectory_of_token_T]
-    for start, stop in zip(batch.segment_offsets.tolist(), batch.segment_offsets[1:].tolist()):
-        at = start + counted_T[start:stop].nonzero()[:, 0]
-        even = len(at) // 2 * 2
-        move_T[at[:even]] += 0.05 * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(even // 2)
-    return torch.where(counted_T, move_T, 1.0).float()
-
-
-def _both(probe: LearnerProbe, trial: _Trial) -> tuple[Gradient, Gradient]:
+def _both(probe: LearnerProbe, trial: Trial) -> tuple[Gradient, Gradient]:
     """(the learner's gradient, the plain one)."""
     attempts, recipe = attempts_of_batch(trial.batch), plain_recipe(trial.algorithm).recipe
     if not trial.has_twin:  # what it makes of entropy and of the reference is its own matter, too
@@ -293,10 +132,10 @@ def _both(probe: LearnerProbe, trial: _Trial) -> tuple[Gradient, Gradient]:
     return probe.learner(trial.algorithm, trial.batch, trial.credit, trial.micro_batch_tokens), plain
 
 
-def _compare(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[RuleResult]:
+def _compare(probe: LearnerProbe, trial: Trial, attempts: Attempts) -> Iterator[RuleResult]:
     learner, plain = _both(probe, trial)
     if not _is_finite(plain):
-        yield Finding(f"{trial.what}: {NOT_FINITE}", Place(step=place.evidence.step), NOTE)
+        yield Finding(f"{trial.what}: {NOT_FINITE}", Place(step=attempts.step), NOTE)
         return
     yield Checked(len(plain.by_name))
     bound = BOUND_BF16 if probe.bf16 else BOUND
@@ -304,7 +143,7 @@ def _compare(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[Rul
     if off is None:
         return
 
-    def is_off(part: _Trial) -> bool:
+    def is_off(part: Trial) -> bool:
         return bool((part.credit.trained_T).any()) and difference(*_both(probe, part), bound) is not None
 
     terms = [term for term in trial.terms if is_off(trial.weighted(terms=[term]))]
@@ -312,8 +151,8 @@ def _compare(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[Rul
         " Of each term by itself it is not: it is how they are put together."
     row_T = trial.batch.trajectory_of_token_T
     rows = row_T[trial.credit.trained_T].unique().tolist()[:TRIED]
-    where = next((place.trajectory(n) for n in rows if is_off(trial.weighted(row_T == n))),
-                 Place(step=place.evidence.step))
+    where = next((attempts.place_of_row(n) for n in rows if is_off(trial.weighted(row_T == n))),
+                 Place(step=attempts.step))
     yield Finding(f"{trial.what}: {off}{said}", where)
 
 
@@ -369,7 +208,7 @@ def _list(words: list[str]) -> str:
 # ------------------------------------------------------------------------------------------------ what is done with it
 
 
-def _one_step(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[RuleResult]:
+def _one_step(probe: LearnerProbe, trial: Trial, where: Place) -> Iterator[RuleResult]:
     """One update hands the optimizer its gradient, scaled down where it is too long, and moves each weight as the
     optimizer's definition says."""
     two = trial.weighted(trial.batch.trajectory_of_token_T < 2)
@@ -383,7 +222,6 @@ def _one_step(probe: LearnerProbe, trial: _Trial, place: _Places) -> Iterator[Ru
         return
     updates = probe.moved(two.algorithm, two.batch, tried)
     yield Checked(len(updates[0].plain))
-    where = Place(step=place.evidence.step)
     for critic in (False, True):
         if (wrong := _handed(updates[0].handed, updates[0].due, critic)) is not None:
             yield Finding(wrong, where)
@@ -418,25 +256,25 @@ def _handed(handed: Mapping[str, Tensor], due: Mapping[str, Tensor], critic: boo
             f"of this update, scaled down as learner.max_grad_norm says, has {norms[1]:.4g}")
 
 
-def _passes(probe: LearnerProbe, algorithm: Algorithm, trial: _Trial) -> Iterator[RuleResult]:
+def _passes(probe: LearnerProbe, algorithm: Algorithm, trial: Trial) -> Iterator[RuleResult]:
     """Every pass trains every token once, a trajectory's together, in as many updates as were asked for."""
     credit, batch = trial.credit, trial.batch
     updates = probe.updates(algorithm, batch, credit)
-    rows = len(batch.trajectory_of_token_T[credit.trained_T].unique())
+    rows = int(rows_with(batch, credit.trained_T).sum())
     count = min(algorithm.minibatches if credit.minibatches is None else credit.minibatches, max(rows, 1))
     yield Checked(len(updates))
     if len(updates) != algorithm.epochs * count:
         yield Finding(f"a step makes {len(updates)} updates, and algorithm.epochs x updates of a pass are "
                       f"{algorithm.epochs} x {count}")
         return
-    for epoch in range(algorithm.epochs):
-        times_T = torch.stack([used_T.long() for used_T in updates[epoch * count:(epoch + 1) * count]]).sum(0)
-        wrong_T = times_T != credit.trained_T.long()
-        if bool(wrong_T.any()):
-            t = int(wrong_T.nonzero()[0])
-            yield Finding(f"pass {epoch} trains {int(wrong_T.sum())} tokens more or less often than once, the first of "
-                          f"them {int(times_T[t])} times", Place(batch.names_N[int(batch.trajectory_of_token_T[t])]),
-                          count=int(wrong_T.sum()))
+    times_ET = torch.stack(updates).reshape(algorithm.epochs, count, -1).sum(1)
+    for epoch, times_T in enumerate(times_ET):
+        wrong = (times_T != credit.trained_T).nonzero()[:, 0]
+        if len(wrong):
+            t = int(wrong[0])
+            yield Finding(f"pass {epoch} trains {len(wrong)} tokens more or less often than once, the first of them "
+                          f"{int(times_T[t])} times", Place(batch.names_N[int(batch.trajectory_of_token_T[t])]),
+                          count=len(wrong))
             return
 
 

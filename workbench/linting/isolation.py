@@ -9,32 +9,22 @@ An environment that is not the same twice, or that talks to something outside, s
 """
 from __future__ import annotations
 
-import logging
 import math
 import pickle
-import random
-import threading
-import types
-import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
-from enum import Enum
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvAnswer, EnvRunner, InlineRunner
 from workbench.linting.evidence import Evidence
+from workbench.linting.reachable import parts, state_of
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Observation, StepResult, Task
 from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
 from workbench.types.seeds import rng_at, seed_of
 
-PLAYED = 4            # attempts that are played alone and among each other
-MOST_PARTS = 20_000   # objects of an environment that are looked at
-WAIT_S = 0.2          # for a runner's answers, at a time; a runner has its own deadlines
+PLAYED = 4    # attempts that are played alone and among each other
+WAIT_S = 0.2  # for a runner's answers, at a time; a runner has its own deadlines
 
 
 class Script(NamedTuple):
@@ -221,7 +211,7 @@ def _shared(family: EnvFamily, scripts: Sequence[Script]) -> Iterator[RuleResult
     both = _common(one, other)
     by_design = {*parts(family), *_declared(found for _, found in both.values()),
                  *(key for script in scripts[:2] for key in parts(script.task))}
-    before = {key: _state(value) for key, (_, value) in both.items()}
+    before = {key: state_of(value) for key, (_, value) in both.items()}
     try:
         for text in scripts[0].texts:
             one.step(text)
@@ -229,7 +219,7 @@ def _shared(family: EnvFamily, scripts: Sequence[Script]) -> Iterator[RuleResult
         pass
     for key, (path, value) in both.items():
         had = f"two fresh environments have {path} in common ({type(value).__name__})"
-        if _state(value) != before[key]:
+        if state_of(value) != before[key]:
             yield Finding(f"{had}, and it changes as one is stepped: one attempt acts on the other")
         elif before[key].alive and key not in by_design:  # whether one acts on the other, attempts have to show
             yield Finding(f"{had}: something alive (a connection, a generator), whose state cannot be compared",
@@ -270,82 +260,6 @@ def _declared(values: Iterable[Any]) -> set[int]:
 def _common(one: Any, other: Any) -> dict[int, tuple[str, Any]]:
     theirs = parts(other)
     return {key: found for key, found in parts(one).items() if key in theirs}
-
-
-CONTAINERS = (list, dict, set, bytearray, deque)
-FIXED = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.FunctionType,
-         types.MethodType, types.BuiltinFunctionType, Enum, np.generic, np.dtype, range, property, staticmethod,
-         classmethod,
-         # Made to be shared: what is logged and who waits for whom is nobody's state.
-         logging.Filterer, logging.Formatter, logging.LoggerAdapter, type(threading.Lock()), type(threading.RLock()),
-         threading.Condition, threading.Semaphore, weakref.finalize, weakref.ref)
-PLAIN = (type(None), bool, int, float, complex, str, bytes)
-
-
-def parts(root: Any, *, classes: bool = True) -> dict[int, tuple[str, Any]]:
-    """Every object that can change and that can be reached from `root`: id -> (path, object). Of its classes, too
-    (`classes`): what stands in a class is shared by all. Numbers, texts, functions and frozen values are passed by."""
-    found: dict[int, tuple[str, Any]] = {}
-    seen: set[int] = set()
-    queue: deque[tuple[str, Any]] = deque([("", root)])
-    while queue and len(seen) < MOST_PARTS:
-        path, value = queue.popleft()
-        if isinstance(value, FIXED) or id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, np.ndarray):
-            if value.flags.writeable:
-                found[id(value)] = (path, value)
-            continue
-        if isinstance(value, (dict, types.MappingProxyType)):
-            inner = [(f"{path}[{key!r}]", item) for key, item in value.items()]
-        elif isinstance(value, (list, tuple, set, frozenset, deque)):
-            inner = [(f"{path}[{k}]", item) for k, item in enumerate(value)]
-        else:
-            inner = [(f"{path}.{name}" if path else name, item) for name, item in _attributes(value)]
-            if classes:
-                inner += _of_classes(value)
-        if isinstance(value, CONTAINERS) or not isinstance(value, (tuple, frozenset, types.MappingProxyType)) and not (
-                is_dataclass(value) and type(value).__dataclass_params__.frozen):
-            found[id(value)] = (path, value)
-        queue.extend(inner)
-    return found
-
-
-def _attributes(value: Any) -> list[tuple[str, Any]]:
-    named = list(vars(value).items()) if hasattr(value, "__dict__") else []
-    slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
-    held = [name for name in slots if hasattr(value, name) and not name.startswith("__")]
-    return named + [(name, getattr(value, name)) for name in held]
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = vars(kind).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
-def _of_classes(value: Any) -> list[tuple[str, Any]]:
-    """What stands in the classes of an object and is no method: `Lake.counter`."""
-    return [(f"{kind.__name__}.{name}", item) for kind in type(value).__mro__ if kind.__module__ != "builtins"
-            for name, item in vars(kind).items()
-            if not name.startswith("__") and isinstance(item, (*CONTAINERS, np.ndarray, np.random.Generator,
-                                                               random.Random))]
-
-
-class _Taken(NamedTuple):
-    """What an object was, to be compared with what it is later. `alive`: of something alive, the numbers and texts in
-    it are all that could be taken down."""
-
-    alive: bool
-    state: bytes
-
-
-def _state(value: Any) -> _Taken:
-    try:
-        return _Taken(False, pickle.dumps(value))
-    except Exception:  # what cannot be pickled says so in many ways
-        inner = list(value.items()) if isinstance(value, dict) else _attributes(value)
-        return _Taken(True, repr([(name, item) for name, item in inner if isinstance(item, PLAIN)]).encode())
 
 
 def _snapshots(family: EnvFamily, script: Script) -> Iterator[RuleResult]:

@@ -264,3 +264,5 @@ R1 = Rule(
     "Train on the ids that the engine was asked with and answered, as they are; where the past is edited, open a new "
     "segment and train there only what was sampled there.",
     ("groups",), check_prefixes, threads=("trl#5224", "prime-rl#1383", "slime#2288"))
+
+RULES: tuple[Rule, ...] = (R1,)

@@ -289,3 +289,4 @@ R3 = Rule(
     "Mark a token as sampled where the engine hands it over, with its logprob, and nowhere else; keep the stop token.",
     (), check_provenance, threads=("SkyRL#710", "SkyRL#758", "prime-rl#2471", "codescout#60"))
 
+RULES: tuple[Rule, ...] = (R3,)

@@ -3,20 +3,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.linting import (credit, gradients, groups, isolation, knobs, logprobs, render, replayed, rewards, runs,
-                               splits, terms, tokens, updates)
+from workbench.linting import (alignment, credit, gradients, groups, isolation, knobs, logprobs, noise, prefixes,
+                               provenance, render, replayed, rewards, runs, splits, terms, tokens, untrusted, updates)
 from workbench.linting.evidence import Evidence
 from workbench.linting.raw import RAW_CHECKS
 from workbench.linting.rule import Rule, check
 from workbench.types.findings import LintReport
 
-RULES: dict[str, Rule] = {
-    rule.id: rule
-    for rule in sorted(
-        (rule for module in (tokens, render, credit, groups, terms, rewards, updates, logprobs, knobs, gradients,
-                             isolation, replayed, runs, splits) for rule in module.RULES),
-        key=lambda rule: int(rule.id[1:]))
-}
+MODULES = (alignment, credit, gradients, groups, isolation, knobs, logprobs, noise, prefixes, provenance, render, replayed,
+           rewards, runs, splits, terms, tokens, untrusted, updates)
+RULES: dict[str, Rule] = {rule.id: rule for rule in sorted((rule for module in MODULES for rule in module.RULES),
+                                                           key=lambda rule: int(rule.id[1:]))}
 
 
 def lint_evidence(evidence: Evidence, when: Sequence[str] = ("step", "update", "start", "run")) -> LintReport:
