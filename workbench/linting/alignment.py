@@ -15,7 +15,7 @@ import numpy as np
 
 from workbench.linting.attempts import Attempts
 from workbench.linting.evidence import Evidence
-from workbench.linting.messages import at_first, first_difference, number_in_words
+from workbench.linting.messages import at_first, first_difference, number_in_words, unequal
 from workbench.linting.prefixes import token
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
@@ -144,11 +144,9 @@ def _same(evidence: Evidence, wanted: Mapping[str, np.ndarray]) -> Iterator[Find
 
 def _unequal(ours: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Indices of different values; NaN equals NaN. Rewards are sums, whose last digit may depend on their order."""
-    if values.dtype.kind != "f":
-        return np.flatnonzero(ours != values)
     if values.dtype == np.float64:
         return np.flatnonzero(~np.isclose(ours, values, rtol=1e-12, atol=1e-12, equal_nan=True))
-    return np.flatnonzero((ours != values) & ~(np.isnan(ours) & np.isnan(values)))
+    return np.flatnonzero(unequal(ours, values))
 
 
 def _place(evidence: Evidence, name: str, at: int) -> Place:

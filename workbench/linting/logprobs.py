@@ -18,7 +18,7 @@ from workbench.engines.gap import TRAINING_LIMITS
 from workbench.linting.bending import WHOLE, against_the_model, drawn_as_said, drawn_from_the_model
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import plain_logprobs
-from workbench.linting.messages import at_first
+from workbench.linting.messages import at_first, unequal
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Sampling, Span
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
@@ -158,7 +158,7 @@ def _batch_columns(evidence: Evidence, sampled: _Sampled) -> Iterator[RuleResult
     plain_T = np.where(sampled.known_T, sampled.plain_T, np.nan)
     for name, own_T in (("rollout_logp", sampled.logp_T), ("plain_logp", plain_T)):
         column_T = getattr(batch, f"{name}_T").numpy()[place_T]
-        yield from sampled.finding(~((column_T == own_T) | (np.isnan(column_T) & np.isnan(own_T))), lambda t: (
+        yield from sampled.finding(unequal(column_T, own_T), lambda t: (
             f"the batch has {name} {column_T[t]:.4f} where the rollout has {own_T[t]:.4f}"))
     if batch.old_logp_T is not None:
         yield from _copied(sampled, batch.old_logp_T.numpy()[place_T])

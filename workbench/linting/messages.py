@@ -1,4 +1,4 @@
-"""What the words of findings are made of."""
+"""Where arrays differ, and what the words of findings are made of."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +16,11 @@ def at_first(wrong: np.ndarray, say: Callable[[int], str], place: Callable[[int]
     if len(at):
         first = int(at[0])
         yield Finding(say(first), place(first), severity, len(at))
+
+
+def unequal(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """bool: where two arrays differ. NaN equals NaN."""
+    return (ours != theirs) & ~((ours != ours) & (theirs != theirs))
 
 
 def each_row(at: np.ndarray, row_T: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:

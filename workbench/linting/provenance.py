@@ -13,7 +13,7 @@ import numpy as np
 
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import POLICY, SCAFFOLD, Flat
-from workbench.linting.messages import at_first, first_difference, many
+from workbench.linting.messages import at_first, first_difference, many, unequal
 from workbench.linting.prefixes import JOURNAL, JournalEntry, journal_of, token
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Message, StopReason
@@ -108,8 +108,7 @@ def _values(flat: Flat, pairs: list[tuple[JournalEntry, int]]) -> Iterator[Findi
                               flat.place_of_span(p))
                 continue
             theirs = np.asarray(theirs, ours.dtype)
-            wrong = np.flatnonzero((ours != theirs) & ~((ours != ours) & (theirs != theirs)))
-            yield from at_first(wrong, lambda k: (
+            yield from at_first(unequal(ours, theirs), lambda k: (
                 f"the {what} recorded is {ours[k]!s}, the engine answered {theirs[k]!s}"), lambda k: flat.place_of_span(p, k))
 
 

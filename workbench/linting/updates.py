@@ -17,7 +17,7 @@ import numpy as np
 
 from workbench.linting.credit import columns_of
 from workbench.linting.evidence import Evidence, Update
-from workbench.linting.messages import at_first
+from workbench.linting.messages import at_first, unequal
 from workbench.linting.rule import Rule, RuleResult
 from workbench.linting.twin import LOSS_PARTS, WEIGHT_COLUMNS, ExpectedUpdate, expected_update
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
@@ -78,32 +78,26 @@ def _same_step(evidence: Evidence, update: Update, step: Mapping[str, np.ndarray
     columns, here = update.table.columns, partial(_place, evidence, update)
     used_T = columns["used"]
     yield Checked(1)
-    pairs = [(name, columns.get(name), values_T) for name, values_T in (step or {}).items()]
-    attempts = evidence.attempts
+    wanted, attempts = dict(step or {}), evidence.attempts
     if attempts is not None:
-        pairs += [(name, columns.get(name), values_T) for name, values_T in (
-            ("token_id", attempts.token_id_T), ("trajectory", attempts.row_T), ("segment", attempts.segment_T),
-            ("position", attempts.position_T), ("turn", attempts.turn_T), ("source", attempts.source_T),
-            ("eligible", attempts.sampled_T), ("rollout_logp", attempts.rollout_logp_T))]
-    for name, mine_T, theirs_T in pairs:
+        wanted |= {"token_id": attempts.token_id_T, "trajectory": attempts.row_T, "segment": attempts.segment_T,
+                   "position": attempts.position_T, "turn": attempts.turn_T, "source": attempts.source_T,
+                   "eligible": attempts.sampled_T, "rollout_logp": attempts.rollout_logp_T}
+    for name, theirs_T in wanted.items():
+        mine_T = columns.get(name)
         if mine_T is None:
             if name != "return":
-                yield Finding(f"the step has {name}, this update's table has not", _place(evidence, update))
+                yield Finding(f"the step has {name}, this update's table has not", here())
             continue
         if len(mine_T) != len(theirs_T):
-            yield Finding(f"{name} of this update is about {len(mine_T)} tokens, of the step about {len(theirs_T)}",
-                          _place(evidence, update))
+            yield Finding(f"{name} of this update is about {len(mine_T)} tokens, of the step about {len(theirs_T)}", here())
             return
-        yield from at_first((mine_T != theirs_T) & ~(_is_nan(mine_T) & _is_nan(theirs_T)), lambda t: (
+        yield from at_first(unequal(mine_T, theirs_T), lambda t: (
             f"{name} {mine_T[t]:.6g} in this update, {theirs_T[t]:.6g} in the step's credit"), here)
     for name in ("new_logp", "ratio", "entropy") if update.skipped is None else ():
         yield from at_first(np.isnan(columns[name]) == used_T, lambda t: (
             f"{name} is {'not there' if used_T[t] else 'there'} at a token that this update "
             f"{'used' if used_T[t] else 'did not use'}"), here)
-
-
-def _is_nan(values: np.ndarray) -> np.ndarray:
-    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
 
 
 def _passes(evidence: Evidence) -> Iterator[RuleResult]:
@@ -121,20 +115,21 @@ def _passes(evidence: Evidence) -> Iterator[RuleResult]:
     said = None if evidence.credit is None else evidence.credit.minibatches
     wanted = said if said is not None else None if getattr(algorithm, "minibatch_size", 0) else getattr(
         algorithm, "minibatches", None)
-    rows = len(np.unique(columns["trajectory"][trained_T]))
+    row_T = columns["trajectory"]
+    rows = len(np.unique(row_T[trained_T]))
     if wanted is not None and each != max(1, min(wanted, rows)):
         yield Finding(f"{each} updates per pass over {rows} trajectories, where {wanted} were asked for",
                       Place(step=evidence.step))
     for epoch in range(epochs):
         part = updates[epoch * each:(epoch + 1) * each]
-        count_T = np.sum([update.table.columns["used"].astype(np.int64) for update in part], axis=0)
-        yield from at_first(count_T != trained_T, lambda t: (
-            f"used {int(count_T[t])} times in pass {epoch}, but it "
+        used = [update.table.columns["used"] for update in part]
+        times_T = np.sum(used, axis=0, dtype=np.int64)
+        yield from at_first(times_T != trained_T, lambda t: (
+            f"used {times_T[t]} times in pass {epoch}, but it "
             f"{'has a weight and is to be used once' if trained_T[t] else 'has no weight'}"),
             partial(_place, evidence, part[0]))
-        for update in part:
-            used_T, row_T = update.table.columns["used"], columns["trajectory"]
-            yield from at_first(np.isin(row_T, np.unique(row_T[used_T])) & trained_T & ~used_T, lambda t: (
+        for update, used_T in zip(part, used):
+            yield from at_first(np.isin(row_T, row_T[used_T]) & trained_T & ~used_T, lambda t: (
                 "not used, though other tokens of its trajectory are: a trajectory is trained whole"),
                 partial(_place, evidence, update))
 
@@ -142,15 +137,10 @@ def _passes(evidence: Evidence) -> Iterator[RuleResult]:
 def _gap(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
     """What the step's first update says of sampler and trainer, from the spans' own logprobs and the column."""
     columns, metrics = update.table.columns, update.metrics
-    spans = [span for t in evidence.trajectories for segment in t.segments for span in segment.spans
-             if span.logprobs is not None]
-    at = np.flatnonzero(columns["eligible"])
-    if not metrics or update.skipped is not None or sum(len(span.token_ids) for span in spans) != len(at):
+    at, plain = np.flatnonzero(columns["eligible"]), evidence.flat.plain_logp_T[evidence.flat.sampled_T]
+    if not metrics or update.skipped is not None or len(plain) != len(at):
         return
-    plain = [span.plain_logprobs if span.plain_logprobs is not None else
-             span.logprobs if span.sampling is None or not span.sampling.bends else
-             np.full(len(span.token_ids), np.nan) for span in spans]
-    change = columns["new_logp"][at].astype(np.float64) - np.concatenate([np.zeros(0), *plain])
+    change = columns["new_logp"][at].astype(np.float64) - plain
     change = change[columns["used"][at] & ~np.isnan(change)]
     if not len(change) or np.abs(change).max() > 20:
         return
@@ -171,29 +161,28 @@ def _gap(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
 def _left_out(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
     """An update is left out for what its numbers say, and made otherwise."""
     said, metrics, columns = update.skipped, update.metrics, update.table.columns
-    norm = metrics.get("grad_norm")
+    norm, here = metrics.get("grad_norm"), _place(evidence, update)
     yield Checked(1)
     if said is None:
         if norm == 0:
             yield Finding("the gradient is exactly zero, and the weights were moved all the same: by what the optimizer "
-                          "remembers of other batches", _place(evidence, update))
+                          "remembers of other batches", here)
         return
     if "exactly zero" in said and norm is not None and norm != 0:
-        yield Finding(f"it was left out, as if the gradient were exactly zero; its norm is {norm:.6g}",
-                      _place(evidence, update))
+        yield Finding(f"it was left out, as if the gradient were exactly zero; its norm is {norm:.6g}", here)
     if "not finite" not in said or "loss" not in metrics or norm is None:
         return  # numbers that are not finite are not among the metrics
     used_T = columns["used"]
     names = [name for name in ("new_logp", "old_logp", "entropy", "ratio", "advantage", "weight", "ref_logp", "value",
                                "new_value") if name in columns]
     broken = [name for name in names if not np.isfinite(columns[name][used_T]).all()]
-    figures = [name for name in ("grad_norm", "critic_grad_norm", "loss", "value_loss")
+    broken += [name for name in ("grad_norm", "critic_grad_norm", "loss", "value_loss")
                if not math.isfinite(metrics.get(name, 0.0))]
     has_critic = bool({"critic_weight", "value", "return"} & columns.keys())
     lost = has_critic and not {"critic_grad_norm", "value_loss"} <= metrics.keys()
-    if not broken and not figures and not lost:
+    if not broken and not lost:
         yield Finding(f"it was left out as not finite, but loss {metrics['loss']:.6g}, gradient norm {norm:.6g} and "
-                      "every number per token are finite: a sound update was thrown away", _place(evidence, update))
+                      "every number per token are finite: a sound update was thrown away", here)
 
 
 def _nothing_used(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
@@ -230,34 +219,35 @@ def _old_is_old(evidence: Evidence) -> Iterator[RuleResult]:
 
 def _old_is_not_new(evidence: Evidence) -> Iterator[RuleResult]:
     """Once the weights have moved, old and current logprobs differ somewhere."""
-    updates = evidence.updates
-    later = [update for update in updates[1:] if update.skipped is None]
-    if later and updates[0].skipped is None:
-        said = dict(evidence.means or {}) | dict(updates[0].metrics)
-        if said.get("lr") is None or said.get("grad_norm") is None:
-            yield NotChecked("the learning rate and the gradient's norm (whether the first update moved the weights)")
-            return
-        columns = updates[0].table.columns
-        taught = (columns["used"] & (columns["weight"] != 0) & (columns["advantage"] != 0)).any()
-        if said["lr"] < VISIBLE or said["grad_norm"] < SLOPE or not taught:
-            yield NotChecked("a first update that visibly moves the weights")
-            return
-        columns = later[-1].table.columns
-        at = np.flatnonzero(columns["used"] & (columns["weight"] != 0))
-        if len(at) and (columns["old_logp"][at] == columns["new_logp"][at]).all():
-            yield Finding("old_logp is the current one at every token, though earlier updates of this step moved the "
-                          "weights: no ratio is ever off 1 and nothing can be clipped",
-                          _place(evidence, later[-1], int(at[0])), count=len(at))
+    first, *others = evidence.updates or (None,)
+    later = [update for update in others if update.skipped is None]
+    if not later or first.skipped is not None:
+        return
+    said = dict(evidence.means or {}) | dict(first.metrics)
+    if said.get("lr") is None or said.get("grad_norm") is None:
+        yield NotChecked("the learning rate and the gradient's norm (whether the first update moved the weights)")
+        return
+    columns = first.table.columns
+    taught = (columns["used"] & (columns["weight"] != 0) & (columns["advantage"] != 0)).any()
+    if said["lr"] < VISIBLE or said["grad_norm"] < SLOPE or not taught:
+        yield NotChecked("a first update that visibly moves the weights")
+        return
+    columns = later[-1].table.columns
+    at = np.flatnonzero(columns["used"] & (columns["weight"] != 0))
+    if len(at) and (columns["old_logp"][at] == columns["new_logp"][at]).all():
+        yield Finding("old_logp is the current one at every token, though earlier updates of this step moved the weights: "
+                      "no ratio is ever off 1 and nothing can be clipped", _place(evidence, later[-1], int(at[0])),
+                      count=len(at))
 
 
 def _on_policy(evidence: Evidence, update: Update, own: ExpectedUpdate) -> Iterator[RuleResult]:
     """At a step's first update the weights are those that old_logp is of."""
     columns = update.table.columns
-    change = np.abs(columns["new_logp"][own.used_U].astype(np.float64) - columns["old_logp"][own.used_U])
-    change = change[np.isfinite(change)]
+    change_U = np.abs(columns["new_logp"][own.used_U].astype(np.float64) - columns["old_logp"][own.used_U])
+    change = change_U[np.isfinite(change_U)]
     bound = FIRST if evidence.precision == "fp32" else FIRST_BF16
     if len(change) and change.mean() > bound:
-        worst = int(own.used_U[np.nanargmax(np.abs(columns["new_logp"][own.used_U] - columns["old_logp"][own.used_U]))])
+        worst = int(own.used_U[np.nanargmax(change_U)])
         yield Finding(f"mean |new_logp - old_logp| is {change.mean():.3g} nats in the step's first update, before "
                       f"anything was moved; rounding stays below {bound:g}", _place(evidence, update, worst),
                       count=len(change))
