@@ -21,7 +21,7 @@ from workbench.learn.update import GradientPass, Models
 from workbench.learn.ops.loss import ValueLoss
 from workbench.linting import Evidence, check
 from workbench.linting.gradients import RULES
-from workbench.linting.trial import few_groups
+from workbench.linting.questions import few_groups
 from workbench.linting.attempts import attempts_of_batch
 from workbench.linting.twin import credits_of
 from workbench.linting.probe import MAX_PARAMETERS, LearnerProbe, probe_of

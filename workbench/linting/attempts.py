@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, eq=False)
 class Attempts:
     """`facts_N`: of each trajectory, what `AttemptTokens` holds beside its tokens. Segments lie in the order of their
-    trajectories; `offset_S` [S + 1] says where each of them begins, and the last one ends. NaN in `reward_N` and its like: not scored, or none given. `step`: of the run, for places."""
+    trajectories; `offset_S` [S + 1] says where each of them begins, and the last one ends. NaN in `reward_N` and its
+    like: not scored, or none given. `step`: of the run, for places."""
 
     facts_N: tuple[Mapping[str, Any], ...]
     names_N: tuple[str, ...]
@@ -191,8 +192,8 @@ def attempts_of(groups: Sequence[Sequence[Trajectory]], flat: Flat) -> Attempts:
         "truncated": t.stop_reason is not StopReason.TERMINATED and not t.stop_reason.is_fault,
         "context_full": t.stop_reason is StopReason.CONTEXT_FULL,
     } for group, t in rows]
-    return Attempts(tuple(facts), flat.names_N, terminated_N, flat.trajectory_S, flat.offset_S, flat.ids_T, flat.source_T,
-                    flat.turn_T, flat.sampled_T & (flat.source_T == POLICY), flat.logp_T, flat.step)
+    return Attempts(tuple(facts), flat.names_N, terminated_N, flat.trajectory_S, flat.offset_S, flat.ids_T,
+                    flat.source_T, flat.turn_T, flat.sampled_T & (flat.source_T == POLICY), flat.logp_T, flat.step)
 
 
 def attempts_of_batch(batch: Batch, step: int | None = None, index_N: np.ndarray | None = None) -> Attempts:

@@ -72,8 +72,8 @@ def against_the_model(evidence: Evidence) -> Iterator[RuleResult]:
 def _predicted(evidence: Evidence, is_wanted: Callable[[Span], bool], looks: int
                ) -> Iterator[tuple[int, list[int], np.ndarray]]:
     """Of segments with wanted spans, as many as a probe can take `looks` times: the segment, these spans, and the plain
-    model's log-probabilities of whatever may stand at its second token and after [L - 1, V]. None where the weights have
-    moved since."""
+    model's log-probabilities of whatever may stand at its second token and after [L - 1, V]. None where the weights
+    have moved since."""
     probe, flat = evidence.probe, evidence.flat
     if probe is None or probe.unable is not None or evidence.policy_version not in (None, 0):
         return

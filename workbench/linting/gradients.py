@@ -33,8 +33,8 @@ from workbench.linting.attempts import Attempts, attempts_of_batch
 from workbench.linting.evidence import Evidence, Gradient
 from workbench.linting.objective import holds_of_any
 from workbench.linting.rule import WORDS, Rule, RuleResult
-from workbench.linting.trial import (Trial, few_groups, moved_trial, off_the_kink, plain_facts, rows_with, scored_T,
-                                     without_facts)
+from workbench.linting.questions import (GradientQuestion, few_groups, moved_question, off_the_kink, plain_facts,
+                                         rows_with, scored_T, without_facts)
 from workbench.linting.twin import credits_of, own_objective
 from workbench.types.errors import DataError
 from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
@@ -71,7 +71,7 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
     attempts = attempts_of_batch(batch, evidence.step, chosen.numpy())
     plain = plain_facts(probe, attempts)
     yield from _facts(probe, algorithm, batch, plain, attempts)
-    trials = [moved_trial(algorithm, batch, plain)]
+    questions = [moved_question(algorithm, batch, plain)]
     try:
         known = probe.facts(algorithm, without_facts(batch))
         credit = algorithm.credit(known)
@@ -81,11 +81,12 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
         # In 8 bits a ratio of one is off by more than narrow bounds allow: which tokens they hold is then chance.
         told = probe.bf16 and known.old_logp_T is not None and getattr(algorithm, "clip_high", 1.0) < NATS_BF16
         if bool(credit.trained_T.any()) and not told:
-            trials.append(Trial("as trained", algorithm, off_the_kink(known), credit, 10 * batch.num_tokens))
-    for trial in trials if not missing - GIVE_CREDIT - {"objective"} else ():
-        yield from _compare(probe, trial, attempts)
-    yield from _one_step(probe, trials[0], Place(step=evidence.step))
-    yield from _passes(probe, algorithm, trials[0])
+            questions.append(GradientQuestion("as trained", algorithm, off_the_kink(known), credit,
+                                              10 * batch.num_tokens))
+    for question in questions if not missing - GIVE_CREDIT - {"objective"} else ():
+        yield from _compare(probe, question, attempts)
+    yield from _one_step(probe, questions[0], Place(step=evidence.step))
+    yield from _passes(probe, algorithm, questions[0])
 
 
 # ------------------------------------------------------------------------------------------------ the facts
@@ -119,23 +120,22 @@ def _facts(probe: LearnerProbe, algorithm: Algorithm, batch: Batch, plain: Mappi
 # ------------------------------------------------------------------------------------------------ the gradient
 
 
-def _both(probe: LearnerProbe, trial: Trial) -> tuple[Gradient, Gradient]:
+def _both(probe: LearnerProbe, question: GradientQuestion) -> tuple[Gradient, Gradient]:
     """(the learner's gradient, the plain one)."""
-    attempts, recipe = attempts_of_batch(trial.batch), plain_recipe(trial.algorithm).recipe
-    if not trial.has_twin:  # what it makes of entropy and of the reference is its own matter, too
-        trial = trial.weighted(terms=set(TERMS) - ({"entropy", "kl"} & set(trial.terms)))
-        recipe = replace(recipe, objective=own_objective(trial.algorithm), bounds={}, entropy_coef=0.0, kl_coef=0.0)
-    facts = {name: values.double().numpy() for name, values in (
-        ("old_logp", trial.batch.old_logp_T), ("ref_logp", trial.batch.ref_logp_T), ("value", trial.batch.value_T),
-        ("rollout_logp", trial.batch.rollout_logp_T)) if values is not None}
-    plain = probe.plain(recipe, attempts.with_facts(facts), credits_of(attempts, trial.credit, recipe))
-    return probe.learner(trial.algorithm, trial.batch, trial.credit, trial.micro_batch_tokens), plain
+    attempts, recipe = attempts_of_batch(question.batch), plain_recipe(question.algorithm).recipe
+    if not question.has_twin:  # what it makes of entropy and of the reference is its own matter, too
+        question = question.weighted(terms=set(TERMS) - ({"entropy", "kl"} & set(question.terms)))
+        recipe = replace(recipe, objective=own_objective(question.algorithm), bounds={}, entropy_coef=0.0, kl_coef=0.0)
+    known = {name: getattr(question.batch, f"{name}_T") for name in ("old_logp", "ref_logp", "value", "rollout_logp")}
+    facts = {name: values_T.double().numpy() for name, values_T in known.items() if values_T is not None}
+    plain = probe.plain(recipe, attempts.with_facts(facts), credits_of(attempts, question.credit, recipe))
+    return probe.learner(question.algorithm, question.batch, question.credit, question.micro_batch_tokens), plain
 
 
-def _compare(probe: LearnerProbe, trial: Trial, attempts: Attempts) -> Iterator[RuleResult]:
-    learner, plain = _both(probe, trial)
+def _compare(probe: LearnerProbe, question: GradientQuestion, attempts: Attempts) -> Iterator[RuleResult]:
+    learner, plain = _both(probe, question)
     if not _is_finite(plain):
-        yield Finding(f"{trial.what}: {NOT_FINITE}", Place(step=attempts.step), NOTE)
+        yield Finding(f"{question.what}: {NOT_FINITE}", Place(step=attempts.step), NOTE)
         return
     yield Checked(len(plain.by_name))
     bound = BOUND_BF16 if probe.bf16 else BOUND
@@ -143,17 +143,17 @@ def _compare(probe: LearnerProbe, trial: Trial, attempts: Attempts) -> Iterator[
     if off is None:
         return
 
-    def is_off(part: Trial) -> bool:
+    def is_off(part: GradientQuestion) -> bool:
         return bool((part.credit.trained_T).any()) and difference(*_both(probe, part), bound) is not None
 
-    terms = [term for term in trial.terms if is_off(trial.weighted(terms=[term]))]
+    terms = [term for term in question.terms if is_off(question.weighted(terms=[term]))]
     said = f" Of the {_list(terms)} term by itself it is off, too." if terms else \
         " Of each term by itself it is not: it is how they are put together."
-    row_T = trial.batch.trajectory_of_token_T
-    rows = row_T[trial.credit.trained_T].unique().tolist()[:TRIED]
-    where = next((attempts.place_of_row(n) for n in rows if is_off(trial.weighted(row_T == n))),
+    row_T = question.batch.trajectory_of_token_T
+    rows = row_T[question.credit.trained_T].unique().tolist()[:TRIED]
+    where = next((attempts.place_of_row(n) for n in rows if is_off(question.weighted(row_T == n))),
                  Place(step=attempts.step))
-    yield Finding(f"{trial.what}: {off}{said}", where)
+    yield Finding(f"{question.what}: {off}{said}", where)
 
 
 def difference(learner: Gradient, plain: Gradient, bound: float) -> str | None:
@@ -208,10 +208,10 @@ def _list(words: list[str]) -> str:
 # ------------------------------------------------------------------------------------------------ what is done with it
 
 
-def _one_step(probe: LearnerProbe, trial: Trial, where: Place) -> Iterator[RuleResult]:
+def _one_step(probe: LearnerProbe, question: GradientQuestion, where: Place) -> Iterator[RuleResult]:
     """One update hands the optimizer its gradient, scaled down where it is too long, and moves each weight as the
     optimizer's definition says."""
-    two = trial.weighted(trial.batch.trajectory_of_token_T < 2)
+    two = question.weighted(question.batch.trajectory_of_token_T < 2)
     # So much credit that no bound on the gradient's norm is above it; less where a loss of yours cannot take as much.
     for loud in (LOUD, 1.0, 1 / LOUD):
         tried, turned = (replace(two.credit, advantage_T=by * two.credit.advantage_T) for by in (loud, -loud))
@@ -256,9 +256,9 @@ def _handed(handed: Mapping[str, Tensor], due: Mapping[str, Tensor], critic: boo
             f"of this update, scaled down as learner.max_grad_norm says, has {norms[1]:.4g}")
 
 
-def _passes(probe: LearnerProbe, algorithm: Algorithm, trial: Trial) -> Iterator[RuleResult]:
+def _passes(probe: LearnerProbe, algorithm: Algorithm, question: GradientQuestion) -> Iterator[RuleResult]:
     """Every pass trains every token once, a trajectory's together, in as many updates as were asked for."""
-    credit, batch = trial.credit, trial.batch
+    credit, batch = question.credit, question.batch
     updates = probe.updates(algorithm, batch, credit)
     rows = int(rows_with(batch, credit.trained_T).sum())
     count = min(algorithm.minibatches if credit.minibatches is None else credit.minibatches, max(rows, 1))

@@ -1,5 +1,5 @@
-"""Attempts that are made up so that every setting of an algorithm has something to act on, and what an algorithm says of
-them (R13).
+"""Attempts that are made up so that every setting of an algorithm has something to act on, and what an algorithm says
+of them (R13).
 
 Axis letters: T tokens of the batch (flat) · M tokens that have a weight · N trajectories.
 """

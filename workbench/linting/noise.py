@@ -82,7 +82,8 @@ def _drawn_N(flat: Flat) -> np.ndarray:
     """bool [N]: whether chance had a part in it: sampled tokens, not greedy, not from a script."""
     sampled = np.flatnonzero(flat.sampled_P)
     settings = [flat.spans[p].sampling for p in sampled]
-    by_chance = np.array([each is None or (each.temperature > 0 and each.engine != "scripted") for each in settings], bool)
+    by_chance = np.array([each is None or (each.temperature > 0 and each.engine != "scripted") for each in settings],
+                         bool)
     drawn_N = np.bincount(flat.trajectory_P[sampled], minlength=len(flat.names_N)) > 0
     drawn_N[flat.trajectory_P[sampled[~by_chance]]] = False
     return drawn_N

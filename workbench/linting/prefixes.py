@@ -88,8 +88,8 @@ def _prompts(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
             # A segment in which nothing could be sampled is left out of the trajectory.
             if entry.answered:
                 told.add(n)
-                yield Finding(f"the engine sampled turn {entry.turn} in segment {entry.segment}, but the trajectory has "
-                              f"{len(segments)} segments", evidence.place(n, segment=entry.segment))
+                yield Finding(f"the engine sampled turn {entry.turn} in segment {entry.segment}, but the trajectory "
+                              f"has {len(segments)} segments", evidence.place(n, segment=entry.segment))
             continue
         prompt = np.ascontiguousarray(entry.exchange.request.prompt_ids, np.int32)
         if not texts[segments[entry.segment]].startswith(prompt.tobytes()):
@@ -109,8 +109,8 @@ def _shorter(flat: Flat, found: list[JournalEntry]) -> Iterator[Finding]:
         p = int(spans[entry.turn])
         if flat.start_P[p] != size:
             told.add(entry.row)
-            yield Finding(f"the engine sampled turn {entry.turn} after a prompt of {size} tokens; the trajectory shows it "
-                          f"after {flat.start_P[p]}", flat.place_of_span(p))
+            yield Finding(f"the engine sampled turn {entry.turn} after a prompt of {size} tokens; the trajectory shows "
+                          f"it after {flat.start_P[p]}", flat.place_of_span(p))
 
 
 def _other_prompt(evidence: Evidence, flat: Flat, segment: int, prompt: np.ndarray) -> Finding:

@@ -8,6 +8,7 @@ Axis letters: P spans · T tokens · E answered exchanges.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -109,7 +110,8 @@ def _values(flat: Flat, pairs: list[tuple[JournalEntry, int]]) -> Iterator[Findi
                 continue
             theirs = np.asarray(theirs, ours.dtype)
             yield from at_first(unequal(ours, theirs), lambda k: (
-                f"the {what} recorded is {ours[k]!s}, the engine answered {theirs[k]!s}"), lambda k: flat.place_of_span(p, k))
+                f"the {what} recorded is {ours[k]!s}, the engine answered {theirs[k]!s}"),
+                partial(flat.place_of_span, p))
 
 
 def _stops(evidence: Evidence, flat: Flat, pairs: list[tuple[JournalEntry, int]]) -> Iterator[Finding]:

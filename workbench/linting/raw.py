@@ -214,8 +214,8 @@ def logprobs(evidence: Evidence) -> Iterator[RuleResult]:
                              (np.isneginf(said), "is -inf: a token of probability 0 was sampled"),
                              (said > 1e-3, "is above 0: a probability above 1")):
             yield from at_first(wrong, lambda k: (
-                f"the logprob{'' if np.isnan(said[k]) else f' {said[k]:.4g}'} of a trained token {words}; {wrong.sum()} "
-                f"of {len(said)} in this sequence"), lambda k: at(sequence, completion=trained[k]))
+                f"the logprob{'' if np.isnan(said[k]) else f' {said[k]:.4g}'} of a trained token {words}; "
+                f"{wrong.sum()} of {len(said)} in this sequence"), lambda k: at(sequence, completion=trained[k]))
     values = np.concatenate([np.zeros(0), *(sequence.logprobs[trained] for sequence, trained in found)])
     if len(values) >= 8 and not values.any():
         yield Finding(f"all {len(values)} logprobs are exactly 0, as if every token had been certain: they were not "

@@ -22,8 +22,8 @@ COINCIDENCE = 30  # nats: two attempts drawn alike whose tokens had a probabilit
 
 
 def at(sequence: RawSequence, position: int | None = None, *, completion: int | None = None) -> Place:
-    """A place in a sequence; `position` counts from the first token of its prompt, `completion` from the first one after
-    it."""
+    """A place in a sequence; `position` counts from the first token of its prompt, `completion` from the first one
+    after it."""
     if completion is not None:
         position = int(completion) + (0 if sequence.prompt_ids is None else len(sequence.prompt_ids))
     return Place(sequence.attempt, segment=sequence.number, position=position)
@@ -162,7 +162,8 @@ def _ids_that_do_not_group(groups: dict[str, dict[str, list[RawSequence]]],
         first = next(iter(groups[shared[0][0]]))
         yield Finding(f"every attempt is a group of its own, though {sum(map(len, shared))} of {len(groups)} share "
                       f"their prompt with others (groups {', '.join(shared[0][:3])}): the ids do not group, so no "
-                      "attempt has a sibling to be compared with", Place(first), ERROR if len(often) == 1 else NOTE, len(shared))
+                      "attempt has a sibling to be compared with", Place(first),
+                      ERROR if len(often) == 1 else NOTE, len(shared))
 
 
 def prompt_key(sequence: RawSequence) -> object | None:

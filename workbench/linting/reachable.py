@@ -16,8 +16,8 @@ import numpy as np
 
 MOST_PARTS = 20_000  # objects that are looked at
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
-FIXED = (*PLAIN, type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, Enum, np.generic,
-         np.dtype, range, property, staticmethod, classmethod,
+FIXED = (*PLAIN, type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, Enum,
+         np.generic, np.dtype, range, property, staticmethod, classmethod,
          # Made to be shared: what is logged and who waits for whom is nobody's state.
          logging.Filterer, logging.Formatter, logging.LoggerAdapter, type(threading.Lock()), type(threading.RLock()),
          threading.Condition, threading.Semaphore, weakref.finalize, weakref.ref)
@@ -76,8 +76,7 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _of_classes(value: Any) -> list[tuple[str, Any]]:
-    """What stands in the classes of an object and is no method: `Lake.counter`. Containers and arrays have none of ours.
-    """
+    """What stands in the classes of an object and is no method: `Lake.counter`; those of containers are Python's."""
     if isinstance(value, (*CONTAINERS, *FIXED_CONTAINERS, np.ndarray)):
         return []
     return [(f"{kind.__name__}.{name}", item) for kind in type(value).__mro__ if kind.__module__ != "builtins"
@@ -86,7 +85,7 @@ def _of_classes(value: Any) -> list[tuple[str, Any]]:
                                                                random.Random))]
 
 
-class Taken(NamedTuple):
+class StateRecord(NamedTuple):
     """What an object was, to be compared with what it is later. `alive`: of something alive, the numbers and texts in
     it are all that could be taken down."""
 
@@ -94,9 +93,9 @@ class Taken(NamedTuple):
     state: bytes
 
 
-def state_of(value: Any) -> Taken:
+def state_of(value: Any) -> StateRecord:
     try:
-        return Taken(False, pickle.dumps(value))
+        return StateRecord(False, pickle.dumps(value))
     except Exception:  # what cannot be pickled says so in many ways
         inner = list(value.items()) if isinstance(value, dict) else _attributes(value)
-        return Taken(True, repr([(name, item) for name, item in inner if isinstance(item, PLAIN)]).encode())
+        return StateRecord(True, repr([(name, item) for name, item in inner if isinstance(item, PLAIN)]).encode())

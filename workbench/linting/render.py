@@ -76,8 +76,8 @@ def _segment(evidence: Evidence, flat: Flat, reference: Reference, n: int, segme
     else:
         theirs = reference.pieces(trajectory, turns, {t: reference.mark(t) for t in turns})
         for token_id in sorted(set(_ends(theirs).values()) - reference.stops):
-            yield Finding(f"the template ends a turn with {reference.name(token_id)!r} (id {token_id}), and sampling goes "
-                          f"on after it: {sorted(reference.stops)} end one", evidence.place(n))
+            yield Finding(f"the template ends a turn with {reference.name(token_id)!r} (id {token_id}), and sampling "
+                          f"goes on after it: {sorted(reference.stops)} end one", evidence.place(n))
         ours = _marked(flat, reference, spans, _ends(theirs))
         found = whole = differs(ours, theirs)
         if whole is not None:

@@ -10,8 +10,8 @@ from workbench.linting.raw import RAW_CHECKS
 from workbench.linting.rule import Rule, check
 from workbench.types.findings import LintReport
 
-MODULES = (alignment, credit, gradients, groups, isolation, knobs, logprobs, noise, prefixes, provenance, render, replayed,
-           rewards, runs, splits, terms, tokens, untrusted, updates)
+MODULES = (alignment, credit, gradients, groups, isolation, knobs, logprobs, noise, prefixes, provenance, render,
+           replayed, rewards, runs, splits, terms, tokens, untrusted, updates)
 RULES: dict[str, Rule] = {rule.id: rule for rule in sorted((rule for module in MODULES for rule in module.RULES),
                                                            key=lambda rule: int(rule.id[1:]))}
 

@@ -57,8 +57,8 @@ def _forged(evidence: Evidence, flat: Flat, reference: Reference) -> Iterator[Ru
         spare[key][token_id] -= 1
         if spare[key][token_id] < 0 and key not in told:
             told.add(key)
-            yield Finding(f"{reference.name(token_id)!r} stands here as the control token {token_id}, and no trusted text "
-                          "of the environment says it", flat.place(t))
+            yield Finding(f"{reference.name(token_id)!r} stands here as the control token {token_id}, and no trusted "
+                          "text of the environment says it", flat.place(t))
 
 
 def _messages_of(trajectory: Trajectory, source: int, turn: int) -> tuple[Message, ...]:

@@ -90,7 +90,8 @@ def _same_step(evidence: Evidence, update: Update, step: Mapping[str, np.ndarray
                 yield Finding(f"the step has {name}, this update's table has not", here())
             continue
         if len(mine_T) != len(theirs_T):
-            yield Finding(f"{name} of this update is about {len(mine_T)} tokens, of the step about {len(theirs_T)}", here())
+            yield Finding(f"{name} of this update is about {len(mine_T)} tokens, of the step about {len(theirs_T)}",
+                          here())
             return
         yield from at_first(unequal(mine_T, theirs_T), lambda t: (
             f"{name} {mine_T[t]:.6g} in this update, {theirs_T[t]:.6g} in the step's credit"), here)
@@ -235,8 +236,8 @@ def _old_is_not_new(evidence: Evidence) -> Iterator[RuleResult]:
     columns = later[-1].table.columns
     at = np.flatnonzero(columns["used"] & (columns["weight"] != 0))
     if len(at) and (columns["old_logp"][at] == columns["new_logp"][at]).all():
-        yield Finding("old_logp is the current one at every token, though earlier updates of this step moved the weights: "
-                      "no ratio is ever off 1 and nothing can be clipped", _place(evidence, later[-1], int(at[0])),
+        yield Finding("old_logp is the current one at every token, though earlier updates of this step moved the "
+                      "weights: no ratio is ever off 1 and nothing can be clipped", _place(evidence, later[-1], int(at[0])),
                       count=len(at))
 
 

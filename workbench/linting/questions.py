@@ -34,7 +34,7 @@ PARTS = 4                 # micro-batches, about
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class GradientQuestion:
     """What both sides are asked about."""
 
     what: str
@@ -56,7 +56,7 @@ class Trial:
                "kl": bool(getattr(algorithm, "kl_coef", 0)) and getattr(algorithm, "kl_in", "") == "loss"}
         return [term for term in TERMS if has[term]]
 
-    def weighted(self, factor_T: Tensor | float = 1.0, terms: Collection[str] = TERMS) -> Trial:
+    def weighted(self, factor_T: Tensor | float = 1.0, terms: Collection[str] = TERMS) -> GradientQuestion:
         """The same with weights that are multiplied, and with these terms alone."""
         weights = {name: self.credit.weights_of(name) * (name in terms) * factor_T for name in TERMS}
         return replace(self, credit=replace(
@@ -106,7 +106,7 @@ def few_groups(batch: Batch, tokens: int) -> Tensor:
     return torch.tensor(sorted(chosen), dtype=torch.int64)
 
 
-def moved_trial(algorithm: Algorithm, batch: Batch, plain: Mapping[str, Tensor]) -> Trial:
+def moved_question(algorithm: Algorithm, batch: Batch, plain: Mapping[str, Tensor]) -> GradientQuestion:
     """Facts and credit at which every bound holds some tokens and frees others, whatever the weights are."""
     algorithm = raised(algorithm)
     rng = rng_at("lint.gradients")
@@ -132,7 +132,7 @@ def moved_trial(algorithm: Algorithm, batch: Batch, plain: Mapping[str, Tensor])
     else:
         del parts["critic_weight_T"]
     longest = int(batch.segment_offsets.diff().max())
-    return Trial("with every bound in reach", algorithm, replace(batch, **facts),
+    return GradientQuestion("with every bound in reach", algorithm, replace(batch, **facts),
                   Credit(advantage_T, return_T=return_T, **parts), max(longest, batch.num_tokens // PARTS))
 
 
