@@ -174,8 +174,7 @@ def hidden_weights(forward: Forward, claims: Claims, recorded: RecordedLogits, n
     The errors of a token's many logprobs are alike, so standard errors are taken over tokens.
     """
     index = torch.from_numpy(recorded.index_F)
-    ones = np.ones(len(index))
-    settings = (claims.temperature_M[recorded.index_F], claims.top_p_M[recorded.index_F]) if recorded.bent else (ones, ones)
+    settings = recorded.settings(claims)
 
     def rows(hypothesis: Hypothesis) -> torch.Tensor:
         return bent(forward.logits(hypothesis)[index], *settings).double().cpu()
@@ -209,15 +208,11 @@ def hidden_weights(forward: Forward, claims: Claims, recorded: RecordedLogits, n
 def difference(forward: Forward, claims: Claims, hypothesis: Hypothesis) -> np.ndarray:
     """[2, M]: the engine's number less that of a hypothesis, of plain logprobs and of those sampled from; NaN: not
     comparable. Capped, so that one impossible token is not all there is."""
-    ones = np.ones_like(claims.temperature_M)
     rows = []
-    for said_M, temperature_M, top_p_M in ((claims.plain_M, ones, ones),
-                                           (claims.said_M, claims.temperature_M, claims.top_p_M)):
-        if np.isnan(said_M).all():
-            rows.append(np.full(len(claims), np.nan))
-        else:
-            with np.errstate(invalid="ignore"):
-                rows.append(said_M - forward.claims(hypothesis, temperature_M, top_p_M))
+    for said_M, settings in ((claims.plain_M, (1.0, 1.0)), (claims.said_M, (claims.temperature_M, claims.top_p_M))):
+        nothing = np.isnan(said_M).all()
+        with np.errstate(invalid="ignore"):
+            rows.append(said_M if nothing else said_M - forward.claims(hypothesis, *settings))
     return np.clip(np.stack(rows), -LARGEST, LARGEST)
 
 

@@ -142,6 +142,10 @@ class RecordedLogits:
     logp_FV: Tensor
     bent: bool
 
+    def settings(self, claims: Claims) -> tuple[np.ndarray | float, np.ndarray | float]:
+        """The temperature and top-p that these rows are of."""
+        return (claims.temperature_M[self.index_F], claims.top_p_M[self.index_F]) if self.bent else (1.0, 1.0)
+
 
 def recorded_logits(recorder: LogitsRecorder, claims: Claims, trajectories: Sequence[Trajectory],
                     exchanges: Sequence[Exchange]) -> RecordedLogits | None:

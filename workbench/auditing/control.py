@@ -224,8 +224,7 @@ def _planted(probed: _ProbedEngine, model: torch.nn.Module, now: Weights, dtype:
     claims = _claims(after)
     forward = Forward(model, {NOW: planted, "before": now}, claims.sequences)
     words = {NOW: "", "before": "the weights of the sync before"}
-    ones = np.ones(len(claims))
-    old_M, new_M = (forward.claims(h, ones, ones) for h in (Hypothesis(weights="before"), Hypothesis()))
+    old_M, new_M = (forward.claims(h) for h in (Hypothesis(weights="before"), Hypothesis()))
     line = new_M - old_M
     share = float(((claims.plain_M - old_M) * line).sum() / (line**2).sum())
     tied = any(len(names) > 1 for names in forward.plain.names.tied)

@@ -122,15 +122,14 @@ class Forward:
         self._kept = (key, made)
         return made
 
-    def claims(self, hypothesis: Hypothesis, temperature_M: np.ndarray, top_p_M: np.ndarray) -> np.ndarray:
+    def claims(self, hypothesis: Hypothesis, temperature_M: np.ndarray | float = 1.0,
+               top_p_M: np.ndarray | float = 1.0) -> np.ndarray:
         """[M] float64: logprobs of the looked-at tokens, bent as declared or as the hypothesis has it.
 
         Where numbers stand at other places, those that have none to stand for are NaN.
         """
-        if hypothesis.temperature is not None:
-            temperature_M = np.full_like(temperature_M, hypothesis.temperature)
-        if hypothesis.top_p is not None:
-            top_p_M = np.full_like(top_p_M, hypothesis.top_p)
+        temperature_M = temperature_M if hypothesis.temperature is None else hypothesis.temperature
+        top_p_M = top_p_M if hypothesis.top_p is None else hypothesis.top_p
         sequences = self.sequences(hypothesis)
         logp_MV = bent(self.logits(hypothesis), temperature_M, top_p_M)
         token_M = torch.from_numpy(sequences.token_M).to(logp_MV.device)
@@ -170,8 +169,10 @@ class Forward:
         return torch.cat(pieces)[torch.from_numpy(np.argsort(np.concatenate(order)))]
 
 
-def bent(logits_MV: Tensor, temperature_M: np.ndarray, top_p_M: np.ndarray) -> Tensor:
-    """Logprobs [M, V] after temperature and top-p; greedy (0) and unbent rows are the model's own softmax."""
+def bent(logits_MV: Tensor, temperature_M: np.ndarray | float, top_p_M: np.ndarray | float) -> Tensor:
+    """Logprobs [M, V] after temperature and top-p (of each row, or one for all); greedy (0) and unbent rows are the
+    model's own softmax."""
+    temperature_M, top_p_M = (np.broadcast_to(values, len(logits_MV)) for values in (temperature_M, top_p_M))
     greedy_M = temperature_M == 0
     if (greedy_M | ((temperature_M == 1) & (top_p_M >= 1))).all():
         return logits_MV.log_softmax(-1)

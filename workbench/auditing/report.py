@@ -232,10 +232,7 @@ def _recorded(claims: Claims, trajectories: Sequence[Trajectory], exchanges: Seq
 
 def _whole(forward: Forward, claims: Claims, found: RecordedLogits) -> Whole:
     logits_FV = forward.logits(Hypothesis())[torch.from_numpy(found.index_F)]
-    temperature, top_p = claims.temperature_M[found.index_F], claims.top_p_M[found.index_F]
-    ones = np.ones_like(temperature)
-    ours_FV = bent(logits_FV, temperature if found.bent else ones, top_p if found.bent else ones).cpu()
-    return Whole.between(found.logp_FV, ours_FV)
+    return Whole.between(found.logp_FV, bent(logits_FV, *found.settings(claims)).cpu())
 
 
 def _gap(difference_M: np.ndarray) -> Gap:

@@ -112,8 +112,7 @@ def fitted_toggles(forward: Forward, claims: Claims, now: Hypothesis) -> Iterato
     logits, token = logits_MV[torch.from_numpy(some)], token_M[torch.from_numpy(some)]
 
     def left(temperature: float, top_p: float) -> float:
-        ones = np.ones(len(some))
-        logp = bent(logits, temperature * ones, top_p * ones).gather(1, token[:, None])[:, 0].double().cpu().numpy()
+        logp = bent(logits, temperature, top_p).gather(1, token[:, None])[:, 0].double().cpu().numpy()
         return float(np.clip(np.abs(said_M[some] - logp), 0, LARGEST).mean())
 
     center, width = 0.0, np.log(5.0)

@@ -13,7 +13,7 @@ import numpy as np
 
 from workbench.linting.alignment import differences_of_batch
 from workbench.linting.evidence import Evidence
-from workbench.linting.messages import shortened
+from workbench.linting.messages import first_difference, shortened
 from workbench.linting.rule import Rule, RuleResult
 from workbench.plain.rewards import is_flat
 from workbench.types import Trajectory
@@ -26,8 +26,7 @@ def _identity(evidence: Evidence) -> Iterator[RuleResult]:
     yield Checked(len(evidence.trajectories))
     seen: dict[str, int] = {}
     problems: dict[str, str] = {}
-    index = 0
-    for g, group in enumerate(evidence.groups):
+    for g, (index, group) in enumerate(evidence.numbered_groups):
         yield from _one_task(evidence, group, index)
         if group:
             task = group[0].task
@@ -40,7 +39,6 @@ def _identity(evidence: Evidence) -> Iterator[RuleResult]:
                 yield Finding(f"tasks {problems[problem]!r} and {task.id!r} are the same problem under two names",
                               evidence.place(index), NOTE)
             problems[problem] = task.id
-        index += len(group)
     yield from _prompts(evidence)
     if evidence.batch is not None:
         yield from differences_of_batch(evidence, ("names_N", "group_of_trajectory_N", "tag_N", "state_of_turn_K"))
@@ -87,9 +85,8 @@ def _prompts(evidence: Evidence) -> Iterator[Finding]:
         sampled = np.flatnonzero(attempt.sampled & first)
         ids = attempt.ids[:sampled[0]] if len(sampled) else attempt.ids[first]
         other, theirs = known.setdefault(attempt.group, (n, ids))
-        if len(ids) != len(theirs) or (ids != theirs).any():
-            shared = min(len(ids), len(theirs))
-            at = int(np.append(ids[:shared] != theirs[:shared], True).argmax())
+        if not np.array_equal(ids, theirs):
+            at = first_difference(ids, theirs)
             yield Finding(f"its first prompt ({len(ids)} tokens) is not that of trajectory "
                           f"{evidence.attempts.names_N[other]} in the same group ({len(theirs)} tokens): they differ "
                           f"from token {at} on", evidence.place(n, segment=0, turn=0, position=at))

@@ -54,14 +54,12 @@ def _replayed(evidence: Evidence) -> Iterator[RuleResult]:
 
 def _seeds(evidence: Evidence) -> Iterator[RuleResult]:
     """Attempts at a task meet chances of their own: their dynamics seeds differ."""
-    first = 0
-    for group in evidence.groups:
+    for first, group in evidence.numbered_groups:
         seeds = [t.dynamics_seed for t in group]
         if len(set(seeds)) < len(seeds):
             n = next(k for k, seed in enumerate(seeds) if seed in seeds[:k])
             yield Finding(f"{len(seeds) - len(set(seeds))} of {len(seeds)} attempts at this task have the dynamics "
                           f"seed of another one ({seeds[n]}): chance is the same for both", evidence.place(first + n))
-        first += len(group)
 
 
 def _sample(count: int, samples: int | None, step: int | None) -> list[int]:

@@ -18,14 +18,12 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
     if evidence.step is None:
         yield NotChecked("a step of training: other rollouts may be of any task")
         return
-    index = 0
-    for group in evidence.groups:
+    for index, group in evidence.numbered_groups:
         if group:
             yield Checked(1)
             if split_of(evidence.family, group[0].task) == "held-out":
                 yield Finding(f"task {group[0].task.id!r} is held out for evaluation, and is trained on",
                               evidence.place(index), count=len(group))
-        index += len(group)
 
 
 RULES: tuple[Rule, ...] = (
