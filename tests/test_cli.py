@@ -312,7 +312,8 @@ def test_two_processes_sample_the_same_first_step_and_only_one_speaks(trained, t
     assert done.returncode == 0, done.stderr[-3000:]
     (path,) = (tmp_path / "runs").iterdir()  # one folder, though its name holds a time
     assert done.stdout.count("steps committed") == 1 and done.stdout.count("untrained sampled ") >= 1
-    assert done.stderr.count("2/2") == 1 and "Warning" not in done.stderr
+    drawn = [line for line in done.stderr.splitlines() if "2/2" in line]  # again every 10 s, where the end takes long
+    assert drawn and len(drawn) == len(set(drawn)) and "Warning" not in done.stderr
     one, two = open_run(trained), open_run(path)
     for mine, theirs in zip(one.groups(1), two.groups(1), strict=True):
         for a, b in zip(mine, theirs, strict=True):
