@@ -231,6 +231,10 @@ def test_settings_are_found_by_key_and_by_their_last_word(key, lines):
     assert settings_text(key).splitlines()[:len(lines)] == lines
 
 
+def test_the_kinds_of_a_part_are_listed():
+    assert "one of grpo, " in settings_text("algorithm.kind") and "frozenlake" in settings_text("env.kind")
+
+
 def test_a_key_that_is_no_setting_names_the_nearest():
     with pytest.raises(ConfigError, match="no setting 'stps'; did you mean 'steps'"):
         settings_text("stps")

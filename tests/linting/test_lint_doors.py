@@ -136,6 +136,10 @@ def test_what_the_lint_stopped_can_be_looked_at_and_gone_on_with(only, tmp_path)
         trained(tmp_path)
     folder = tmp_path / "run/steps/step-00000001"
     assert {path.name for path in folder.iterdir()} == {"trajectories.parquet", "lint.json"}
+    found = wb.lint(tmp_path / "run")
+    assert found.named == ("R99",) and "the lint ended step 1" in found.text
+    assert cli.main(["lint", str(tmp_path / "run"), "--step", "1"]) == 1
+    assert "errors in 1 of 1 step" in lint_words(open_run(tmp_path / "run"))
     del RULES["R99"]
     assert wb.resume_here(tmp_path / "run").steps() == [1, 2]
 
@@ -154,6 +158,19 @@ def test_start_rules_are_asked_once_in_a_run(only, tmp_path):
     asked = only(Checked(1), when="start")
     trained(tmp_path, **{"lint.start": True})
     assert [evidence.step for evidence in asked] == [1] and asked[0].probe is not None
+
+
+def test_what_was_said_at_the_start_is_still_said_of_the_run(only, tmp_path, capsys):
+    """Under "warn" training goes on: the log names the step, and a lint of the run repeats what only training asked."""
+    only(Finding("the wrong way"), when="start")
+    settings = TINY | {"lint.start": True, "lint.mode": "warn"}
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}".lower())]
+    assert cli.main(["train", "frozenlake", "--out", str(tmp_path / "run"), *words]) == 0
+    said = "".join(capsys.readouterr())
+    assert f"step 1: the lint found errors by R99; `workbench lint {tmp_path / 'run'} --step 1`" in said
+    for step in (None, 1):
+        assert wb.lint(tmp_path / "run", step=step).named == ("R99",)
+    assert wb.lint(tmp_path / "run", step=2).ok
 
 
 def test_groups_a_batch_and_a_session_are_looked_at(only, session):

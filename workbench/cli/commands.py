@@ -45,7 +45,7 @@ def _train_with_progress(config, out: Path):
 
         raise StoreError(f"{out} is there already, and a run is never overwritten; choose another name")
     with watch(config.train.steps, label=out.name) as eyes:
-        return train_here(config, out, on_step=eyes.on_step, on_score=eyes.on_score)
+        return train_here(config, out, on_step=eyes.on_step, on_score=eyes.on_score, on_note=eyes.bar.say)
 
 
 def resume_command(args: argparse.Namespace) -> int:

@@ -77,7 +77,8 @@ def _add_questions_about_runs(command: AddCommand) -> None:
     sub.add_argument("source", metavar="PATH",
                      help="a run folder, a file or folder of rollouts, a preset or .toml file")
     sub.add_argument("--step", type=int, help="only this step of the run")
-    sub.add_argument("--start", action="store_true", help="of a run: also try environments anew, as at its start")
+    sub.add_argument("--start", action="store_true", help="of a run: also ask anew what is asked once, at its start: settings, the direction of the "
+                          "loss, environments")
     sub.add_argument("--json", action="store_true", help="print the report as JSON")
     _add_html(sub)
     _add_set(sub)

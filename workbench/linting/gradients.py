@@ -284,7 +284,8 @@ RULES: tuple[Rule, ...] = (
         means="The weights move in another direction, or another distance, than credit and loss say. Curves stay "
               "plausible: part of the gradient is still right.",
         mend="Look at how the learner gets from tokens to this term: the shift by one, what it is masked with and "
-             "divided by, whether it is computed with gradients, which sequences can see each other.",
+             "divided by, whether it is computed with gradients, which sequences can see each other. Where the loss itself "
+             "is named, look at the objective: what is minimised is -A log pi.",
         needs=("batch", "algorithm"), check=_check, when="start",
         threads=("SkyRL#1353", "unsloth#5673", "SkyRL#462", "trl#4974",
                  "verl#7278"),

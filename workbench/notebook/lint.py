@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.engines.recorder import Journal
 from workbench.learn.algorithms.base import Credit
 from workbench.learn.batch import Batch
-from workbench.linting import Evidence, Update, lint_evidence
+from workbench.linting import RULES, Evidence, Update, lint_evidence
 from workbench.linting.in_training import given_by, probe_of_session, raise_errors, step_evidence
 from workbench.linting.runs import run_claims, step_facts
 from workbench.notebook.credit import facts_of, with_facts
@@ -30,6 +30,7 @@ from workbench.run.store import Run, open_run
 from workbench.types import Group, Trajectory, View
 from workbench.types.errors import DataError, WorkbenchError
 from workbench.types.findings import LintReport, together
+from workbench.views.words import count
 
 if TYPE_CHECKING:
     from workbench.training.session import Session
@@ -158,19 +159,30 @@ def _batch_of(groups: tuple[tuple[Trajectory, ...], ...]) -> Batch | None:
 
 
 def _of_run(run: Run, step: int | None, start: bool) -> Linted:
-    steps = run.steps() if step is None else [step]
+    """The rules asked anew of every committed step; and what only the training process could look at, as it was stored."""
+    steps, uncommitted = run.steps() if step is None else [step], run.uncommitted()
     opened = _OfRun(run)
+    ended = {number: found for number in uncommitted if step in (number, None) and (found := run.lint(number))}
     reports, kept = [], ()
-    for number in steps:
+    for number in (number for number in steps if number not in ended):
         evidence = opened.evidence(number)
         report = lint_evidence(evidence, ("step", "update", *(("start",) if start and number == steps[-1] else ())))
-        reports.append(report)
+        reports += [report, _only_in_training(run.lint(number), report)]
         if report.errors and not kept:
             kept = evidence.trajectories
+    reports += ended.values()
     if step is None:
         reports.append(lint_evidence(Evidence(claims=run_claims(run), steps=step_facts(run)), ("run",)))
-    what = f"run {run.name}: " + (f"step {step}" if step is not None else f"{len(steps)} steps")
+    what = f"run {run.name}: " + (f"step {step}" if step is not None else count(len(steps), "step"))
+    if ended:
+        what += f"; the lint ended step {', '.join(map(str, ended))}, of which this is what it said"
     return Linted(together(reports, what), kept, texts_of_run(run))
+
+
+def _only_in_training(stored: LintReport | None, anew: LintReport) -> LintReport:
+    """The stored answers of rules that are asked once, at the start of a run, and were not asked anew."""
+    asked = {answer.rule for answer in anew} | {name for name, rule in RULES.items() if rule.when != "start"}
+    return LintReport(tuple(answer for answer in stored or () if answer.rule not in asked))
 
 
 class _OfRun:

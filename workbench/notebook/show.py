@@ -41,9 +41,9 @@ def show_run(run: Run | str | Path) -> View:
 
 
 def lint_words(run: Run) -> str:
-    """What the lint said of the committed steps, in a line ("lint: 12 steps clean; notes: R8 in 9"); "" where it was
+    """What the lint said of the steps, in a line ("lint: 12 steps clean; notes: R8 in 9"); "" where it was
     off."""
-    reports = [report for step in run.steps() if (report := run.lint(step)) is not None]
+    reports = [report for step in (*run.steps(), *run.uncommitted()) if (report := run.lint(step)) is not None]
     if not reports:
         return ""
     bad = sum(not report.ok for report in reports)

@@ -44,11 +44,12 @@ def train_step(session: Session, step: int, run: RunWriter | None = None,
 def train_here(config: Config, path: str | Path, *, on_step: Callable[[StepOutcome], None] | None = None,
                on_score: Callable[[int, list[Score]], None] | None = None,
                on_rollout: Callable[[int], Callable[..., None]] | None = None,
+               on_note: Callable[[str], None] | None = print,
                instruments: Sequence[Instrument] | None = None) -> Run:
     """`training.train.train_here` with the instruments that `config` asks for (or those given)."""
     chosen = usual_instruments(config) if instruments is None else instruments
     return training.train_here(config, path, on_step=on_step, on_score=on_score, on_rollout=on_rollout,
-                               instruments=chosen)
+                               on_note=on_note, instruments=chosen)
 
 
 def resume_here(path: str | Path, settings: Mapping[str, Any] = {}, *,

@@ -183,7 +183,11 @@ class Run:
         return {update: reason for update, reason in reasons.items() if reason is not None}
 
     def lint(self, step: int) -> LintReport | None:
-        """What the lint said of a committed step; None where it was switched off."""
+        """What the lint said of a step, also of one that it ended before it was committed; None where it was off."""
+        if step in self.uncommitted():
+            path = self.path / "steps" / step_name(step) / LINT
+            sealed = canonical_json.read_sealed_json(path, kind="lint", version=FORMAT) if path.exists() else None
+            return None if sealed is None else LintReport.from_dict(sealed)
         if LINT not in self._commit(step)["files"]:
             return None
         data, path = self._read(step, LINT)  # holds it against the seal in the metrics line

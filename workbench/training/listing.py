@@ -43,6 +43,9 @@ def settings_text(key: str = "") -> str:
 
     Raises ConfigError for a key that is none, naming the nearest.
     """
+    for name, kinds in KINDS.items():
+        if key.lower() == f"{name}.kind":
+            return f"  {name}.kind: which {name} it is\n      one of {', '.join(kinds)}"
     chosen = [(part, [each for each in part.settings if _names(key, each.key)]) for part in settings_parts()]
     chosen = [(part, settings) for part, settings in chosen if settings]
     if not chosen:

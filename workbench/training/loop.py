@@ -157,6 +157,9 @@ def _make(loop: _Loop, step: int) -> StepOutcome:
         clock.lap("checkpoint")
         run.write_clock(step, clock.laps)
     outcome = replace(outcome, clock=clock.laps)
+    if outcome.lint is not None and not outcome.lint.ok:  # lint.mode = "warn"
+        watchers.note(f"step {step}: the lint found errors by {', '.join(outcome.lint.named)}; "
+                      f"`workbench lint {shlex.quote(str(loop.stored.path))} --step {step}` says where")
     if watchers.on_step is not None:
         watchers.on_step(outcome)
     return outcome

@@ -33,14 +33,15 @@ from workbench.types.errors import StoreError
 def train_here(config: Config, path: str | Path, *, on_step: Callable[[StepOutcome], None] | None = None,
                on_score: Callable[[int, list[Score]], None] | None = None,
                on_rollout: Callable[[int], Callable[..., None]] | None = None,
-               instruments: Sequence[Instrument] = ()) -> Run:
+               on_note: Callable[[str], None] | None = print, instruments: Sequence[Instrument] = ()) -> Run:
     """Train in this process until `config.train.steps` are done; returns the finished run.
 
     Evaluates random play, the solver and the untrained policy first, so that no later number stands alone (law 12).
     Under torchrun every process calls this; only the first one writes and is told of steps and scores. An interrupt or
     SIGTERM abandons the step under way; what is committed stays, and `resume_here` goes on. Raises ConfigError for
     contradictions, LearnerError after `train.max_empty_steps` steps in a row in which nothing could be trained,
-    StoreError if the run folder exists. `instruments` look at every step (training/instruments.py).
+    StoreError if the run folder exists. `on_note` is told, in words, what else was worth saying; `instruments` look at
+    every step (training/instruments.py).
     """
     check_liveness(config, frozenset())  # a config that was made in Python has not been through `load_config`
     with stop_on_signals_if_alone(signal.SIGTERM), explain_interruption(path):
@@ -51,7 +52,7 @@ def train_here(config: Config, path: str | Path, *, on_step: Callable[[StepOutco
         try:
             run = create_run(path, to_dict(config)) if first else None
             [plan] = broadcast_object_list([schedule(open_run(path), config) if first else None])
-            go_on(session, run, path, plan, Watchers(on_step, on_score, on_rollout), instruments=instruments)
+            go_on(session, run, path, plan, Watchers(on_step, on_score, on_rollout, on_note), instruments=instruments)
         finally:
             if run is not None:
                 run.close()

@@ -54,7 +54,7 @@ def check_files(files: QuestionFiles) -> None:
 
 def no_file(name: str, path: str) -> ConfigError:
     return ConfigError(f"env.{name}: there is no file {path!r} (looked for in {Path.cwd()}); fetch it, or name it where it "
-                       "is. The README, \"Questions from files\", says where the data sets are published")
+                       "is. docs/guides/search.md, \"Questions from files\", says where the data sets are published")
 
 
 @lru_cache(maxsize=4)

@@ -52,6 +52,7 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         check_settings(self, "algorithm")
+        check_settings(self.objective, "algorithm")
         if self.estimator.critic and self.critic is None:
             object.__setattr__(self, "critic", CriticLoss())
         if self.critic is not None and not self.estimator.critic:

@@ -1,7 +1,7 @@
 """Estimators: from what was paid to what each token is worth. Each is one function; the arithmetic is in `learn/ops`.
 
     def ranks(inputs: CreditInputs, *, power: float = 1.0) -> Advantages: ...
-    RANKS = Estimator(ranks, plain=plain_ranks, per="attempt", compares=True)
+    RANKS = Algorithm("ranks", Estimator(ranks, plain=plain_ranks, per="attempt", compares=True))
 
 The keyword-only arguments of the function are its settings. What is known of it besides stands in its `Estimator`.
 
