@@ -20,20 +20,20 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 46_686,
-    "lines of the lint": 7_036,
+    "lines of the package": 46_389,
+    "lines of the lint": 6_966,
     "lines of plain/": 1_200,
     "files of plain/": 8,
     "lines of the README": 250,
-    "files over 300 lines": 10,
-    "classes over 150 lines": 7,
-    "functions over 40 lines": 2,
+    "files over 300 lines": 3,
+    "classes over 150 lines": 5,
+    "functions over 40 lines": 1,
     "circles of files": 0,
     "private names of another module": 0,
     "public class names that occur twice": 0,
 }
 # Of one FrozenLake GRPO step without instruments (tests/traced_step.py).
-MOST_OF_A_STEP = {"files": 47, "lines": 2_663, "frames": 12}
+MOST_OF_A_STEP = {"files": 42, "lines": 2_653, "frames": 12}
 LONG_FILE, LONG_CLASS, LONG_FUNCTION = 300, 150, 40  # lines
 
 
