@@ -77,7 +77,7 @@ class PlainChat:
     def append(self, reply: Observation, turn: int, last_id: int) -> list[Span]:
         """What follows turn `turn` of the policy, whose last id was `last_id`: the end of the turn, where it did not
         sample that itself, and the reply of the environment."""
-        opening, *rest = self.pieces([*SAID, *entries(reply, Source.ENV, turn)], turn)[4:]  # behind what was said
+        opening, *rest = self.pieces([*SAID, *entries(reply, Source.ENV, turn)], turn)[4:]  # behind SAID's four
         return self.encode([opening._replace(text=self.after_end(opening.text, last_id)), *rest])
 
     def fresh(self, first: Observation, reply: Observation, turn: int) -> list[Span]:

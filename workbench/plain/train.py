@@ -118,7 +118,8 @@ def facts(attempt: AttemptTokens, learner: PlainLearner) -> AttemptTokens:
         for name in found.keys() - {"value"}:
             found[name][at] = logprobs(models[name], ids)[0]
         if "value" in found:
-            *found["value"][at], final_value = values(learner.critic, ids).tolist()
+            said = values(learner.critic, ids).numpy()  # one more than there are tokens: behind the last one
+            found["value"][at], final_value = said[:-1], float(said[-1])
     return replace(attempt, **found, final_value=final_value)
 
 
@@ -130,15 +131,15 @@ def segments_of(attempt: AttemptTokens) -> list[np.ndarray]:
 def update(attempts: Sequence[AttemptTokens], credits: Sequence[AttemptCredit],
            learner: PlainLearner) -> tuple[float, float]:
     """(loss, norm of the policy's gradient). Numbers that are not finite move nothing."""
-    both = learner.optimizer, learner.critic_optimizer
-    for parameter in (*both[0].memory, *both[1].memory):
+    policy, critic = learner.optimizer, learner.critic_optimizer
+    for parameter in (*policy.memory, *critic.memory):
         parameter.grad = None
-    loss, norms = gradient(attempts, credits, learner), [optimizer.norm() for optimizer in both]
+    loss, norms = gradient(attempts, credits, learner), (policy.norm(), critic.norm())
     if all(map(math.isfinite, (loss, *norms))):
         warm = min(1.0, (learner.version + 1) / learner.warmup_updates) if learner.warmup_updates else 1.0
-        both[0].step(learner.lr * warm, learner.max_grad_norm)
-        both[1].step(learner.critic_lr, learner.max_grad_norm)
-        learner.version += norms[0] > 0
+        policy.step(learner.lr * warm, learner.max_grad_norm)  # only the policy is warmed up
+        critic.step(learner.critic_lr, learner.max_grad_norm)
+        learner.version += norms[0] > 0  # of the weights that sample: a critic's update makes no other policy
     return loss, norms[0]
 
 
