@@ -67,7 +67,7 @@ def phases(model: Path, work: Work, steps: int) -> dict[str, Any]:
         stepper.step(0)
         spent, operations = dict.fromkeys(
             ("sampling", "environments and chat", "credit", "forward", "backward and optimizer", "sync"), 0.0), 0.0
-        cost = Cost.of(stepper.learner._bare)
+        cost = Cost.of(stepper.learner.models.policy.module)
         for step in range(1, steps + 1):
             lap = _step_by_phase(stepper, step)
             operations += forward_operations(cost, lap.pop("batch"))
