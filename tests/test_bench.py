@@ -266,6 +266,7 @@ def test_a_tiny_step_of_ours(tiny, side):
     assert step.notes["logp_gap_max"] < (1e-4 if side.name != "bf16" else 0.1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("route", ["rollout", "environments"])
 def test_a_tiny_step_of_trl_is_the_same_work(tiny, route, tmp_path):
     from experiments.bench.peer import Steps, make_trainer

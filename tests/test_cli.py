@@ -307,6 +307,7 @@ def torchrun(folder, *words, script=("-m", "workbench.cli")):
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.full
 def test_two_processes_sample_the_same_first_step_and_only_one_speaks(trained, tmp_path):
     done = torchrun(tmp_path, "train", "frozenlake", *SETTINGS, "--set", "learner.num_processes=2")
     assert done.returncode == 0, done.stderr[-3000:]

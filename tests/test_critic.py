@@ -226,9 +226,10 @@ def two_states(seed: int) -> Batch:
     return Batch.from_groups([Group(tuple(attempt(t, a) for a in range(4))) for t in range(8)])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("trunk, steps, lr, settings", [
     ("own", 40, 1e-5, {"critic_lr": 3e-3}),
-    pytest.param("policy", 64, 1e-3, {"critic_lr": 1e-2, "value_coef": 5.0}, marks=pytest.mark.full)])
+    ("policy", 64, 1e-3, {"critic_lr": 1e-2, "value_coef": 5.0})])
 def test_two_states_are_told_apart(trunk, steps, lr, settings):
     """Fresh attempts every step. With a trunk of its own the critic learns while the policy all but stands still; on
     the policy's trunk the two pull at the same weights, and it takes longer."""

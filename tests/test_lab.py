@@ -297,6 +297,7 @@ def it_can_be_hovered_over_and_stays_zoomed(page, curves) -> None:
     assert curves.evaluate("plot => plot.layout.xaxis.range") == zoomed, "new steps do not undo what was zoomed"
 
 
+@pytest.mark.full
 def test_the_curves_of_a_run_are_drawn_by_plotly_and_everything_else_stands_below(lab, page, tmp_path):
     """Two outputs: the PNG that becomes a figure under the pointer, and the table, notes and warnings."""
     cells = [f"import workbench as wb\nwb.show_run({str(ROOT / 'tests/golden_runs/old/search')!r})"]

@@ -30,6 +30,7 @@ def finished(tmp_path_factory):
     return train_here(tiny(), tmp_path_factory.mktemp("runs") / "a")
 
 
+@pytest.mark.full
 def test_two_runs_are_equal_bit_for_bit_and_another_seed_is_another_run(finished, tmp_path):
     again = train_here(tiny(), tmp_path / "again")
     assert again.digest() == finished.digest()

@@ -29,6 +29,7 @@ def report():
         return cell(claims=claims, error=0.1, traps=False)
 
 
+@pytest.mark.full
 def test_every_claim_of_every_algorithm_holds(report):
     assert report.passed, "\n".join(report.faults)
     assert {row.algorithm for row in report.rows} == set(ALGORITHMS)

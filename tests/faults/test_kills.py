@@ -32,6 +32,7 @@ STANDING = ("What was there before is untouched", "It is done, but a power cut m
     (2, 0, ["ppo-critic"]),
     pytest.param(40, 300, ["grpo", "ppo-critic", "grpo-minibatches"], marks=pytest.mark.full),
 ])
+@pytest.mark.full
 def test_killed_at_random_and_resumed(kills, damaged, cases, tmp_path, capfd):
     """A program of its own: it forks, and a test worker has threads. What it counted is said, for the log of .ci/run.
     """
@@ -97,7 +98,7 @@ def test_dead_before_the_nth_system_call_of_a_whole_run(tmp_path, first, stride)
 
 
 @pytest.mark.parametrize("error, first, stride", [
-    (errno.ENOSPC, 9, 41), pytest.param(errno.ENOSPC, 1, 5, marks=pytest.mark.full),
+    (errno.ENOSPC, 9, 89), pytest.param(errno.ENOSPC, 1, 5, marks=pytest.mark.full),
     pytest.param(errno.EIO, 2, 5, marks=pytest.mark.full),
 ])
 def test_a_full_or_faulty_disk_at_the_nth_system_call_of_a_whole_run(tmp_path, error, first, stride):

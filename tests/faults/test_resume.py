@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.counts import reduced
 from workbench import cli
 from workbench.learn import learner
 from workbench.learn import rounding
@@ -217,7 +218,7 @@ def test_bad_updates_in_a_row_are_counted_across_a_kill(tmp_path, monkeypatch):
     assert open_run(tmp_path / "run").metrics()["bad_updates"].tolist() == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("trunk", ["own", "policy"])
+@pytest.mark.parametrize("trunk", ["own", pytest.param("policy", marks=pytest.mark.full)])
 def test_a_critic_goes_on_too(tmp_path, trunk):
     config = small(algorithm__kind="ppo", critic__trunk=trunk, algorithm__epochs=2, train__steps=4)
     train_here(config, tmp_path / "whole")
@@ -475,7 +476,7 @@ def test_a_signal_ends_the_command_with_what_is_committed_and_says_how_it_goes_o
     reopen_run(run.path).close()  # nobody holds it any more
 
 
-@pytest.mark.parametrize("phase", ["rollout", "update", "evaluation", "commit"])
+@pytest.mark.parametrize("phase", reduced(["rollout", "update", "evaluation", "commit"], ("update", "commit")))
 def test_wherever_it_is_interrupted_the_run_goes_on_to_the_same_end(whole, tmp_path, monkeypatch, phase):
     """As the kernel's stop button does it: an exception out of nowhere, and the process lives on."""
     def interrupted(*_args, **_kwargs):

@@ -42,10 +42,10 @@ def test_a_clean_session_has_nothing_named(seed, updates):
     fuller({"engine.dtype": "bfloat16", "learner.precision": "bf16"}),
     fuller({"engine.cache": "off"}),
     fuller({"learner.layout": "padded"}),
-    {"collect.temperature": 0.7},
+    fuller({"collect.temperature": 0.7}),
     fuller({"collect.top_p": 0.8}),
     fuller({"collect.temperature": 1.3, "collect.top_p": 0.9, "engine.dtype": "bfloat16"}),
-    {"collect.history": "window"},
+    fuller({"collect.history": "window"}),
 ], ids=str)
 def test_declared_settings_are_no_fault(settings):
     report = passive(session_after(1, 3, **settings))

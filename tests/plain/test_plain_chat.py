@@ -50,7 +50,7 @@ def test_the_same_tokens_end_a_turn(both):
 
 
 @pytest.mark.parametrize("history", HISTORIES)
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_the_same_conversation(both, history, data):
     mine, theirs = both

@@ -152,6 +152,7 @@ def test_two_steps_of_a_seeded_run(name):
     assert name != "full" or StopReason.CONTEXT_FULL in stops
 
 
+@pytest.mark.full
 def test_a_template_that_drops_old_thoughts(tmp_path):
     """A rewritten history: what was thought is trained once, where it was sampled."""
     policy = tmp_path / "forgetful"

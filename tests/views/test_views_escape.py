@@ -12,6 +12,7 @@ from PIL import Image
 from views_examples import VIEWS
 from views_page import Page
 
+from tests.counts import reduced
 from workbench.types import View
 from workbench.views import esc, visible
 from workbench.views.markup import Html, tag
@@ -76,10 +77,10 @@ def benign() -> dict[str, View]:
     return {name: make(BENIGN) for name, make in VIEWS.items()}
 
 
-@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
-def test_hostile_text_adds_no_element_no_attribute_and_no_control_character(payload, benign):
-    for name, make in VIEWS.items():
-        assert not faults(make(payload), benign[name]), name
+@pytest.mark.parametrize("name", reduced(PAYLOADS, list(PAYLOADS)[::3]))
+def test_hostile_text_adds_no_element_no_attribute_and_no_control_character(name, benign):
+    for view, make in VIEWS.items():
+        assert not faults(make(PAYLOADS[name]), benign[view]), view
 
 
 # Three payloads are harmless in the naive view of the control: they aim at other kinds of sloppiness.

@@ -9,7 +9,7 @@ Every setting has one name, whichever part holds it: `algorithm.clip_high` in a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -52,7 +52,8 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         check_settings(self, "algorithm")
-        check_settings(self.objective, "algorithm")
+        if is_dataclass(self.objective):
+            check_settings(self.objective, "algorithm")
         if self.estimator.critic and self.critic is None:
             object.__setattr__(self, "critic", CriticLoss())
         if self.critic is not None and not self.estimator.critic:
