@@ -123,6 +123,7 @@ def test_a_tag_escapes_every_plain_string_and_keeps_markup():
     assert tag("b", "<i>", Html("<i>x</i>"), None, title='"') == '<b title="&quot;">&lt;i&gt;<i>x</i></b>'
 
 
+@pytest.mark.full
 def test_a_browser_runs_nothing(chromium, tmp_path, monkeypatch):
     """Every payload in every view, in a real browser; the same payloads unescaped do run, so the test can fail. Pictures
     are left empty: they are base64 whatever they show, drawing them would be most of the time, and others here draw."""
