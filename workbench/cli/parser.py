@@ -179,7 +179,7 @@ def _add_measurements(command: AddCommand) -> None:
                   "exit 1 if a fault is named")
     sub.add_argument("source", help="a run folder (its newest checkpoint), a preset or a .toml file")
     sub.add_argument("--step", type=_count, help="checkpoint of the run to load (default: the newest)")
-    sub.add_argument("--tasks", type=_count, default=4, help="held-out ones that are sampled (default: 4)")
+    sub.add_argument("--tasks", type=_count, default=4, help="of training, to sample attempts at (default: 4)")
     sub.add_argument("--attempts", type=_count, default=4, help="sampled at each task")
     sub.add_argument("--json", action="store_true", help="print every number as JSON")
     _add_html(sub)
