@@ -184,7 +184,7 @@ class Run:
 
     def lint(self, step: int) -> LintReport | None:
         """What the lint said of a step, also of one that it ended before it was committed; None where it was off."""
-        if step in self.uncommitted():
+        if step not in self._commits() and step in self.uncommitted():
             path = self.path / "steps" / step_name(step) / LINT
             sealed = canonical_json.read_sealed_json(path, kind="lint", version=FORMAT) if path.exists() else None
             return None if sealed is None else LintReport.from_dict(sealed)
