@@ -20,7 +20,7 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 46_391,
+    "lines of the package": 46_392,
     "lines of the lint": 6_966,
     "lines of plain/": 1_200,
     "files of plain/": 8,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import workbench as wb
+from tests.counts import reduced
 from tests.golden_runs.compare import OtherMachineWarning, differences, expect, judge
 from tests.golden_runs.make import main, read_record, trained, write_record
 from tests.golden_runs.record import array, record_of, this_machine, weights_of
@@ -22,7 +23,7 @@ from tests.golden_runs.runs import RUNS
 QUICK = ("search",)  # the others are among the fuller counts
 
 
-@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in RUNS])
+@pytest.mark.parametrize("name", reduced(RUNS, QUICK))
 def test_a_golden_run_comes_out_again(tmp_path, name):
     expect(read_record(name), record_of(trained(name, tmp_path / name)), name)
 

@@ -160,9 +160,10 @@ def _batch_of(groups: tuple[tuple[Trajectory, ...], ...]) -> Batch | None:
 
 def _of_run(run: Run, step: int | None, start: bool) -> Linted:
     """The rules asked anew of every committed step; and what only the training process could look at, as it was stored."""
-    steps, uncommitted = run.steps() if step is None else [step], run.uncommitted()
+    steps = run.steps() if step is None else [step]
     opened = _OfRun(run)
-    ended = {number: found for number in uncommitted if step in (number, None) and (found := run.lint(number))}
+    left = {number: run.lint(number) for number in run.uncommitted() if step in (number, None)}
+    ended = {number: found for number, found in left.items() if found is not None and not found.ok}
     reports, kept = [], ()
     for number in (number for number in steps if number not in ended):
         evidence = opened.evidence(number)
