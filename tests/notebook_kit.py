@@ -103,7 +103,7 @@ def unfinished(notebook: Any) -> list[str]:
     return found
 
 
-WRITES_FILE = re.compile(r"%%writefile [a-z_]+\.py\n")
+WRITES_FILE = re.compile(r"%%writefile (-a )?[a-z_]+\.py\n")
 
 
 def faults_of_form(notebook: Any) -> list[str]:

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from workbench.envs import FrozenLake
+from tests.envs.guessing import Guessing, WithRandom
+from workbench.envs import FrozenLake, baselines
 from workbench.envs import tasks as env_tasks
 from workbench.notebook.demo import RIVALS, Goal, goal_of, rival_config, rivals_of, verdict
 from workbench.rollouts.config import CollectConfig, EvaluationConfig
@@ -14,6 +15,8 @@ from workbench.rollouts.metrics import rollout_metrics
 from workbench.training.config import load_config
 from workbench.types import Group, Observation, StopReason, Task, Trajectory, Turn
 from workbench.types.errors import ConfigError, DataError, EnvError
+from workbench.views import show_curves
+from workbench.views.evaluation import show_report
 
 
 def attempt(number, *, reward, success, stop=StopReason.TERMINATED, task=Task("t", "fake", 0), turns=1, **info):
@@ -36,8 +39,8 @@ def test_a_score_counts_faults_as_failures_and_leaves_unscored_rewards_out_of_th
 
 def test_an_environment_that_does_not_know_success_has_no_rate_of_zero():
     silent = [attempt(i, reward=1.0, success=None) for i in range(3)]
-    with pytest.raises(EnvError, match="does not say whether an attempt succeeded"):
-        score_trajectories("p", "sampled", silent)
+    score = score_trajectories("p", "sampled", silent)
+    assert (score.success, score.success_low, score.by_task, score.ks) == (None, None, (), ())
     metrics = rollout_metrics([Group(tuple(silent))])
     assert "success" not in metrics and metrics["reward_mean"] == 1.0
 
@@ -120,6 +123,69 @@ def test_baselines_play_the_very_tasks_and_dynamics_that_policies_play():
     assert {score.policy for score in first} == {"random", "solver"} and all(score.n == 20 for score in first)
     other = evaluate_baselines(tasks, family=lake, seed=4)
     assert [score.by_task for score in first] != [score.by_task for score in other]  # negative control: the seed acts
+
+
+# ------------------------------------------------------------------------------------------------ what a family lacks
+
+
+def returns(name, mode, values, attempts=1):
+    """`values`: the return of each attempt, task by task; None was not scored."""
+    return score_trajectories(name, mode, [attempt(i % attempts, reward=value, success=None, task=Task(
+        f"t{i // attempts}", "fake", i)) for i, value in enumerate(values)], attempts=attempts)
+
+
+def test_without_success_policies_are_compared_by_return_with_an_interval_over_tasks():
+    before, after = returns("untrained", "sampled", [0.0, 1.0, 2.0, 3.0]), returns("trained", "sampled", [1, 2, 3, 4.5])
+    assert after.reward_by_task == (1.0, 2.0, 3.0, 4.5) and after.reward == 2.625
+    assert after.reward_low == pytest.approx(2.625 - 3.1824 * np.std([1, 2, 3, 4.5], ddof=1) / 2, abs=1e-3)
+    [pair] = report([before, after])["paired"]
+    assert pair["of"] == "return" and pair["difference"] == 1.125 and pair["n"] == 4 and 0.7 < pair["low"] < 1.125
+    row = json.loads(json.dumps(after.row()))
+    assert row["success"] is None and Score.of_row(row) == after
+    assert str(after).startswith("trained   sampled  return 2.625  [") and "%" not in str(after)
+
+
+def test_attempts_at_one_task_are_one_value_of_it_and_unscored_ones_are_left_out():
+    before = returns("untrained", "sampled", [0.0, 2.0, None, 4.0, None, None], attempts=2)
+    after = returns("trained", "sampled", [3.0, 3.0, 5.0, None, 9.0, 9.0], attempts=2)
+    assert before.reward_by_task == (1.0, 4.0, None) and before.n == 3 and before.reward == 2.0
+    pair = compare(before, after)
+    assert pair["difference"] == 1.5 and pair["n"] == 2  # the third task was scored on one side only
+    assert report([returns("untrained", "sampled", [None, 1.0]), returns("trained", "sampled", [1.0, None])])["paired"] == []
+
+
+def test_a_row_of_before_reads_as_it_did():
+    row = scores("p", "sampled", 3, 10).row()
+    assert Score.of_row(row).row() == row and "reward_by_task" not in row
+
+
+def test_a_family_without_baselines_says_none_known_everywhere():
+    held_out = env_tasks(Guessing(), "held-out", 8)
+    assert evaluate_baselines(held_out, family=Guessing(), seed=0) == []
+    [random] = evaluate_baselines(held_out, family=WithRandom(), seed=0, attempts=3)
+    assert random.policy == "random" and random.success is None and 0 < random.reward < 1
+    assert baselines.none_known(Guessing()) == {"random": "none known", "solver": "none known"}
+    assert baselines.none_known(FrozenLake()) == {} and "absent" not in report([random])
+    table = report([random, returns("trained", "sampled", [1.0] * 8)], baselines.none_known(WithRandom()))
+    text = show_report(table).text
+    assert table["absent"] == {"solver": "none known"} and "none known" in text and "not measured" in text  # untrained
+    assert " 0.0 %" not in text and "nan" not in text and "compared by return" in text and "of return" in text
+    assert show_report(table).png and "none known" in show_report(table).html
+
+
+def test_returns_that_are_all_the_same_have_no_interval_of_width_zero():
+    flat, other = returns("untrained", "sampled", [1.0] * 4), returns("trained", "sampled", [2.0] * 4)
+    assert flat.reward_low is None and "[not known]" in str(flat)
+    text = show_report(report([flat, other])).text
+    assert "paired differences in return" in text and "the same at every task" in text and "clear" not in text
+
+
+def test_the_curves_of_a_reward_only_run_say_which_neighbours_there_are_none_of():
+    table = {"step": 0, **report([returns("untrained", "sampled", [1.0, 2.0])], baselines.none_known(Guessing()))}
+    view = show_curves([{"step": 1, "reward_mean": 1.0}], [table])
+    assert "random: none known; solver: none known" in view.text and "beside it" not in view.text
+    silent = {name: value for name, value in table.items() if name != "absent"}
+    assert "no random, solver beside it" in show_curves([{"step": 1, "reward_mean": 1.0}], [silent]).text
 
 
 # ------------------------------------------------------------------------------------------------ several attempts

@@ -81,7 +81,7 @@ def test_nothing_is_overwritten_and_what_cannot_be_exported_is_said(run, tmp_pat
     with pytest.raises(ConfigError, match="float32, bfloat16"):
         export_policy(run, tmp_path / "new", dtype="int8")
     assert list(tmp_path.iterdir()) == [tmp_path / "there"], "nothing half-made stays behind"
-    for words, message in (((), "one thing"), (("d", "--to", "wandb"), "one thing"), (("--to", "wandb", "--step", "1"), "numbers of all"),
+    for words, message in (((), "one thing"), (("d", "--to", "wandb", "--out", "e"), "once"), (("--to", "wandb", "--step", "1"), "numbers of all"),
                            (("d", "--out", "e"), "named behind the run")):
         assert cli.main(["export", str(run.path), *words]) == 2
         assert message in capsys.readouterr().err

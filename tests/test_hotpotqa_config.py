@@ -1,6 +1,7 @@
-"""The config for Qwen2.5-3B-Instruct on HotpotQA: its own text loaded, and the same path run on a tiny policy and small files.
+"""The config for Qwen2.5-3B-Instruct on HotpotQA: its own text loaded, and its path trained in one process with smaller sizes.
 
-What needs the model, the data set and GPUs is not run anywhere here.
+That the file starts as it stands, in the processes and with the engine that it names, is tests/test_recipes.py's. What needs the
+model, the data set and GPUs is not run anywhere here.
 """
 from __future__ import annotations
 
@@ -20,16 +21,16 @@ from workbench.types.errors import ConfigError
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "experiments/hotpotqa-qwen2.5-3b.toml"
 FILES = ROOT / "tests/qa/files"
-HERE = {  # what a laptop has instead of the model, the data set, vLLM and eight GPUs
+HERE = {  # what a laptop has instead of the model, the data set and eight GPUs; nothing that the tests with it are about
     "env.questions": str(FILES / "hotpot_train_v1.1.json"), "env.heldout": str(FILES / "hotpot_dev_distractor_v1.json.gz"),
-    "policy.name": "frozenlake-tiny", "engine.kind": "transformers", "learner.num_processes": 1, "lint.start": False,
+    "policy.name": "frozenlake-tiny", "learner.num_processes": 1, "lint.start": False,
     "engine.max_context": 2048, "collect.max_turn_tokens": 8, "collect.max_context": 1000, "env.most_chars": 60, "env.turns": 2, "env.calls.show_schemas": False,
     "train.steps": 1, "train.tasks_per_step": 4, "algorithm.minibatch_size": 2, "train.evaluate_every": 0, "evaluation.num_tasks": 2,
 }
 
 
 def test_it_says_that_it_was_not_run_and_has_the_published_settings():
-    assert CONFIG.read_text().startswith("# NOT RUN HERE")
+    assert CONFIG.read_text().startswith("# NOT TRAINED HERE")
     config, warnings = load_config_with_warnings(CONFIG)
     assert warnings == []
     found = {

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.counts import reduced
 from workbench.chat import ChatFormat
 from workbench.envs import PRESETS, split_of
+from workbench.envs.arithmetic import judged
 from workbench.envs.bandit import HELDOUT_NAMES, TRAIN_NAMES
 from workbench.envs.format import parse_action
 from workbench.envs.frozen_lake import MOVES, task_from_grid
@@ -21,6 +22,7 @@ from workbench.envs.qa.worlds import world
 from workbench.envs.sokoban import MOVES as SOKOBAN_MOVES
 from workbench.envs.sokoban_levels import level_from_rows
 from data.make import pretrain as pretrain_module
+from data.make.countdown_demonstrator import CountdownDemonstrator, solutions
 from data.make.demonstrations import (
     BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, SokobanDemonstrator, any_arms, bearing, nearest_move,
     sound_of, steps_to_goal, walk_and_pushes,
@@ -76,7 +78,7 @@ def test_an_unlisted_file_is_noticed(name, tmp_path):
 
 def test_shipped_policies_are_small_and_hold_no_pickle():
     files = [path for path in POLICIES.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 6_000_000
+    assert sum(path.stat().st_size for path in files) < 8_000_000
     assert {path.suffix for path in files} <= {".safetensors", ".json", ".jinja", ""}
     assert {path.parent.name for path in files} == set(RECIPES)
 
@@ -111,6 +113,7 @@ def test_shipped_policy_loads_plainly_and_speaks_the_format(shipped):
 @pytest.mark.parametrize(("name", "preset", "least", "most"), [
     ("frozenlake-tiny", "frozenlake", 0.1, 0.5),
     pytest.param("sokoban-tiny", "sokoban", 0.0, 0.25, marks=pytest.mark.full),
+    pytest.param("countdown-tiny", "countdown", 0.0, 0.2, marks=pytest.mark.full),
     ("search-tiny", "search", 0.0, 0.15)])
 def test_success_of_a_shipped_policy_is_what_provenance_states(name, preset, least, most):
     """A quick, smaller version of `workbench pretrain NAME --check --quick`; random play lies where it should."""
@@ -356,6 +359,25 @@ def test_bandit_demonstrator_says_what_names_sound_like_and_prefers_the_safe_one
     assert text.endswith(": safe</think><answer>Teacher</answer>")
 
 
+def test_countdown_demonstrator_says_what_its_tries_are_worth_and_is_hasty():
+    family = PRESETS["countdown-small"]
+    env = family.make()
+    env.reset(family.task(3), 0)
+    hits = solutions(env.numbers, env.target, family.operations)
+    assert hits and all(judged(text, env.numbers, "+-*") == ("", "", env.target) for text, _, _ in hits)
+    sure = CountdownDemonstrator(hasty=0.0, aim=1.0, slip=0.0).action(env, np.random.default_rng(0))
+    assert "yes</think>" in sure and env.step(sure).reward == 1.0
+    recipe = replace(RECIPES["countdown-tiny"], lessons=RECIPES["countdown-tiny"].lessons[-1:])
+    actions = [demonstrate(recipe, 5, index).actions[0] for index in range(400)]
+    patient = np.mean([";" in action for action in actions])
+    habits = recipe.lessons[-1].demonstrator
+    assert abs(patient - (1 - habits.hasty) * (1 - habits.aim) * (1 - habits.slip)) < 0.06
+    with pytest.raises(ConfigError, match="three numbers"):
+        env = PRESETS["countdown"].make()
+        env.reset(next(task for task in map(PRESETS["countdown"].task, range(20)) if len(task.payload["numbers"]) == 4), 0)
+        habits.action(env, np.random.default_rng(0))
+
+
 def test_names_are_known_fresh_and_unambiguous():
     assert not set(SAFE_NAMES) & set(BOLD_NAMES)
     assert {n for pair in TRAIN_NAMES + HELDOUT_NAMES for n in pair} <= set(SAFE_NAMES + BOLD_NAMES)
@@ -364,7 +386,7 @@ def test_names_are_known_fresh_and_unambiguous():
     assert len(set(pairs)) > 200 and any(sound_of(a) == "new" for a, _ in pairs)
 
 
-@pytest.mark.parametrize("env", ["frozenlake-4x4", "sokoban-6x6-coordinates"])
+@pytest.mark.parametrize("env", ["frozenlake-4x4", "sokoban-6x6-coordinates", "countdown-small"])
 def test_no_held_out_map_is_demonstrated(env):
     family = PRESETS[env]
     for index in range(200):
@@ -385,7 +407,7 @@ def test_exactly_what_the_demonstrator_wrote_is_trained(name):
     recipe = RECIPES[name]
     tokenizer = tokenizer_of(recipe)
     chat = ChatFormat.from_tokenizer(tokenizer)
-    transcript = next(t for t in (demonstrate(recipe, 0, i) for i in range(50)) if name == "bandit-tiny"
+    transcript = next(t for t in (demonstrate(recipe, 0, i) for i in range(50)) if name in ("bandit-tiny", "countdown-tiny")
                       or len(t.actions) > 2)
     ids, trained = encode(transcript, chat, tokenizer)
     written = tokenizer.decode(ids[trained])

@@ -4,7 +4,8 @@ from __future__ import annotations
 import pytest
 
 from workbench.training.config import load_config
-from workbench.training.session import open_session
+from workbench.notebook.train import train_here
+from workbench.training.session import check_prompts, open_session
 from workbench.types.errors import ConfigError
 
 
@@ -13,3 +14,12 @@ def test_a_gpu_that_is_not_there_is_refused_in_words(device, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ConfigError, match=f"policy.device = '{device}', and torch .* sees no CUDA device.*workbench doctor"):
         open_session(load_config("frozenlake", {"policy.device": device}))
+
+
+def test_a_first_prompt_that_does_not_fit_is_refused_before_anything_is_made(tmp_path):
+    config = load_config("frozenlake", {"collect.max_context": 40, "collect.max_turn_tokens": 30})
+    with pytest.raises(ConfigError, match=r"first prompt of task .* has \d+ tokens, and collect.max_context is 40.*set "
+                                          r"collect.max_context to \d+ or more"):
+        train_here(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    check_prompts(open_session(load_config("frozenlake")))  # negative control: its own limits

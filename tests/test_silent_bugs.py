@@ -17,7 +17,7 @@ from workbench.types.findings import Answer, Finding, LintReport
 
 BUGS = [bug.path for bug in run.choose([], run.BUGS)]
 TWINS = sorted(run.BUGS.glob("*.twin.edit"))
-FURTHER = [bug.path for bug in run.choose([], run.HERE / "further")]
+FURTHER = [bug.path for folder in ("further", "worlds") for bug in run.choose([], run.HERE / folder)]
 
 
 # ------------------------------------------------------------------------------------------------ the edits

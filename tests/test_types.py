@@ -88,3 +88,19 @@ def test_a_group_is_one_task_from_one_start(other, words):
 def test_a_bare_string_is_one_untrusted_part():
     assert Message("user", "hello").content == (Text("hello", trusted=False),)
     assert replace(Message("user", "a"), content=(Text("b", trusted=True), Text("c"))).text == "bc"
+
+
+@pytest.mark.parametrize("content, words", [
+    (({"type": "image_url", "image_url": {"url": "data:"}},), "text only, got a part of type 'image_url'.*Put what it shows into words"),
+    ((Text("a"), b"png bytes"), "'bytes'"), ((np.zeros((2, 2)),), "'ndarray'"), ((Text("a"), 3), "parts that are Texts"),
+    (["plain words"], r"Message\('user', \(Text\('words'\),\)\)"), (None, "a string, or parts"),
+])
+def test_what_is_no_text_is_refused_when_the_message_is_built(content, words):
+    with pytest.raises(DataError, match=words):
+        Message("user", content)
+
+
+@pytest.mark.parametrize("messages", ["Guess a number", Message("user", "x"), ({"role": "user", "content": "x"},)])
+def test_an_observation_of_anything_but_messages_is_refused_when_it_is_built(messages):
+    with pytest.raises(DataError, match="an Observation holds Messages"):
+        Observation(messages)

@@ -488,6 +488,9 @@ ALLOWED = {
     ("workbench/doctor/machine.py", "open"): "asks whether the disk takes bytes at all, in a temporary folder",
     ("workbench/doctor/machine.py", "os.rename"): "the same question",
     ("workbench/envs/tools/mcp_connection.py", "os.fdopen"): "a pipe, for what a server prints",
+    ("workbench/run/code.py", "open"): "this user's key, in the user's own folder and readable by nobody else: no run holds it",
+    ("workbench/run/code.py", "os.open"): "the same key", ("workbench/run/code.py", "os.link"): "the same key",
+    ("workbench/run/code.py", "os.unlink"): "the same key",
 }
 
 WRITING_CALLS = {

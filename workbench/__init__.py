@@ -25,6 +25,11 @@ PUBLIC: dict[str, str] = {
     "open_session": "workbench.training.session:open_session",
     "reopen": "workbench.training.session:reopen",
     "open_run": "workbench.run.store:open_run",
+    # what there is
+    "presets": "workbench.notebook.catalog:presets",
+    "envs": "workbench.envs",  # the module; called, it is `environments`
+    "environments": "workbench.notebook.catalog:environments",
+    "algorithms": "workbench.notebook.catalog:algorithms",
     # cells: each is one call with something to look at
     "rollout": "workbench.training.session:rollout",
     "train": "workbench.notebook.live_run:train",
@@ -107,6 +112,8 @@ def __getattr__(name: str) -> Any:
     module_name, _, attribute = PUBLIC[name].partition(":")
     module = import_module(module_name)
     value = getattr(module, attribute) if attribute else module
+    doors = import_module("workbench.types.doors")
+    value = doors.guarded(name, value) if name in doors.TAKES else value
     globals()[name] = value
     return value
 

@@ -34,6 +34,7 @@ from workbench.envs.bandit import Bandit
 from workbench.envs.base import EnvFamily
 from workbench.envs.qa.worlds import SYLLABLES
 from workbench.envs.world_qa import WorldQA
+from data.make.countdown_demonstrator import CountdownDemonstrator
 from data.make.demonstrations import (
     BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, SokobanDemonstrator, any_arms,
 )
@@ -130,6 +131,9 @@ RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (
            contexts=(("closed", 0.03), ("rag", 0.04), ("gold", 0.05)), tuning=FineTuning(batch=16, fall=0.65), lessons=(
                Lesson(520, SearchDemonstrator(early=0.02, stray=0.04, misread=0.0, slip=0.0)),
                Lesson(180, SearchDemonstrator()))),
+    Recipe("countdown-tiny", "countdown-small", "countdown", words=("yes", "no"), tuning=FineTuning(batch=16), lessons=(
+        Lesson(1000, CountdownDemonstrator(hasty=0.0, aim=0.4, slip=0.0)),
+        Lesson(200, CountdownDemonstrator()))),
 )}
 
 

@@ -40,6 +40,27 @@ def table(full=(0.80, 0.79, 0.81), none=(0.45, 0.50, 0.47), plan=PLAN, **changes
     return table_of(plan, SEEDS, found | changes.get("found", {}))
 
 
+def test_arms_of_an_environment_without_success_are_compared_by_return():
+    def earned(mean, seed):
+        returns = (mean + np.random.default_rng(seed).normal(size=20)).tolist()
+        rows = [{"policy": "untrained", "mode": mode, "n": 20, "success": None, "success_low": None, "success_high": None,
+                 "reward": -1.0, "reward_low": -1.5, "reward_high": -0.5, "by_task": [], "reward_by_task": [-1.0] * 20}
+                for mode in ("sampled", "greedy")]
+        return facts(0.5, seed, sampled=returns, greedy=returns, rows=rows, measure="return", tasks=20,
+                     absent={"solver": "none known"})
+
+    found = {Job(name, seed): earned(mean, seed) for name, mean in (("full", 3.0), ("none", -2.0)) for seed in SEEDS}
+    made = table_of(PLAN, SEEDS, found)
+    assert made["measure"] == "return" and made["compared"][0]["sampled"]["verdict"] == "lower"
+    assert -6 < made["compared"][0]["sampled"]["mean"] < -4 and made["arms"]["none"]["sampled"]["mean"] < -1
+    assert [check["held"] for check in made["checks"] if "points" in check["words"]] == [None]
+    text = show_arms(made).text
+    assert "%" not in text.replace("95 %", "") and "solver" in text and "none known" in text and "-1.000 [-1.500" in text
+    assert show_arm_curves(made).text
+    with pytest.raises(DataError, match="measures"):
+        table_of(PLAN, SEEDS, found | {Job("none", 0): facts(0.5, 0, tasks=20)})
+
+
 def said(made):
     return {check["words"].split(" ends at least")[0]: check["held"] for check in made["checks"]}
 

@@ -1,24 +1,23 @@
-"""The documented way to add an algorithm, taken at its word: one file, one line, in a copy of the tree."""
+"""The documented way to add an algorithm, taken at its word: one file, named by module and name."""
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import pytest
 import torch
 
 from tests.linting.credited import batch_of, draw
-from tests.mutants.run import copy_tree
 from tests.plain.recipes import attempts_with_facts
 from workbench.learn.algorithms import Advantages, Algorithm, CreditInputs, Estimator, LossInputs
+from workbench.learn.algorithms.objectives import ClipObjective
 from workbench.learn.algorithms.twin import plain_recipe
 from workbench.plain.credit import CreditLine, Found, credit_of
+from workbench.training.config import from_dict, load_config, to_dict
 from workbench.types.settings import above
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,29 +27,29 @@ def block_after(comment: str) -> str:
     return re.search(rf"<!-- {comment} -->\n```python\n(.*?)```", (ROOT / "docs/extend/algorithm.md").read_text(), re.DOTALL)[1]
 
 
-@pytest.mark.full
-def test_one_file_and_one_line_make_an_algorithm(tmp_path):
-    """It is configured, made of a plain twin that says the same, and held to every property."""
+def test_one_file_makes_an_algorithm_that_is_named(tmp_path, monkeypatch):
+    """It is configured by module and name, and made of a plain twin that says the same; so is its objective alone."""
     text = block_after("an algorithm")
     assert text.count("\n") < 40
-    copy_tree(ROOT, tmp_path / "tree")
-    room = tmp_path / "tree" / "workbench" / "learn" / "algorithms"
-    (room / "length.py").write_text(text)
-    table, line = (room / "named.py").read_text(), "ALGORITHMS: dict[str, Algorithm] = {each.name: each for each in (\n"
-    assert table.count(line) == 1
-    (room / "named.py").write_text(table.replace(
-        line, "from workbench.learn.algorithms.length import LENGTH_GRPO\n\n" + line + block_after("its line in the table")))
-    says = ("import pytest, sys; from workbench.training.config import load_config; "
-            "from tests.algorithms.test_readme_example import losses_of_both_sides; "
-            "algorithm = load_config('frozenlake', {'algorithm.kind': 'length_grpo', 'algorithm.power': 1.0}).algorithm; "
-            "print(algorithm.name, algorithm.power, losses_of_both_sides(algorithm)); "
-            "sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', 'tests/algorithms/test_properties.py', "
-            "'-k', 'length_grpo']))")
-    told = subprocess.run([sys.executable, "-c", says], cwd=tmp_path / "tree", capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(tmp_path / "tree"), "PYTHONDONTWRITEBYTECODE": "1"})
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert "length_grpo 1.0 True" in told.stdout
-    assert int(re.search(r"(\d+) passed", told.stdout)[1]) >= 8  # every property that holds for group baselines, too
+    (tmp_path / "my_length.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("LENGTH_GRPO", "LengthObjective"):
+        kind = f"my_length:{name}"
+        config = load_config("frozenlake", {"algorithm.kind": kind, "algorithm.power": 1.0})
+        algorithm = config.algorithm
+        assert algorithm.name == config.kind_of("algorithm") == kind and algorithm.power == 1.0
+        assert losses_of_both_sides(algorithm) and not losses_of_both_sides(replace(algorithm, objective=Doubled()))
+        assert from_dict(to_dict(config)) == config
+    made = replace(load_config("frozenlake"), algorithm=sys.modules["my_length"].LENGTH_GRPO(power=0.25))
+    assert made.kind_of("algorithm") == "my_length:LENGTH_GRPO" and from_dict(to_dict(made)).algorithm.power == 0.25
+
+
+class Doubled(ClipObjective):
+    """Its twin is that of half of it."""
+
+    def loss(self, inputs):
+        held = super().loss(inputs)
+        return held._replace(loss=2 * held.loss)
 
 
 def losses_of_both_sides(algorithm: Algorithm) -> bool:

@@ -8,7 +8,10 @@ import sys
 import pytest
 
 from tests.counts import reduced
+from tests.envs.guessing import Guessing
 from workbench.envs import ENVS, PRESETS, FrozenLake, split_of, tasks
+from workbench.envs.splits import SPLITS
+from workbench.types import Task
 from workbench.types.errors import ConfigError
 from workbench.types.seeds import seed_of
 
@@ -31,6 +34,28 @@ def in_process(code, hash_seed):
                             capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
+
+
+class Empty(Guessing):
+    """What tells its tasks apart is not in their payloads."""
+
+    def task(self, task_seed):
+        return Task(f"guessing/{task_seed}", self.name, task_seed, {})
+
+
+class Undivided(Guessing):
+    def split_of(self, task):
+        return "train"
+
+
+@pytest.mark.parametrize("family, words", [
+    (Empty(), "make 1 different payloads, and it has no split_of.*belongs in Task.payload.*define split_of"),
+    (Undivided(), "its split_of.task. never says so"),
+])
+def test_a_split_without_tasks_names_what_is_missing(family, words):
+    with pytest.raises(ConfigError, match=words):
+        for split in SPLITS:
+            tasks(family, split, 2)
 
 
 @pytest.mark.full
@@ -103,8 +128,9 @@ def test_unknown_splits_are_refused():
 
 
 def test_presets_are_what_their_names_say():
-    assert set(ENVS) == {"frozenlake", "bandit", "sokoban", "world_qa", "file_qa"}
-    assert {family.name for family in PRESETS.values()} == set(ENVS) - {"file_qa"}, "files are the user's"
+    assert all(ENVS[kind].name == kind for kind in ENVS)
+    theirs = {"file_qa", "tools", "gymnasium", "reasoning_gym", "textarena"}  # files and packages are the user's
+    assert {family.name for family in PRESETS.values()} == set(ENVS) - theirs
     demo = PRESETS["frozenlake-4x4"]
     assert (demo.size, demo.slip, demo.hole_density, demo.max_moves, demo.think) == (4, 0.0, 0.2, 10, True)
     assert demo.label == "FrozenLake 4x4, slip 0, holes 0.2, 10 moves, 5 per answer, 10 answers"

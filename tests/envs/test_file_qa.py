@@ -12,6 +12,7 @@ from workbench.envs import ENVS, split_of, tasks
 from workbench.envs.answer_rewards import AnswerRewards
 from workbench.envs.file_qa import FileQA
 from workbench.envs.search import Bm25
+from workbench.envs.search.base import Hit
 from workbench.envs.search.dense import Dense
 from workbench.envs.tool_env import CallSettings
 from workbench.rollouts.evaluate import evaluate_baselines
@@ -111,6 +112,31 @@ def test_dense_search_by_an_encoder_that_is_named():
             replace(family, encoder=name).open_searcher()
 
 
+def size_of(corpus):
+    return len(corpus)
+
+
+class FirstOnes:
+    """Finds the first documents, whatever is asked."""
+
+    def __init__(self, corpus):
+        self.corpus = corpus
+
+    def search(self, query, k):
+        return [Hit(document, 1.0) for document in self.corpus.documents[:k]]
+
+
+def test_a_searcher_of_ones_own_is_named():
+    family = replace(FAMILY, searcher=f"{__name__}:FirstOnes", documents=1)
+    assert isinstance(family.open_searcher(), FirstOnes) and family.open_searcher() is family.open_searcher()
+    assert family.open().corpus.documents[0].title in family.search_tool().call({"query": "anything"}).text
+    for name, said in (("nowhere:Finds", "there is no module 'nowhere'"), (f"{__name__}:size_of", "has no search")):
+        with pytest.raises(ConfigError, match=said):
+            replace(FAMILY, searcher=name).open_searcher()
+    with pytest.raises(ConfigError, match="module:name of your own"):
+        replace(FAMILY, searcher="bm52")
+
+
 def test_a_server_is_searched_from_a_worker_process():
     from tests.retrieval.test_remote import here
 
@@ -158,7 +184,7 @@ def test_baselines_play_in_good_form_and_the_oracle_knows():
 @pytest.mark.parametrize(("settings", "said"), [
     ({"format": "squad"}, "env.format is one of"),
     ({"context": "open"}, "env.context is one of"),
-    ({"searcher": "google"}, "'bm25', 'dense' or an URL"),
+    ({"searcher": "google"}, "'bm25', 'dense', an URL"),
     ({"searcher": "http://"}, "http://HOST:PORT"),
     ({"searcher": "dense"}, "env.encoder"),
     ({"encoder": "a:b"}, "go with env.searcher = 'dense'"),

@@ -25,14 +25,14 @@ def test_nothing_is_said_against_clean_rollouts(recipe):
 
 
 def test_the_reduced_corpus_has_one_of_each():
-    made = recipes(16)
+    made = recipes(len(PRESETS))
     assert {recipe.template for recipe in made} == set(QUICK) and {recipe.history for recipe in made} == set(HISTORIES)
     assert {recipe.preset for recipe in made} == set(PRESETS) and {r.algorithm for r in made} == set(ALGORITHMS)
 
 
 def test_the_corpus_has_what_may_happen():
     """Negative control: a corpus without faults, cuts and several segments would prove little."""
-    attempts = [t for recipe in recipes(16) for t in collected(recipe).trajectories]
+    attempts = [t for recipe in recipes(len(PRESETS)) for t in collected(recipe).trajectories]
     reasons = {attempt.stop_reason.value for attempt in attempts}
     assert {"terminated", "max_turns", "context_full", "env_error", "engine_error", "env_truncated"} <= reasons
     assert any(not attempt.segments for attempt in attempts) and any(len(a.segments) > 1 for a in attempts)

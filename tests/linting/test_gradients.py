@@ -25,6 +25,7 @@ from workbench.linting.questions import few_groups
 from workbench.linting.attempts import attempts_of_batch
 from workbench.linting.twin import credits_of
 from workbench.linting.probe import MAX_PARAMETERS, LearnerProbe, probe_of
+from workbench.types import Group
 from workbench.types.findings import Answer
 
 
@@ -76,6 +77,29 @@ def test_a_history_of_many_segments_and_another_architecture_pass():
     torch.manual_seed(0)
     gpt = GPT2LMHeadModel(GPT2Config(vocab_size=61, n_positions=128, n_embd=32, n_layer=2, n_head=4))
     assert clean(answer := asked(PPO(), model=gpt)), answer
+
+
+def cancelling():
+    """In each group two attempts with the very same tokens, of which one is paid: the gradients cancel."""
+    return [Group((first, replace(first, attempt=1, turns=tuple(replace(turn, reward=turn.reward + 1) for turn in first.turns))))
+            for first, *_ in make_groups(tasks=2, attempts=2)]
+
+
+def test_a_gradient_that_cancels_is_nothing_but_rounding():
+    answer = asked(GRPO(), groups=cancelling())
+    assert clean(answer), answer
+
+
+def test_negative_control_what_does_not_cancel_is_found_where_the_rest_does(monkeypatch):
+    real = GradientPass.add
+
+    def louder(self, micro):
+        self.shares = {name: share._replace(weight_T=torch.where(self.batch.trajectory_of_token_T == 1, 1.01, 1.0)
+                                            * share.weight_T) for name, share in self.shares.items()}
+        real(self, micro)
+
+    monkeypatch.setattr(GradientPass, "add", louder)
+    assert asked(GRPO(), groups=cancelling()).errors
 
 
 def test_it_changes_nothing():

@@ -55,7 +55,21 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "ppo, declared: masks wide, shared trunk": ("frozenlake", {
         "algorithm.kind": "ppo", "algorithm.masks.advantage_mask": False, "algorithm.masks.loss_mask": False,
         "algorithm.entropy_coef": 0.01, "critic.trunk": "policy"}),
+    "ppo, a discounted bootstrap that acts": ("frozenlake", {
+        "algorithm.kind": "ppo", "algorithm.bootstrap": "truncated", "algorithm.gamma": 0.8, "env.max_moves": 2,
+        "env.max_moves_per_action": 1, "algorithm.minibatches": 2, "lint.start": False}),
+    "grpo, decayed, in half precision, cut turns": ("frozenlake", {
+        "learner.weight_decay": 0.1, "learner.precision": "bf16", "collect.max_turn_tokens": 20}),
+    "search, paid for documents": ("search", {
+        "env.rewards.process": 0.2, "env.documents": 2, "train.tasks_per_step": 2, "train.group_size": 4}),
 }
+# Runs with evaluations, which are looked at as runs: preset and settings.
+RUNS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "evaluated, several attempts": ("frozenlake", {"env.slip": 0.2, "evaluation.attempts": 3}),
+    "evaluated, search": ("search", {"env.rewards.process": 0.2}),
+}
+EVALUATED = {"train.steps": 2, "train.evaluate_every": 1, "train.checkpoint_every": 2, "evaluation.num_tasks": 8,
+             "lint.start": False}
 # Recipes of the corpus: enough that every preset, history, algorithm and template is among them.
 RECIPES = 22
 # And those to whom turns matter, where there are several.
@@ -106,8 +120,17 @@ def scenes() -> Iterator[tuple[str, Callable[[Notes], None]]]:
         yield f"rollouts: {recipe.about}", lambda notes, recipe=recipe: _rollouts(notes, recipe)
     for name, (preset, settings) in TRAININGS.items():
         yield f"training: {name}", lambda notes, preset=preset, settings=settings: _training(notes, preset, settings)
+    for history, template in (("append", "qwen3"), ("fresh", "tiny")):
+        yield f"tools: scripted, {history}", lambda notes, history=history, template=template: _tools(
+            notes, history, template)
+    for name, (preset, settings) in RUNS.items():
+        yield f"run: {name}", lambda notes, preset=preset, settings=settings: _evaluated_run(notes, preset, settings)
     yield "run: left and resumed", _resumed_run
     yield "run: its newest checkpoints are lost", lambda notes: _resumed_run(notes, lost=(2, 3))
+    yield "run: resumed with a critic", lambda notes: _resumed_run(notes, more={
+        "algorithm.kind": "ppo", "algorithm.gamma": 0.97})
+    yield "run: resumed with a reference", lambda notes: _resumed_run(notes, more={
+        "algorithm.kl_coef": 0.05, "learner.weight_decay": 0.1})
 
 
 def _rollouts(notes: Notes, recipe: Any) -> None:
@@ -139,7 +162,24 @@ def _session(preset: str, settings: Mapping[str, Any]) -> Any:
     return open_session(config, quiet=True)
 
 
-def _resumed_run(notes: Notes, lost: Sequence[int] = ()) -> None:
+def _tools(notes: Notes, history: str, template: str) -> None:
+    from tests.silent_bugs.scripted_tools import scripted
+    from workbench.linting import lint_evidence
+
+    notes.add(lint_evidence(scripted(history, template)))
+
+
+def _evaluated_run(notes: Notes, preset: str, settings: Mapping[str, Any]) -> None:
+    from workbench.notebook.lint import lint
+    from workbench.notebook.train import train_here
+    from workbench.training.config import load_config
+
+    small = {key: value for key, value in SMALL.items() if preset == "frozenlake" or not key.startswith("env.")}
+    with tempfile.TemporaryDirectory(prefix="battery-") as folder:
+        notes.add(lint(train_here(load_config(preset, small | EVALUATED | settings), Path(folder) / "run")).report)
+
+
+def _resumed_run(notes: Notes, lost: Sequence[int] = (), more: Mapping[str, Any] = {}) -> None:
     """A run of two steps, gone on with to its third; then the whole folder. `lost`: checkpoints of a run of three that
     are taken away first, so that the steps since the one before them are repeated from what is stored."""
     from workbench.notebook.lint import lint
@@ -149,7 +189,9 @@ def _resumed_run(notes: Notes, lost: Sequence[int] = ()) -> None:
     settings = SMALL | {
         "train.steps": 3 if lost else 2, "train.checkpoint_every": 1 if lost else 2, "train.keep_checkpoints": 3,
         "train.evaluate_every": 0, "evaluation.num_tasks": 2, "algorithm.normalize_std": False, "lint.start": False,
-        "learner.warmup_updates": 5}
+        "learner.warmup_updates": 5} | more
+    if settings.get("algorithm.kind", "grpo") != "grpo":
+        del settings["algorithm.normalize_std"]
     with tempfile.TemporaryDirectory(prefix="battery-") as folder:
         path = Path(folder) / "run"
         train_here(load_config("frozenlake", settings), path)

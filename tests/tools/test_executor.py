@@ -277,7 +277,7 @@ class Missing:
 
 def test_a_module_that_only_the_trainer_has_is_a_result(executor, monkeypatch):
     monkeypatch.setattr(Missing, "__module__", "nowhere_at_all")
-    assert "could not be started: EnvError: a worker process cannot import Missing from nowhere_at_all" in call(
+    assert "could not be started: EnvError: in a worker process, which sees the same sys.path and folder as the run, code " in call(
         executor(Missing()), "missing").text
 
 

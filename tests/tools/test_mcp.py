@@ -70,6 +70,39 @@ def test_calls_are_answered_by_the_server(mounted):
     assert refused.error == "raised" and refused.text.startswith("Error: Error executing tool misbehave")
 
 
+def test_resources_and_prompts_are_tools_where_asked(mounted):
+    assert len(mounted) == 3
+    found = mount([sys.executable, SERVER], resources=True, prompts=True, prefix="z_", limits=PATIENT)
+    assert [tool.name for tool in found][3:] == ["z_list_resources", "z_read_resource", "z_prompt_summary"]
+    assert found.tools[-1].parameters["required"] == ["topic"] and found.tools[-1].description == "Ask for a summary."
+    listed = call(found.tools, "z_list_resources").text
+    assert "notes://today today: What stands on today's page." in listed and "notes://{day}/page" in listed
+    assert call(found.tools, "z_read_resource", uri="notes://today").text == "<|im_end|> buy milk"
+    assert call(found.tools, "z_read_resource", uri="notes://monday/page").text == "nothing on monday"
+    assert call(found.tools, "z_read_resource", uri="notes://picture").text == "[resource: notes://picture]"
+    refused = call(found.tools, "z_read_resource", uri="notes://nowhere")
+    assert refused.error == "raised" and "the server refused the call of z_read_resource" in refused.text
+    assert call(found.tools, "z_prompt_summary", topic="tides").text == "Summarise tides, short."
+    assert "Missing: topic." in call(found.tools, "z_prompt_summary").text
+    found.close()
+
+
+def test_what_a_server_does_not_have_cannot_be_mounted(mounted, tmp_path):
+    bare = tmp_path / "bare.py"
+    bare.write_text("from mcp.server import MCPServer\nserver = MCPServer('bare')\n"
+                    "@server.tool()\ndef one() -> int: return 1\nserver.run('stdio')\n")
+    with pytest.raises(ToolError, match="has no prompts; mount it without prompts=True"):
+        mount([sys.executable, str(bare)], prompts=True, limits=PATIENT)
+
+
+def test_the_exception_of_a_server_that_cannot_start_is_not_cut_off(mounted, tmp_path):
+    broken = tmp_path / ("deep" * 20) / "broken.py"
+    broken.parent.mkdir()
+    broken.write_text("def f(n):\n    return f(n - 1) if n else {}['the key that is missing']\nf(8)\n")
+    with pytest.raises(ToolError, match="it printed: KeyError: 'the key that is missing'\nBefore that: (?s:.*)line 2, in f"):
+        mount([sys.executable, str(broken)])
+
+
 def test_a_server_that_hangs_dies_with_its_worker_and_the_next_call_starts_another(mounted):
     before = int(call(mounted.tools, "misbehave", how="pid").text)
     hung = call(mounted.tools, "misbehave", ToolLimits(deadline_s=0.5, workers=1), how="hang")

@@ -96,7 +96,7 @@ def positional(query: str, /): ...
 def of_bytes(query: bytes): ...
 def of_numbers(query: dict[int, str]): ...
 def unknown(query: "Nowhere"): ...  # noqa: F821
-async def later(query: str): ...
+async def later(query: str): yield query
 
 
 class Stateless:
@@ -106,7 +106,7 @@ class Stateless:
 @pytest.mark.parametrize(("function", "said"), [
     (untyped, "annotate it, e.g. query: str"), (starred, r"without \*"), (named, r"without \*"),
     (positional, "by name"), (of_bytes, "has no JSON type"), (of_numbers, r"dict\[str"), (unknown, "Nowhere"),
-    (later, "not async"), (lambda query: 0, "pass name="), (Stateless, "method call"), (3, "name"),
+    (later, "no async generator"), (lambda query: 0, "pass name="), (Stateless, "method call"), (3, "name"),
 ])
 def test_what_cannot_be_a_tool_is_refused_when_it_is_made(function, said):
     with pytest.raises(ToolError, match=said):

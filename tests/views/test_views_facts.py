@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import views_examples as examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 from views_page import Page
@@ -307,6 +307,7 @@ def test_a_missing_neighbour_leaves_a_visible_gap(name):
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
+@example(0.999, 1.0, 1.0)
 def test_an_interval_bar_is_always_as_wide_as_its_scale(a, b, c):
     from workbench.views.evaluation import BAR, interval_bar
 

@@ -499,7 +499,7 @@ def test_a_family_that_no_worker_can_have_is_refused_with_what_to_do(runner, mon
 def test_a_module_that_only_the_trainer_has_is_an_answer(runner, monkeypatch):
     monkeypatch.setattr(Settings, "__module__", "nowhere_at_all")
     begin_answer = begin(runner, "a", Settings(how=None, table={}))["a"]
-    assert "cannot import Settings from nowhere_at_all" in begin_answer.error and "sys.path" in begin_answer.error
+    assert "'nowhere_at_all:Settings' cannot be imported" in begin_answer.error and "sys.path" in begin_answer.error
 
 
 def test_a_folder_that_was_added_after_the_workers_began_is_searched(tmp_path, monkeypatch):
@@ -512,7 +512,7 @@ def test_a_folder_that_was_added_after_the_workers_began_is_searched(tmp_path, m
     task = family.task(0)
     monkeypatch.undo()  # the control: without the folder, the worker that stands ready does not find the module
     runner.reset("without", family, task, 0)
-    assert "cannot import LakeOfToday from lake_of_today" in answers(runner, 1)["without"].error
+    assert "'lake_of_today:LakeOfToday' cannot be imported" in answers(runner, 1)["without"].error
     monkeypatch.syspath_prepend(str(tmp_path))
     runner.reset("with", family, task, 0)
     assert answers(runner, 1)["with"].observation == family.make().reset(task, 0)

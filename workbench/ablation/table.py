@@ -17,13 +17,15 @@ import numpy as np
 from workbench.ablation import work
 from workbench.ablation.plan import Arm, Expectation, Job, Plan, config_of, jobs, why_inert
 from workbench.run.store import Run, open_run
-from workbench.training.config import from_dict, to_dict
+from workbench.training.config import to_dict
+from workbench.training.stored import config_of_run
 from workbench.types.errors import DataError, StoreError
 from workbench.types.stats import (Difference, clustered_difference, crossed_difference, crossed_mean,
-                                   paired_difference, share)
+                                   mean_interval, paired_difference, share)
 
 MODES = ("sampled", "greedy")
 CURVES = ("success", "turns", "entropy", "grad_norm")  # of the metrics of a run
+OF_RETURNS = {"success": "reward_mean"}  # what is drawn instead where nobody says who succeeded
 NOISE, UNJUDGED = "within noise", "not judged"
 Facts = Mapping[str, Any]
 
@@ -37,6 +39,8 @@ def tabled(plan: Plan, seeds: Sequence[int], out: Path) -> dict[str, Any]:
 
 def table_of(plan: Plan, seeds: Sequence[int], found: Mapping[Job, Facts]) -> dict[str, Any]:
     """The same of facts at hand: of each job that ended, `facts_of` its run or {"failed": words}."""
+    ended = [end for end in found.values() if "failed" not in end]
+    by_return = _one({_by_return(facts) for facts in ended}, "measures (success, return)")
     arms = {arm.name: _arm(plan, arm, seeds, found) for arm in plan.arms}
     starts = _starts(plan, arms)
     for name, arm in arms.items():
@@ -50,7 +54,13 @@ def table_of(plan: Plan, seeds: Sequence[int], found: Mapping[Job, Facts]) -> di
         "all": dict(plan.all), "tasks": _one({facts["tasks"] for facts in ran}, "numbers of held-out tasks"),
         "steps": _one({facts["steps"] for facts in ran}, "numbers of steps"),
         "starts": starts, "arms": arms, "compared": compared, "checks": [*_came_to_their_end(arms, seeds), *checks],
-        "code": sorted({facts["code"] for facts in ran}), "cpu_seconds": sum(facts["cpu_seconds"] for facts in ran)}
+        "code": sorted({facts["code"] for facts in ran}), "cpu_seconds": sum(facts["cpu_seconds"] for facts in ran)} | (
+        {"measure": "return"} if by_return else {})
+
+
+def _by_return(facts: Facts) -> bool:
+    """Whether the environment of a run does not say who succeeded, so that it is measured by return."""
+    return facts.get("measure") == "return"
 
 
 def held(table: Facts) -> bool:
@@ -77,28 +87,41 @@ def _arm(plan: Plan, arm: Arm, seeds: Sequence[int], found: Mapping[Job, Facts])
     runs = {str(seed): end for seed, end in ends.items() if end is not None and "failed" not in end}
     return {"label": arm.label, "base": arm.base, "set": dict(arm.set), "start": arm.start, "inert": inert,
             "failed": failed, "absent": absent, "seeds": runs,
-            **{mode: _mean([facts[mode] for facts in runs.values()]) for mode in MODES}}
+            **{mode: _mean([facts[mode] for facts in runs.values()], any(map(_by_return, runs.values())))
+               for mode in MODES}}
 
 
 def facts_of(plan: Plan, job: Job, out: Path, end: Facts) -> dict[str, Any]:
     """What one run folder says. StoreError where it is gone, or is of another configuration than the plan's."""
     path = out / "runs" / end["run"]
     run = open_run(path)
-    if to_dict(from_dict(run.config)) != to_dict(config_of(plan, job)):
+    if to_dict(config_of_run(run)) != to_dict(config_of(plan, job)):
         raise StoreError(f"{path} was made with another configuration than {plan.name} has for {job}; run it again")
     first, last = (report for step, report in sorted((r["step"], r) for r in run.evaluations().values())
                    if step in (0, len(run.steps())))
     rows = {(row["policy"], row["mode"]): row for row in last["rows"]}
-    metrics = run.metrics()
-    return {
-        **{mode: rows["trained", mode]["by_task"] for mode in MODES}, "rows": first["rows"],
-        "curves": {name: [None if np.isnan(x) else float(x) for x in metrics[name].astype(float)]
-                   for name in CURVES if name in metrics},
-        "evaluated": {str(report["step"]): {row["mode"]: row["success"] for row in report["rows"]
+    metrics, told = run.metrics(), {}
+    names, value = {name: name for name in CURVES}, "success"
+    if rows["trained", "sampled"]["success"] is None:
+        told, value, names = {"measure": "return"}, "reward", {OF_RETURNS.get(name, name): name for name in CURVES}
+    return told | ({"absent": first["absent"]} if "absent" in first else {}) | {
+        **{mode: _by_task(rows["trained", mode], job) for mode in MODES}, "rows": first["rows"],
+        "curves": {shown: [None if np.isnan(x) else float(x) for x in metrics[name].astype(float)]
+                   for name, shown in names.items() if name in metrics},
+        "evaluated": {str(report["step"]): {row["mode"]: row[value] for row in report["rows"]
                                             if row["policy"] == ("trained" if report["step"] else "untrained")}
                       for report in run.evaluations().values()},
         "tasks": rows["trained", "sampled"]["n"], "steps": len(run.steps()), "lint": _lint(run), "run": end["run"],
         "code": end["code"], "cpu_seconds": end["cpu_seconds"], "training_cpu_seconds": _training(run)}
+
+
+def _by_task(row: Facts, job: Job | str) -> list[float]:
+    """Success of each task, or return where nobody says who succeeded."""
+    found = row["by_task"] if row["success"] is not None else row["reward_by_task"]
+    if None in found:
+        raise DataError(f"{job}: no attempt at held-out task {list(found).index(None)} was scored, so arms cannot be "
+                        "compared task by task; mend what broke there (workbench show) and run it again")
+    return found
 
 
 def _lint(run: Run) -> dict[str, Any]:
@@ -120,16 +143,20 @@ def _told(estimate: Difference) -> dict[str, Any]:
             for name, value in asdict(estimate).items()}
 
 
-def _mean(by_task_RN: Sequence[Sequence[float]]) -> dict[str, Any] | None:
+def _mean(by_task_RN: Sequence[Sequence[float]], by_return: bool = False) -> dict[str, Any] | None:
     """Mean over the seeds with its interval, and the seeds' own; None where no seed came to its end."""
     if not by_task_RN:
         return None
     found, each = crossed_mean(by_task_RN), [float(np.mean(one)) for one in by_task_RN]
     low, high = found.low, found.high
+    ends = {"lowest": min(each), "highest": max(each)}
+    if by_return:
+        alone = mean_interval(np.mean(by_task_RN, axis=0)) if len(each) == 1 else found
+        return _told(alone) | ends
     if low == high or len(each) == 1:  # all alike, or one seed alone: what is known of the tasks
         alone = share(np.mean(by_task_RN, axis=0), len(each))
         low, high = alone.low, alone.high
-    return {"mean": found.mean, "low": max(low, 0.0), "high": min(high, 1.0), "lowest": min(each), "highest": max(each)}
+    return {"mean": found.mean, "low": max(low, 0.0), "high": min(high, 1.0)} | ends
 
 
 # ------------------------------------------------------------------------------------------------ baselines
@@ -141,7 +168,9 @@ def _starts(plan: Plan, arms: Facts) -> dict[str, Any]:
     starts: dict[str, Any] = {}
     for name, arm in arms.items():
         for seed, facts in arm["seeds"].items():
-            known = starts.setdefault(plan.arm(name).start, {"rows": facts["rows"], "from": f"{name}, seed {seed}"})
+            known = starts.setdefault(plan.arm(name).start, {
+                "rows": facts["rows"], "from": f"{name}, seed {seed}",
+                **({"absent": facts["absent"]} if "absent" in facts else {})})
             if known["rows"] != facts["rows"]:
                 raise DataError(f"{name}, seed {seed}, and {known['from']} are both said to begin as "
                                 f"{plan.arm(name).start!r}, but differ before any training: another policy, other "
@@ -150,7 +179,8 @@ def _starts(plan: Plan, arms: Facts) -> dict[str, Any]:
 
 
 def _over_start(arm: Facts, start: Facts, mode: str) -> dict[str, Any] | None:
-    before = next(row["by_task"] for row in start["rows"] if (row["policy"], row["mode"]) == ("untrained", mode))
+    before = next(_by_task(row, "untrained") for row in start["rows"]
+                  if (row["policy"], row["mode"]) == ("untrained", mode))
     after = [facts[mode] for facts in arm["seeds"].values()]
     return _told(crossed_difference([before] * len(after), after)) if after else None
 
@@ -208,6 +238,8 @@ def _judged(wanted: Expectation, arms: Facts, seeds: Sequence[int]) -> dict[str,
     absent = [name for name in (wanted.arm, wanted.below) if name not in arms]
     if absent:
         return _check(str(wanted), None, f"{', '.join(absent)} was left out")
+    if any(_by_return(facts) for name in (wanted.arm, wanted.below) for facts in arms[name]["seeds"].values()):
+        return _check(str(wanted), None, "points of success are expected, and the environment does not say who succeeded")
     found = _compared(arms, wanted.arm, wanted.below, seeds)
     each = {seed: one["mean"] for seed, one in found["sampled"]["each"].items()} if found["sampled"] else {}
     why = ", ".join(f"seed {seed}: {100 * gap:+.1f} points" for seed, gap in each.items())

@@ -20,11 +20,10 @@ import numpy as np
 from workbench.chat.rerender import rerender
 from workbench.types import Observation, Sampling, Segment, Source, Span
 from workbench.types.errors import ConfigError, DataError
+from workbench.types.tokens import HISTORIES
 
 if TYPE_CHECKING:
     from workbench.chat.format import ChatFormat
-
-HISTORIES = ("append", "template", "window", "fresh")
 
 
 class Continuation(NamedTuple):

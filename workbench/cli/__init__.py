@@ -18,10 +18,26 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def main(argv: list[str] | None = None) -> int:
+    """The exit status. As a process's own door (no `argv`) it also sees to it that the process ends."""
+    status = 1
+    try:
+        status = run(argv)
+    finally:
+        if argv is None:
+            from workbench.cli.ending import end_in_spite_of_threads
+
+            end_in_spite_of_threads(status)
+    return status
+
+
+def run(argv: list[str] | None) -> int:
+    """Parse, call the command, and say what went wrong."""
     from workbench.training.signals import stop_on_signals
     from workbench.types.errors import WorkbenchError
 
     args = make_parser().parse_args(argv)
+    if not {"", os.getcwd()} & set(sys.path):  # `workbench` finds my_env.py where `python -m workbench.cli` does
+        sys.path.append(os.getcwd())
     rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     try:
         with contextlib.ExitStack() as stack:

@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ from workbench.types.errors import ConfigError
 
 
 def train_command(args: argparse.Namespace) -> int:
-    config = config_of(args.config, args.settings)
-    out = args.out or Path("runs") / f"{Path(args.config).stem}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    run = _train_with_progress(config, out)
-    _tell_the_end(run)
+    config = config_of(args.config, args.settings, trust=args.trust)
+    name = Path(args.config).stem.replace(":", ".")  # my_env:Guess
+    out = args.out or Path("runs") / f"{name}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    _tell_the_end(_train_with_progress(config, out))
     return 0
 
 
@@ -54,32 +55,33 @@ def resume_command(args: argparse.Namespace) -> int:
     from workbench.run.store import open_run
     from workbench.training.resume import is_complete, resumed_config
 
-    run, settings = open_run(args.run_path), overrides(args.settings)
-    config, _ = resumed_config(run, settings)
+    run, settings = open_run(args.run_path, trust=args.trust), overrides(args.settings)
+    config, _ = resumed_config(run, settings, accept_changed_code=args.accept_changed_code)
     if is_complete(run, config):
         print(f"{run.path} is already complete: {len(run.steps())} steps; nothing was changed")
         return 0
     with watch(config.train.steps, label=run.name, done=len(run.steps())) as eyes:
-        run = resume_here(run.path, settings, on_step=eyes.on_step, on_score=eyes.on_score, on_note=eyes.bar.say)
+        run = resume_here(run.path, settings, on_step=eyes.on_step, on_score=eyes.on_score, on_note=eyes.bar.say,
+                          trust=args.trust, accept_changed_code=args.accept_changed_code)
     _tell_the_end(run)
     return 0
 
 
 def evaluate_command(args: argparse.Namespace) -> int:
     from workbench.run.store import open_run
-    from workbench.training.config import from_dict
+    from workbench.training.stored import config_of_run
     from workbench.training.session import evaluate, evaluation_report
     from workbench.training.session import open_session
-    from workbench.views import show_evaluation
+    from workbench.views.evaluation import show_report
 
-    session, scores = session_of(args.source, args.settings, args.step), []
-    size = {"num_tasks": args.tasks, "attempts": args.attempts}
-    if is_run(args.source):  # the policy it started from, on the same tasks, beside it (law 12)
-        untrained = open_session(from_dict(open_run(args.source).config))
-        scores += evaluate(untrained, name="untrained", **size)
-    scores += evaluate(session, name="trained" if scores else "untrained", **size)
-    report = evaluation_report(session, scores, **size)
-    print(json.dumps(report, indent=1) if args.json else show_evaluation(report["rows"], report["paired"]).text)
+    scores, size = [], {"num_tasks": args.tasks, "attempts": args.attempts}
+    with closing(session_of(args.source, args.settings, args.step, trust=args.trust)) as session:
+        if is_run(args.source):  # the policy it started from, on the same tasks, beside it (law 12)
+            with closing(open_session(config_of_run(open_run(args.source, trust=args.trust)))) as untrained:
+                scores += evaluate(untrained, name="untrained", **size)
+        scores += evaluate(session, name="trained" if scores else "untrained", **size)
+        report = evaluation_report(session, scores, **size)
+    print(json.dumps(report, indent=1) if args.json else show_report(report).text)
     return 0
 
 
@@ -87,23 +89,21 @@ def rollout_command(args: argparse.Namespace) -> int:
     from workbench.training.session import rollout
     from workbench.views import show_group, show_tokens, show_trajectory
 
-    session = session_of(args.source, args.settings)
-    for group in rollout(session, args.tasks, group_size=args.group):
-        print(show_group(group).text)
-        for trajectory in group:
-            print((show_tokens(trajectory, session.chat.token_texts) if args.tokens
-                   else show_trajectory(trajectory)).text)
+    with closing(session_of(args.source, args.settings, trust=args.trust)) as session:
+        for group in rollout(session, args.tasks, group_size=args.group):
+            print(show_group(group).text)
+            for trajectory in group:
+                print((show_tokens(trajectory, session.chat.token_texts) if args.tokens
+                       else show_trajectory(trajectory)).text)
     return 0
 
 
 def replay_command(args: argparse.Namespace) -> int:
-    from workbench.learn.replay import replay_step
+    from workbench.notebook.replay import replay
     from workbench.run.store import open_run
-    from workbench.training.config import from_dict
 
-    run = open_run(args.run_path)
-    report = replay_step(run, args.step, from_dict(run.config).algorithm)
-    print(report.text)
+    report, notes = replay(open_run(args.run_path, trust=args.trust), args.step)
+    print("\n".join([*notes, report.text]))
     return 0 if report.equal else 1
 
 
@@ -146,7 +146,7 @@ def lint_command(args: argparse.Namespace) -> int:
     elif args.settings:
         raise ConfigError("--set changes a preset or a .toml file; what is stored is looked at as it is")
     else:
-        found = lint(Path(args.source), step=args.step, start=args.start)
+        found = lint(Path(args.source), step=args.step, start=args.start, trust=args.trust)
     if args.json:
         print(json.dumps(found.report.as_dict(), indent=1))
     else:
@@ -167,23 +167,32 @@ def diff_command(args: argparse.Namespace) -> int:
 
 
 def export_command(args: argparse.Namespace) -> int:
-    from workbench.notebook.export import export_run
+    from workbench.notebook.export import TARGETS, export_run
 
-    if (args.to is None) == (args.folder is None):
-        raise ConfigError("export makes one thing: a Hugging Face folder (workbench export RUN DIR) or a tracker's "
-                          "copy (workbench export RUN --to tensorboard)")
+    if args.to is None and args.folder is None:
+        raise ConfigError("export makes one thing: a folder of the policy (workbench export RUN DIR), a file of attempts "
+                          "(... RUN --to trl-sft FILE.jsonl), or a tracker's copy of its numbers (... --to tensorboard)")
     if args.to is not None:
         if args.step is not None or args.dtype is not None:
-            raise ConfigError("--step and --dtype are for a Hugging Face folder; a tracker gets the numbers of all "
-                              "steps")
-        print(export_run(args.run_path, args.to, args.out).text)
+            raise ConfigError("--step and --dtype are for the policy's folder; attempts are chosen by --steps, and a "
+                              "tracker gets the numbers of all steps")
+        if args.out is not None and (args.to not in TARGETS or args.folder is not None):
+            raise ConfigError(f"name what is made behind the run, once: workbench export RUN --to {args.to} DEST")
+        print(export_run(args.run_path, args.out or args.folder, to=args.to, steps=args.steps,
+                         min_reward=args.min_reward).text)
         return 0
-    if args.out is not None:
-        raise ConfigError("--out is for a tracker; a Hugging Face folder is named behind the run: workbench export "
-                          "RUN DIR")
+    if args.out is not None or args.steps is not None or args.min_reward is not None:
+        raise ConfigError("--out, --steps, --min-reward go with --to; the policy's folder is named behind the run")
     from workbench.notebook.export_policy import export_policy
 
     print(export_policy(args.run_path, args.folder, step=args.step, dtype=args.dtype).text)
+    return 0
+
+
+def new_command(args: argparse.Namespace) -> int:
+    from workbench.notebook.skeletons import write_skeleton
+
+    print(write_skeleton(args.command.removeprefix("new-"), args.name, args.folder).text)
     return 0
 
 
@@ -268,7 +277,7 @@ def bias_command(args: argparse.Namespace) -> int:
 def audit_command(args: argparse.Namespace) -> int:
     from workbench.notebook.audit import audit
 
-    report = audit(source_of(args.source, args.settings, args.step), step=args.step, tasks=args.tasks,
+    report = audit(source_of(args.source, args.settings, args.step, trust=args.trust), step=args.step, tasks=args.tasks,
                    attempts=args.attempts)
     if args.json:
         print(json.dumps(report.as_dict(), indent=1))

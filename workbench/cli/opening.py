@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from workbench.types.errors import ConfigError
+from workbench.types.plugins import is_named
 
 
 def overrides(settings: list[str]) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def overrides(settings: list[str]) -> dict[str, Any]:
     return pairs
 
 
-def config_of(source: str, settings: list[str]):
+def config_of(source: str, settings: list[str], *, trust: bool = False):
     from workbench.training.config import from_dict, load_config_with_warnings
     from workbench.training.session import first_process
 
@@ -39,8 +40,9 @@ def config_of(source: str, settings: list[str]):
             raise ConfigError(f"cannot read {source}: {error}") from error
         if isinstance(tree, dict) and tree.get("kind") == "config":  # of a run folder: inside its seal
             from workbench.run.store import open_run
+            from workbench.training.stored import config_of_run
 
-            tree = open_run(Path(source).resolve().parent).config
+            return config_of_run(open_run(Path(source).resolve().parent, trust=trust))
         return from_dict(tree)
     config, warnings = load_config_with_warnings(source, overrides(settings))
     for warning in warnings if first_process() else ():
@@ -48,24 +50,24 @@ def config_of(source: str, settings: list[str]):
     return config
 
 
-def source_of(source: str, settings: list[str], step: int | None = None):
+def source_of(source: str, settings: list[str], step: int | None = None, *, trust: bool = False):
     """A run, or the config of a preset or a file. `step`: the checkpoint that is asked for, which only a run has."""
     from workbench.run.store import open_run
 
     if is_run(source):
         if settings:
             raise ConfigError("a run's config is fixed; --set goes with a preset or a .toml file")
-        return open_run(source)
+        return open_run(source, trust=trust)
     if step is not None:
         raise ConfigError(f"--step names a checkpoint of a run, but {source!r} is no run folder")
     return config_of(source, settings)
 
 
-def session_of(source: str, settings: list[str], step: int | None = None):
+def session_of(source: str, settings: list[str], step: int | None = None, *, trust: bool = False):
     """A run folder's policy, or a preset's untrained one."""
     from workbench.training.session import open_session, reopen
 
-    found = source_of(source, settings, step)
+    found = source_of(source, settings, step, trust=trust)
     return reopen(found, step=step) if is_run(source) else open_session(found)
 
 
@@ -79,7 +81,7 @@ def is_run(source: str) -> bool:
 def is_config(source: str) -> bool:
     from workbench.training.config import PRESETS
 
-    return source in PRESETS or source.endswith(".toml")
+    return source in PRESETS or source.endswith(".toml") or is_named(source)
 
 
 def put(view, html: Path | None) -> None:

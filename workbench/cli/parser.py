@@ -11,14 +11,35 @@ from pathlib import Path
 from workbench.cli import commands
 from workbench.cli.retriever import retriever_command
 
+# What `export --to` takes: spelled out, because the tables themselves (notebook/export) import what writes the files.
+EXPORTS = ("trl-sft", "trl-sft-tokens", "trl-dpo", "trl-grpo", "openai", "dataset", "verifiers", "verifiers-v0", "inspect",
+           "tensorboard", "trackio", "wandb")
+
 AddCommand = Callable[[str, Callable[[argparse.Namespace], int], str], argparse.ArgumentParser]
+
+
+class _AnyOrder(argparse.ArgumentParser):
+    """Options may stand anywhere: `export RUN --to trl-sft DEST`, whose DEST a plain parser no longer takes behind an
+    option."""
+
+    _mixing = False
+
+    def parse_known_args(self, args=None, namespace=None):
+        if self._mixing:
+            return super().parse_known_args(args, namespace)
+        self._mixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._mixing = False
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="workbench",
         description="Train LLM agents with reinforcement learning, and see what the training does.")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND",
+                                       parser_class=_AnyOrder)
 
     def command(name: str, run: Callable[[argparse.Namespace], int], words: str) -> argparse.ArgumentParser:
         sub = subparsers.add_parser(name, help=words, description=words)
@@ -27,6 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     _add_training(command)
     _add_questions_about_runs(command)
+    _add_making(command)
     _add_looking(command)
     _add_machine(command)
     _add_measurements(command)
@@ -40,11 +62,15 @@ def _add_training(command: AddCommand) -> None:
     sub.add_argument("config", help="a preset (frozenlake, bandit), a .toml file, or the config.json of a run")
     sub.add_argument("--out", type=Path, help="run folder to make (default: runs/<config>-<seed>-<time>)")
     _add_set(sub)
+    _add_trust(sub)
 
     sub = command("resume", commands.resume_command,
                   "go on with a run that was killed or stopped; a complete one is left as it is")
     sub.add_argument("run_path", type=Path, metavar="RUN")
+    sub.add_argument("--accept-changed-code", action="store_true", help="go on although code of your own is not what the "
+                     "run was made with; the run says so from there on")
     _add_set(sub)
+    _add_trust(sub)
 
     sub = command("evaluate", commands.evaluate_command,
                   "success of a run's or preset's policy on the held-out tasks, beside its baselines")
@@ -55,6 +81,7 @@ def _add_training(command: AddCommand) -> None:
     sub.add_argument("--step", type=_count, help="checkpoint of the run to load (default: the newest)")
     sub.add_argument("--json", action="store_true", help="print the table as JSON")
     _add_set(sub)
+    _add_trust(sub)
 
     sub = command("rollout", commands.rollout_command,
                   "sample attempts at a few tasks and show them turn by turn")
@@ -63,6 +90,7 @@ def _add_training(command: AddCommand) -> None:
     sub.add_argument("--group", type=_count, default=2, help="attempts at each task")
     sub.add_argument("--tokens", action="store_true", help="show tokens by author instead of turns")
     _add_set(sub)
+    _add_trust(sub)
 
 
 def _add_questions_about_runs(command: AddCommand) -> None:
@@ -70,6 +98,7 @@ def _add_questions_about_runs(command: AddCommand) -> None:
                   "recompute a step's credit from its stored ids and rewards; exit 1 if a number differs")
     sub.add_argument("run_path", type=Path, metavar="RUN")
     sub.add_argument("step", type=int, metavar="STEP")
+    _add_trust(sub)
 
     sub = command("lint", commands.lint_command,
                   "is what is trained what it is taken for? Rules over a run's steps, over rollouts that "
@@ -82,6 +111,7 @@ def _add_questions_about_runs(command: AddCommand) -> None:
     sub.add_argument("--json", action="store_true", help="print the report as JSON")
     _add_html(sub)
     _add_set(sub)
+    _add_trust(sub)
 
     sub = command("diff", commands.diff_command,
                   "where two runs part: the first setting, step, file, column, token; exit 1 if they do")
@@ -91,16 +121,30 @@ def _add_questions_about_runs(command: AddCommand) -> None:
                      help="read every byte, checkpoints too: equal is then to the last bit (default: by checksums)")
     _add_html(sub)
 
+
+def _add_making(command: AddCommand) -> None:
     sub = command("export", commands.export_command,
-                  "a run's policy as a plain Hugging Face folder; or, with --to, its numbers to TensorBoard, trackio "
-                  "or Weights & Biases; nothing is sent anywhere")
+                  "a run's policy as a plain Hugging Face folder; or, with --to, its attempts as TRL, OpenAI, datasets, "
+                  "verifiers or Inspect read them, or its numbers for a tracker; nothing is sent anywhere")
     sub.add_argument("run_path", type=Path, metavar="RUN")
-    sub.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="Hugging Face folder to make")
-    sub.add_argument("--step", type=_count, help="of a folder: checkpoint to write (default: the newest)")
-    sub.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of a folder: of the weights "
+    sub.add_argument("folder", type=Path, nargs="?", metavar="DEST", help="what to make: the policy's folder; with --to "
+                     "the file or folder of attempts (docs/guides/export.md), or the folder a tracker writes in")
+    sub.add_argument("--step", type=_count, help="of the policy: checkpoint to write (default: the newest)")
+    sub.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the policy: of the weights "
                      "(default: as trained)")
-    sub.add_argument("--to", choices=("tensorboard", "trackio", "wandb"))
-    sub.add_argument("--out", type=Path, help="folder the tracker writes in (default: named after it, beside the run)")
+    sub.add_argument("--to", choices=EXPORTS)
+    sub.add_argument("--steps", type=_steps, metavar="A-B,C", help="of attempts: these steps (default: all)")
+    sub.add_argument("--min-reward", type=float, help="of attempts to learn from (trl-sft, trl-sft-tokens, openai): those "
+                     "that earned as much (default: that succeeded)")
+    sub.add_argument("--out", type=Path, help="of a tracker: the same as DEST (default: named after it, beside the run)")
+
+    for kind in ("env", "tool", "algorithm"):
+        sub = command(f"new-{kind}", commands.new_command,
+                      f"write a first {'environment' if kind == 'env' else kind} of your own: a module, its test and a file "
+                      "of settings that trains with it; nothing is written over")
+        sub.add_argument("name", metavar="NAME", help=f"of the module, such as my_{kind}")
+        sub.add_argument("--in", dest="folder", type=Path, default=Path("."), metavar="DIR",
+                         help="where to write (default: here)")
 
 
 def _add_looking(command: AddCommand) -> None:
@@ -132,6 +176,7 @@ def _add_looking(command: AddCommand) -> None:
     sub.add_argument("--calls", choices=("native", "text"), help="who reads tool calls: the server (default), or the "
                      "environment, from the text")
     _add_set(sub)
+    _add_trust(sub)
 
     sub = command("play", commands.play_command,
                   "play an environment yourself: you are the policy")
@@ -154,7 +199,8 @@ def _add_machine(command: AddCommand) -> None:
     sub = command("settings", commands.settings_command,
                   "all settings: key, default, type, range and meaning")
     sub.add_argument("key", nargs="?", default="", metavar="KEY",
-                     help="only these: a part (train), a key (train.steps) or its last word (steps)")
+                     help="only these: a part (train), a key (train.steps) or its last word (steps); or my_env:Guess, of "
+                     "your own")
 
     sub = command("doctor", commands.doctor_command,
                   "what is installed, what works here, and what to do about the rest")
@@ -184,6 +230,7 @@ def _add_measurements(command: AddCommand) -> None:
     sub.add_argument("--json", action="store_true", help="print every number as JSON")
     _add_html(sub)
     _add_set(sub)
+    _add_trust(sub)
 
 
 def _add_services(command: AddCommand) -> None:
@@ -219,9 +266,25 @@ def _count(text: str) -> int:
     return number
 
 
+def _steps(text: str) -> list[int]:
+    """Steps as people write them: 1-10,15."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            raise argparse.ArgumentTypeError(f"steps such as 1-10,15 are expected; got {text!r}")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
 def _add_set(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE",
                      help="change one setting, such as algorithm.normalize_std=false; may be repeated")
+
+
+def _add_trust(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--trust", action="store_true", help="import the code that a run names (my_env:Guess) although it was "
+                     "not made on this machine")
 
 
 def _add_html(sub: argparse.ArgumentParser) -> None:

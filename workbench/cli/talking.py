@@ -58,7 +58,7 @@ def _talk_of(args: argparse.Namespace) -> Talk:
         raise ConfigError("--step names a checkpoint, and over an endpoint none is loaded")
     else:
         endpoint = Endpoint(args.endpoint, args.model, args.key_env or "", calls=args.calls or "native")
-    return talk(source_of(args.source, args.settings, args.step), step=args.step, endpoint=endpoint,
+    return talk(source_of(args.source, args.settings, args.step, trust=args.trust), step=args.step, endpoint=endpoint,
                 temperature=args.temperature, max_turns=args.max_turns, keep=args.keep)
 
 

@@ -30,9 +30,11 @@ from workbench.doctor.trials import run_probe
 from workbench.engines.intake import position_numbers
 from workbench.engines.policy import SHIPPED
 from workbench.envs import tasks as env_tasks
+from workbench.envs.shared import opened
 from workbench.learn.algorithms.base import needs_critic
 from workbench.learn.microbatch import output_head
 from workbench.training.config import Config
+from workbench.training.starting import obstacles
 from workbench.types import Observation
 from workbench.types.errors import ConfigError, PolicyError
 
@@ -207,9 +209,10 @@ def _lengths(config: Config, model_config: PreTrainedConfig, folder: Path | None
     count, counted = _counter(folder)
     prompts, replies = [], []
     for task in env_tasks(family, "train", 4):
-        env = family.make()
-        prompts.append(count(env.reset(task, 0)))
-        result = env.step(family.random_action(env, rng))
+        play = getattr(family, "random_action", None)
+        with opened(family) as env:
+            prompts.append(count(env.reset(task, 0)))
+            result = env.step(play(env, rng) if callable(play) else "")
         replies.append(count(result.observation))
     text = model_config.get_text_config(decoder=True)
     context = min(filter(None, (getattr(text, "max_position_embeddings", None) or 1 << 20, config.engine.max_context,
@@ -282,6 +285,10 @@ def _remarks(config: Config, size: _ModelSize, lengths: Lengths, device: str) ->
     if device != "cpu" or size.parameters > VERIFIED:
         lines.append(f"not compared with a real run: that was done on CPU, up to {VERIFIED / 1e6:.0f} million "
                      "parameters (within 20 %)")
+    if (processes := config.learner.num_processes) > 1:
+        lines.append(f"{processes} processes: each holds as much, in the memory of its own device and of its host")
+    lines += [f"cannot be started here: {words}"
+              for words in obstacles(config, processes, gpus=torch.cuda.device_count())]
     if hasattr(config.engine, "block_tokens"):
         lines.append("vllm takes what its own settings allow it beside weights and cache; that is not counted")
     return tuple(lines)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workbench.engines.config import TransformersEngineConfig, VllmEngineConfig
+from workbench.types.plugins import NameTable
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -21,11 +22,15 @@ if TYPE_CHECKING:
 __all__ = ["ENGINES", "TransformersEngineConfig", "VllmEngineConfig", "open_engine"]
 
 # What a config can name.
-ENGINES: dict[str, type] = {"transformers": TransformersEngineConfig, "vllm": VllmEngineConfig}
+ENGINES = NameTable({"transformers": "workbench.engines.config:TransformersEngineConfig",
+                         "vllm": "workbench.engines.config:VllmEngineConfig"})
 
 
 def open_engine(config: TransformersEngineConfig | VllmEngineConfig, model) -> "Engine":
-    """The engine that these settings describe, with its own copy of `model`'s weights. Raises EngineError."""
+    """The engine that these settings describe, with its own copy of `model`'s weights. Settings of one's own bring
+    `open(model)`. Raises EngineError."""
+    if hasattr(config, "open"):
+        return config.open(model)
     # Torch, and vLLM, are imported only when they are needed.
     if isinstance(config, VllmEngineConfig):
         from workbench.engines.vllm_engine import open_vllm_engine

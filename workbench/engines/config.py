@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from workbench.types.errors import ConfigError
 from workbench.types.settings import above, at_least, check_settings, one_of
@@ -44,6 +44,9 @@ class VllmEngineConfig:
                               "sequence"] = 2048
     cache_tokens: Annotated[int, at_least(1), "positions of keys and values kept; one sequence must fit into "
                             "them"] = 131_072
+    # Why no more than one process may train with it; an engine without such a line takes any number of them.
+    one_process: ClassVar[str] = "vllm runs in one process so far, with the learner, on one device"
+
     block_tokens: Annotated[int, at_least(1), "they are kept in blocks, and only whole blocks are used again"] = 32
     cache: Annotated[str, one_of("auto", "off"), "auto: prefixes are kept, which is checked at every sync"] = "auto"
     max_context: Annotated[int | None, at_least(2, why="it holds a prompt and an answer"),

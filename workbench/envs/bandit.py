@@ -14,7 +14,9 @@ risky one; here a pair is always (safe, risky) by the meaning of the words.
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -206,3 +208,12 @@ class BanditEnv:
 
     def _state_words(self) -> str:
         return self.draw()
+
+
+PRESETS: Mapping[str, Bandit] = MappingProxyType({
+    "bandit": Bandit(),
+    "bandit-paper": Bandit(safe_payout=0.15, names=PAPER_NAMES, heldout_names=PAPER_HELDOUT_NAMES),
+    "bandit-code": Bandit(safe_payout=0.1, names=CODE_NAMES, heldout_names=()),
+    "bandit-rev": Bandit(safe_payout=0.15, names=PAPER_NAMES, heldout_names=PAPER_HELDOUT_NAMES, reversed_names=True),
+    "bandit-test": Bandit(names=HELDOUT_NAMES, heldout_names=()),
+})

@@ -1,14 +1,12 @@
 """The contract of an environment: messages in and out, no token in sight.
 
 Two things share a room: the *family* (a frozen dataclass: what kind of problem, with which settings) and the
-*environment* (one running attempt, with state). A family makes tasks and environments and brings its own baselines:
-a random policy and the best solver known.
+*environment* (one running attempt, with state). A family makes tasks and environments. It may bring its own baselines,
+a random policy and the best solver known; where it has none, every table says "none known".
 """
 from __future__ import annotations
 
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from workbench.types import Observation, StepResult, Task
 
@@ -21,10 +19,15 @@ class Env(Protocol):
         """
 
     def step(self, action_text: str) -> StepResult:
-        """Take the whole text the policy wrote in its turn. Bad text is answered, not raised (law 10)."""
+        """Take the whole text the policy wrote in its turn. Bad text is answered, not raised (law 10).
+
+        `info["success"]` (true or false) says whether the attempt has succeeded so far, in every StepResult. Where no
+        StepResult has it, success is not known, and policies are compared by return.
+        """
 
     # Optional, found by hasattr:  snapshot() -> JSON value;  restore(snapshot) -> None;  state_key() -> str;
-    # close() -> None: the attempt is over, give back processes and connections (not called where a worker was killed)
+    # close() -> None: the attempt is over, give back processes and connections. Called once on every way out (not where a
+    # worker was killed), from another thread where a call hangs. reset, step and close may be coroutines
 
 
 class EnvFamily(Protocol):
@@ -39,13 +42,13 @@ class EnvFamily(Protocol):
         """The problem of this seed, the same in every process."""
 
     def make(self) -> Env:
-        """A fresh environment. Never shared between attempts."""
+        """A fresh environment. Never shared between attempts; what serves many says so (`workbench.envs.shared`)."""
 
-    def random_action(self, env: Any, rng: np.random.Generator) -> str:
-        """Action text of the uniform random policy (valid format always)."""
-
-    def solver_action(self, env: Any, rng: np.random.Generator) -> str:
-        """Action text of the best-known solver, replanning from the current state."""
-
+    # Optional, found by hasattr; a family without one simply does not define it:
+    #   random_action(env, rng: numpy Generator) -> str   action text of the uniform random policy, valid format always
+    #   solver_action(env, rng) -> str                    of the best-known solver, replanning from the current state
+    #   split_of(task) -> "train" | "held-out"            where a task belongs, by its content
+    #   task_seeds(split, first, count, seed) -> ints     which draws come one after another in a run (rows.RowFamily)
+    #   score(attempt: Trajectory) -> number, parts or None   what it earned as a whole, computed after it (envs.scoring)
     # Optional, False or True: deterministic (False: not the same twice from the same task, seed and actions), remote
     # (True: it talks to a server). The lint does not replay environments that say either.

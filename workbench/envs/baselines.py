@@ -12,38 +12,72 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from workbench.envs.base import EnvFamily
-from workbench.types import Message, Observation, StepResult, Task
+from workbench.envs.awaiting import EventLoop
+from workbench.envs.scoring import scored, scores_after
+from workbench.envs.shared import opened
+from workbench.types import Message, Observation, StepResult, StopReason, Task, Trajectory, Turn
 from workbench.types.errors import EnvError
 from workbench.types.seeds import rng_at
 
 BASELINES = ("random", "solver")
+NONE_KNOWN = "none known"
 
 
 @dataclass(frozen=True)
 class Attempt:
     """What came of one attempt. `moves` counts those carried out; `reward` is the undiscounted sum over turns, None
-    where one of them could not be scored."""
+    where one of them could not be scored. `success` is None where the environment does not say."""
 
-    success: bool
+    success: bool | None
     reward: float | None
     turns: int
     moves: int
 
 
+def known(family: EnvFamily) -> tuple[str, ...]:
+    """Those of BASELINES that the family has: `random_action`, `solver_action`."""
+    return tuple(name for name in BASELINES if callable(getattr(family, f"{name}_action", None)))
+
+
+def none_known(family: EnvFamily) -> dict[str, str]:
+    """Those that it does not have, in the words that stand in their place in every table (law 12)."""
+    return {name: NONE_KNOWN for name in BASELINES if name not in known(family)}
+
+
 def play(family: EnvFamily, task: Task, dynamics_seed: int, policy: Callable[[Any], str]) -> Attempt:
     """Play `task` once, with a policy that sees the environment and writes action texts, until the task is over, a
     limit of the environment ran out, or `family.max_turns` answers were given."""
-    env = family.make()
-    env.reset(task, dynamics_seed)
-    rewards, moves, success, turns = [], 0, False, 0
-    for turns in range(1, family.max_turns + 1):
-        result = env.step(policy(env))
-        rewards.append(result.reward)
-        moves += len(result.info.get("moves", ()))
-        success = bool(result.info.get("success", False))
-        if result.terminated or result.truncated:
-            break
+    rewards, moves, success, turns, said = [], 0, None, 0, []
+    with opened(family) as env:
+        first = env.reset(task, dynamics_seed)
+        for turns in range(1, family.max_turns + 1):
+            text = policy(env)
+            result = env.step(text)
+            said.append((text, result))
+            rewards.append(result.reward)
+            moves += len(result.info.get("moves", ()))
+            success = bool(result.info["success"]) if "success" in result.info else None
+            if result.terminated or result.truncated:
+                break
+    if scores_after(family):
+        ended = _scored(family, Trajectory(task, 0, dynamics_seed, first, tuple(
+            Turn(k, text, reply=result.observation.messages, reward=result.reward, info=result.info,
+                 tool_calls=result.tool_calls) for k, (text, result) in enumerate(said)), (), _end(result), success=success))
+        return Attempt(ended.success, ended.reward, turns, moves)
     return Attempt(success, None if None in rewards else sum(rewards, 0.0), turns, moves)
+
+
+def _scored(family: EnvFamily, attempt: Trajectory) -> Trajectory:
+    loop = EventLoop()
+    try:
+        return scored(family, attempt, loop)
+    finally:
+        loop.close()
+
+
+def _end(last: StepResult) -> StopReason:
+    return (StopReason.TERMINATED if last.terminated else StopReason.ENV_TRUNCATED if last.truncated
+            else StopReason.MAX_TURNS)
 
 
 @dataclass(frozen=True)
@@ -71,7 +105,7 @@ class _PlaysAtReset:
 
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
         family, policy = self.baseline.family, self.baseline.policy
-        act = {"random": family.random_action, "solver": family.solver_action}[policy]
+        act = getattr(family, f"{policy}_action")
         number = (self.baseline.attempt,) if self.baseline.attempt else ()  # the first is as where there is one only
         rng = rng_at(self.baseline.seed, "baseline", policy, task.id, *number)
         attempt = play(family, task, dynamics_seed, lambda env: act(env, rng))

@@ -20,7 +20,9 @@ import numpy as np
 from workbench.envs.answer_rewards import AnswerRewards
 from workbench.envs.qa.contexts import Context, QuestionEnv, QuestionFamily, Turns
 from workbench.envs.qa.files import FORMATS
-from workbench.envs.qa.opened import OWN, QuestionPool, QuestionFiles, check_files, no_file, open_files, open_searcher
+from workbench.envs.qa.opened import (
+    OWN, QuestionFiles, QuestionPool, check_files, no_file, open_files, open_searcher, own_searcher,
+)
 from workbench.envs.search import Corpus, Searcher
 from workbench.envs.search.remote import RemoteSearcher
 from workbench.envs.splits import content_split
@@ -28,6 +30,7 @@ from workbench.envs.tool_env import CallSettings
 from workbench.envs.tools.search import SearchTool
 from workbench.types import Task
 from workbench.types.errors import ConfigError
+from workbench.types.plugins import is_named
 from workbench.types.seeds import rng_at
 from workbench.types.settings import Inert, at_least, check_settings, one_of
 
@@ -46,7 +49,8 @@ class FileQA(QuestionFamily):
     corpus: Annotated[str, "contexts: the paragraphs of all questions; or a file of documents, as BEIR's corpus.jsonl; "
                       "empty: none, where a server is searched and nothing needs to know which documents support an "
                       "answer"] = OWN
-    searcher: Annotated[str, "bm25, dense, or the URL of a server (workbench retriever)"] = "bm25"
+    searcher: Annotated[str, "bm25, dense, the URL of a server (workbench retriever), or module:name, called with the corpus "
+                       "(workbench/envs/search/base.py)"] = "bm25"
     encoder: Annotated[str, "of dense search: module:attribute(argument), called with the argument, gives (texts, query) "
                        "-> vectors; workbench.engines.encoder:encoder(BAAI/bge-large-en-v1.5), for one"] = ""
     index: Annotated[str, "of dense search: a file with the index; empty: it is made when the files are opened"] = ""
@@ -67,8 +71,8 @@ class FileQA(QuestionFamily):
             raise ConfigError("env.tools is empty; an attempt without tools is env.context = 'closed'")
         if self.is_remote:
             RemoteSearcher(self.searcher)  # a URL that is none is refused here
-        elif self.searcher not in ("bm25", "dense"):
-            raise ConfigError(f"env.searcher is 'bm25', 'dense' or an URL, got {self.searcher!r}")
+        elif self.searcher not in ("bm25", "dense") and not is_named(self.searcher):
+            raise ConfigError(f"env.searcher is 'bm25', 'dense', an URL, or module:name of your own, got {self.searcher!r}")
         elif not self.corpus:
             raise ConfigError("env.corpus is empty; name a file of documents, or 'contexts': the questions' own paragraphs")
         if (self.searcher == "dense") != bool(self.encoder) or self.index and self.searcher != "dense":
@@ -108,6 +112,8 @@ class FileQA(QuestionFamily):
             return RemoteSearcher(self.searcher, deadline_s=0.9 * self.calls.deadline_s)
         corpus = self.open().corpus
         with _OPENING:
+            if is_named(self.searcher):
+                return own_searcher(corpus, self.searcher)
             return open_searcher(corpus, self.encoder, self.index)
 
     def search_tool(self, task: Task | None = None) -> SearchTool:

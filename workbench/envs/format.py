@@ -9,16 +9,18 @@ Only the text that the policy sampled is read, as it is: nothing is repaired, an
 """
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from workbench.envs.tools.schema import shown
 from workbench.types import Message, Observation, Text
 
 SEPARATOR = "||"
 THINK_TAGS = ("<think>", "</think>")
 ANSWER_TAGS = ("<answer>", "</answer>")
 _LONGEST_QUOTE = 20
+LONGEST_SHOWN = 80  # characters of a value in a complaint
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,12 @@ def parse_action(text: str, moves: Sequence[str], *, think: bool) -> ParsedActio
     Never raises. An unknown or empty move makes the whole action invalid: what the policy meant is not guessed at.
     Parts are counted in full; limits on how many of them are carried out are the environment's business.
     """
+    read = parse_answer(text, think=think)
+    return _read_moves(read.moves[0], moves, read.thought) if read.valid else read
+
+
+def parse_answer(text: str, *, think: bool) -> ParsedAction:
+    """Read an answer that is free text: `moves` holds it alone, as it was written. Never raises."""
     tags = (THINK_TAGS if think else ()) + ANSWER_TAGS
     for tag in tags:
         count = text.count(tag)
@@ -63,7 +71,7 @@ def parse_action(text: str, moves: Sequence[str], *, think: bool) -> ParsedActio
     thought = blocks[0] if think else ""
     if any(part.strip() for part in outside):
         return ParsedAction((), False, "There is text outside the tags.", thought=thought)
-    return _read_moves(blocks[-1], moves, thought)
+    return ParsedAction((blocks[-1],), True, thought=thought)
 
 
 def refusal(complaint: str, quote: str, example: str) -> list[Text]:
@@ -107,3 +115,16 @@ def _read_moves(answer: str, moves: Sequence[str], thought: str) -> ParsedAction
             return ParsedAction((), False, "The answer holds something that is not on offer.", quote, thought)
         found.append(move)
     return ParsedAction(tuple(found), True, thought=thought)
+
+
+def shown(value: Any, longest: int = LONGEST_SHOWN) -> str:
+    """A value as JSON (text as it is), short and printable."""
+    if isinstance(value, str):
+        text = value
+    else:
+        try:
+            text = json.dumps(value, ensure_ascii=False, default=str)
+        except (ValueError, RecursionError):
+            text = f"a {type(value).__name__}"
+    text = "".join(c if c.isprintable() else " " for c in text[:longest + 1])
+    return text if len(text) <= longest else text[:longest] + "..."

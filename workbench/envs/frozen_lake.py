@@ -18,8 +18,9 @@ and cost nothing; the reply says so. The attempt ends in a hole or on the goal (
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -236,3 +237,11 @@ def task_from_grid(rows: Sequence[str], task_id: str = "frozenlake/drawn") -> Ta
     rows = tuple(row.replace(" ", "") for row in rows)
     lake_solver.check_rows(rows, len(rows))
     return Task(task_id, FrozenLake.name, 0, {"grid": list(rows)}, {"distance": lake_solver.distance(rows)})
+
+
+PRESETS: Mapping[str, FrozenLake] = MappingProxyType({
+    "frozenlake-4x4": FrozenLake(),  # the demo's: slip 0, holes 0.2, 10 moves
+    "frozenlake-4x4-nothink": FrozenLake(think=False),
+    "frozenlake-4x4-slip": FrozenLake(slip=0.2),
+    "frozenlake-4x4-gymnasium": FrozenLake(slip=2 / 3),  # RAGEN's first versions: 1/3 intended, 1/3 to each side
+})

@@ -17,14 +17,18 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import methodcaller
 from typing import Protocol
 
+from workbench.envs.awaiting import EventLoop
 from workbench.envs.base import Env, EnvFamily
-from workbench.types import Message, Observation, StepResult, Task, Text
+from workbench.envs.shared import SharedEnvs
+from workbench.types import Observation, StepResult, Task
 from workbench.types.errors import EnvError
+
+CLOSE_S = 1.0  # within which an attempt's own thread closes its environment, or another one does
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,7 @@ def check_messages(observation: Observation) -> None:
     """Raise EnvError unless messages are made of what `types` says: anything else could be neither shown nor stored."""
     if not isinstance(observation, Observation):
         raise EnvError(f"the observation of a StepResult is an Observation, got {type(observation).__name__}")
-    for message in observation.messages:
-        if not isinstance(message, Message) or not all(isinstance(part, Text) for part in message.content):
-            raise EnvError(f"an Observation holds Messages whose content is Texts, got {message!r}")
+    for message in observation.messages:  # what they hold was checked when they were built
         words = (message.role, *(part.text for part in message.content))
         names = (message.name, message.tool_call_id)
         if not all(isinstance(word, str) for word in (*words, *(name for name in names if name is not None))):
@@ -73,11 +75,13 @@ def check_messages(observation: Observation) -> None:
 
 
 def answer_call(key: str, call: Callable[[], Observation | StepResult], envs: dict[str, Env],
-                caught: tuple[type[BaseException], ...]) -> EnvAnswer:
+                caught: tuple[type[BaseException], ...], loop: EventLoop) -> EnvAnswer:
     """Run `call`, which resets or steps `envs[key]`, and make an answer of whatever comes of it."""
     started = time.monotonic()
     try:
         value = call()
+        if not isinstance(value, (Observation, StepResult)):
+            value = loop.settle(value)
         if not isinstance(value, (Observation, StepResult)):
             raise EnvError(
                 "an environment returns an Observation from reset and a StepResult from step, "
@@ -88,40 +92,51 @@ def answer_call(key: str, call: Callable[[], Observation | StepResult], envs: di
         if state_key is not None and not isinstance(state_key, str):
             raise EnvError(f"state_key() names a state by a string, got {state_key!r}")
     except caught as error:  # a third-party environment may raise anything (law 10)
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        try:
-            words = str(error)
-        except caught:
-            words = "(an exception whose text cannot be read)"
-        text = f"{type(error).__name__}: {words} ({where.filename.rsplit('/', 1)[-1]}:{where.lineno})"
-        return EnvAnswer(key, error=text, seconds=time.monotonic() - started)
+        return EnvAnswer(key, error=_words_of(error, caught), seconds=time.monotonic() - started)
     seconds = time.monotonic() - started
     if isinstance(value, Observation):
         return EnvAnswer(key, observation=value, state_key=state_key, seconds=seconds)
     return EnvAnswer(key, result=value, state_key=state_key, seconds=seconds)
 
 
+def _words_of(error: BaseException, caught: tuple[type[BaseException], ...]) -> str:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    try:
+        words = str(error)
+    except caught:
+        words = "(an exception whose text cannot be read)"
+    return f"{type(error).__name__}: {words} ({where.filename.rsplit('/', 1)[-1]}:{where.lineno})"
+
+
 class InlineRunner:
     """Steps at once, in the caller's thread. Bit-exact (law 8); cannot cut off an environment that hangs.
 
-    `caught`: exceptions that are an environment's own, and so an answer; not Ctrl-C where it may be the user's.
+    `caught`: exceptions that are an environment's own, and so an answer; not Ctrl-C where it may be the user's. `loop`,
+    `shared`: what awaits coroutines, and objects that serve many attempts (none: of its own).
     """
 
-    def __init__(self, caught: tuple[type[BaseException], ...] = (Exception, SystemExit)) -> None:
-        self._caught = caught
+    def __init__(self, caught: tuple[type[BaseException], ...] = (Exception, SystemExit),
+                 loop: EventLoop | None = None, shared: SharedEnvs | None = None) -> None:
+        self._own_loop, self._own_shared = loop is None, shared is None
+        self._loop = loop or EventLoop()
+        self._shared = shared or SharedEnvs(self._loop)
         self._envs: dict[str, Env] = {}
         self._ready: list[EnvAnswer] = []
+        self._answered = partial(answer_call, envs=self._envs, caught=caught, loop=self._loop)
 
     def reset(self, key: str, family: EnvFamily, task: Task, dynamics_seed: int) -> None:
         def start() -> Observation:
             self._envs[key] = family.make()
             return self._envs[key].reset(task, dynamics_seed)
 
-        self._ready.append(answer_call(key, start, self._envs, self._caught))
+        self.close(key)
+        if getattr(family, "serves_many", False):
+            family = self._shared.place(family, key)
+        self._ready.append(self._answered(key, start))
 
     def step(self, key: str, action_text: str) -> None:
         env = self._envs.get(key)  # None where it could not be made: having no `step` is the answer then
-        self._ready.append(answer_call(key, partial(methodcaller("step", action_text), env), self._envs, self._caught))
+        self._ready.append(self._answered(key, partial(methodcaller("step", action_text), env)))
 
     def poll(self, wait_s: float = 0.0) -> list[EnvAnswer]:
         ready, self._ready = self._ready, []
@@ -131,12 +146,16 @@ class InlineRunner:
         env = self._envs.pop(key, None)
         with suppress(Exception):  # what an environment raises when it gives back what it holds is ignored
             if hasattr(env, "close"):
-                env.close()
+                self._loop.settle(env.close())
         self._ready = [answer for answer in self._ready if answer.key != key]
 
     def shutdown(self) -> None:
         for key in list(self._envs):
             self.close(key)
+        if self._own_shared:
+            self._shared.shutdown()
+        if self._own_loop:
+            self._loop.close()
         self._ready = []
 
 
@@ -144,39 +163,32 @@ class ThreadRunner:
     """One daemon thread per attempt. `deadline_s` bounds each call by the wall clock.
 
     A thread cannot be killed: a hung call is answered with `timed_out=True` at its deadline and its thread abandoned
-    (it ends with the process). Code that may hang belongs in worker processes (`workbench.envs.workers`).
+    (it ends with the process); a coroutine is cancelled. Its environment is closed all the same: by another thread,
+    where its own does not come back within CLOSE_S. Code that may hang belongs in worker processes
+    (`workbench.envs.workers`).
     """
 
     def __init__(self, deadline_s: float = 30.0) -> None:
         if deadline_s <= 0:
             raise ValueError(f"deadline_s is a positive number of seconds, got {deadline_s}")
         self.deadline_s = deadline_s
-        self._calls: dict[str, queue.SimpleQueue] = {}
+        self._loop = EventLoop()
+        self._shared = SharedEnvs(self._loop)
+        self._calls: dict[str, _AttemptThread] = {}
+        self._ending: list[_AttemptThread] = []
         self._answers: queue.SimpleQueue = queue.SimpleQueue()
         self._waiting: dict[str, float] = {}  # key -> monotonic deadline, in call order
 
     def reset(self, key: str, family: EnvFamily, task: Task, dynamics_seed: int) -> None:
-        calls: queue.SimpleQueue = queue.SimpleQueue()
-        answers = self._answers
-
-        def serve() -> None:
-            runner = InlineRunner()
-            runner.reset(key, family, task, dynamics_seed)
-            while True:
-                for answer in runner.poll():
-                    answers.put((calls, answer))
-                action_text = calls.get()
-                if action_text is None:
-                    return runner.close(key)
-                runner.step(key, action_text)
-
-        self._calls[key] = calls
+        self.close(key)
+        runner = InlineRunner(loop=self._loop, shared=self._shared)
+        calls = self._calls[key] = _AttemptThread(key, runner, self._loop, self._answers)
         self._waiting[key] = time.monotonic() + self.deadline_s
-        threading.Thread(target=serve, daemon=True, name=f"env {key}").start()
+        calls.start(family, task, dynamics_seed)
 
     def step(self, key: str, action_text: str) -> None:
         self._waiting[key] = time.monotonic() + self.deadline_s
-        self._calls[key].put(action_text)
+        self._calls[key].texts.put(action_text)
 
     def poll(self, wait_s: float = 0.0) -> list[EnvAnswer]:
         ready: list[EnvAnswer] = []
@@ -196,7 +208,6 @@ class ThreadRunner:
                 pass
             now = time.monotonic()
             for key in [key for key, deadline in self._waiting.items() if deadline <= now]:
-                del self._waiting[key]
                 self.close(key)
                 ready.append(EnvAnswer(key, error=f"no answer within {self.deadline_s:g} s", timed_out=True,
                                        seconds=self.deadline_s))
@@ -204,11 +215,61 @@ class ThreadRunner:
                 return ready
 
     def close(self, key: str) -> None:
-        calls = self._calls.pop(key, None)
+        calls, busy = self._calls.pop(key, None), self._waiting.pop(key, None) is not None
         if calls is not None:
-            calls.put(None)
-        self._waiting.pop(key, None)
+            calls.end(busy)
+            self._ending = [other for other in self._ending if not other.closed.is_set()] + [calls]
 
     def shutdown(self) -> None:
+        """Close every environment; waits for that, but not for ever."""
         for key in list(self._calls):
             self.close(key)
+        until = time.monotonic() + 2 * CLOSE_S
+        for calls in self._ending:
+            calls.closed.wait(max(0.0, until - time.monotonic()))
+        self._ending = []
+        self._shared.shutdown()
+        self._loop.close()
+
+
+@dataclass(eq=False)
+class _AttemptThread:
+    """One attempt in a thread of its own."""
+
+    key: str
+    runner: InlineRunner
+    loop: EventLoop
+    answers: queue.SimpleQueue
+    texts: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)  # actions; None ends it
+    closed: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread | None = None
+
+    def start(self, family: EnvFamily, task: Task, dynamics_seed: int) -> None:
+        self.thread = threading.Thread(target=self._serve, args=(family, task, dynamics_seed), daemon=True,
+                                       name=f"env {self.key}")
+        self.thread.start()
+
+    def _serve(self, family: EnvFamily, task: Task, dynamics_seed: int) -> None:
+        self.runner.reset(self.key, family, task, dynamics_seed)
+        while True:
+            for answer in self.runner.poll():
+                self.answers.put((self, answer))
+            action_text = self.texts.get()
+            if action_text is None:
+                return self._close()
+            self.runner.step(self.key, action_text)
+
+    def _close(self) -> None:
+        self.runner.close(self.key)
+        self.closed.set()
+
+    def end(self, busy: bool) -> None:
+        """`busy`: it is in the middle of a call, which may never come back."""
+        self.texts.put(None)
+        if busy:
+            self.loop.cancel(self.thread.ident)
+            threading.Thread(target=self._close_if_stuck, daemon=True, name=f"closing {self.key}").start()
+
+    def _close_if_stuck(self) -> None:
+        if not self.closed.wait(CLOSE_S):
+            self._close()

@@ -20,8 +20,9 @@ The game has no chance in it: `dynamics_seed` changes nothing. `task_seed` makes
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -238,3 +239,11 @@ class SokobanEnv(GridEnv):
         if self._won():
             end = "All boxes are on targets." if self.family.boxes > 1 else "The box is on the target."
         return "\n".join([*shown[self.family.observation], end])
+
+
+PRESETS: Mapping[str, Sokoban] = MappingProxyType({
+    "sokoban-6x6": Sokoban(),
+    "sokoban-6x6-coordinates": Sokoban(observation="coordinates"),  # the same levels, as the shipped policy reads them
+    "sokoban-6x6-symbols": Sokoban(symbols=levels.ALTERNATIVE),     # the same levels again
+    "sokoban-8x8-2": Sokoban(size=8, boxes=2, min_solution=3, max_solution=14, max_moves=30),
+})

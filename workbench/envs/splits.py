@@ -32,14 +32,17 @@ def split_of(family: EnvFamily, task: Task) -> str:
     return content_split(_content(task))
 
 
-def tasks(family: EnvFamily, split: str, count: int, *, seed: int = 0, step: int = 0) -> list[Task]:
+def tasks(family: EnvFamily, split: str, count: int, *, seed: int = 0, step: int = 0, per_step: int = 0) -> list[Task]:
     """`count` tasks of a split: the same ones in every process. Raises ConfigError for an unknown split.
 
     "train": the tasks of one step (`seed` is the run's). "held-out": different problems as far as the family has
-    enough of them, so that no problem counts twice; a longer list begins with the shorter one.
+    enough of them, so that no problem counts twice; a longer list begins with the shorter one. `per_step`: how many a step
+    of the run has (0: `count`), where one step goes on after the other (a data set's epochs).
     """
     if split not in SPLITS:
         raise ConfigError(f"expected a split of {SPLITS}, got {split!r}; make any other set with family.task(seed)")
+    if hasattr(family, "task_seeds"):
+        return _in_order(family, split, count, seed, max(step - 1, 0) * (per_step or count))
     if split == "train":
         return [_draw(family, split, seed, step, index) for index in range(count)]
     found: list[Task] = []
@@ -59,13 +62,29 @@ def tasks(family: EnvFamily, split: str, count: int, *, seed: int = 0, step: int
     raise AssertionError("unreachable: the integers do not end")
 
 
+def _in_order(family: EnvFamily, split: str, count: int, seed: int, first: int) -> list[Task]:
+    """Draws of a family that says itself which come one after another: those of step 1 come first."""
+    first = first if split == "train" else 0
+    return [family.task(each) for each in family.task_seeds(split, first, count, seed)]
+
+
 def _draw(family: EnvFamily, split: str, seed: int, step: int, index: int) -> Task:
     """The first draw at this address that belongs to the split."""
     for attempt in range(_MOST_DRAWS):
         task = family.task(seed_of("task", split, seed, step, index, attempt))
         if split_of(family, task) == split:
             return task
-    raise ConfigError(f"{_MOST_DRAWS} draws brought no task of split {split!r}; the family has too few different tasks")
+    raise _none_of(family, split)
+
+
+def _none_of(family: EnvFamily, split: str) -> ConfigError:
+    """What is missing, in words."""
+    found = len({_content(family.task(seed)) for seed in range(_PATIENCE)})
+    how = ("its split_of(task) never says so; it returns 'train' or 'held-out' for every task" if hasattr(
+        family, "split_of") else "it has no split_of(task), so that one payload in five is held out by its hash")
+    return ConfigError(f"{_MOST_DRAWS} draws brought no task of split {split!r}: {_PATIENCE} seeds of {family.name!r} "
+                       f"make {found} different payloads, and {how}. Make more different tasks (what tells two apart "
+                       f"belongs in Task.payload), or define split_of(self, task), which says 'train' or 'held-out'")
 
 
 def _content(task: Task) -> str:

@@ -21,19 +21,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from hashlib import blake2b
+from pathlib import Path
 from typing import Annotated, Any
 
 from workbench.envs.answer_rewards import AnswerRewards
-from workbench.envs.format import refusal
 from workbench.envs.qa.answers import exact_match, f1
+from workbench.envs.tool_replies import placed, remembered, replies_to
+from workbench.envs.tool_rewards import CallRecord, ToolAttempt, judged
 from workbench.envs.tools.base import Tool, ToolResult, check_name, schema_of
 from workbench.envs.tools.executor import ToolExecutor, ToolLimits
 from workbench.envs.tools.formats import FORMATS, CallFormat, format_for
-from workbench.envs.tools.turns import BadCall, ParsedTurn
+from workbench.envs.tools.turns import ParsedTurn
 from workbench.types import Message, Observation, StepResult, Task, Text, ToolCall
 from workbench.types.errors import ConfigError, EnvError
 from workbench.types.settings import above, at_least, check_settings, one_of
+
+MOST_JUDGED_BYTES = 100_000  # of a tool's text that a reward function reads
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ class _Attempt:
     paid: tuple[str, ...] = ()     # supporting documents that were found
     past: tuple[str, ...] = ()     # calls and results, in words, where they are recalled
     history: str = ""              # digest of all replies
+    made: tuple[dict[str, Any], ...] = ()  # calls, as a reward function is told of them
 
 
 class ToolEnv:
@@ -80,11 +86,15 @@ class ToolEnv:
     max_turns     turns, the answering one included
     instructions  the author's words before the question; "" for none, None for ours
     opening       text for the first prompt, by the task: documents that were fetched beforehand (untrusted)
+    reward        what an attempt earns as a whole, in place of the answer's match with the gold one (`tool_rewards`)
     """
+
+    folder: Path | None = None  # of this attempt alone, in families that give it one
 
     def __init__(self, tools: Sequence[Tool], *, max_turns: int, calls: CallSettings = CallSettings(),
                  rewards: AnswerRewards = AnswerRewards(), instructions: str | None = None,
-                 opening: Callable[[Task], str] | None = None) -> None:
+                 opening: Callable[[Task], str] | None = None,
+                 reward: Callable[[ToolAttempt], Any] | None = None) -> None:
         if max_turns < 1:
             raise ConfigError(f"max_turns is at least 1, got {max_turns!r}")
         for tool in tools:
@@ -92,7 +102,7 @@ class ToolEnv:
         self.tools, self.max_turns, self.calls, self.rewards = tuple(tools), max_turns, calls, rewards
         self.format: CallFormat = format_for(calls.format, self.tools, think=calls.think)
         self.instructions = self.own_instructions if instructions is None else instructions
-        self.opening = opening
+        self.opening, self.reward = opening, reward
         self.executor: ToolExecutor | None = None
         self._attempt: _Attempt | None = None
 
@@ -121,16 +131,20 @@ class ToolEnv:
         finished = answered or turn >= self.max_turns
         messages = () if answered else replies_to(parsed, calls, results, turn=attempt.turn, past=attempt.past,
                                                   example=self.example)
+        made = attempt.made + (_records(attempt.turn, calls, results) if self.reward else ())
         parts = self.rewards.parts(parsed, results, self.golds, new_documents=len(new), in_order=attempt.in_order,
-                                   finished=finished)
+                                   finished=finished and not self.reward)
         info = self._info(parsed, calls, results, found, new, finished)
+        if self.reward:
+            seen = self.as_seen(replace(attempt, turn=turn, made=made), parsed.answer) if finished else None
+            parts = judged(self.reward, seen, parts, info)
         self._attempt = replace(
-            attempt, turn=turn, in_order=attempt.in_order and parsed.valid, finished=finished,
+            attempt, turn=turn, made=made, in_order=attempt.in_order and parsed.valid, finished=finished,
             paid=(*attempt.paid, *new), past=attempt.past + (remembered(calls, results) if self.calls.recall else ()),
             history=_digest(attempt.history, [message.text for message in messages] or [action_text]))
         return StepResult(Observation(messages), None if parts is None else sum(parts.values()), parts or {},
                           terminated=answered, truncated=finished and not answered, info=info, tool_calls=calls,
-                          if_cut={} if finished or not self.golds else self.rewards.if_cut(self._attempt.in_order))
+                          if_cut={} if finished or self.reward or not self.golds else self.rewards.if_cut(self._attempt.in_order))
 
     def close(self) -> None:
         """Give back what tools hold: worker processes and connections."""
@@ -157,8 +171,13 @@ class ToolEnv:
 
     def _begin(self, attempt: _Attempt) -> None:
         self.close()
+        self.tools = self.own_tools()
         self.executor = ToolExecutor(self.tools, self.calls.limits, attempt.task)
         self._attempt = attempt
+
+    def own_tools(self) -> tuple[Tool, ...]:
+        """The tools of the attempt that begins: the same for all, or made for it by a family that gives it a folder."""
+        return self.tools
 
     # -------------------------------------------------------------------------------------------- what is said
 
@@ -174,13 +193,18 @@ class ToolEnv:
             {"name": "", "error": "bad_call"} for _ in parsed.bad_calls]
         if found:
             info |= {"documents": found, "support_found": new}
-        if golds:
+        if golds and not self.reward:
             info["success"] = answer is not None and exact_match(answer, golds)
         if answer is not None:
             info |= {"answer": answer} | ({"f1": f1(answer, golds)} if golds else {})
         if finished:
             info |= {"ended": "turns" if answer is None else "answered"} | ({"gold": list(golds)} if golds else {})
         return info
+
+    def as_seen(self, attempt: _Attempt, answer: str | None = None) -> ToolAttempt:
+        """An attempt as functions of the user's see it."""
+        return ToolAttempt(attempt.task, answer, tuple(CallRecord(**each) for each in attempt.made), attempt.turn,
+                           partial(_call, self.executor), self.folder)
 
     @property
     def example(self) -> str:
@@ -210,51 +234,6 @@ class ToolEnv:
         return [*lines, Text("\n", trusted=True)]
 
 
-# ------------------------------------------------------------------------------------------------ replies
-
-
-def replies_to(parsed: ParsedTurn, calls: Sequence[ToolCall], results: Sequence[ToolResult], *, turn: int,
-               past: Sequence[str], example: str) -> tuple[Message, ...]:
-    """One tool message for each call, in the order of the text; a user message for what else was wrong.
-
-    `turn`: its number; `past`: earlier calls and results, where they are recalled; `example`: how a turn looks.
-    """
-    replies: dict[int, Message] = {}
-    for (index, _), call, result in zip(placed(parsed), calls, results, strict=True):
-        replies[index] = Message("tool", (Text(result.text),), call.name, call.call_id)
-    for bad in parsed.bad_calls:
-        replies[bad.index] = _reply_to_bad_call(bad, turn)
-    messages = [replies[index] for index in sorted(replies)]
-    if past:
-        shown = (Text("Before this you called:\n", trusted=True), Text("\n".join(past)))
-        messages.insert(0, Message("user", shown))
-    if not replies:
-        return (*messages, Message("user", tuple(refusal(parsed.complaint, parsed.quote, example))))
-    if parsed.complaint and parsed.complaint not in {bad.complaint for bad in parsed.bad_calls}:
-        said = [Text(" It says: ", trusted=True), Text(parsed.quote)] if parsed.quote else []
-        messages.append(Message("user", (Text(parsed.complaint, trusted=True), *said)))
-    return tuple(messages)
-
-
-def _reply_to_bad_call(bad: BadCall, turn: int) -> Message:
-    """It names tags, which some tokenizers have tokens for, in the place of a tool's output: untrusted like it."""
-    said = f" It says: {bad.quote}" if bad.quote else ""
-    return Message("tool", (Text(f"Error: {bad.complaint}{said}"),), None, f"t{turn}c{bad.index}")
-
-
-def remembered(calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[str, ...]:
-    """Calls and their results in words, for histories that show the newest reply alone."""
-    return tuple(f"{call.name} {json.dumps(call.arguments, ensure_ascii=False)}\n{result.text}"
-                 for call, result in zip(calls, results, strict=True))
-
-
-def placed(parsed: ParsedTurn) -> list[tuple[int, ToolCall]]:
-    """The calls with their places among all calls of the turn, the bad ones counted."""
-    bad = {each.index for each in parsed.bad_calls}
-    places = [index for index in range(len(parsed.calls) + len(bad)) if index not in bad]
-    return list(zip(places, parsed.calls, strict=True))
-
-
 # ------------------------------------------------------------------------------------------------ small parts
 
 
@@ -272,6 +251,21 @@ def _documents(result: ToolResult) -> list[str]:
     """The documents that a call brought, as its value says."""
     named = result.value.get("documents") if isinstance(result.value, Mapping) and not result.error else None
     return [each for each in named if isinstance(each, str)] if isinstance(named, (list, tuple)) else []
+
+
+def _call(executor: ToolExecutor, name: str, /, **arguments: Any) -> ToolResult:
+    """A call by a reward function, with room for a long answer."""
+    limits = executor.limits
+    executor.limits = replace(limits, most_bytes=MOST_JUDGED_BYTES)
+    try:
+        return executor.run([ToolCall(name, arguments)])[0]
+    finally:
+        executor.limits = limits
+
+
+def _records(turn: int, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[dict[str, Any], ...]:
+    return tuple({"turn": turn, "name": call.name, "arguments": dict(call.arguments), "text": result.text,
+                  "value": result.value, "error": result.error} for call, result in zip(calls, results, strict=True))
 
 
 def _digest(before: str, texts: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -197,3 +198,9 @@ class WorldEnv(QuestionEnv):
         support = self.task.payload["support"]
         found = set(support) if self.family.context == "gold" else self._attempt.paid
         return next((step for step, each in enumerate(support) if each not in found), len(support))
+
+
+PRESETS: Mapping[str, WorldQA] = MappingProxyType({
+    "world-qa": WorldQA(),
+    "world-qa-hard": WorldQA(world="hard", documents=4, long_share=0.5, turns=6),
+})

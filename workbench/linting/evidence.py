@@ -57,6 +57,7 @@ class StepFacts(NamedTuple):
     lr: float | None = None             # the settings in force: of the learner
     warmup: int = 0
     seeds: tuple[str, ...] = ()         # task and dynamics seed of each attempt
+    problems: tuple[str, ...] = ()      # each different problem, by content
 
 
 class RunClaims(NamedTuple):
@@ -65,6 +66,19 @@ class RunClaims(NamedTuple):
     asked: int                          # steps
     evaluated: tuple[int, ...] = ()     # steps
     saved: tuple[int, ...] = ()         # steps with a checkpoint
+
+
+class EvaluationFacts(NamedTuple):
+    """One stored evaluation: its table, and the attempts that it counts by side ("trained-sampled"), where stored."""
+
+    name: str
+    step: int
+    report: Mapping[str, Any]                                  # rows, paired
+    sides: Mapping[str, tuple[tuple[Trajectory, ...], ...]]    # one group a task
+    version: int | None = None                                 # of the weights that the step left
+    seed: int | None = None                                    # the settings in force
+    num_tasks: int | None = None
+    attempts: int | None = None                                # at each task, where sampled
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +102,7 @@ class Evidence:
     probe: LearnerProbe | None = None
     steps: tuple[StepFacts, ...] = ()               # the run so far, in the order in which steps were committed
     claims: RunClaims | None = None                 # what the run says of itself beside them
+    evaluations: tuple[EvaluationFacts, ...] = ()   # of the run
     step: int | None = None
     precision: str | None = None                    # of the learner's forward pass: "fp32" | "bf16"
     samples: int | None = None                      # attempts that the slower rules look at; None: all of them

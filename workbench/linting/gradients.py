@@ -138,13 +138,11 @@ def _compare(probe: LearnerProbe, question: GradientQuestion, attempts: Attempts
         yield Finding(f"{question.what}: {NOT_FINITE}", Place(step=attempts.step), NOTE)
         return
     yield Checked(len(plain.by_name))
-    bound = BOUND_BF16 if probe.bf16 else BOUND
-    off = difference(learner, plain, bound)
-    if off is None:
+    if (off := _off(probe, question, learner, plain)) is None:
         return
 
     def is_off(part: GradientQuestion) -> bool:
-        return bool((part.credit.trained_T).any()) and difference(*_both(probe, part), bound) is not None
+        return bool((part.credit.trained_T).any()) and _off(probe, part, *_both(probe, part)) is not None
 
     terms = [term for term in question.terms if is_off(question.weighted(terms=[term]))]
     said = f" Of the {_list(terms)} term by itself it is off, too." if terms else \
@@ -156,16 +154,25 @@ def _compare(probe: LearnerProbe, question: GradientQuestion, attempts: Attempts
     yield Finding(f"{question.what}: {off}{said}", where)
 
 
-def difference(learner: Gradient, plain: Gradient, bound: float) -> str | None:
+def _off(probe: LearnerProbe, question: GradientQuestion, learner: Gradient, plain: Gradient) -> str | None:
+    """`difference`, where nothing but rounding is left of attempts with the same tokens and opposite advantages, too."""
+    bound = BOUND_BF16 if probe.bf16 else BOUND
+    if difference(learner, plain, bound) is None:
+        return None
+    unsigned = replace(question.credit, advantage_T=question.credit.advantage_T.abs())
+    return difference(learner, plain, bound, _both(probe, replace(question, credit=unsigned))[1])
+
+
+def difference(learner: Gradient, plain: Gradient, bound: float, unsigned: Gradient | None = None) -> str | None:
     """What is wrong with the learner's gradient, in words, or None. The critic's weights are looked at apart: their
-    gradients are on another scale."""
+    gradients are on another scale. `unsigned`: the gradient by which rounding is measured where advantages cancel."""
     if learner.by_name.keys() != plain.by_name.keys():
         strange = sorted(learner.by_name.keys() ^ plain.by_name.keys())
         return f"the learner trains other parameters than the model has: {', '.join(strange[:3])}"
     worst: tuple[float, str] = (0.0, "")
     for critic in (False, True):
         names = [name for name in plain.by_name if name.startswith("critic.") is critic]
-        whole = math.sqrt(sum(_squares(plain.by_name[name]) for name in names))
+        whole = max(math.sqrt(sum(_squares(side.by_name[name]) for name in names)) for side in (plain, unsigned or plain))
         for name in names:
             gap = math.sqrt(_squares(learner.by_name[name] - plain.by_name[name]))
             own = max(math.sqrt(_squares(plain.by_name[name])), FLOOR * whole)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvAnswer, EnvRunner, InlineRunner
+from workbench.envs.shared import opened, stands_alone
 from workbench.linting.evidence import Evidence
 from workbench.linting.reachable import parts, state_of
 from workbench.linting.rule import Rule, RuleResult
@@ -45,7 +46,7 @@ def _isolated(evidence: Evidence) -> Iterator[RuleResult]:
     if not scripts:
         yield NotChecked(f"attempts, or a random policy of {family.name} to make some")
         return
-    yield from _shared(family, scripts)
+    yield from _shared(family, scripts) if stands_alone(family) else ()
     alone = [played_alone(family, script) for script in scripts]
     again = [played_alone(family, script) for script in scripts]
     yield Checked(len(scripts))
@@ -66,7 +67,7 @@ def _isolated(evidence: Evidence) -> Iterator[RuleResult]:
                 yield Finding(f"an attempt at task {script.task.id!r} goes another way among {len(scripts) - 1} others "
                               f"(stepped {how}, in turns) than alone: {_parting(expected, found)}")
                 break
-    yield from _snapshots(family, scripts[0])
+    yield from _snapshots(family, scripts[0]) if stands_alone(family) else ()
 
 
 def unplayable(family: EnvFamily) -> str | None:
@@ -96,16 +97,17 @@ def _scripts(evidence: Evidence) -> list[Script]:
 
 
 def _random_script(family: EnvFamily, task: Task, seed: int) -> Script:
-    env, texts, rng = family.make(), [], rng_at("lint.isolation.actions", task.id)
-    env.reset(task, seed)
-    while len(texts) < family.max_turns:
-        texts.append(family.random_action(env, rng))
-        try:
-            result = env.step(texts[-1])
-        except Exception:  # the environment's own fault; it has to be the same whenever this is played
-            break
-        if result.terminated or result.truncated:
-            break
+    texts, rng = [], rng_at("lint.isolation.actions", task.id)
+    with opened(family) as env:
+        env.reset(task, seed)
+        while len(texts) < family.max_turns:
+            texts.append(family.random_action(env, rng))
+            try:
+                result = env.step(texts[-1])
+            except Exception:  # the environment's own fault; it has to be the same whenever this is played
+                break
+            if result.terminated or result.truncated:
+                break
     return Script(task, seed, tuple(texts))
 
 
@@ -113,18 +115,17 @@ def played_alone(family: EnvFamily, script: Script) -> list[Any]:
     """Everything that an environment of its own answers, in order."""
     said: list[Any] = []
     try:
-        env = family.make()
-        said.append(_said(env, env.reset(script.task, script.seed)))
-        for text in script.texts:
-            said.append(_said(env, env.step(text)))
+        with opened(family) as env:
+            said.append(_said(env, env.reset(script.task, script.seed)))
+            for text in script.texts:
+                said.append(_said(env, env.step(text)))
     except Exception as error:  # an environment may raise anything; that too has to be the same
         said.append(type(error).__name__)
     return said
 
 
 def _among_each_other(runner: EnvRunner, evidence: Evidence, scripts: Sequence[Script]) -> list[list[Any]]:
-    """The same attempts at once, in turns; the first one once more, when the others are over and their environments
-    closed."""
+    """The same attempts at once, in turns; the first one once more, when the others are over and closed."""
     # A runner answers every call; one that does not would be waited for until its deadline has long passed.
     patience = 1 if isinstance(runner, InlineRunner) else math.ceil(2 * evidence.collect.env_deadline_s / WAIT_S)
     try:
@@ -231,7 +232,7 @@ def _shared(family: EnvFamily, scripts: Sequence[Script]) -> Iterator[RuleResult
 def _live(evidence: Evidence) -> Iterator[RuleResult]:
     """The environments of attempts that are running now."""
     live = list((evidence.environments or {}).items())
-    if not live:
+    if not live or getattr(evidence.family, "serves_many", False):
         return
     yield Checked(len(live))
     by_design = set(parts(evidence.family))

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workbench.envs.base import EnvFamily
+from workbench.envs.scoring import scores_after
+from workbench.envs.shared import opened
 from workbench.linting.evidence import Evidence
 from workbench.linting.isolation import Script, played_alone, unplayable
 from workbench.linting.rule import Rule, RuleResult
@@ -74,7 +76,11 @@ def _differs(family: EnvFamily, trajectory: Trajectory) -> tuple[int | None, str
     """(turn, in words, severity) of the first thing that a fresh environment answers otherwise; None: nothing."""
     if not trajectory.first_observation.messages:
         return None  # it failed before it began
-    env = family.make()
+    with opened(family) as env:
+        return _differs_in(env, family, trajectory)
+
+
+def _differs_in(env: Any, family: EnvFamily, trajectory: Trajectory) -> tuple[int | None, str, str] | None:
     try:
         observation = env.reset(trajectory.task, trajectory.dynamics_seed)
     except Exception as error:
@@ -132,7 +138,7 @@ def _end_differs(family: EnvFamily, trajectory: Trajectory, result: StepResult) 
         return last, f"it ended as {stop.value}, and replayed the environment would go on", "error"
     if stop is StopReason.MAX_TURNS and len(trajectory.turns) != family.max_turns:
         return last, f"it ended for {family.max_turns} turns, and has {len(trajectory.turns)}", "error"
-    if stop in (StopReason.CONTEXT_FULL, StopReason.MAX_TURNS):
+    if stop in (StopReason.CONTEXT_FULL, StopReason.MAX_TURNS) and not scores_after(family):  # its parts are no replay's
         owed = float(sum(result.if_cut.values())) if result.if_cut else None
         if not _same(trajectory.outcome, owed):
             return last, f"a limit cut it, which pays {owed}; the outcome recorded is {trajectory.outcome}", "error"

@@ -73,5 +73,5 @@ WORDS = {
     "updates": "the credit tables of the updates", "collect": "the sampling settings", "chat": "the chat format",
     "journal": "what the engine was asked and answered", "family": "the environment", "raw": "sequences",
     "environments": "the live environments", "policy_version": "the version of the weights",
-    "probe": "a learner to try settings on", "steps": "the steps of a run",
+    "probe": "a learner to try settings on", "steps": "the steps of a run", "evaluations": "evaluations of a run",
 }

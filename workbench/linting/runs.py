@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from workbench.linting.evidence import Evidence, RunClaims, StepFacts
+from workbench.linting.evaluations import problem_of
+from workbench.linting.evidence import EvaluationFacts, Evidence, RunClaims, StepFacts
 from workbench.linting.rule import Rule, RuleResult
 from workbench.run.store import Run, step_folders
 from workbench.types import Group, Trajectory
@@ -41,6 +42,21 @@ def run_claims(run: Run) -> RunClaims:
     return RunClaims(int(run.config["train"]["steps"]), tuple(sorted(numbers)), tuple(saved))
 
 
+def evaluation_facts(run: Run) -> tuple[EvaluationFacts, ...]:
+    """The evaluations of a run in the order of their steps, with the settings that were in force."""
+    found = []
+    for name, report in run.evaluations().items():
+        step = report.get("step")
+        if not isinstance(step, int) or not report.get("rows"):
+            continue
+        asked = run.config_of(step)["evaluation"]
+        version = 0 if step == 0 else run.metrics_line(step).get("policy_version") if step in run.steps() else None
+        sides = {side: tuple(map(tuple, groups)) for side, groups in run.evaluated(name).items()}
+        found.append(EvaluationFacts(name, step, report, sides, version, asked["seed"], asked["num_tasks"],
+                                     asked.get("attempts", 1)))
+    return tuple(sorted(found, key=lambda each: each.step))
+
+
 def facts_of_step(step: int, groups: Sequence[Group], metrics: Mapping[str, Any], *, lr: float | None = None,
                   warmup: int = 0) -> StepFacts:
     """`lr`, `warmup`: the settings that were in force; None: not known, and not looked at."""
@@ -51,7 +67,8 @@ def facts_of_step(step: int, groups: Sequence[Group], metrics: Mapping[str, Any]
     whole = blake2b("".join(attempts).encode(), digest_size=16).hexdigest()
     return StepFacts(step, whole, tuple(sorted(v for v in versions if v is not None)), dict(metrics), attempts,
                      _recomputed(trajectories), lr, warmup,
-                     tuple(f"{t.task.id}|{t.dynamics_seed}" for t in trajectories))
+                     tuple(f"{t.task.id}|{t.dynamics_seed}" for t in trajectories),
+                     tuple({problem_of(group[0]) for group in groups}))
 
 
 def _sampled(trajectory: Trajectory) -> int:

@@ -26,11 +26,11 @@ from workbench.learn.algorithms.base import TERMS, missing_facts, needs_critic
 from workbench.learn.algorithms.parts import ADVANTAGE_MASK
 from workbench.learn.batch import Batch
 from workbench.learn.replay import stored_facts
-from workbench.notebook.credit_settings import has_setting, inert_of, knobs_of, known_name, named, with_settings
+from workbench.notebook.credit_settings import chosen, has_setting, inert_of, knobs_of, known_name, named, with_settings
 from workbench.notebook.live import has_widgets
 from workbench.notebook.show import token_texts as stored_token_texts
 from workbench.run.store import Run, open_run
-from workbench.training.config import from_dict
+from workbench.training.stored import config_of_run
 from workbench.types import CreditTable, Group, Trajectory, View
 from workbench.types.errors import ConfigError, DataError
 from workbench.views.credit import show_estimators as draw_estimators
@@ -99,15 +99,15 @@ def credit_editor(groups: Sequence[Group], algorithm: Algorithm | str = "grpo", 
                   facts: Facts = None, attempt: int = 0, widgets: bool | None = None) -> CreditEditor:
     """Change a reward, an estimator or one of its settings, and see the credit of every token change.
 
-    `algorithm`: a name, or one with settings of its own to begin with. `facts`: a batch of the same groups that has
+    `algorithm`: a name ("my_module:MINE" too), or one with settings of its own to begin with. `facts`: a batch of the same groups that has
     what a critic and a reference say (`wb.facts`, `Learner.facts`), or a stored credit table; without them an estimator
     that needs them says so. `attempt`: the one shown in full, counted over all groups. `widgets` None: where somebody
     looks.
     """
-    given = ALGORITHMS[known_name(algorithm)] if isinstance(algorithm, str) else algorithm
-    start = known_name(given.name)
+    given = chosen(algorithm)
+    start = given.name
     bases = ALGORITHMS | {start: given}
-    credit, usual = _edited_credit(groups, bases, facts_of(groups, facts)), knobs_of(ALGORITHMS[start])
+    credit, usual = _edited_credit(groups, bases, facts_of(groups, facts)), knobs_of(ALGORITHMS.get(start, given))
     own = ", ".join(f"{knob.name} = {knob.default}" for knob, other in zip(knobs_of(given), usual)
                     if knob.default != other.default)
     knobs = {name: knobs_of(base) for name, base in bases.items()}
@@ -120,15 +120,16 @@ def edit_step(run: Run | str | Path, step: int, *, session: Session | None = Non
     """The editor on a stored step, opened with the run's own algorithm and the facts that training used. With a
     `session` the masks can be widened, too: it fills what training did not ask for (`step_facts`)."""
     run = open_run(run)
-    return credit_editor(run.groups(step), from_dict(run.config).algorithm, token_texts=stored_token_texts(run),
+    return credit_editor(run.groups(step), config_of_run(run, ["algorithm"]).algorithm, token_texts=stored_token_texts(run),
                          facts=step_facts(run, step, session=session), attempt=attempt, widgets=widgets)
 
 
-def show_estimators(groups: Sequence[Group], names: Sequence[str] = tuple(ALGORITHMS), *, facts: Facts = None,
+def show_estimators(groups: Sequence[Group], names: Sequence[str | Algorithm] = tuple(ALGORITHMS), *, facts: Facts = None,
                     settings: Mapping[str, Any] = {}) -> View:
     """The advantage of every turn under several estimators, side by side, each with its own defaults; `settings` (by
-    dotted name) are set in each that has them. One that cannot be computed on this batch says why."""
-    bases = {name: ALGORITHMS[known_name(name)] for name in names}
+    dotted name) are set in each that has them. `names`: of algorithms, or algorithms. One that cannot be computed on this
+    batch says why."""
+    bases = {base.name: base for base in map(chosen, names)}
     credit = _edited_credit(groups, bases, facts_of(groups, facts), look_for_inert=False)
     found: dict[str, Credited | str] = {}
     for name, base in bases.items():
@@ -206,7 +207,7 @@ def _edited_credit(groups: Sequence[Group], bases: Mapping[str, Algorithm], know
     def credit(edit: Edit) -> Outcome:
         if ("outcome", edit) == last.get("edit"):
             return last["outcome"]
-        algorithm = with_settings(bases[known_name(edit.algorithm)], edit.settings)
+        algorithm = with_settings(bases[known_name(edit.algorithm, bases)], edit.settings)
         edited, batch = batch_of(edit.rewards)
         _demand_facts(algorithm, batch)
         found = credited(batch, algorithm)

@@ -9,9 +9,11 @@ from typing import Any
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.liveness import inert_settings
+from workbench.learn.algorithms.own import algorithm_named, as_algorithm
 from workbench.learn.algorithms.settings import declared_settings
 from workbench.learn.batch import Batch
 from workbench.types.errors import ConfigError, nearest
+from workbench.types.plugins import is_named
 from workbench.types.settings import Range, annotations_of, bare
 from workbench.views.credit_editor import Knob
 
@@ -96,9 +98,16 @@ def has_setting(algorithm: Algorithm, name: str) -> bool:
     return not inner or is_dataclass(values) and inner in {f.name for f in fields(values)}
 
 
-def known_name(name: str) -> str:
-    if name not in ALGORITHMS:
-        raise ConfigError(f"no algorithm {name!r}; {nearest(name, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}")
+def chosen(algorithm: Algorithm | str) -> Algorithm:
+    """An algorithm by its name ("grpo", "my_module:MINE"), or as it is. Raises ConfigError for what is none."""
+    if not isinstance(algorithm, str):
+        return as_algorithm(algorithm, "the algorithm")
+    return algorithm_named(algorithm) if is_named(algorithm) else ALGORITHMS[known_name(algorithm)]
+
+
+def known_name(name: str, known: Mapping[str, Algorithm] = ALGORITHMS) -> str:
+    if name not in known:
+        raise ConfigError(f"no algorithm {name!r}; {nearest(name, known)}; there are {', '.join(known)}")
     return name
 
 

@@ -51,6 +51,9 @@ def verdict(report: dict[str, Any], goal: Goal | None = None) -> dict[str, Any]:
     interval.
     """
     rows = {(row["policy"], row["mode"]): row for row in report["rows"]}
+    if rows["trained", "sampled"]["success"] is None or "absent" in report:
+        raise ConfigError("the demo judges by success and beside random play; this environment does not say who "
+                          "succeeded, or has no random play. Train it with `workbench train` and read its evaluations")
     pairs = {(pair["a"], pair["b"]): pair for pair in report["paired"]}
     rise = pairs["untrained sampled", "trained sampled"]
     above = pairs["random sampled", "trained sampled"]

@@ -1,9 +1,11 @@
-"""A run as TensorBoard, trackio or Weights & Biases know runs, through the trackers of accelerate.
+"""A run in the form that other packages read.
 
-    export_run("runs/first", "tensorboard")            then: tensorboard --logdir runs/tensorboard
+    export_run("runs/first", "first.jsonl", to="trl-sft")     its attempts: `exports`, docs/guides/export.md
+    export_run("runs/first", to="tensorboard")                its numbers, through the trackers of accelerate; then:
+                                                              tensorboard --logdir runs/tensorboard
 
 The run folder stays the truth: this copies it out, afterwards, as often as one likes, and training knows nothing of it.
-What goes out: every metric of every step (`train/...`), every evaluation with its intervals
+What goes out to a tracker: every metric of every step (`train/...`), every evaluation with its intervals
 (`held_out/POLICY/MODE/...`, `paired/...`), the seconds of each phase (`clock/...`), and the settings as
 hyperparameters. What was not computed is left out, not written as zero (law 5). Nothing is sent anywhere: W&B is
 written offline unless WANDB_MODE says otherwise.
@@ -12,11 +14,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from workbench.notebook.exports.attempts import FORMATS, export_attempts, refuse_inside
 from workbench.run.store import Run, open_run
 from workbench.run.writer import make_folder
 from workbench.types import View
@@ -33,24 +36,42 @@ TARGETS = {
 PROJECT = "workbench"
 
 
-def export_run(run: Run | str | Path, to: str, out: str | Path | None = None, *, project: str = PROJECT) -> View:
-    """Copy a run to a tracker; says how to look at it there.
+def export_run(run: Run | str | Path, dest: str | Path | None = None, out: str | Path | None = None, *,
+               to: str | None = None, steps: Sequence[int] | None = None, min_reward: float | None = None,
+               project: str = PROJECT) -> View:
+    """A run in the form that another package reads: its numbers for a tracker, or its attempts.
 
-    `to`: tensorboard, trackio or wandb. `out`: the folder that the tracker writes in (default: one named after the
-    tracker, beside the run). Raises ConfigError for another tracker, WorkbenchError naming what to install where its
-    package is missing, StoreError where TensorBoard has this run already.
+    `to`: a tracker (tensorboard, trackio, wandb), or one of `FORMATS` (docs/guides/export.md tells what is in each).
+    `dest`: the file or folder to make; of a tracker the folder that it writes in (default: one named after it, beside
+    the run). Nothing is ever written over. `steps`: of these committed steps (default: all). `min_reward`: formats to
+    learn from take attempts that earned at least this (default: those that succeeded). A tracker may also be named
+    second and its folder third: export_run(run, "tensorboard", folder).
+
+    What was left out is said. Raises ConfigError for what is not known or fits no format, WorkbenchError naming what to
+    install where a tracker's package is missing, StoreError where `dest` is there already.
     """
+    if to is None:
+        to, dest = str(dest) if dest is not None else None, out
+    elif out is not None:
+        raise ConfigError("give the folder once: export_run(run, dest, to=...)")
+    if to not in TARGETS and to not in FORMATS:
+        raise ConfigError(f"cannot export to {to!r}; expected one of {', '.join((*TARGETS, *FORMATS))}, as in "
+                          "export_run(run, dest, to='trl-sft')")
     run = open_run(run)
-    if to not in TARGETS:
-        raise ConfigError(f"cannot export to {to!r}; expected one of {', '.join(TARGETS)}")
+    if to in FORMATS:
+        return export_attempts(run, to, dest, steps=steps, min_reward=min_reward)
+    if steps is not None or min_reward is not None:
+        raise ConfigError(f"steps and min_reward choose attempts, and {to} gets the numbers of all steps; leave them out")
+    return _to_tracker(run, to, dest, project)
+
+
+def _to_tracker(run: Run, to: str, out: str | Path | None, project: str) -> View:
     package, look = TARGETS[to]
     if find_spec(package) is None:
         raise WorkbenchError(f"exporting to {to} needs the package {package}, which is not installed here: "
                              f"pip install {package}")
     out = Path(out) if out is not None else run.path.parent / to
-    if run.path.absolute() in (out.absolute(), *out.absolute().parents):
-        raise StoreError(f"{out} is inside the run folder, which holds what the run was and nothing else; choose "
-                         "another --out")
+    refuse_inside(run, out)
     records = records_of(run)
     make_folder(out.absolute())
     tracker = _tracker(to, run.name, out, project)

@@ -23,10 +23,11 @@ from workbench.run.store import Run, open_run
 from workbench.run.writer import create_folder, make_folder
 from workbench.training import checkpoint
 from workbench.training.checkpoint import safetensors_bytes
-from workbench.training.config import from_dict
+from workbench.training.stored import config_of_run
 from workbench.types import View
 from workbench.types.errors import ConfigError, StoreError
-from workbench.views import show_evaluation, show_text
+from workbench.views import show_text
+from workbench.views.evaluation import show_report
 from workbench.views.words import count
 
 
@@ -39,7 +40,7 @@ def export_policy(run: Run | str | Path, folder: str | Path, *, step: int | None
     unknown dtype, and what loading the policy raises.
     """
     run = open_run(run)
-    config = from_dict(run.config)
+    config = config_of_run(run, needs=())
     dtype = dtype or config.policy.dtype
     if dtype not in DTYPES:
         raise ConfigError(f"the weights can be written as {', '.join(DTYPES)}; got {dtype!r}")
@@ -99,7 +100,7 @@ def _readme(run: Run, facts: Mapping[str, Any]) -> str:
                   "hand them to `apply_chat_template`.", ""]
     reports = [report for report in run.evaluations().values() if report.get("step") == facts["step"]]
     for report in reports[-1:]:
-        table = show_evaluation(report["rows"], report["paired"]).text
+        table = show_report(report).text
         lines += ["On its held-out tasks:", "", "```text", table, "```", ""]
     if not reports:
         lines += ["It was not evaluated at this step.", ""]

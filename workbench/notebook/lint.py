@@ -12,7 +12,7 @@ In training the same rules are an instrument: linting/in_training.py. What evide
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +22,11 @@ from workbench.engines.recorder import Journal
 from workbench.learn.algorithms.base import Credit
 from workbench.learn.batch import Batch
 from workbench.linting import RULES, Evidence, Update, lint_evidence
+from workbench.linting.evaluations import MODES
+from workbench.linting.evidence import EvaluationFacts
 from workbench.linting.in_training import given_by, probe_of_session, raise_errors, step_evidence
-from workbench.linting.runs import run_claims, step_facts
+from workbench.linting.rule import check
+from workbench.linting.runs import evaluation_facts, run_claims, step_facts
 from workbench.notebook.credit import facts_of, with_facts
 from workbench.notebook.show import token_texts as texts_of_run
 from workbench.run.store import Run, open_run
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 
 TokenTexts = Callable[[Sequence[int]], list[str]]
 LOOK_TASKS, LOOK_ATTEMPTS = 2, 4  # what `lint(session)` samples
+# Asked of the attempts of evaluations, too.
+OF_ATTEMPTS = ("R1", "R2", "R3", "R4", "R7", "R9", "R12", "R15", "R16", "R20", "R22", "R27", "R28", "R29")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,19 +82,19 @@ class Linted:
 
 
 def lint(what: Any, *, session: Session | None = None, step: int | None = None, credit: Credit | None = None,
-         start: bool | None = None, **evidence: Any) -> Linted:
+         start: bool | None = None, trust: bool = False, **evidence: Any) -> Linted:
     """Ask every rule about `what`: groups, a Batch, a run (folder, path), a file of rollouts that another framework
     wrote, an open session (it samples a few attempts), or an `Evidence`.
 
     `session` brings the chat format, sampling settings, algorithm and environment; each can be given by name instead
     (`chat`, `collect`, `algorithm`, `family`, `journal`, `updates` ...: the fields of `linting.Evidence`). `step`: only
-    this step of a run. `start`: also the rules that try settings, gradients and environments; the default is to do so
+    this step of a run. `trust`: as in `open_run`. `start`: also the rules that try settings, gradients and environments; the default is to do so
     for a session only. Raises DataError for what is none of these.
     """
     if isinstance(what, (str, os.PathLike)):
         what = _opened(Path(what))
     if isinstance(what, Run):
-        return _of_run(what, step, bool(start))
+        return _of_run(open_run(what, trust=trust), step, bool(start))
     if _is_session(what):
         return _of_session(what, True if start is None else start)
     given = given_by(session) | {"credit": credit, "step": step} | evidence
@@ -173,11 +178,15 @@ def _of_run(run: Run, step: int | None, start: bool) -> Linted:
             kept = evidence.trajectories
     reports += ended.values()
     if step is None:
-        reports.append(lint_evidence(Evidence(claims=run_claims(run), steps=step_facts(run)), ("run",)))
+        evaluations = evaluation_facts(run)
+        asked = [rule for name, rule in RULES.items() if name in OF_ATTEMPTS]
+        reports += [check(each, asked) for each in opened.evaluated(evaluations)]
+        reports.append(lint_evidence(Evidence(claims=run_claims(run), steps=step_facts(run), evaluations=evaluations,
+                                              family=opened.config.env), ("run",)))
     what = f"run {run.name}: " + (f"step {step}" if step is not None else count(len(steps), "step"))
     if ended:
         what += f"; the lint ended step {', '.join(map(str, ended))}, of which this is what it said"
-    return Linted(together(reports, what), kept, texts_of_run(run))
+    return Linted(together(reports, "; ".join([what, *opened.remarks])), kept, texts_of_run(run))
 
 
 def _only_in_training(stored: LintReport | None, anew: LintReport) -> LintReport:
@@ -190,9 +199,13 @@ class _OfRun:
     """What a run folder has to say about its steps; what cannot be loaded here is missing evidence."""
 
     def __init__(self, run: Run) -> None:
-        from workbench.training.config import from_dict
+        from workbench.training.stored import stored_config
 
-        self.run, self.config = run, from_dict(run.config)
+        stored = stored_config(run)
+        self.run, self.config = run, stored.config
+        parts = {why: [part for part in stored.missing if stored.missing[part] == why] for why in stored.missing.values()}
+        self.remarks = (*(f"what needs its {' and its '.join(named)} is not checked: {why}" for why, named in parts.items()),
+                        *stored.notes)
 
     @cached_property
     def chat(self) -> Any:
@@ -219,6 +232,14 @@ class _OfRun:
             tuple(tuple(group) for group in groups), batch=batch, algorithm=config.algorithm, collect=config.collect,
             chat=self.chat, family=config.env, step=step, precision=config.learner.precision,
             updates=tuple(Update(table, metrics, skipped.get(table.update)) for table in tables), means=means)
+
+    def evaluated(self, evaluations: Sequence[EvaluationFacts]) -> Iterator[Evidence]:
+        """The stored attempts of evaluations, side by side: asked what is asked of a step, a few of each."""
+        for each in evaluations:
+            for side, groups in each.sides.items():
+                collect = replace(self.config.collect, temperature=MODES[side.rpartition("-")[2]], top_p=1.0)
+                yield Evidence(groups, collect=collect, chat=self.chat, family=self.config.env,
+                               samples=self.config.lint.samples)
 
 
 # ------------------------------------------------------------------------------------------------ a session

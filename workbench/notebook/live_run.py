@@ -31,6 +31,7 @@ from workbench.run.follow import RunFollower
 from workbench.run.store import Run, open_run
 from workbench.run.writer import write_file
 from workbench.training.config import Config, to_dict
+from workbench.training.kinds import KINDS, check_importable
 from workbench.types import View
 from workbench.types.errors import LearnerError, StoreError
 from workbench.views import progress, show_text
@@ -169,8 +170,11 @@ def fresh_path(path: str | Path) -> Path:
 def train(config: Config, path: str | Path) -> RunningRun:
     """Start training in a process of its own and return at once; `.wait()` gives the finished `Run`.
 
-    Raises StoreError where the run exists or is being trained already, and where nothing can be written.
+    Raises StoreError where the run exists or is being trained already, and where nothing can be written; ConfigError
+    where that process could not import what the config names.
     """
+    for part in KINDS:
+        check_importable(config.kind_of(part), part)
     path = Path(path)
     _refuse_existing(path)
     with _claimed(path) as log:
@@ -187,19 +191,21 @@ def _refuse_existing(path: Path) -> None:
         raise StoreError(f"{path} exists; a run is never overwritten. Choose another name, or remove the folder")
 
 
-def resume(path: str | Path, settings: Mapping[str, Any] = {}) -> RunningRun:
+def resume(path: str | Path, settings: Mapping[str, Any] = {}, *, trust: bool = False, accept_changed_code: bool = False
+           ) -> RunningRun:
     """Go on with a run that was killed or stopped, in a process of its own, and return at once.
 
     `settings`: what may be changed on the way, by dotted name: `resume("runs/first", {"train.steps": 60})`. A run that
-    is complete is left as it is. Raises StoreError where there is no such run or a process is still at it, ConfigError
-    for a setting that cannot be changed.
+    is complete is left as it is. `trust`, `accept_changed_code`: as in `resume_here`. Raises StoreError where there is no
+    such run or a process is still at it, ConfigError for a setting that cannot be changed.
     """
     from workbench.training.resume import resumed_config
 
     path = Path(path)
-    config, changed = resumed_config(open_run(path), settings)
+    config, changed = resumed_config(open_run(path, trust=trust), settings, accept_changed_code=accept_changed_code)
     words = {name: new if isinstance(new, str) else json.dumps(new) for name, (_, new) in changed.items()}
     arguments = [f"--set={name}={word}" for name, word in words.items()]
+    arguments += ["--trust"] * trust + ["--accept-changed-code"] * accept_changed_code
     with _claimed(path) as log:
         return _start(["resume", str(path), *arguments], path, config.train.steps, log)
 
@@ -274,9 +280,12 @@ def _start(arguments: list[str], path: Path, steps: int | None, log: IO[bytes]) 
 
 
 def _environment() -> dict[str, str]:
-    """Ours, but its progress goes into a log: a notebook's way of showing it is not for there."""
+    """Ours, but its progress goes into a log: a notebook's way of showing it is not for there. It looks for modules where
+    this process does, so that code by name which was imported here is found there."""
     asked = os.environ.get("WORKBENCH_PROGRESS")
-    return {**os.environ, "WORKBENCH_PROGRESS": "quiet" if asked == "quiet" else "terminal"}
+    added = [entry for entry in sys.path if entry and not entry.startswith((sys.prefix, sys.base_prefix))]
+    return {**os.environ, "WORKBENCH_PROGRESS": "quiet" if asked == "quiet" else "terminal",
+            "PYTHONPATH": os.pathsep.join(dict.fromkeys([*added, *filter(None, [os.environ.get("PYTHONPATH")])]))}
 
 
 def _noted(path: Path) -> Identity | None:

@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.parts import ADVANTAGE_MASK, LOSS_MASK
 from workbench.learn.batch import Batch
 from workbench.notebook.credit import Facts, credited, facts_of, with_facts
-from workbench.notebook.credit_settings import has_setting, inert_of, known_name, named, with_settings
+from workbench.notebook.credit_settings import chosen, has_setting, inert_of, named, with_settings
 from workbench.types import Group, View
 from workbench.types.errors import ConfigError, DataError
 from workbench.views.credited import changed_tokens, largest_change
@@ -38,7 +37,7 @@ def show_mask_switches(groups: Sequence[Group], algorithm: Algorithm | str = "pp
     or without where the algorithm pays it there; a single switch of a term which the algorithm lacks (entropy, the pull
     towards a reference) is shown with that term, and the row says so.
     """
-    algorithm = ALGORITHMS[known_name(algorithm)] if isinstance(algorithm, str) else algorithm
+    algorithm = chosen(algorithm)
     batch = with_facts(Batch.from_groups(groups), facts_of(groups, facts))
     base = with_settings(algorithm, {f"masks.{f}": v for f, v in vars(type(algorithm.masks)()).items()})
     effects = [_effect(batch, base, lam, name, _terms_for(base, name)) for name in (*ADVANTAGE_MASK, *LOSS_MASK)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +18,10 @@ from workbench.run.store import Run, open_run
 from workbench.types import Group, Observation, Segment, View
 from workbench.types.dumps import Imported
 from workbench.types.errors import DataError, PolicyError
-from workbench.views import (credit_of, show_evaluation, show_group, show_segment, show_text, show_tokens,
+from workbench.views import (credit_of, show_group, show_segment, show_text, show_tokens,
                              show_trajectory)
 from workbench.views.curves import curves_document
+from workbench.views.evaluation import show_report
 from workbench.views.html import shown
 from workbench.views.live import live_curves
 from workbench.views.tokens import TokenTexts, ids_as_texts
@@ -67,7 +68,7 @@ def show_evaluations(run: Run | str | Path, step: int | None = None) -> View:
         raise DataError(f"run {run.name} has no evaluation{'' if step is None else f' after step {step}'}; "
                         f"it has {found}")
     report = reports[max(reports) if step is None else step]
-    return show_evaluation(report["rows"], report["paired"], title=f"{run.name}, after step {report['step']}")
+    return show_report(report, title=f"{run.name}, after step {report['step']}")
 
 
 def show_step(
@@ -96,13 +97,13 @@ def show_prompt(session: Session, observation: Observation) -> View:
     return show_segment(Segment(session.chat.open(observation)), session.chat.token_texts, title="first prompt")
 
 
-def show_scores(scores: Sequence[Score]) -> View:
+def show_scores(scores: Sequence[Score], absent: Mapping[str, str] = {}) -> View:
     """Scores of policies on the same tasks, with their intervals, paired where `untrained` or `random` is among them.
+    `absent`: baselines that there are none of, and why ({"solver": "none known"}).
     """
     from workbench.rollouts.evaluate import report
 
-    table = report(scores)
-    return show_evaluation(table["rows"], table["paired"])
+    return show_report(report(scores, absent))
 
 
 def diff_runs(a: Run | str | Path, b: Run | str | Path, *, exact: bool = False) -> View:
@@ -120,12 +121,10 @@ def diff_runs(a: Run | str | Path, b: Run | str | Path, *, exact: bool = False) 
 
 def show_replay(run: Run | str | Path, step: int) -> View:
     """Recompute a step's credit from its stored ids and rewards, and say whether every stored number is the same."""
-    from workbench.learn.replay import replay_step
-    from workbench.training.config import from_dict
+    from workbench.notebook.replay import replay
 
-    run = open_run(run)
-    report = replay_step(run, step, from_dict(run.config).algorithm)
-    return show_text(report.text, title=f"replay of {run.name}, step {step}")
+    report, notes = replay(run, step)
+    return show_text("\n".join([*notes, report.text]), title=f"replay of {run.name}, step {step}")
 
 
 def show_rollouts(path: Imported | str | Path, *, attempt: int | None = None, tokenizer: str | None = None) -> View:

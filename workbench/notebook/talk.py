@@ -28,8 +28,9 @@ from workbench.notebook.talk_endpoint import EndpointAttempt
 from workbench.rollouts.config import CollectConfig
 from workbench.rollouts.interactive import InteractiveAttempt
 from workbench.run.store import Run, open_run
-from workbench.training.config import PRESETS, Config, from_dict, load_config
+from workbench.training.config import PRESETS, Config, load_config
 from workbench.training.session import Session, open_session, reopen
+from workbench.training.stored import config_of_run
 from workbench.types import StopReason, Task, Trajectory, Turn, View
 from workbench.types.errors import ConfigError, EnvError
 from workbench.types.seeds import seed_of
@@ -46,26 +47,28 @@ Watched = InteractiveAttempt | EndpointAttempt  # an attempt under way, by our e
 
 
 def talk(source: Session | Config | Run | str | Path, *, step: int | None = None, endpoint: Endpoint | None = None,
-         temperature: float | None = None, max_turns: int | None = None, keep: bool = False) -> "Talk":
+         temperature: float | None = None, max_turns: int | None = None, keep: bool = False, trust: bool = False) -> "Talk":
     """A talk with the policy of an opened session, a run (newest checkpoint, or that of `step`), a preset or a config.
 
     With an `endpoint` only environment, tools and limits come from `source`, and nothing is loaded. `temperature`
     (default: training's; 0 is greedy) and `max_turns` (at most the environment's) hold for this talk. While it answers,
-    the session's engine is busy. Raises ConfigError, and what opening a session raises.
+    the session's engine is busy. `trust`: as in `open_run`. Raises ConfigError, and what opening a session raises.
     """
-    session, config = _opened(source, step, load=endpoint is None)
+    session, config = _opened(source, step, load=endpoint is None, trust=trust)
     return Talk(config, session, endpoint, temperature=temperature, max_turns=max_turns, keep=keep)
 
 
-def _opened(source: Session | Config | Run | str | Path, step: int | None, load: bool) -> tuple[Session | None, Config]:
+def _opened(source: Session | Config | Run | str | Path, step: int | None, load: bool, trust: bool
+            ) -> tuple[Session | None, Config]:
     if isinstance(source, str) and (source in PRESETS or source.endswith(".toml")):
         source = load_config(source)
     if isinstance(source, (str, Path)):
-        source = open_run(source)
+        source = open_run(source, trust=trust)
     if step is not None and not (isinstance(source, Run) and load):
         raise ConfigError("step names a checkpoint of a run: talk('runs/first', step=10)")
     if isinstance(source, Run):
-        return (reopen(source, step=step), from_dict(source.config)) if load else (None, from_dict(source.config))
+        config = config_of_run(open_run(source, trust=trust))
+        return (reopen(source, step=step, trust=trust), config) if load else (None, config)
     if isinstance(source, Config):
         return (open_session(source) if load else None), source
     return source, source.config

@@ -138,7 +138,7 @@ class EndpointAttempt:
         calls are a thought: that is what stands before calls in our formats."""
         if not reply.calls:
             return reply.text
-        words, style = reply.text, getattr(self.family.make(), "format", None)
+        words, style = reply.text, getattr(self.family.make() if hasattr(self.family, "make") else None, "format", None)
         if "<" not in words and (words.strip() or getattr(style, "think", False)):
             words = f"<think>{words}</think>"
         return "\n".join(filter(None, (words, *(_written(call, style) for call in reply.calls))))

@@ -57,7 +57,9 @@ def resume_here(path: str | Path, settings: Mapping[str, Any] = {}, *,
                 on_score: Callable[[int, list[Score]], None] | None = None,
                 on_rollout: Callable[[int], Callable[..., None]] | None = None,
                 on_note: Callable[[str], None] | None = print,
-                instruments: Callable[[Config], Sequence[Instrument]] = usual_instruments) -> Run:
+                instruments: Callable[[Config], Sequence[Instrument]] = usual_instruments, trust: bool = False,
+                accept_changed_code: bool = False) -> Run:
     """`training.resume.resume_here` with the instruments that the stored configuration asks for."""
     return resuming.resume_here(path, settings, on_step=on_step, on_score=on_score, on_rollout=on_rollout,
-                                on_note=on_note, instruments=instruments)
+                                on_note=on_note, instruments=instruments, trust=trust,
+                                accept_changed_code=accept_changed_code)

@@ -21,6 +21,7 @@ from workbench.chat import ChatFormat, Conversation
 from workbench.engines.base import Completion, Engine, Request
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvAnswer, EnvRunner
+from workbench.envs.scoring import RewardRunner
 from workbench.rollouts.config import CollectConfig
 from workbench.types import Group, Observation, StepResult, StopReason, Task, ToolCall, Trajectory, Turn
 from workbench.types.canonical_json import plain
@@ -189,6 +190,40 @@ class Collector:
         return self.runner.poll(0.0 if self.sampling else 0.05)
 
 
+class RewardCollector(Collector):
+    """For families that score an attempt once it has ended (`envs.scoring`), while others go on."""
+
+    def __init__(self, engine: Engine, chat: ChatFormat, family: EnvFamily, *others: Any) -> None:
+        super().__init__(engine, chat, family, *others)
+        self.rewards = RewardRunner(family)
+
+    def end(self, attempt: _Attempt, reason: StopReason, error: str | None = None) -> None:
+        if reason.is_fault:
+            return super().end(attempt, reason, error)
+        attempt.finish(reason, error)
+        self.let_go(attempt)
+        self.stepping += 1
+        self.rewards.begin(attempt.key, attempt.result)
+        attempt.result = None  # it has none yet
+
+    def answers(self) -> list[EnvAnswer]:
+        idle = not self.sampling and self.stepping == self.rewards.waiting
+        for key, trajectory in self.rewards.take(0.05 if idle else 0.0):
+            self.stepping -= 1
+            self.attempts[key].result = trajectory
+            if self.on_done is not None:
+                self.on_done(trajectory)
+        return super().answers()
+
+    def abandon(self) -> None:
+        self.rewards.close()
+        super().abandon()
+
+
+def collector_for(family: EnvFamily) -> type[Collector]:
+    return RewardCollector if hasattr(family, "score") else Collector
+
+
 def finished_turn(action: Turn, result: StepResult) -> Turn:
     """The finished exchange, in plain values. Raises EnvError or StoreError for numbers and facts that could be neither
     added up nor stored: a broken environment ends its own attempt and not the run (law 10)."""
@@ -243,7 +278,7 @@ def collect(
     if group_size < 1:
         raise ConfigError(f"group_size is at least 1, got {group_size}")
     own = config.runner() if runner is None else None
-    collector = Collector(engine, chat, family, config, address, runner or own, on_done)
+    collector = collector_for(family)(engine, chat, family, config, address, runner or own, on_done)
     try:
         for task in tasks:
             for number in range(group_size):

@@ -4,10 +4,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from workbench.chat.conversation import HISTORIES
 from workbench.envs.runners import EnvRunner, InlineRunner, ThreadRunner
-from workbench.envs.workers import ProcessRunner
 from workbench.types.settings import Inert, above, at_least, check_settings, one_of
+from workbench.types.tokens import HISTORIES
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,8 @@ class CollectConfig:
     def runner(self) -> EnvRunner:
         """A new runner of this kind; whoever asks for it shuts it down."""
         if self.env_runner == "processes":
+            from workbench.envs.workers import ProcessRunner  # sockets, multiprocessing: not for whoever reads settings
+
             return ProcessRunner(self.env_deadline_s, self.env_workers, self.env_retries, self.env_answer_bytes)
         return InlineRunner() if self.env_runner == "inline" else ThreadRunner(self.env_deadline_s)
 

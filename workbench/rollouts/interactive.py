@@ -7,7 +7,7 @@ from workbench.chat import ChatFormat
 from workbench.engines.base import Engine
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvRunner
-from workbench.rollouts.collect import Collector
+from workbench.rollouts.collect import collector_for
 from workbench.rollouts.config import CollectConfig
 from workbench.types import Observation, StopReason, Task, Trajectory, Turn
 from workbench.types.errors import DataError, EnvError
@@ -29,7 +29,7 @@ class InteractiveAttempt:
     def __init__(self, task: Task, *, family: EnvFamily, engine: Engine, chat: ChatFormat, config: CollectConfig,
                  address: tuple[int | str, ...], runner: EnvRunner, max_turns: int | None = None) -> None:
         self.family, self.max_turns = family, family.max_turns if max_turns is None else max_turns
-        self._collector = Collector(engine, chat, family, config, address, runner, None)
+        self._collector = collector_for(family)(engine, chat, family, config, address, runner, None)
         self._attempt = self._collector.start(task, 0)
         self._collector.family = _TurnLimit(self.max_turns)
 

@@ -13,7 +13,7 @@ from typing import Any
 from workbench import __version__
 from workbench.run import columns, writer
 from workbench.run.store import (
-    FORMAT, LINES, LINT, TRAJECTORIES, Run, credit_name, open_run, step_folders, step_name, with_name,
+    ATTEMPTS, CODE, FORMAT, LINES, LINT, TRAJECTORIES, Run, credit_name, open_run, step_folders, step_name, with_name,
 )
 from workbench.types import CreditTable, Group, canonical_json
 from workbench.types.canonical_json import Seal
@@ -21,6 +21,7 @@ from workbench.types.errors import StoreError
 from workbench.types.findings import LintReport
 
 _FOLDERS = ("steps", "evaluations", "checkpoints")
+MOST_ATTEMPT_BYTES = 32 << 20  # of one side of an evaluation
 
 
 def _run_path(path: str | os.PathLike) -> Path:
@@ -31,14 +32,16 @@ def _run_path(path: str | os.PathLike) -> Path:
     return path
 
 
-def create_run(path: str | os.PathLike, config: Mapping[str, Any]) -> RunWriter:
-    """Start a run in a folder that does not exist yet. Raises StoreError (name, place, disk)."""
+def create_run(path: str | os.PathLike, config: Mapping[str, Any], *, code: bytes | None = None) -> RunWriter:
+    """Start a run in a folder that does not exist yet. `code`: what code.json holds, where the config names code
+    (run/code.py). Raises StoreError (name, place, disk)."""
     path = _run_path(path)
     if path.exists():
         raise StoreError(f"{path} is there already; choose another name, or go on with that run by `reopen_run`")
     files = {
         "run.json": canonical_json.sealed_json({"name": path.name, "program": __version__}, kind="run", version=FORMAT),
         "config.json": canonical_json.sealed_json(config, kind="config", version=FORMAT),
+        **({} if code is None else {CODE: code}),
         **{name: b"" for name in LINES},
     }
     writer.make_folder(path.parent)
@@ -54,6 +57,12 @@ def reopen_run(path: str | os.PathLike) -> RunWriter:
     """
     open_run(path)  # says what is wrong with a folder that is none
     return RunWriter(_run_path(path), began="reopened")
+
+
+def _bounded(groups: Sequence[Group], step: int) -> memoryview:
+    while (content := columns.encode_groups(groups, step=step)).nbytes > MOST_ATTEMPT_BYTES and len(groups) > 1:
+        groups = groups[:len(groups) // 2]
+    return content
 
 
 class RunWriter:
@@ -117,6 +126,10 @@ class RunWriter:
         point; `Run.config` has the new values from then on."""
         self.event({"kind": "settings", "after": self.last_step or 0, "changed": dict(changed)})
 
+    def change_code(self, origins: Mapping[str, Mapping[str, str]]) -> None:
+        """From the next step on the code that the run names is that of these origins (run/code.py)."""
+        self.event({"kind": "code", "after": self.last_step or 0, "origins": dict(origins)})
+
     def _write(self, step: int, name: str, content: memoryview) -> Path:
         self._check_open(step)
         path = self.path / "steps" / step_name(step) / name
@@ -179,6 +192,13 @@ class RunWriter:
             return path
         writer.write_file(path, content, replace=replace)
         return path
+
+    def write_attempts(self, name: str, side: str, groups: Sequence[Group], *, step: int) -> None:
+        """The attempts of one side (policy, mode) of an evaluation, before its table; MOST_ATTEMPT_BYTES of them."""
+        folder = self.path / "evaluations" / ATTEMPTS / canonical_json.check_name(name)
+        writer.make_folder(folder)
+        path = folder / f"{canonical_json.check_name(side)}.parquet"
+        writer.write_file(path, _bounded(groups, step), replace=True)  # what a kill left is made again
 
     def event(self, event: Mapping[str, Any]) -> None:
         """Something worth saying: {"kind": ..., "step": ...}. No times in it: they belong to the clock."""

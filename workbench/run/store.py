@@ -2,6 +2,7 @@
 
     NAME/
       run.json                     what this folder is, and its format version
+      code.json                    of a run that names code of somebody's: where it came from (run/code.py)
       config.json                  the whole configuration it began with; `settings` events say what was changed since
       metrics.jsonl                one line a step. THE LINE COMMITS THE STEP: it seals (bytes, sha256) the step's files
       events.jsonl                 what was worth saying: skipped updates, warnings
@@ -11,6 +12,7 @@
                                                           update keeps its table too, with the reason inside
                                    lint.json              what the lint said of the step
       evaluations/NAME.json        one evaluation each
+      evaluations/attempts/NAME/   POLICY-MODE.parquet    the attempts that it counts; older runs have none
       checkpoints/step-00000010/   see `checkpoint`
       orphans/                     what a killed process had not committed: set aside by the next writer, never deleted
 
@@ -31,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.run import columns, writer
-from workbench.types import CreditTable, Group, canonical_json
+from workbench.types import CreditTable, Groups, canonical_json
 from workbench.types.canonical_json import Seal
 from workbench.types.errors import StoreError
 from workbench.types.findings import LintReport
@@ -40,8 +42,10 @@ if TYPE_CHECKING:
     import pandas
 
 FORMAT = 1
+CODE = "code.json"
 TRAJECTORIES = "trajectories.parquet"
 LINT = "lint.json"
+ATTEMPTS = "attempts"
 LINES = ("metrics.jsonl", "events.jsonl", "clock.jsonl")
 STEP = re.compile(r"step-(\d{8})")
 _CREDIT = re.compile(r"credit-(\d{4})\.parquet")
@@ -66,17 +70,21 @@ def with_name(path: str | os.PathLike) -> Path:
     return Path(os.path.abspath(path)) if path.name in ("", "..") else path
 
 
-def open_run(path: str | os.PathLike | Run) -> Run:
-    """A run to look at, finished or not (one that is open is given back); needs neither torch nor transformers. Raises
+def open_run(path: str | os.PathLike | Run, *, trust: bool = False) -> Run:
+    """A run to look at, finished or not (one that is open is given back); needs neither torch nor transformers.
+
+    `trust`: code that the run names may be imported although the run was not made on this machine (law 16). Raises
     StoreError where `path` is not a run folder or is of a format that this version does not read."""
-    return path if isinstance(path, Run) else Run(with_name(path))
+    if isinstance(path, Run):
+        return path if path.trust or not trust else Run(path.path, trust=True)
+    return Run(with_name(path), trust=trust)
 
 
 class Run:
     """A run folder as a value to read. Every call reads what is there now, so a run that trains can be watched."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, *, trust: bool = False):
+        self.path, self.trust = path, trust
         if not path.is_dir():
             if writer.half_made(path):
                 raise StoreError(f"there is no run folder {path}: its process died before the folder was complete, so "
@@ -165,9 +173,9 @@ class Run:
         Seal(**files[name]).check(path, data)
         return data, path
 
-    def groups(self, step: int) -> list[Group]:
+    def groups(self, step: int) -> Groups:
         """Every trajectory of a committed step, exactly as it was collected."""
-        return columns.decode_groups(*self._read(step, TRAJECTORIES))
+        return Groups(columns.decode_groups(*self._read(step, TRAJECTORIES)))
 
     def updates(self, step: int) -> list[int]:
         """The updates of a committed step that left a credit table, skipped ones included."""
@@ -232,6 +240,12 @@ class Run:
         """Every evaluation by name."""
         paths = sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json"))
         return {path.stem: canonical_json.read_sealed_json(path, kind="evaluation", version=FORMAT) for path in paths}
+
+    def evaluated(self, name: str) -> dict[str, Groups]:
+        """The stored attempts of an evaluation by side ("trained-sampled"); {} in runs of before they were stored."""
+        folder = self.path / "evaluations" / ATTEMPTS / canonical_json.check_name(name)
+        return {path.stem: Groups(columns.decode_groups(canonical_json.read_file(path), path))
+                for path in sorted(folder.glob("[A-Za-z0-9]*.parquet"))}
 
     def digest(self) -> str:
         """One hash over what this run was: configuration, metrics, every file of every committed step (through the

@@ -2,6 +2,7 @@
 
     config = load_config("frozenlake", {"algorithm.normalize_std": False, "train.steps": 10})
     config = load_config("experiments/mine.toml")        # a TOML file: `base = "frozenlake"` plus the keys that differ
+    config = load_config("my_env:Guess")                 # an environment of your own; so does `env.kind = "my_env:Guess"`
 
 A knob that does nothing is an error (law 11): an unknown key names the nearest right one; a setting that *you* wrote
 and that cannot have an effect with the others is refused; the same setting coming from a preset is a warning.
@@ -9,22 +10,22 @@ and that cannot have an effect with the others is refused; the same setting comi
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from workbench.engines import ENGINES, TransformersEngineConfig
-from workbench.envs import ENVS, PRESETS as ENV_PRESETS
+from workbench.engines import TransformersEngineConfig
+from workbench.envs import PRESETS as ENV_PRESETS
 from workbench.envs.base import EnvFamily
-from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, ReinforcePP, StarPO_S
-from workbench.learn.algorithms.settings import settings_type
+from workbench.learn.algorithms import GRPO, PPO, ReinforcePP, StarPO_S
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.rollouts.config import CollectConfig, EvaluationConfig
+from workbench.training.kinds import KINDS, kind_of
 from workbench.training.liveness import inert_settings_of, refuse_contradictions, remarks_on
 from workbench.training.reading import build, flatten, nest, with_overrides
 from workbench.types.errors import ConfigError, nearest
+from workbench.types.plugins import is_named
 from workbench.types.settings import at_least, check_settings, one_of, settings_of
 
 
@@ -89,33 +90,10 @@ class Config:
     lint: LintConfig = field(default_factory=LintConfig)
 
     def kind_of(self, part: str) -> str:
-        """The name that a part of several kinds has in a file."""
-        if part == "algorithm":
-            return self.algorithm.name
-        return next(name for name, cls in KINDS[part].items() if type(getattr(self, part)) is cls)
+        """The name that a part of several kinds has in a file: a short one, or "module:Qualname" of a class of one's own.
+        Raises ConfigError for what no file can name."""
+        return kind_of(part, getattr(self, part))
 
-
-class _AlgorithmSettings(Mapping[str, type]):
-    """Name of an algorithm -> the class that declares its settings, made when it is asked for: that takes milliseconds.
-    """
-
-    def __getitem__(self, name: str) -> type:
-        return _settings_of_algorithm(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(ALGORITHMS)
-
-    def __len__(self) -> int:
-        return len(ALGORITHMS)
-
-
-@cache
-def _settings_of_algorithm(name: str) -> type:
-    return settings_type(ALGORITHMS[name])
-
-
-# Parts that come in kinds: key -> (kind -> class). Adding one is a line in its own room's table.
-KINDS: dict[str, Mapping[str, type]] = {"env": ENVS, "engine": ENGINES, "algorithm": _AlgorithmSettings()}
 
 PRESETS: dict[str, Callable[[], Config]] = {
     "frozenlake": lambda: Config(env=ENV_PRESETS["frozenlake-4x4"]),
@@ -152,6 +130,14 @@ PRESETS: dict[str, Callable[[], Config]] = {
         learner=LearnerConfig(lr=3e-4),
         train=TrainConfig(steps=20, tasks_per_step=8, group_size=16),
     ),
+    "countdown": lambda: Config(
+        env=ENV_PRESETS["countdown-small"],
+        policy=PolicyConfig(name="countdown-tiny"),
+        collect=CollectConfig(max_turn_tokens=128),
+        algorithm=GRPO(normalize_std=False),
+        learner=LearnerConfig(lr=3e-4),
+        train=TrainConfig(steps=60, evaluate_every=0),
+    ),
     # Four updates a step: with one, twenty steps are too few (58 % instead of 93 % in a first trial).
     "search": lambda: _search(GRPO(minibatches=4)),
     "search-ppo": lambda: _search(PPO(lam=0.95, minibatches=4)),
@@ -170,6 +156,9 @@ def _search(algorithm: Any, env: str = "world-qa") -> Config:
         learner=LearnerConfig(lr=3e-4),
         train=TrainConfig(steps=20, evaluate_every=0),
     )
+
+
+BARE = ""  # no preset to begin with: every setting has its own default, and the environment is named
 
 
 # ------------------------------------------------------------------------------------------------ to and from dicts
@@ -191,17 +180,19 @@ def _plain(part: Any) -> Any:
     return asdict(part) if is_dataclass(part) else part
 
 
-def from_dict(tree: Mapping[str, Any]) -> Config:
-    """Build and check a whole tree. ConfigError for an unknown key, a wrong type or a value that its part refuses."""
-    return build(Config, tree, KINDS)
+def from_dict(tree: Mapping[str, Any], *, without: Collection[str] = ()) -> Config:
+    """Build and check a whole tree. ConfigError for an unknown key, a wrong type or a value that its part refuses.
+    `without`: parts that come in kinds and are None instead, so that no code that they name is imported."""
+    kinds = {part: table for part, table in KINDS.items() if part not in without}
+    return build(Config, {**tree, **dict.fromkeys(without)} if isinstance(tree, Mapping) else tree, kinds)
 
 
 # ------------------------------------------------------------------------------------------------ loading
 
 
 def load_config(source: str | Path, overrides: Mapping[str, Any] = {}) -> Config:
-    """A preset's name or a TOML file, with dotted overrides on top. What you set yourself must have an effect (law 11).
-    """
+    """A preset's name, a TOML file, or an environment of your own as "package.module:Name", with dotted overrides on top.
+    A file without a `base` names its environment. What you set yourself must have an effect (law 11)."""
     return load_config_with_warnings(source, overrides)[0]
 
 
@@ -211,10 +202,16 @@ def load_config_with_warnings(source: str | Path, overrides: Mapping[str, Any] =
         base, written = str(source), {}
     elif str(source).endswith(".toml"):
         base, written = _read_toml(Path(source))
+    elif is_named(str(source)):
+        base, written = BARE, {"env.kind": str(source)}
     else:
         raise ConfigError(f"no preset {str(source)!r} (and no run folder there); {nearest(str(source), PRESETS)}; or name "
-                          "a .toml file")
-    return _overridden(to_dict(PRESETS[base]()), written | flatten(overrides))
+                          "a .toml file, or an environment of your own as package.module:Name")
+    written |= flatten(overrides)
+    if base == BARE and "env.kind" not in written:
+        raise ConfigError(f"{source} names neither base = \"<preset>\" nor, in [env], kind: which environment is it about? "
+                          f"Presets: {', '.join(PRESETS)}")
+    return _overridden(to_dict(PRESETS[base or "frozenlake"]()), written)
 
 
 def changed_config(tree: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[Config, dict[str, tuple[Any, Any]]]:
@@ -237,8 +234,8 @@ def _read_toml(path: Path) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    base = tree.pop("base", None)
-    if not isinstance(base, str) or base not in PRESETS:
+    base = tree.pop("base", BARE)
+    if base != BARE and (not isinstance(base, str) or base not in PRESETS):
         raise ConfigError(f"{path} begins with base = \"<preset>\", got {base!r}; {nearest(str(base), PRESETS)}")
     return base, flatten(tree)
 

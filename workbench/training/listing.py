@@ -3,10 +3,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 
 from workbench.training.config import KINDS, Config
-from workbench.types.errors import ConfigError, nearest
+from workbench.training.words import meant
+from workbench.types.errors import ConfigError
+from workbench.types.plugins import is_named, load_named
 from workbench.types.settings import Setting, annotations_of, bare, settings_of
 
 WIDTH = 100  # characters of a line that is printed
@@ -39,20 +41,35 @@ def settings_parts() -> Iterator[SettingsPart]:
 
 
 def settings_text(key: str = "") -> str:
-    """The settings that `key` names, as text: "" for all, a part, a whole key, or the last word of one.
+    """The settings that `key` names, as text: "" for all, a part, a whole key, the last word of one, or
+    "package.module:Name" of your own.
 
     Raises ConfigError for a key that is none, naming the nearest.
     """
     for name, kinds in KINDS.items():
         if key.lower() == f"{name}.kind":
-            return f"  {name}.kind: which {name} it is\n      one of {', '.join(kinds)}"
+            return f"  {name}.kind: which {name} it is\n      one of {', '.join(kinds)}, or package.module:Name of your own"
+    if is_named(key):
+        return _text(_own_part(key))
     chosen = [(part, [each for each in part.settings if _names(key, each.key)]) for part in settings_parts()]
     chosen = [(part, settings) for part, settings in chosen if settings]
     if not chosen:
         known = {each.key for part in settings_parts() for each in part.settings}
-        words = known | {word for each in known for word in each.split(".")}
-        raise ConfigError(f"no setting {key!r}; {nearest(key, words)}")
-    return "\n\n".join("\n".join([f"{part.title}", *map(_lines, settings)]) for part, settings in chosen)
+        words = known | {word for each in known for word in each.split(".")} | {f"{part}.kind" for part in KINDS}
+        raise ConfigError(f"no setting {key!r}; {meant(key, words)}")
+    return "\n\n".join(_text(replace(part, settings=tuple(settings))) for part, settings in chosen)
+
+
+def _own_part(reference: str) -> SettingsPart:
+    """The settings of an environment, engine or algorithm of the user's own."""
+    found = load_named(reference, "settings of")
+    part = "env" if hasattr(found, "make") else "engine" if hasattr(found, "open") else "algorithm"
+    cls = KINDS[part][reference]
+    return SettingsPart(part, reference, cls.__doc__ or "", tuple(settings_of(cls, part)))
+
+
+def _text(part: SettingsPart) -> str:
+    return "\n".join([part.title, *map(_lines, part.settings)])
 
 
 def _names(key: str, full: str) -> bool:

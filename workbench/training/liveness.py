@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from workbench.learn.algorithms.base import needs_critic
 from workbench.learn.algorithms.liveness import check_sizes, inert_settings, remarks, updates_of_a_step
+from workbench.training.starting import obstacles
 from workbench.types.errors import ConfigError
 from workbench.types.settings import Inert
 
@@ -25,6 +26,8 @@ def refuse_contradictions(config: Config) -> None:
     if train.group_size < getattr(algorithm, "min_group_size", 1):
         raise ConfigError(f"{algorithm.name} compares attempts within a group and needs train.group_size >= "
                           f"{algorithm.min_group_size}, got {train.group_size}")
+    if impossible := obstacles(config, config.learner.num_processes):
+        raise ConfigError(". ".join(impossible))
     if config.collect.temperature == 0:
         raise ConfigError("collect.temperature = 0 makes all attempts at a task alike, so that nothing can be "
                           "compared; training samples at a temperature above 0 (evaluation is greedy by itself)")

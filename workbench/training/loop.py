@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from workbench.envs.baselines import none_known
 from workbench.learn.rounding import machine_facts
 from workbench.rollouts.evaluate import Score, report
 from workbench.rollouts.metrics import rollout_metrics
@@ -26,7 +27,7 @@ from workbench.training.session import Session, baselines, evaluate
 from workbench.training.instruments import Instrument
 from workbench.training.schedule import Schedule
 from workbench.training.step import Clock, StepOutcome, repeat_step, synchronise, train_step
-from workbench.types.errors import LearnerError, PolicyError
+from workbench.types.errors import DataError, LearnerError, PolicyError
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,19 @@ def check_policy(session: Session, stored: Run) -> None:
                           f"{'; '.join(differ)}. Put the former files back, or start a new run with these")
 
 
+def check_data(session: Session, stored: Run) -> None:
+    """Raise DataError where the rows of a data set are not those that the run's last step was drawn from."""
+    steps = stored.steps()
+    if not steps or not hasattr(session.family, "task_seeds"):
+        return
+    for task, group in zip(session.train_tasks(steps[-1]), stored.groups(steps[-1]), strict=True):
+        now, then = (dict(each.payload) | {"metadata": dict(each.metadata), "id": each.id} for each in (task, group.task))
+        if now != then:
+            raise DataError(f"step {steps[-1]} of {stored.path} was drawn from other rows: task {group.task.id!r} is "
+                            f"{task.id!r} now, or one of the files' rows has changed. Put the former files back, or start a "
+                            "new run with these")
+
+
 def _policy_event(stored: Run) -> dict[str, Any] | None:
     return next((event for event in stored.events() if event["kind"] == "policy"), None)
 
@@ -215,14 +229,17 @@ def _baselines(loop: _Loop) -> list[Score]:
     if 0 in loop.schedule.evaluations:
         scores = baselines(loop.session) + evaluate(loop.session, name="untrained")
         _record(loop, 0, scores)
-        return scores
+        return [replace(score, played=()) for score in scores]  # stored with this step, not again with each other
     rows = loop.stored.evaluations()[step_name(0)]["rows"]
     return [Score.of_row(row) for row in rows]
 
 
 def _record(loop: _Loop, step: int, scores: list[Score]) -> None:
     if loop.run is not None:
-        loop.run.write_evaluation(step_name(step), {"step": step, **report(scores)})
+        for score in scores:
+            if score.played:
+                loop.run.write_attempts(step_name(step), f"{score.policy}-{score.mode}", score.played, step=step)
+        loop.run.write_evaluation(step_name(step), {"step": step, **report(scores, none_known(loop.session.family))})
     if loop.watchers.on_score is not None:
         loop.watchers.on_score(step, scores)
 

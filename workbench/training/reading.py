@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
+from workbench.training.words import meant
 from workbench.types.errors import ConfigError, nearest
 from workbench.types.settings import annotations_of, bare, default_of, settings_of
 
@@ -52,28 +53,35 @@ def with_overrides(flat: Mapping[str, Any], written: Mapping[str, Any], kinds: K
 
     Raises ConfigError for a key that is none, naming the nearest, or the kinds that have it.
     """
-    flat = dict(flat)
+    flat, awaited = dict(flat), set()  # awaited: settings of a new kind that have no default
     for key in sorted(written, key=lambda key: not key.endswith(".kind")):  # a kind first: it brings its own defaults
         value, (part, _, rest) = written[key], key.partition(".")
         free, _, flag = key.rpartition(".")
         if rest == "kind" and part in kinds:
             if flat.get(key) != value:
                 flat = {other: old for other, old in flat.items() if not other.startswith(part + ".")}
-                flat |= {key: value} | _defaults(kinds[part], value, part)
+                defaults = _defaults(kinds[part], value, part)
+                awaited |= {name for name, default in defaults.items() if default is MISSING}
+                flat |= {key: value} | {name: default for name, default in defaults.items() if name not in awaited}
         elif free == FREE:
             flat[FREE] = {**flat[FREE], flag: value}
-        elif key in flat:
+        elif key in flat or key in awaited:
             flat[key] = value
         else:
-            raise ConfigError(_unknown(key, value, flat, kinds))
+            raise ConfigError(_unknown(key, value, flat | dict.fromkeys(awaited), kinds))
     return flat
 
 
 def _defaults(kinds: Mapping[str, type], kind: Any, part: str) -> dict[str, Any]:
-    """The defaults of a kind; none of a kind that is none, which `build` refuses."""
+    """Every setting of a kind by key, with its default or MISSING."""
+    return {setting.key: setting.default for setting in settings_of(_class_of(kind, kinds, part), part)}
+
+
+def _class_of(kind: Any, kinds: Mapping[str, type], part: str) -> type:
     if not isinstance(kind, str) or kind not in kinds:
-        return {}
-    return {setting.key: setting.default for setting in settings_of(kinds[kind], part) if setting.default is not MISSING}
+        raise ConfigError(f"{part}.kind: no {part} {kind!r}; {nearest(str(kind), kinds)} (one of your own: "
+                          "package.module:Name)")
+    return kinds[kind]
 
 
 def _unknown(key: str, value: Any, flat: Mapping[str, Any], kinds: Kinds) -> str:
@@ -87,11 +95,12 @@ def _unknown(key: str, value: Any, flat: Mapping[str, Any], kinds: Kinds) -> str
     others = [kind for kind, cls in kinds.get(part, {}).items() if key in {each.key for each in settings_of(cls, part)}]
     if others:
         return f"no setting {key!r}; {part}.kind {flat[part + '.kind']!r} has none; {', '.join(others)} do"
-    return f"no setting {key!r}; {nearest(key, flat)}"
+    return f"no setting {key!r}; {meant(key, [*flat, *(f'{part}.kind' for part in kinds)])}"
 
 
 def _needs_kind(part: str, value: Any, kinds: Kinds) -> str:
-    return f"{part} holds a 'kind' (one of {', '.join(sorted(kinds[part]))}) and its settings, got {value!r}"
+    return (f"{part} holds a 'kind' (one of {', '.join(sorted(kinds[part]))}, or package.module:Name of your own) and its "
+            f"settings, got {value!r}")
 
 
 # ------------------------------------------------------------------------------------------------ values
@@ -124,9 +133,7 @@ def _build_kind(tree: Any, kinds: Kinds, part: str) -> Any:
     if not isinstance(tree, Mapping) or "kind" not in tree:
         raise ConfigError(_needs_kind(part, tree, kinds))
     kind = tree["kind"]
-    if not isinstance(kind, str) or kind not in kinds[part]:
-        raise ConfigError(f"{part}.kind: no {part} {kind!r}; {nearest(str(kind), kinds[part])}")
-    built = build(kinds[part][kind], {key: value for key, value in tree.items() if key != "kind"}, kinds, part)
+    built = build(_class_of(kind, kinds[part], part), {key: value for key, value in tree.items() if key != "kind"}, kinds, part)
     return built.make_part() if hasattr(built, "make_part") else built
 
 

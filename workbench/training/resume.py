@@ -16,14 +16,16 @@ from typing import Any
 from accelerate.utils import broadcast_object_list, wait_for_everyone
 
 from workbench.rollouts.evaluate import Score
+from workbench.run.code import changed_code, named_code, origins_now, why_foreign
 from workbench.run.recording import RunWriter, reopen_run
 from workbench.run.store import Run, open_run
 from workbench.training.config import Config, changed_config
 from workbench.training.instruments import Instrument
-from workbench.training.loop import Watchers, check_policy, drift_since, go_on, machine_of
+from workbench.training.loop import Watchers, check_data, check_policy, drift_since, go_on, machine_of
 from workbench.training.schedule import Schedule, schedule
 from workbench.training.session import Session, first_process, open_session
 from workbench.training.signals import stop_on_signals_if_alone
+from workbench.training.starting import refuse_unstartable
 from workbench.training.step import StepOutcome
 from workbench.training.train import explain_interruption
 from workbench.types.errors import ConfigError, PolicyError
@@ -34,7 +36,7 @@ FREE = frozenset({
     "learner.max_bad_updates",
 })
 # Where the policy lies, not which one it is: its files must be those that the run began with.
-MOVED = frozenset({"policy.name"})
+MOVED = frozenset({"policy.name", "env.data.files", "env.data.heldout"})
 # The same mathematics in other portions or on another machine: the last bits may differ, and that is written down.
 ROUNDING = frozenset({
     "learner.num_processes", "learner.micro_batch_tokens", "policy.device", "engine.device", "engine.max_rows",
@@ -48,36 +50,41 @@ def resume_here(path: str | Path, settings: Mapping[str, Any] = {}, *,
                 on_score: Callable[[int, list[Score]], None] | None = None,
                 on_rollout: Callable[[int], Callable[..., None]] | None = None,
                 on_note: Callable[[str], None] | None = print,
-                instruments: Callable[[Config], Sequence[Instrument]] = lambda config: ()) -> Run:
+                instruments: Callable[[Config], Sequence[Instrument]] = lambda config: (),
+                trust: bool = False, accept_changed_code: bool = False) -> Run:
     """Go on with the run in `path`, in this process, until its steps are done; returns the finished run.
 
     It starts from the newest sound checkpoint and repeats the committed steps after it from their stored trajectories,
     which is exact with any engine; each must come out again, bit for bit. `settings` (dotted keys) changes what may be
     changed; `on_note` is told what is done, in words; `instruments` makes those that look at new steps. A complete run
-    is left exactly as it is.
+    is left exactly as it is. `trust`: as in `open_run`; `accept_changed_code`: go on although code that the run names is
+    not what it was made with.
 
     Raises StoreError where the folder is damaged, of a newer format, or being written by another process; ConfigError
     for a setting that cannot be changed; PolicyError where the policy's files are others now; LearnerError where a
     step does not come out again.
     """
-    stored = open_run(path)
-    config, changed = resumed_config(stored, settings)
+    stored = open_run(path, trust=trust)
+    config, changed = resumed_config(stored, settings, accept_changed_code=accept_changed_code)
     watchers = Watchers(on_step, on_score, on_rollout, on_note if first_process() else None)
     if is_complete(stored, config):
         watchers.note(f"{path} is already complete: {len(stored.steps())} steps; nothing was changed")
         return stored
     with stop_on_signals_if_alone(signal.SIGTERM), explain_interruption(path):
-        run = None
+        run = session = None
         try:
             run = reopen_run(path) if first_process() else None  # from here on nobody else writes
             session = _open(config)
             check_policy(session, stored)
+            check_data(session, stored)
             world = session.learner and session.place[1]  # the learner asserts the number of processes
             plan = schedule(stored, config) if run is not None else None
             [plan] = broadcast_object_list([plan]) if world > 1 else [plan]
             drift = _announce(session, run, stored, plan, changed, watchers) if run is not None else ""
             go_on(session, run, path, plan, watchers, drift, instruments(config))
         finally:
+            if session is not None:
+                session.close()
             if run is not None:
                 run.close()
         wait_for_everyone()
@@ -89,25 +96,33 @@ def is_complete(stored: Run, config: Config) -> bool:
     return schedule(stored, config).complete
 
 
-def resumed_config(stored: Run, settings: Mapping[str, Any]) -> tuple[Config, dict[str, tuple[Any, Any]]]:
+def resumed_config(stored: Run, settings: Mapping[str, Any], *, accept_changed_code: bool = False
+                   ) -> tuple[Config, dict[str, tuple[Any, Any]]]:
     """The configuration to go on with, and what in it differs from the one in force: dotted key -> (old, new).
 
-    Raises ConfigError for what cannot be changed, naming the cause and what to do instead.
+    Raises ConfigError for what cannot be changed, and for code that cannot be had here or is not what it was, naming the
+    cause and what to do instead.
     """
+    if reason := why_foreign(stored):
+        raise ConfigError(f"run {stored.name} is not gone on with: {reason}")
     try:
         config, changed = changed_config(stored.config, settings)
     except ConfigError as error:
-        if settings:
+        if settings or named_code(stored.config):
             raise
         raise ConfigError(f"the configuration of {stored.path} is not one of this version of the workbench: {error}. "
                           "Resume the run with the version that it was made with") from error
+    if (other := changed_code(stored)) and not accept_changed_code:
+        raise ConfigError(f"{'; '.join(other)}. What was trained by the old code would go on by the new one: restore it, or go "
+                          "on all the same with --accept-changed-code (in Python accept_changed_code=True), which is "
+                          "written down in the run")
     allowed = FREE | MOVED | ROUNDING
     refused = [f"{key} ({old!r}, now {new!r})" for key, (old, new) in changed.items() if key not in allowed]
     done = len(stored.steps())
     if refused:
         raise ConfigError(f"{', '.join(refused)} cannot be changed in a run that has begun: {done} steps were made with "
                           f"the old value. Start a new run with it; what can be changed: "
-                          f"{', '.join(sorted(FREE))}, {', '.join(MOVED)} (the same files elsewhere), and at the price "
+                          f"{', '.join(sorted(FREE))}, {', '.join(sorted(MOVED))} (the same files elsewhere), and at the price "
                           f"of other last bits {', '.join(sorted(ROUNDING))}")
     if config.train.steps < done:
         raise ConfigError(f"train.steps = {config.train.steps}, but {done} steps are committed and stay; give "
@@ -116,6 +131,7 @@ def resumed_config(stored: Run, settings: Mapping[str, Any]) -> tuple[Config, di
 
 
 def _open(config: Config) -> Session:
+    refuse_unstartable(config)
     try:
         return open_session(config)
     except PolicyError as error:
@@ -144,4 +160,7 @@ def _announce(session: Session, run: RunWriter, stored: Run, plan: Schedule, cha
                       "never interrupted; this is written down in it")
     if changed:
         run.change_settings(changed)
+    if other := changed_code(stored):
+        watchers.note("; ".join(other))
+        run.change_code(origins_now(stored.config))
     return drift

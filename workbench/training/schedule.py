@@ -3,12 +3,13 @@ which checkpoint it is made. All of it is read off the folder: nothing else surv
 """
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from workbench.run.store import Run, step_name
 from workbench.training import checkpoint
-from workbench.training.config import Config, TrainConfig, from_dict
+from workbench.training.config import KINDS, Config, TrainConfig, from_dict
 from workbench.types.errors import StoreError
 
 
@@ -88,8 +89,8 @@ def _eras(run: Run, config: Config, committed: int) -> list[tuple[int, TrainConf
     """(step, settings): what was in force from the end of that step on. The last decides what follows the last
     committed step."""
     afters = sorted({event["after"] for event in run.events() if event["kind"] == "settings"})
-    past = [(after, from_dict(run.config_of(after)).train) for after in afters]
-    return [(0, from_dict(run.first_config).train), *past, (committed, config.train)]
+    past = [(after, _train_of(run.config_of(after))) for after in afters]
+    return [(0, _train_of(run.first_config)), *past, (committed, config.train)]
 
 
 def _newest_sound(run: Run, most: int) -> tuple[int, tuple[str, ...]]:
@@ -100,3 +101,7 @@ def _newest_sound(run: Run, most: int) -> tuple[int, tuple[str, ...]]:
             return step, tuple(reasons)
         reasons.append(reason)
     return 0, tuple(reasons)
+
+
+def _train_of(tree: Mapping[str, Any]) -> TrainConfig:
+    return from_dict(tree, without=KINDS).train

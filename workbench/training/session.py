@@ -22,14 +22,16 @@ from workbench.engines.base import Engine
 from workbench.engines.policy import Policy, load_policy
 from workbench.envs import tasks as env_tasks
 from workbench.envs.base import EnvFamily
-from workbench.envs.runners import EnvRunner
+from workbench.envs.baselines import none_known
+from workbench.envs.runners import EnvAnswer, EnvRunner
 from workbench.learn.learner import Learner
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
 from workbench.rollouts.evaluate import MODES, Score, evaluate_baselines, evaluate_policy, report
-from workbench.training.config import Config, from_dict
-from workbench.types import Group, Task, Trajectory
-from workbench.types.errors import ConfigError, StoreError
+from workbench.run.store import open_run
+from workbench.training.config import Config
+from workbench.types import Groups, Task, Trajectory
+from workbench.types.errors import ChatFormatError, ConfigError, StoreError
 from workbench.types.seeds import seed_of
 
 _told: set[str] = set()  # differences that were already printed in this process
@@ -66,6 +68,11 @@ class Session:
         session."""
         return self.config.collect.runner()
 
+    def close(self) -> None:
+        """Give back threads, processes and environments that are still open. Used again, it starts them anew."""
+        if "runner" in self.__dict__:
+            self.runner.shutdown()
+
     @cached_property
     def place(self) -> tuple[int, int]:
         """(rank, number of processes): what torchrun or accelerate started, else (0, 1)."""
@@ -78,8 +85,9 @@ class Session:
     def train_tasks(self, step: int, count: int | None = None) -> list[Task]:
         """The tasks of a step: a function of (run seed, step); a longer list begins with the shorter one. No held-out
         problem is among them, whatever the seeds."""
-        count = self.config.train.tasks_per_step if count is None else count
-        return env_tasks(self.family, "train", count, seed=self.config.seed, step=step)
+        own = self.config.train.tasks_per_step
+        count = own if count is None else count
+        return env_tasks(self.family, "train", count, seed=self.config.seed, step=step, per_step=own)
 
     def held_out_tasks(self, count: int | None = None) -> list[Task]:
         """The fixed tasks that every evaluation uses, whatever the run's seed."""
@@ -105,17 +113,54 @@ def open_session(config: Config, *, quiet: bool = False) -> Session:
         if not quiet and difference not in _told and first_process():
             _told.add(difference)
             print(f"note: {policy.name}: {difference}", file=sys.stderr)
-    return Session(config, policy, chat, open_engine(replace(config.engine, device=device), policy.model))
+    engine = config.engine if not hasattr(config.engine, "device") else replace(config.engine, device=device)
+    return Session(config, policy, chat, open_engine(engine, policy.model))
 
 
-def reopen(run: Any, *, step: int | None = None, quiet: bool = False) -> Session:
+def check_prompts(session: Session, tasks: Sequence[Task] | None = None) -> None:
+    """Raise ConfigError where no first prompt leaves room for an answer: every attempt would end without a turn.
+
+    The first two tasks of the first step are begun, and given back. What raises or hangs is not this check's business.
+    """
+    tasks = session.train_tasks(1)[:2] if tasks is None else tasks
+    runner, lengths = session.runner, {}
+    for task in tasks:
+        runner.reset(f"{task.id}#prompt", session.family, task, 0)
+    try:
+        answers: list[EnvAnswer] = []
+        while len(answers) < len(tasks):
+            answers += runner.poll(0.05)
+        lengths = {answer.key: sum(map(len, session.chat.open(answer.observation)))
+                   for answer in answers if answer.observation}
+    except ChatFormatError:
+        pass
+    finally:
+        for task in tasks:
+            runner.close(f"{task.id}#prompt")
+    holds, most = session.engine.context_length, session.config.collect.max_context
+    limit = min(holds, most or holds)
+    if lengths and len(lengths) == len(tasks) and min(lengths.values()) >= limit:
+        key = min(lengths, key=lengths.get)
+        enough = lengths[key] + session.config.collect.max_turn_tokens
+        mend = (f"set collect.max_context to {enough} or more (the engine holds {holds})" if enough <= holds else
+                f"the engine holds {holds} tokens in all: shorten what the environment shows, or take a policy with a "
+                "longer context")
+        raise ConfigError(f"the first prompt of task {key.removesuffix('#prompt')} has {lengths[key]} tokens, and "
+                          f"{'collect.max_context is ' + str(most) if most else 'the engine holds ' + str(holds)}: there "
+                          f"is no room for an answer, so every attempt would end without a turn; {mend}")
+
+
+def reopen(run: Any, *, step: int | None = None, quiet: bool = False, trust: bool = False) -> Session:
     """The session of a stored run with the weights of its newest checkpoint (or the one of `step`), synchronised.
 
-    `run`: what `store.open_run` returned. Raises StoreError where the run has no readable checkpoint.
+    `run`: what `store.open_run` returned, or its folder; `trust` as there. Raises StoreError where the run has no readable
+    checkpoint, ConfigError where code that it names cannot be had here.
     """
     from workbench.training import checkpoint
+    from workbench.training.stored import config_of_run
 
-    session = open_session(from_dict(run.config), quiet=quiet)
+    run = open_run(run, trust=trust)
+    session = open_session(config_of_run(run), quiet=quiet)
     if step is None:
         found = checkpoint.load_newest(run.path)
         if found is None:
@@ -169,7 +214,7 @@ def rollout(
     session: Session, tasks: Sequence[Task] | int = 4, *, group_size: int | None = None, step: int = 0,
     purpose: str = "look", config: CollectConfig | None = None, address: tuple[int | str, ...] | None = None,
     on_done: Callable[[Trajectory], None] | None = None, engine: Engine | None = None,
-) -> list[Group]:
+) -> Groups:
     """Sample `group_size` attempts at each task with the session's engine; one group per task, in task order.
 
     `tasks` may be a number: so many training tasks of the step. With several processes each one samples its share of
@@ -192,11 +237,11 @@ def rollout(
         runner=session.runner if like_training else None,
     )
     if world == 1:
-        return groups
+        return Groups(groups)
     from accelerate.utils import gather_object
 
     gathered = {group.task.id: group for group in gather_object(groups)}
-    return [gathered[task.id] for task in tasks]
+    return Groups([gathered[task.id] for task in tasks])
 
 
 def evaluate(session: Session, *, name: str = "policy", num_tasks: int | None = None, modes: Sequence[str] = MODES,
@@ -214,7 +259,8 @@ def evaluate(session: Session, *, name: str = "policy", num_tasks: int | None = 
 
 
 def baselines(session: Session, *, num_tasks: int | None = None, attempts: int | None = None) -> list[Score]:
-    """Random play and the best-known solver on the same tasks, random play as often as a policy that samples."""
+    """Random play and the best-known solver on the same tasks, random play as often as a policy that samples; what the
+    family does not have is left out."""
     return evaluate_baselines(session.held_out_tasks(num_tasks), family=session.family, runner=session.runner,
                               seed=session.config.evaluation.seed, attempts=_attempts(session, attempts))
 
@@ -222,7 +268,7 @@ def baselines(session: Session, *, num_tasks: int | None = None, attempts: int |
 def evaluation_report(session: Session, scores: Sequence[Score], *, num_tasks: int | None = None,
                       attempts: int | None = None) -> dict[str, Any]:
     """The JSON-able table of `scores` with their baselines and paired intervals (law 12)."""
-    return report([*baselines(session, num_tasks=num_tasks, attempts=attempts), *scores])
+    return report([*baselines(session, num_tasks=num_tasks, attempts=attempts), *scores], none_known(session.family))
 
 
 def _attempts(session: Session, attempts: int | None) -> int:

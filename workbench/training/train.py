@@ -12,20 +12,22 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from accelerate.utils import broadcast_object_list, wait_for_everyone
 
 from workbench.rollouts.evaluate import Score
+from workbench.run.code import code_file
 from workbench.run.recording import create_run
 from workbench.run.store import Run, open_run
 from workbench.training.config import Config, check_liveness, to_dict
 from workbench.training.instruments import Instrument
 from workbench.training.loop import Watchers, go_on
 from workbench.training.schedule import schedule
-from workbench.training.session import open_session
+from workbench.training.session import check_prompts, open_session
 from workbench.training.signals import StopRequested, stop_on_signals_if_alone
+from workbench.training.starting import refuse_unstartable
 from workbench.training.step import StepOutcome
 from workbench.types.errors import StoreError
 
@@ -44,13 +46,18 @@ def train_here(config: Config, path: str | Path, *, on_step: Callable[[StepOutco
     every step (training/instruments.py).
     """
     check_liveness(config, frozenset())  # a config that was made in Python has not been through `load_config`
-    with stop_on_signals_if_alone(signal.SIGTERM), explain_interruption(path):
-        session = open_session(config)
-        first = session.learner.is_main  # made first of all: it asserts the number of processes
+    refuse_unstartable(config)
+    with stop_on_signals_if_alone(signal.SIGTERM), explain_interruption(path), closing(open_session(config)) as session:
+        first = session.learner.is_main  # made first of all: it asserts once more what accelerate made of the processes
+        check_prompts(session)
         [path] = broadcast_object_list([str(path)])  # a name with a time in it may differ between processes
         run = None
         try:
-            run = create_run(path, to_dict(config)) if first else None
+            if first:
+                code, words = code_file(to_dict(config))
+                if words and on_note is not None:
+                    on_note(words)
+                run = create_run(path, to_dict(config), code=code)
             [plan] = broadcast_object_list([schedule(open_run(path), config) if first else None])
             go_on(session, run, path, plan, Watchers(on_step, on_score, on_rollout, on_note), instruments=instruments)
         finally:

@@ -14,7 +14,8 @@ def did_you_mean(word: str, known: Iterable[str], *, most: int = 1, cutoff: floa
     """"did you mean 'lam'?": the nearest of the known words, at most so many, in whatever letters; "" where none is as
     near as `cutoff` (1: the same)."""
     lower = {name.lower(): name for name in sorted(known)}
-    close = get_close_matches(word.lower(), lower, n=most, cutoff=cutoff)
+    close = [name for name in lower if sorted(name) == sorted(word.lower())]  # letters that changed places: gpro, grpo
+    close = close[:most] or get_close_matches(word.lower(), lower, n=most, cutoff=cutoff)
     return f"did you mean {' or '.join(repr(lower[name]) for name in close)}?" if close else ""
 
 

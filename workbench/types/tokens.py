@@ -14,6 +14,8 @@ import numpy as np
 
 from workbench.types.errors import DataError
 
+HISTORIES = ("append", "template", "window", "fresh")  # what the policy may see of an attempt's past
+
 
 class Source(IntEnum):
     """Who wrote a token. Recorded when the token is born, never inferred from text, role or template (law 1)."""

@@ -49,6 +49,19 @@ class ToolCall:
     call_id: str | None = None
 
 
+def _no_text(content: object) -> DataError:
+    """Why something cannot be a message's content, and what to do."""
+    parts = list(content) if isinstance(content, (tuple, list)) else [content]
+    part = next((part for part in parts if not isinstance(part, Text)), None)
+    kind = str(part.get("type", "")) if isinstance(part, Mapping) else type(part).__name__
+    if any(word in kind.lower() for word in ("image", "audio", "video", "bytes", "ndarray")):
+        return DataError(f"a message holds text only, got a part of type {kind!r}: policies here read token ids of text, and "
+                         "a picture or sound would be lost on the way. Put what it shows into words (a grid as "
+                         "characters, a caption, the text of a page), or leave it out of the observation")
+    return DataError(f"the content of a Message is a string, or parts that are Texts: Message('user', (Text('words'),)), "
+                     f"got {part!r:.80}")
+
+
 @dataclass(frozen=True)
 class Message:
     """One chat message. `content` is a tuple of parts; a bare string is taken as one untrusted part."""
@@ -59,8 +72,10 @@ class Message:
     tool_call_id: str | None = None
 
     def __post_init__(self) -> None:
-        content = (Text(self.content),) if isinstance(self.content, str) else tuple(self.content)
-        object.__setattr__(self, "content", content)
+        content = (Text(self.content),) if isinstance(self.content, str) else self.content
+        if not isinstance(content, (tuple, list)) or not all(isinstance(part, Text) for part in content):
+            raise _no_text(content)
+        object.__setattr__(self, "content", tuple(content))
 
     @property
     def text(self) -> str:
@@ -75,6 +90,8 @@ class Observation:
     tools: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.messages, Message) or not all(isinstance(m, Message) for m in self.messages):
+            raise DataError(f"an Observation holds Messages, as in ((Message('user', 'go'),)), got {self.messages!r:.80}")
         object.__setattr__(self, "messages", tuple(self.messages))
         object.__setattr__(self, "tools", tuple(self.tools))
 

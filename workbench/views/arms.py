@@ -10,6 +10,7 @@ is inert stands in the table as that.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ PANELS = (("success", "success of the step's own attempts; dots: held out", Fals
 ARM_LOOKS = ((BLUE, "solid"), ("#d55e00", "dash"), (GREEN, "dashdot"), ("#8a5fa8", "dot"), ("#7a6a00", "longdash"),
              ("#06283f", "longdashdot"), (ORANGE, "dot"), (GREY, "dash"))
 NEIGHBOURS = {"random": "random play", "solver": "solver"}
+# What a table of returns has instead: no per cent and no points, three digits.
+HEAD_OF_RETURNS = ("", "sampled return [95 %]", "lowest to highest", "over its start", "greedy return", "CPU s a run")
 COMPARISON = ("Differences, the first minus the second, sampled, seed by seed on the same tasks; [95 %]: the wider of "
               "the interval over tasks and the one over seeds")
 
@@ -86,10 +89,43 @@ def about(table: ArmFacts) -> str:
 
 def arm_lines(table: ArmFacts) -> list[list[str]]:
     """Head, baselines, arms."""
-    return [list(HEAD), *_start_lines(table), *(_arm_line(arm) for arm in table["arms"].values())]
+    unit = _unit_of(table)
+    head = HEAD if unit is SHARES else HEAD_OF_RETURNS
+    return [list(head), *_start_lines(table, unit), *(_arm_line(arm, unit) for arm in table["arms"].values())]
 
 
-def _start_lines(table: ArmFacts) -> list[list[str]]:
+@dataclass(frozen=True)
+class _Unit:
+    """How figures are written: shares in per cent with one digit, returns as they are with three."""
+
+    factor: float
+    digits: int
+    key: str
+
+    def figure(self, value: float) -> str:
+        return f"{self.factor * value:.{self.digits}f}"
+
+    def within(self, value: float, low: float | None, high: float | None) -> str:
+        """A figure and its interval; a dash where that is not known."""
+        known = not (words.missing(low) or words.missing(high))
+        return f"{self.figure(value)} [{f'{self.figure(low)}, {self.figure(high)}' if known else '—'}]"
+
+    def difference(self, found: ArmFacts) -> str:
+        return words.points(found) if self is SHARES else f"{found['mean']:+.3f} [" + (
+            "—]" if words.missing(found["low"]) else f"{found['low']:+.3f}, {found['high']:+.3f}]")
+
+    def signed(self, value: float) -> str:
+        return f"{self.factor * value:+.{self.digits}f}"
+
+
+SHARES, RETURNS = _Unit(100, 1, "success"), _Unit(1, 3, "reward")
+
+
+def _unit_of(table: ArmFacts) -> _Unit:
+    return RETURNS if table.get("measure") == "return" else SHARES
+
+
+def _start_lines(table: ArmFacts, unit: _Unit) -> list[list[str]]:
     """What was measured before training. Random play and the solver stand once where they are the same everywhere."""
     untrained, others = [], {}
     for label, start in table["starts"].items():
@@ -97,25 +133,22 @@ def _start_lines(table: ArmFacts) -> list[list[str]]:
         for row in start["rows"]:
             by_policy.setdefault(row["policy"], {})[row["mode"]] = row
         for policy, modes in by_policy.items():
-            cells = (_share(modes.get("sampled")), "", "", _share(modes.get("greedy")), "")
+            cells = (_share(modes.get("sampled"), unit), "", "", _share(modes.get("greedy"), unit), "")
             if policy == "untrained":
                 untrained.append([label, *cells])
             else:
                 others.setdefault(policy, {}).setdefault(cells, label)
+        for policy, why in start.get("absent", {}).items():
+            others.setdefault(policy, {}).setdefault((why, "", "", "", ""), label)
     return [*([NEIGHBOURS.get(policy, policy) + (f", where it begins {label}" if len(found) > 1 else ""), *cells]
               for policy, found in others.items() for cells, label in found.items()), *untrained]
 
 
-def _share(row: ArmFacts | None) -> str:
-    return "" if row is None else _within(*(row[key] for key in ("success", "success_low", "success_high")))
+def _share(row: ArmFacts | None, unit: _Unit) -> str:
+    return "" if row is None else unit.within(*(row[f"{unit.key}{end}"] for end in ("", "_low", "_high")))
 
 
-def _within(value: float, low: float, high: float) -> str:
-    """A share and its interval, in per cent."""
-    return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def _arm_line(arm: ArmFacts) -> list[str]:
+def _arm_line(arm: ArmFacts, unit: _Unit) -> list[str]:
     label = arm["label"]
     if arm["inert"]:
         return [label, "inert, not run", "", "", "", ""]
@@ -126,9 +159,10 @@ def _arm_line(arm: ArmFacts) -> list[str]:
     label += f" ({'; '.join(gaps)})" if gaps else ""
     greedy, over = arm["greedy"], arm["over_start"]["sampled"]
     cpu = sum(facts["cpu_seconds"] for facts in arm["seeds"].values()) / len(arm["seeds"])
-    return [label, _within(found["mean"], found["low"], found["high"]),
-            f"{100 * found['lowest']:.1f} to {100 * found['highest']:.1f}", words.points(over),
-            f"{100 * greedy['mean']:.1f}, {100 * greedy['lowest']:.1f} to {100 * greedy['highest']:.1f}", f"{cpu:.0f}"]
+    return [label, unit.within(found["mean"], found["low"], found["high"]),
+            f"{unit.figure(found['lowest'])} to {unit.figure(found['highest'])}", unit.difference(over),
+            f"{unit.figure(greedy['mean'])}, {unit.figure(greedy['lowest'])} to {unit.figure(greedy['highest'])}",
+            f"{cpu:.0f}"]
 
 
 def comparison_lines(table: ArmFacts) -> list[list[str]]:
@@ -136,15 +170,17 @@ def comparison_lines(table: ArmFacts) -> list[list[str]]:
     if not table["compared"]:
         return []
     seeds, label = list(map(str, table["seeds"])), {name: arm["label"] for name, arm in table["arms"].items()}
-    lines = [["", "points [95 %]", *(f"seed {seed}" for seed in seeds), "so it is", "greedy, points [95 %]"]]
+    unit = _unit_of(table)
+    of = "points" if unit is SHARES else "return"
+    lines = [["", f"{of} [95 %]", *(f"seed {seed}" for seed in seeds), "so it is", f"greedy, {of} [95 %]"]]
     for pair in table["compared"]:
         name = f"{label[pair['first']]} - {label[pair['second']]}"
         sampled, greedy = pair["sampled"], pair["greedy"]
         if sampled is None:
             lines.append([name, "—", *("—" for _ in seeds), "not judged: no seed has both", ""])
             continue
-        each = [f"{100 * sampled['each'][seed]['mean']:+.1f}" if seed in sampled["each"] else "—" for seed in seeds]
-        lines.append([name, words.points(sampled), *each, sampled["verdict"], words.points(greedy)])
+        each = [unit.signed(sampled["each"][seed]["mean"]) if seed in sampled["each"] else "—" for seed in seeds]
+        lines.append([name, unit.difference(sampled), *each, sampled["verdict"], unit.difference(greedy)])
     return lines
 
 
@@ -162,7 +198,9 @@ def show_arm_curves(table: ArmFacts) -> View:
     """One line per arm: the mean of its seeds' runs, step by step, on a band from the lowest to the highest seed. On
     success also what was measured on held-out tasks (dots). Text: first and last values.
     """
-    plots = [Plot(title, traces, log=log) for key, title, log in PANELS if (traces := courses_of(table, key))]
+    panels = [(key, title.replace("success", "return") if table.get("measure") else title, log)
+              for key, title, log in PANELS]
+    plots = [Plot(title, traces, log=log) for key, title, log in panels if (traces := courses_of(table, key))]
     if not plots:
         return shown(doc.ViewDocument((doc.Note("no run has come to its end yet"),)))
     rows, told = [], []

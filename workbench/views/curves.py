@@ -8,7 +8,7 @@ Baselines (random, untrained, solver) are read from the evaluations, or handed i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,7 @@ class Point:
 @dataclass(frozen=True, eq=False)
 class Curve:
     """Everything that one panel draws. `value` [steps]: the metric as logged; `mean`: its mean over SMOOTH steps;
-    `lines`: its baselines."""
+    `lines`: its baselines; `absent`: those that cannot be, and why ("none known")."""
 
     panel: Panel
     step: np.ndarray
@@ -72,6 +72,7 @@ class Curve:
     mean: np.ndarray
     points: tuple[Point, ...]
     lines: tuple[LevelLine, ...]
+    absent: Mapping[str, str] = field(default_factory=dict)
 
 
 def show_curves(metrics: Any, evaluations: Any = (), baselines: Mapping[str, Any] | None = None, *,
@@ -94,14 +95,16 @@ def curves_document(curves: Sequence[Curve], title: str, remark: str = "") -> do
     """What `show_curves` shows, as parts for a larger view."""
     if not curves:
         return doc.ViewDocument((doc.Heading(title), doc.Note("no steps yet")))
-    absent = [name for name in NEIGHBOURS if not any(line.name == name for curve in curves for line in curve.lines)]
+    told = "; ".join(f"{name}: {why}" for name, why in curves[0].absent.items())
+    absent = [name for name in NEIGHBOURS if name not in curves[0].absent
+              and not any(line.name == name for curve in curves for line in curve.lines)]
     notice = ("no " + ", ".join(absent) + " beside it: this curve alone does not say whether anything was learned"
               if absent else "")
     plots = [plot_of(curve) for curve in curves]
     picture = doc.Picture(plots_png(plots, title), _alternative(title, curves), figure=plotly_figure(plots, title))
     return doc.ViewDocument((
         doc.TextPart(title), picture, doc.Fold(f"The numbers, {_range(curves)}", (_table(curves),)),
-        doc.Note(remark) if remark else None, doc.WarningLine(notice) if notice else None))
+        doc.Note(told) if told else None, doc.Note(remark) if remark else None, doc.WarningLine(notice) if notice else None))
 
 
 def curves_figure(metrics: Any, evaluations: Any = (), baselines: Mapping[str, Any] | None = None, *,
@@ -139,13 +142,15 @@ def curves_of(metrics: Any, evaluations: Any, baselines: Mapping[str, Any] | Non
     steps, columns = _columns(metrics)
     reports = list(evaluations.values()) if isinstance(evaluations, Mapping) else list(evaluations)
     levels = _levels(reports) if baselines is None else baselines
+    absent = {name: why for report in reports for name, why in report.get("absent", {}).items() if name not in levels}
     curves = []
     for panel in panels:
         name = next((column for column in panel.columns if column in columns), None)
         value = columns[name] if name else np.full(len(steps), np.nan)
         points = _points(reports, panel)
         if np.isfinite(value).any() or points:
-            curves.append(Curve(panel, steps, value, running_mean(value), points, _lines(levels, panel)))
+            curves.append(Curve(panel, steps, value, running_mean(value), points, _lines(levels, panel),
+                                absent))
     return curves
 
 

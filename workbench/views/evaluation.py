@@ -1,12 +1,15 @@
 """Results with their baselines: no success rate without its interval, random play, the untrained policy, the solver.
+Where an environment does not say who succeeded, it is the return that is shown, with its interval.
 
-    show_evaluation(report["rows"], report["paired"])     one evaluation
+    show_report(report)                                   one evaluation, as it is stored
+    show_evaluation(report["rows"], report["paired"])     the same, from its parts
     show_demo(table)                                      the last evaluation of several seeds, and the verdict
 """
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,50 +23,100 @@ from workbench.views.looks import BLUE, GREEN, GREY, MUTED, ORANGE, RED, Look
 from workbench.views.png import RowMark, draw_rows, figure, png_of, tidy
 
 NEEDED = ("policy", "mode", "n", "success", "success_low", "success_high")
+NEEDED_OF_RETURNS = ("policy", "mode", "n", "reward")
 PASSES = "at least one of k attempts at a task succeeds (pass@k, unbiased, 95 % interval over tasks)"
 BAR = 220  # pixels of the scale from 0 to 1
 COLOURS = {"random": GREY, "untrained": "#8a5fa8", "solver": GREEN}
 RIVALS = "the same questions without a search of one's own, each trained for its job with as many attempts"
 RIVAL_HEADER = ("seed", "who", "untrained sampled", "trained sampled", "untrained greedy", "trained greedy")
 HEADER = ("policy", "mode", "success", "95 % interval", "return", "turns", "tokens", "valid format", "tasks")
+BY_RETURN = ("success: none known (the environment does not say); policies are compared by return, the undiscounted sum "
+             "of an attempt's rewards")
 SEED_HEADER = ("seed", "untrained sampled", "trained sampled", "rise, paired", "untrained greedy", "trained greedy",
                "random", "solver", "CPU s", "verdict")
 
 
+@dataclass(frozen=True)
+class _Measure:
+    """What rows are compared by: success, or return where nobody says who succeeded. `bounds`: of the scale."""
+
+    key: str
+    bounds: tuple[float, float] = (0.0, 1.0)
+
+    def values(self, row: Mapping[str, Any]) -> tuple[float, float, float] | None:
+        """Mean, low, high; None where the row has no such figure, or no interval of it."""
+        found = [row.get(name) for name in (self.key, f"{self.key}_low", f"{self.key}_high")]
+        return None if any(map(words.missing, found)) else tuple(map(float, found))
+
+    def words(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        """The figure and its interval."""
+        if self.key == "success":
+            return ("none known", "—") if row["success"] is None else (words.percent(row["success"]), _interval(row))
+        known = self.values(row)
+        return words.fixed(row["reward"], 3), f"{known[1]:.3f} to {known[2]:.3f}" if known else "not known"
+
+    def place(self, value: float) -> float:
+        """Where it is on the scale, from 0 to 1."""
+        low, high = self.bounds
+        return (value - low) / (high - low)
+
+
+def _measure_of(rows: Sequence[Mapping[str, Any]]) -> _Measure:
+    if not rows or any(row["success"] is not None for row in rows):
+        return _Measure("success")
+    ends = [value for row in rows for value in (_Measure("reward").values(row) or (float(row["reward"]),))
+            if np.isfinite(value)]
+    low, high = min(ends, default=0.0), max(ends, default=1.0)
+    return _Measure("reward", (low, high) if high > low else (low - 0.5, low + 0.5))
+
+
+def show_report(report: Mapping[str, Any], title: str | None = None) -> View:
+    """`show_evaluation` of a report (`rollouts.evaluate.report`, or one evaluation of a run): rows, paired differences
+    and what is not known."""
+    return show_evaluation(report["rows"], report.get("paired", ()), absent=report.get("absent", {}), title=title)
+
+
 def show_evaluation(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[str, Any]] = (), *,
-                    absent: Mapping[str, str] = {}, title: str = "success on held-out tasks") -> View:
+                    absent: Mapping[str, str] = {}, title: str | None = None) -> View:
     """Policies on the same tasks, each with its 95 % interval (law 12).
 
     You will see one row per policy and mode: the rate, its interval as numbers and as a bar on a scale from 0 to 1 (the
     line is the rate), return, turns and tokens per attempt, share of valid answers; where there were several attempts
     at a task, pass@k with its interval; below, paired differences, marked `clear` where the interval excludes zero. A
     neighbour (random, untrained, solver) that is not among the rows stands there as "not measured", or with the reason
-    given in `absent` ({"solver": "none known"}).
+    given in `absent` ({"solver": "none known"}). Rows whose success is None show their return instead.
 
     `rows`: mappings with policy, mode, n, success, success_low, success_high and, where known, reward, turns, tokens,
-    valid_format, faults, attempts, pass_at_K with pass_at_K_low and pass_at_K_high. `paired`: mappings with a, b,
-    difference (b - a), low, high. Raises DataError for a rate that comes without its interval.
+    valid_format, faults, attempts, pass_at_K with pass_at_K_low and pass_at_K_high, reward_low and reward_high.
+    `paired`: mappings with a, b, difference (b - a), low, high. Raises DataError for a rate that comes without its
+    interval.
     """
     for row in rows:
         _check(row)
+    measure = _measure_of(rows)
+    by_return = measure.key == "reward"
+    title = title or f"{'return' if by_return else 'success'} on held-out tasks"
     gaps = [(name, absent.get(name, "not measured")) for name in NEIGHBOURS
             if not any(row["policy"] == name for row in rows)]
     ordered = sorted(rows, key=_rank)
     notices = [f"{name}: {why}; without it the rates above cannot be judged"
                for name, why in gaps if name not in absent]
     notices += [f"{row['policy']} {row['mode']}: {words.count(int(row['faults']), 'attempt')} ended by a fault, "
-                "counted as no success" for row in ordered if row.get("faults")]
-    columns = (*HEADER[:2], *doc.numbers(*HEADER[2:4]), doc.Column("from 0 to 1", on_page=True),
-               *doc.numbers(*HEADER[4:]))
+                + ("in no figure" if row["success"] is None else "counted as no success")
+                for row in ordered if row.get("faults")]
+    header = (*HEADER[:2], "return", *HEADER[3:4], *HEADER[5:]) if by_return else HEADER
+    scale = f"from {' to '.join(words.number(end) for end in measure.bounds)}" if by_return else "from 0 to 1"
+    columns = (*header[:2], *doc.numbers(*header[2:4]), doc.Column(scale, on_page=True), *doc.numbers(*header[4:]))
+    gap_rows = ([name, doc.Cell(why, Look(foreground=MUTED)), *["—"] * (len(columns) - 2)] for name, why in gaps)
     return shown(doc.ViewDocument((
-        doc.Heading(title),
-        doc.Table(columns, [*map(_row, ordered), *([name, doc.Cell(why, Look(foreground=MUTED)), *["—"] * 8]
-                                                   for name, why in gaps)]),
-        *_passes(ordered), *_paired(paired), *map(doc.WarningLine, notices)), _png(ordered, title)))
+        doc.Heading(title), doc.Note(BY_RETURN) if by_return else None,
+        doc.Table(columns, [*(_row(row, measure) for row in ordered), *gap_rows]),
+        *_passes(ordered), *_paired(paired), *map(doc.WarningLine, notices)), _png(ordered, title, measure)))
 
 
 def _check(row: Mapping[str, Any]) -> None:
-    absent = [key for key in NEEDED if words.missing(row.get(key))]
+    needed = NEEDED_OF_RETURNS if row.get("success", 0.0) is None and "reward_by_task" in row else NEEDED
+    absent = [key for key in needed if key not in row or key != "reward" and words.missing(row[key])]
     if absent:
         raise DataError(
             f"an evaluation row needs {', '.join(NEEDED)}; the row of {row.get('policy', '?')!r} has no "
@@ -101,7 +154,8 @@ def _paired(pairs: Sequence[Mapping[str, Any]]) -> Iterator[doc.Part]:
         colour = GREY if clear != "clear" else BLUE if pair["difference"] > 0 else RED
         rows.append([name, points, interval, doc.Cell(clear, parts=(doc.Badge(clear, colour),))])
     columns = ("", doc.Column("difference", number=True), doc.Column("95 % interval", look=Look(mono=True)), "")
-    yield from (doc.BlankLine(), doc.Note("paired differences in success, on the same tasks:"),
+    of = "return" if all(pair.get("of") == "return" for pair in pairs) else "success"
+    yield from (doc.BlankLine(), doc.Note(f"paired differences in {of}, on the same tasks:"),
                 doc.Table(columns, rows, header=False, indent="  "))
 
 
@@ -122,41 +176,50 @@ def _interval(row: Mapping[str, Any]) -> str:
 
 def _paired_cells(pair: Mapping[str, Any]) -> list[str]:
     clear = "clear" if pair["low"] > 0 or pair["high"] < 0 else "not clear of zero"
+    if pair.get("of") == "return":
+        spread = pair["high"] > pair["low"]
+        return [f"{pair['b']} - {pair['a']}", f"{pair['difference']:+.3f} of return",
+                f"[{pair['low']:+.3f}, {pair['high']:+.3f}]" if spread else "[not known]",
+                clear if spread else "the same at every task"]
     return [f"{pair['b']} - {pair['a']}", f"{100 * pair['difference']:+.1f} points",
             f"[{100 * pair['low']:+.1f}, {100 * pair['high']:+.1f}]", clear]
 
 
-def _row(row: Mapping[str, Any]) -> list[str | doc.Cell]:
+def _row(row: Mapping[str, Any], measure: _Measure) -> list[str | doc.Cell]:
     """One policy in one mode; its bar is behind the interval."""
-    rate, interval, colour = words.percent(row["success"]), _interval(row), COLOURS.get(row["policy"], BLUE)
-    bar = doc.Cell("", title=f"{rate}, {interval}", look=Look(nowrap=True),
-                   parts=(interval_bar(row["success"], row["success_low"], row["success_high"], colour),))
+    (rate, interval), colour, known = measure.words(row), COLOURS.get(row["policy"], BLUE), measure.values(row)
+    parts = (interval_bar(*map(measure.place, known), colour),) if known else ()
+    bar = doc.Cell("", title=f"{rate}, {interval}", look=Look(nowrap=True), parts=parts)
+    others = ("reward", "turns", "tokens") if measure.key == "success" else ("turns", "tokens")
     return [doc.Cell(str(row["policy"]), Look(foreground=colour, bold=True)), str(row["mode"]), rate, interval, bar,
-            *(words.fixed(row.get(key)) for key in ("reward", "turns", "tokens")),
-            words.percent(row.get("valid_format")), _tasks(row)]
+            *(words.fixed(row.get(key)) for key in others), words.percent(row.get("valid_format")), _tasks(row)]
 
 
 def interval_bar(value: float, low: float, high: float, colour: str) -> doc.Bar:
     """A scale from 0 to 1, the interval on it as a filled stretch, the value as a dark line: boxes side by side."""
     begin, middle, end = (round(float(np.clip(x, 0, 1)) * BAR) for x in (low, value, high))
+    begin = min(begin, BAR - 3)  # the value's line takes three, and stands within the interval
     middle = min(max(middle, begin + 1), BAR - 2)
     end = max(end, middle + 1)
     return doc.Bar(((begin, "#e9edf0"), (middle - begin - 1, colour), (3, "#000000"), (end - middle - 2, colour),
                     (BAR - max(end, middle + 2), "#e9edf0")))
 
 
-def _png(rows: Sequence[Mapping[str, Any]], title: str) -> bytes:
+def _png(rows: Sequence[Mapping[str, Any]], title: str, measure: _Measure) -> bytes:
     """One line per policy: the interval as a bar, the rate as a dot (greedy: a square), its figures beside it."""
+    rows = [row for row in rows if measure.values(row) is not None]
     drawing = figure(7.2, 0.9 + 0.36 * max(1, len(rows)))
     axes = drawing.add_subplot()
     tidy(axes, f"{title}, with 95 % intervals")
     draw_rows(axes, [f"{row['policy']}, {row['mode']}" for row in rows], [
-        RowMark(place, row["success"], row["success_low"], row["success_high"], COLOURS.get(row["policy"], BLUE),
+        RowMark(place, *map(measure.place, measure.values(row)), COLOURS.get(row["policy"], BLUE),
                 "s" if row["mode"] == "greedy" else "o") for place, row in enumerate(rows)])
     for place, row in enumerate(rows):
-        axes.annotate(words.percent(row["success"]), (1.02, place), fontsize=8.5, va="center")
+        axes.annotate(measure.words(row)[0], (1.02, place), fontsize=8.5, va="center")
     axes.set_xlim(0, 1.13)
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+    low, high = measure.bounds
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"] if measure.key == "success" else
+                    [words.number(low + share * (high - low), 3) for share in (0, 0.25, 0.5, 0.75, 1)])
     return png_of(drawing)
 
 

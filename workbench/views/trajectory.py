@@ -140,9 +140,8 @@ def _grid_only(text: str) -> str:
 
 
 def _reply_text(turn: Turn) -> str:
-    """What came back; a tool's words behind its name."""
-    return "\n".join(f"{message.name}: {message.text}" if message.role == "tool" and message.name else message.text
-                     for message in turn.reply)
+    """What came back; the words of a tool, or of an opponent, behind its name."""
+    return "\n".join(f"{message.name}: {message.text}" if message.name else message.text for message in turn.reply)
 
 
 def _reply_words(turn: Turn) -> str:

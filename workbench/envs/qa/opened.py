@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from importlib import import_module
 from pathlib import Path
 
 from workbench.envs.qa.files import (
@@ -14,6 +13,7 @@ from workbench.envs.qa.files import (
 from workbench.envs.search import Bm25, Corpus, Searcher
 from workbench.envs.search.dense import Dense, Encode
 from workbench.types.errors import ConfigError
+from workbench.types.plugins import load_named
 
 OWN = "contexts"  # in place of a corpus file: the paragraphs of all questions
 
@@ -114,6 +114,15 @@ def open_searcher(corpus: Corpus, encoder: str, index: str) -> Searcher:
     return Dense.load(index, corpus, encode, encoder=encoder) if index else Dense(corpus, encode, encoder=encoder)
 
 
+@lru_cache(maxsize=2)
+def own_searcher(corpus: Corpus, name: str) -> Searcher:
+    """What "module:name" gives when it is called with the corpus. Raises ConfigError."""
+    made = load_named(name, "env.searcher")(corpus)
+    if not callable(getattr(made, "search", None)):
+        raise ConfigError(f"env.searcher {name!r} gave {made!r:.80}, which has no search(query, k) -> list[Hit]")
+    return made
+
+
 def _encode_named(name: str) -> Encode:
     """"module:attribute" or "module:attribute(argument)", imported: an encoder needs a tensor library, which this room
     does without."""
@@ -121,8 +130,5 @@ def _encode_named(name: str) -> Encode:
     if match is None:
         raise ConfigError(f"env.encoder is 'module:attribute(argument)', such as workbench.engines.encoder:encoder(MODEL); got {name!r}")
     module, attribute, argument = match.groups()
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"env.encoder {name!r} cannot be imported: {error}") from error
+    found = load_named(f"{module}:{attribute}", "env.encoder")
     return found if argument is None else found(argument)

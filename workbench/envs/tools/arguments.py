@@ -5,19 +5,20 @@ what came. Nothing is converted on the way: "3" and true are no integer. JSON ha
 integer where one is expected, as the standard says, and is handed over as one.
 
 Schemas may come from elsewhere, so what could run away is shown to the agent and left to the tool to check: patterns
-(backtracking) and `uniqueItems` (quadratic).
+(backtracking). Those of a typed function are pydantic's, whose patterns cannot.
 """
 from __future__ import annotations
 
-import dataclasses
 import json
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from workbench.envs.tools.schema import hints_of, schema_of_type, shown
+from workbench.envs.format import shown
+from workbench.envs.tools.schema import fields_of, is_plain_dataclass, schema_of_type
 
 if TYPE_CHECKING:  # imported where something is checked: with Jupyter's packages around it takes a second
     from jsonschema import Draft202012Validator
@@ -27,7 +28,11 @@ MOST_COMPLAINTS = 5     # of one call
 
 _WORDS = {"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false",
           "null": "null", "object": "an object", "array": "a list"}
-_RUNAWAY = ("pattern", "patternProperties", "uniqueItems")
+_RUNAWAY = ("pattern", "patternProperties")
+_RULES = {"minimum": "at least {}", "maximum": "at most {}", "exclusiveMinimum": "more than {}",
+          "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}", "minLength": "at least {} characters",
+          "maxLength": "at most {} characters", "minItems": "at least {} items", "maxItems": "at most {} items",
+          "uniqueItems": "no item twice"}
 
 
 def from_json(hint: Any, value: Any) -> Any:
@@ -46,17 +51,43 @@ def from_json(hint: Any, value: Any) -> Any:
         return [from_json(inner[0], item) for item in value]
     if origin in (dict, Mapping) and inner and isinstance(value, dict):
         return {name: from_json(inner[1], item) for name, item in value.items()}
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        hints = hints_of(hint)
-        return hint(**{name: from_json(hints[name], item) for name, item in value.items()})
+    if isinstance(value, dict) and (typing.is_typeddict(hint) or is_plain_dataclass(hint)):
+        found = fields_of(hint)
+        return hint(**{name: from_json(found[name][0], item) for name, item in value.items()})
     return value
 
 
 def validator_of(parameters: Mapping[str, Any]) -> Draft202012Validator:
     """What checks arguments: the schema without what could run away on them."""
-    from jsonschema import Draft202012Validator
+    return _validator_class()(_bounded(dict(parameters)))
 
-    return Draft202012Validator(_bounded(dict(parameters)))
+
+@cache
+def _validator_class() -> type[Draft202012Validator]:
+    """The standard's, but for `uniqueItems`, which takes the square of a list's length there."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
+
+    return extend(Draft202012Validator, {"uniqueItems": _unique_items})
+
+
+def _unique_items(validator: Any, wanted: bool, items: Any, schema: Any) -> Iterator[ValidationError]:
+    from jsonschema.exceptions import ValidationError
+
+    if wanted and isinstance(items, list) and len({_as_one_text(item) for item in items}) < len(items):
+        yield ValidationError("an item stands twice")
+
+
+def _as_one_text(value: Any) -> str:
+    """Equal for equal JSON values: 1 and 1.0 are."""
+    def plain(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {name: plain(inner) for name, inner in item.items()}
+        if isinstance(item, list):
+            return [plain(inner) for inner in item]
+        return int(item) if isinstance(item, float) and item.is_integer() else item
+
+    return json.dumps(plain(value), sort_keys=True)
 
 
 def _bounded(schema: Any) -> Any:
@@ -78,13 +109,18 @@ def mismatches(validator: Draft202012Validator, arguments: Any) -> str:
         errors = sorted(validator.iter_errors(arguments), key=lambda error: [str(part) for part in error.path])
     except RecursionError:
         return "The arguments could not be checked: the tool's schema refers to itself without end."
-    sentences = list(dict.fromkeys(_sentence(error) for error in errors))
+    return together(_sentence(error) for error in errors)
+
+
+def together(sentences: Iterable[str]) -> str:
+    """Complaints as one text: each once, and not too many of them."""
+    sentences = list(dict.fromkeys(sentences))
     more = len(sentences) - MOST_COMPLAINTS
     return " ".join([*sentences[:MOST_COMPLAINTS], *([f"And {more} more."] if more > 0 else [])])
 
 
 def _sentence(error: ValidationError) -> str:
-    place = ".".join(str(part) for part in error.path)
+    place = ".".join(str(part) for part in error.absolute_path)
     of, came, rule = f'"{shown(place)}"' if place else "the arguments", shown(error.instance), error.validator_value
     if error.validator == "required":
         missing = [name for name in rule if name not in error.instance]
@@ -100,10 +136,27 @@ def _sentence(error: ValidationError) -> str:
     if error.validator == "enum":
         return f"Expected one of {', '.join(shown(json.dumps(value)) for value in rule[:20])} for {of}, got {came}."
     if error.validator in ("anyOf", "oneOf"):
+        if (nearly := _of_one_option(error)) is not None:
+            return _sentence(nearly)
         return f"Expected {' or '.join(map(_kind, rule))} for {of}, got {came}."
+    if error.validator in _RULES:
+        return f"Expected {_RULES[error.validator].format(shown(rule))} for {of}, got {came}."
     return f"{of[0].upper()}{of[1:]} breaks the rule {error.validator}: {shown(rule)}; got {came}."
 
 
+def _of_one_option(error: ValidationError) -> ValidationError | None:
+    """What is wrong by the only option that the value is of the kind of: 0 is a whole number, but less than 1."""
+    options: dict[Any, list[ValidationError]] = {}
+    for each in error.context:
+        options.setdefault(each.relative_schema_path[0], []).append(each)
+    of_kind = [found for found in options.values()
+               if not any(each.validator in ("type", "const", "enum") and len(each.path) <= 1 - (each.validator == "type")
+                          for each in found)]
+    return of_kind[0][0] if len(of_kind) == 1 else None
+
+
 def _kind(option: Any) -> str:
+    if isinstance(option, Mapping) and isinstance(option.get("$ref"), str):
+        return f"a {option['$ref'].rsplit('/', 1)[-1]}"
     named = option.get("type") if isinstance(option, Mapping) else None
     return _WORDS.get(named, shown(option)) if isinstance(named, str) else shown(option)

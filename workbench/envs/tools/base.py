@@ -3,7 +3,9 @@
     @tool                                       tool(function)  a typed function; schema from signature and docstring
     def add(a: int, b: int) -> int: ...         tool(Class)     one with state: a fresh instance for every attempt
 
-An argument annotated `Task` is no part of the schema: the attempt's task is handed in.
+An argument annotated `Task` is no part of the schema: the attempt's task is handed in. Functions may be async. Tools of
+other frameworks are taken as they are: what has a name, a description and `invoke` (LangChain's), and a function with
+OpenAI's description of it, `tool(function, spec={"type": "function", "function": {...}})`.
 
 A call that goes wrong is no error of ours: it is a `ToolResult` with the kind of the error and words that the agent can
 act on (law 10). Whether a tool may run in this thread is declared by its author (`trusted`), never guessed.
@@ -13,14 +15,19 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from importlib import import_module
+from functools import lru_cache
 from typing import Any, Protocol
 
-from workbench.envs.tools.arguments import from_json, mismatches, validator_of
-from workbench.envs.tools.schema import checked_parameters, hints_of, parameters_of, shown, summary_of
+from workbench.envs.format import shown
+from workbench.envs.tools.arguments import from_json, mismatches, together, validator_of
+from workbench.envs.tools.rich_types import complaints, read, without_titles
+from workbench.envs.tools.schema import checked_parameters, hints_of, summary_of
+from workbench.envs.tools.signature import Argument, arguments_of, parameters_of
 from workbench.types import Task, ToolCall
-from workbench.types.errors import ToolError
+from workbench.types.errors import ConfigError, ToolError
+from workbench.types.plugins import is_named, load_named
 
 ERRORS = ("unknown_tool", "bad_arguments", "bad_call", "raised", "timeout", "died", "too_many")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -53,15 +60,20 @@ class Tool(Protocol):
     stateful: bool
 
     def call(self, arguments: Mapping[str, Any]) -> Any:
-        """Text, a ToolResult or a JSON value; may raise. `arguments` fit `parameters`."""
+        """Text, a ToolResult or a JSON value, or an awaitable that gives one; may raise. `arguments` fit `parameters`.
+        """
 
     def for_attempt(self, task: Task) -> Tool:
         """The tool for one attempt at `task`: a fresh one where it is stateful, else itself."""
 
+    # Optional, found by hasattr:  complaint(arguments) -> str: what is wrong with arguments that fit the schema, or ""
+
 
 @dataclass(frozen=True)
 class FunctionTool:
-    """A tool around a typed function, or around a class with a method `call`: then one instance per attempt."""
+    """A tool around a typed function, or around a class with a method `call`: then one instance per attempt.
+
+    `place`: "module:attribute", where a worker process finds what cannot be found by its own name."""
 
     name: str
     description: str
@@ -70,13 +82,24 @@ class FunctionTool:
     trusted: bool = False
     stateful: bool = False
     task: Task | None = field(default=None, repr=False)
+    place: str = field(default="", repr=False, compare=False)
 
     def call(self, arguments: Mapping[str, Any]) -> Any:
         if inspect.isclass(self.function):
             raise ToolError(f"tool {self.name!r} has state: ask for_attempt(task) for one of its own, and call that")
-        hints = hints_of(self.function)
-        given = {name: from_json(hints.get(name), value) for name, value in arguments.items()}
-        return self.function(**given, **self._handed_in(self.function))
+        known = _arguments(self.function)
+        given = {name: _as_annotated(known.get(name), value) for name, value in arguments.items()}
+        defaults = {name: deepcopy(argument.default) for name, argument in known.items() if name not in given
+                    and argument.adapter is not None and argument.default is not inspect.Parameter.empty}
+        return self.function(**defaults | given, **self._handed_in(self.function))
+
+    def complaint(self, arguments: Mapping[str, Any]) -> str:
+        """What is wrong with arguments that fit the schema, in words: a pattern, a date that is none, what a validator of
+        the author's says. "" where nothing is."""
+        known = _arguments(self.function.call if inspect.isclass(self.function) else self.function)
+        return together(f'{message} for "{place}", got {shown(came)}.' for name, value in arguments.items()
+                        if name in known and known[name].adapter is not None
+                        for place, message, came in complaints(known[name].adapter, name, value))
 
     def for_attempt(self, task: Task) -> FunctionTool:
         given = replace(self, task=task)
@@ -92,21 +115,30 @@ class FunctionTool:
         return self.function(*arguments, **named)
 
 
-def tool(function: Callable | None = None, *, name: str | None = None, description: str | None = None,
-         parameters: Mapping[str, Any] | None = None, trusted: bool = False) -> Any:
-    """A tool from a typed function, or from a class whose instances have a typed method `call`; also as `@tool`.
+def tool(function: Any = None, *, name: str | None = None, description: str | None = None,
+         parameters: Mapping[str, Any] | None = None, trusted: bool = False, spec: Mapping[str, Any] | None = None) -> Any:
+    """A tool from a typed function, or from a class whose instances have a typed method `call`; also as `@tool`. Or from
+    an object with a name, a description and `invoke` or `ainvoke`, as LangChain's tools are.
 
-    `description` and `parameters` come from the docstring and the signature where they are not given. Raises ToolError
-    for a name, a signature or a schema that cannot be offered."""
+    `description` and `parameters` come from the docstring and the signature where they are not given; `spec` gives all
+    three as OpenAI writes them. Raises ToolError for a name, a signature or a schema that cannot be offered."""
+    if spec is not None:
+        name, description, parameters = _of_spec(spec, name, description, parameters)
     if function is None:
         return lambda function: tool(function, name=name, description=description, parameters=parameters, trusted=trusted)
+    if isinstance(function, Mapping):
+        raise ToolError("a description alone cannot be called: write tool(function, spec={...}), with the function that "
+                        "does what it says")
+    if _is_invoked(function):
+        return _invoking(function, name, description, parameters, trusted)
     stateful = inspect.isclass(function)
     name = getattr(function, "__name__", "") if name is None else name
     check_name(name)
     if stateful and not callable(getattr(function, "call", None)):
         raise ToolError(f"tool {name!r}: a class that is a tool has a method call(self, ...), typed like a function")
-    if not callable(function) or inspect.iscoroutinefunction(function.call if stateful else function):
-        raise ToolError(f"tool {name!r}: expected a function or a class, not async, got {function!r}")
+    if not callable(function) or inspect.isasyncgenfunction(function.call if stateful else function):
+        raise ToolError(f"tool {name!r}: expected a function (async or not) or a class, and no async generator, got "
+                        f"{function!r}")
     if parameters is None:
         parameters = parameters_of(function.call, is_method=True) if stateful else parameters_of(function)
     else:
@@ -114,6 +146,56 @@ def tool(function: Callable | None = None, *, name: str | None = None, descripti
     if description is None:
         description = summary_of(inspect.getdoc(function) or "")
     return FunctionTool(name, description, parameters, function, trusted, stateful)
+
+
+def _of_spec(spec: Mapping[str, Any], *given: Any) -> tuple[Any, Any, Any]:
+    """(name, description, parameters) as OpenAI writes them: with `function` around them, or without."""
+    inner = spec.get("function", spec)
+    if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
+        raise ToolError('spec is OpenAI\'s description of a function, {"type": "function", "function": {"name": ..., '
+                        f'"description": ..., "parameters": ...}}}}; got {shown(spec)}')
+    told = (inner["name"], inner.get("description") or "", inner.get("parameters") or {"type": "object"})
+    return tuple(theirs if ours is None else ours for ours, theirs in zip(given, told, strict=True))
+
+
+def _is_invoked(tool: Any) -> bool:
+    return not inspect.isclass(tool) and isinstance(getattr(tool, "name", None), str) and hasattr(
+        tool, "description") and any(callable(getattr(tool, each, None)) for each in ("invoke", "ainvoke"))
+
+
+def _invoking(theirs: Any, name: str | None, description: str | None, parameters: Mapping[str, Any] | None,
+              trusted: bool) -> FunctionTool:
+    """A tool of another framework, called by its own `invoke` or `ainvoke` with the arguments as one dict."""
+    name = theirs.name if name is None else name
+    check_name(name)
+    if parameters is None:  # what the model gives, without what the framework would inject
+        parameters = getattr(theirs, "tool_call_schema", None) or getattr(theirs, "args_schema", None) or {"type": "object"}
+        parameters = without_titles(parameters.model_json_schema() if hasattr(parameters, "model_json_schema")
+                                    else parameters)
+    is_async = not callable(getattr(theirs, "invoke", None)) or (
+        getattr(theirs, "coroutine", None) is not None and getattr(theirs, "func", None) is None)
+
+    def invoke(**arguments: Any) -> Any:
+        return theirs.ainvoke(arguments) if is_async else theirs.invoke(arguments)
+
+    description = str(theirs.description or "") if description is None else description
+    return FunctionTool(name, description, checked_parameters(parameters, f"tool {name!r}"), invoke, trusted)
+
+
+def _as_annotated(argument: Argument | None, value: Any) -> Any:
+    if argument is None:
+        return value
+    return from_json(argument.hint, value) if argument.adapter is None else read(argument.adapter, value)
+
+
+def _arguments(function: Callable) -> Mapping[str, Argument]:
+    method = getattr(function, "__func__", None)  # of an instance that need not be kept
+    return _arguments_once(method or function, method is not None)
+
+
+@lru_cache(maxsize=256)
+def _arguments_once(function: Callable, is_method: bool) -> Mapping[str, Argument]:
+    return arguments_of(function, is_method=is_method, strict=False)
 
 
 def task_arguments(function: Callable) -> tuple[str, ...]:
@@ -152,16 +234,16 @@ def tools_named(names: Sequence[str]) -> tuple[Tool, ...]:
 
 def _named(name: str) -> tuple[Tool, ...]:
     place = OWN.get(name, name)
-    module, colon, attribute = place.partition(":")
-    if not colon:
+    if not is_named(place):
         raise ToolError(f"there is no tool {name!r}; there are {', '.join(OWN)}, and 'package.module:attribute'")
     try:
-        value = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ToolError(f"tool {name!r} cannot be imported: {error}") from None
+        value = load_named(place, "tool")
+    except ConfigError as error:
+        raise ToolError(str(error)) from error
     if hasattr(value, "tools"):  # what an MCP server offers
         return tuple(value.tools)
-    return (value if hasattr(value, "for_attempt") and not inspect.isclass(value) else tool(value),)
+    made = value if hasattr(value, "for_attempt") and not inspect.isclass(value) else tool(value)
+    return (replace(made, place=place) if isinstance(made, FunctionTool) else made,)
 
 
 # ------------------------------------------------------------------------------------------------ calls
@@ -174,4 +256,6 @@ def refusal_of(call: ToolCall, tools: Mapping[str, Tool]) -> ToolResult | None:
         return ToolResult(f"Error: there is no tool {shown(call.name)}. There are: {', '.join(tools) or 'none'}.",
                           error="unknown_tool")
     wrong = mismatches(validator_of(known.parameters), dict(call.arguments))
+    if not wrong and hasattr(known, "complaint"):
+        wrong = known.complaint(call.arguments)
     return ToolResult(f"Error: {known.name} was not called. {wrong}", error="bad_arguments") if wrong else None

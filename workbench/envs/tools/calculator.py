@@ -14,8 +14,8 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 
+from workbench.envs.format import shown
 from workbench.envs.tools.base import ToolResult, tool
-from workbench.envs.tools.schema import shown
 
 LONGEST = 500         # characters of an expression
 MOST_PARTS = 200      # nodes of its syntax tree

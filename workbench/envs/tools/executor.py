@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from workbench.envs.tools.awaited import DeadlineError, settled
 from workbench.envs.tools.base import Tool, ToolResult, refusal_of
 from workbench.envs.tools.handover import ToolRecipe, describe_tool
 from workbench.envs.tools.results import as_result, from_json, most_content, raised
@@ -90,7 +91,11 @@ class ToolExecutor:
         if refused := refusal_of(call, self.tools):
             return refused
         try:
-            return as_result(self.tools[call.name].call(call.arguments), self.limits.most_bytes)
+            came = settled(self.tools[call.name].call(call.arguments), self.limits.deadline_s)
+            return as_result(came, self.limits.most_bytes)
+        except DeadlineError:
+            return ToolResult(f"Error: {call.name} gave no answer within {self.limits.deadline_s:g} s and was stopped.",
+                              error="timeout")
         except (Exception, SystemExit) as error:  # a tool may raise anything (law 10); Ctrl-C is the user's
             return raised(call.name, error, self.limits.most_bytes)
 

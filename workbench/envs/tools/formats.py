@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+from workbench.envs.format import shown
 from workbench.envs.tools.base import NAME, Tool
-from workbench.envs.tools.schema import shown
 from workbench.envs.tools.strict_json import MOST_CALL, QUOTE, CallError, check_characters, json_at
 from workbench.envs.tools.turns import ANSWER, END_ANSWER, END_THINK, THINK, CallReader, ParsedTurn, read_turn
 from workbench.types import ToolCall

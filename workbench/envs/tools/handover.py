@@ -35,8 +35,8 @@ def describe_tool(tool: Tool) -> ToolRecipe:
     where = f"tool {tool.name!r}"
     try:
         if isinstance(tool, FunctionTool):
-            content = {"function": name_of(tool.function, where, OTHERWISE), "name": tool.name,
-                       "description": tool.description, "parameters": dict(tool.parameters)}
+            content = {"function": _place_of(tool, where), "name": tool.name, "description": tool.description,
+                       "parameters": dict(tool.parameters)}
             asks = bool(tool.stateful or task_arguments(tool.function))
             return ToolRecipe(tool.name, content, tool.stateful, asks, tool.name)
         if not is_dataclass(tool):
@@ -46,6 +46,16 @@ def describe_tool(tool: Tool) -> ToolRecipe:
     except (EnvError, AttributeError) as error:
         raise ToolError(str(error)) from error
     return ToolRecipe(tool.name, {"tool": described}, tool.stateful, tool.stateful, getattr(tool, "home", tool.name))
+
+
+def _place_of(tool: FunctionTool, where: str) -> str:
+    """The function's own name, or that of the tool in its module: a tool of another framework is no function."""
+    try:
+        return name_of(tool.function, where, OTHERWISE)
+    except EnvError:
+        if not tool.place:
+            raise
+        return tool.place
 
 
 def made_of(described: Mapping[str, Any]) -> Tool:

@@ -2,6 +2,7 @@
 
     mounted = mount(command=["python", "-m", "my_server"])      mounted.tools, to hand to an environment
     mounted = mount(url="http://127.0.0.1:8000/mcp")            mounted.close() when done
+    mounted = mount(..., resources=True, prompts=True)          what it has to read, and its prompts, as tools too
 
 A server is foreign code, so nothing of it runs in the trainer's process, the client neither: a worker process holds the
 connection (and the server that it started), and is killed with it where a call misses its deadline. Names, descriptions,
@@ -14,8 +15,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -35,7 +36,8 @@ MOST_DESCRIPTION = 2_000   # characters of a tool's description that are kept
 
 @dataclass(frozen=True)
 class McpTool:
-    """One tool of a server. `theirs` is its name there, where that is no name for a call here."""
+    """One tool of a server. `theirs` is its name there, where that is no name for a call here. `kind`: what it asks the
+    server, one of KINDS."""
 
     server: McpServer
     name: str
@@ -43,6 +45,7 @@ class McpTool:
     parameters: Mapping[str, Any]
     theirs: str
     trusted: bool = False
+    kind: str = "tool"
 
     @property
     def stateful(self) -> bool:
@@ -60,7 +63,7 @@ class McpTool:
     def call(self, arguments: Mapping[str, Any]) -> ToolResult:
         """Runs in a worker process. A server that is gone is an error of this call; the next one starts it again."""
         try:
-            return _result(connection(self.server).ask("call_tool", self.theirs, dict(arguments)))
+            return KINDS[self.kind](connection(self.server), self.theirs, dict(arguments))
         except Exception as error:  # whatever the client raises for a server that broke off, or answered nonsense
             if is_answer(error):
                 return ToolResult(f"Error: the server refused the call of {self.name}: {error}", error="raised")
@@ -94,8 +97,11 @@ class Mount:
 
 def mount(command: Any = (), url: str = "", *, environment: Mapping[str, str] | None = None, folder: str = "",
           headers: Mapping[str, str] | None = None, stateful: bool = False, prefix: str = "",
-          limits: ToolLimits = ToolLimits()) -> Mount:
+          resources: bool = False, prompts: bool = False, limits: ToolLimits = ToolLimits()) -> Mount:
     """The tools that a server offers, as it describes them; see `McpServer` for what the arguments mean.
+
+    `resources`: two tools more, list_resources and read_resource. `prompts`: one more for each prompt of the server,
+    prompt_NAME, which gives back its text.
 
     `prefix` stands before every name, where two servers have tools of one name. `limits.open_s` is how long the server
     may take to begin and to list them. Raises ToolError where it does not, or lists what cannot be
@@ -111,20 +117,38 @@ def mount(command: Any = (), url: str = "", *, environment: Mapping[str, str] | 
     if listed.error or listed.cut_bytes:
         why = listed.text.removeprefix("Error: list_tools ") if listed.error else f"more than {MOST_LISTED:,} bytes of them"
         raise ToolError(f"the MCP server {str(server)!r} did not list its tools: {why}")
-    tools = tuple(_tool(server, prefix, **each) for each in json.loads(listed.text))
+    tools = _offered(server, prefix, json.loads(listed.text), resources=resources, prompts=prompts)
     names = [tool.name for tool in tools]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ToolError(f"the MCP server {str(server)!r} has several tools that would be called {', '.join(twice)} here")
     return Mount(server, tools)
 
 
-def _tool(server: McpServer, prefix: str, name: str, description: str, parameters: Mapping[str, Any]) -> McpTool:
+def _offered(server: McpServer, prefix: str, listed: Mapping[str, Any], *, resources: bool, prompts: bool
+             ) -> tuple[McpTool, ...]:
+    """Raises ToolError where there is nothing of what was asked for."""
+    for asked, what in ((resources, "resources"), (prompts, "prompts")):
+        if asked and not listed[what]:
+            raise ToolError(f"the MCP server {str(server)!r} has no {what}; mount it without {what}=True")
+    tools = [_tool(server, prefix, **each) for each in listed["tools"]]
+    if resources:
+        uri = {"type": "object", "properties": {"uri": {"type": "string"}}, "required": ["uri"]}
+        tools += [_tool(server, prefix, "list_resources", "What there is to read: each with its URI.", {"type": "object"},
+                        "list"), _tool(server, prefix, "read_resource", "Read a resource by its URI.", uri, "resource")]
+    if prompts:
+        tools += [replace(_tool(server, f"{prefix}prompt_", **each, kind="prompt"), theirs=each["name"])
+                  for each in listed["prompts"]]
+    return tuple(tools)
+
+
+def _tool(server: McpServer, prefix: str, name: str, description: str, parameters: Mapping[str, Any],
+          kind: str = "tool") -> McpTool:
     ours = re.sub(r"[^A-Za-z0-9_-]", "_", prefix + name)[:64]
     if not NAME.fullmatch(ours):
         raise ToolError(f"the tool {name!r} of the MCP server {str(server)!r} needs a name that begins with a letter or _; "
                         "mount it with a prefix")
     schema = checked_parameters(parameters, f"tool {name!r} of the MCP server {str(server)!r}")
-    return McpTool(server, ours, description[:MOST_DESCRIPTION], schema, name)
+    return McpTool(server, ours, description[:MOST_DESCRIPTION], schema, name, kind=kind)
 
 
 @dataclass(frozen=True)
@@ -142,24 +166,66 @@ class _Listing:
         connection(self.server)
 
     def call(self, arguments: Mapping[str, Any]) -> Any:
-        return [{"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
-                for tool in connection(self.server).tools]
+        here = connection(self.server)
+        return {"tools": [{"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
+                          for tool in here.tools],
+                "prompts": [{"name": prompt.name, "description": prompt.description or "", "parameters": _arguments(prompt)}
+                            for prompt in here.list_all("prompts")],
+                "resources": bool(here.list_all("resources") or here.list_all("resource_templates"))}
 
     def for_attempt(self, task: Task) -> Tool:
         return self
 
 
+def _arguments(prompt: Any) -> dict[str, Any]:
+    """A prompt's arguments, which are all text."""
+    given = prompt.arguments or []
+    return {"type": "object", "required": [each.name for each in given if each.required],
+            "properties": {each.name: {"type": "string"} | ({"description": each.description} if each.description else {})
+                           for each in given}}
+
+
 # ------------------------------------------------------------------------------------------------ results
+
+
+def _listed(here: Any, theirs: str, arguments: dict[str, Any]) -> ToolResult:
+    """A line for each resource, and for each pattern of URIs that have some."""
+    found = [(each.uri, each) for each in here.list_all("resources")]
+    found += [(each.uri_template, each) for each in here.list_all("resource_templates")]
+    return ToolResult("\n".join(f"{uri} {each.name}" + (f": {each.description}" if each.description else "")
+                                for uri, each in found) or "There is nothing to read.")
+
+
+def _read(here: Any, theirs: str, arguments: dict[str, Any]) -> ToolResult:
+    return ToolResult("\n".join(map(_named, here.ask("read_resource", arguments["uri"]).contents)))
+
+
+def _prompted(here: Any, theirs: str, arguments: dict[str, Any]) -> ToolResult:
+    messages = here.ask("get_prompt", theirs, arguments).messages
+    return ToolResult("\n".join(_text_of(message.content) for message in messages))
+
+
+def _called(here: Any, theirs: str, arguments: dict[str, Any]) -> ToolResult:
+    return _result(here.ask("call_tool", theirs, arguments))
+
+
+# What a tool may ask its server.
+KINDS: Mapping[str, Callable[[Any, str, dict[str, Any]], ToolResult]] = {
+    "tool": _called, "list": _listed, "resource": _read, "prompt": _prompted}
 
 
 def _result(answer: Any) -> ToolResult:
     """What the server gave back: its texts, the rest named; what it says in a structure is for people and rewards."""
-    parts = [part.text if part.type == "text" else _named(part) for part in answer.content]
+    parts = list(map(_text_of, answer.content))
     value = answer.structured_content
     if value is not None and len(json.dumps(value)) > MOST_VALUE_BYTES:
         value = None
     text = "\n".join(parts) if parts else json.dumps(answer.structured_content, ensure_ascii=False)
     return ToolResult(f"Error: {text}" if answer.is_error else text, value, error="raised" if answer.is_error else "")
+
+
+def _text_of(part: Any) -> str:
+    return part.text if part.type == "text" else _named(part)
 
 
 def _named(part: Any) -> str:
@@ -168,4 +234,4 @@ def _named(part: Any) -> str:
     if isinstance(text := getattr(resource, "text", None), str):
         return text
     where = getattr(resource, "uri", None) or getattr(resource, "mime_type", None) or "no name"
-    return f"[{part.type}: {where}]"
+    return f"[{getattr(part, 'type', 'resource')}: {where}]"

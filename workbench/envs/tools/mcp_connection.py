@@ -89,13 +89,21 @@ class _Connection:
         if self._client is None:
             words = self._words.close()
             raise ConnectionError(f"the server did not begin: {in_short(self._failure)}"
-                                  + (f"; it printed: {words}" if words else ""))
+                                  + (f"; it printed: {last_line_first(words)}" if words else ""))
 
     def ask(self, what: str, *arguments: Any) -> Any:
         """Call a method of the client, and wait for what comes of it."""
         if not self._thread.is_alive():
             raise ConnectionError("its connection has ended")
         return asyncio.run_coroutine_threadsafe(getattr(self._client, what)(*arguments), self._loop).result()
+
+    def list_all(self, what: str) -> list[Any]:
+        """All "prompts", "resources" or "resource_templates" of the server, whatever number of pages they take; [] where
+        it has none of the kind."""
+        kind = "resources" if what == "resource_templates" else what
+        if getattr(self._client.server_capabilities, kind) is None:
+            return []
+        return asyncio.run_coroutine_threadsafe(_all_of(self._client, what), self._loop).result()
 
     def close(self) -> str:
         with suppress(RuntimeError):  # the loop has ended by itself
@@ -127,14 +135,21 @@ class _Connection:
                     command=program, args=arguments, env=dict(server.environment), cwd=server.folder or None),
                     errlog=self._words.file)
             client = await held.enter_async_context(Client(transport, cache=None))
-            page = await client.list_tools()
-            self.tools = list(page.tools)
-            while page.next_cursor:  # an endless list ends at the caller's deadline
-                page = await client.list_tools(cursor=page.next_cursor)
-                self.tools += page.tools
+            if client.server_capabilities.tools is not None:
+                self.tools = await _all_of(client, "tools")
             self._client = client
             self._ready.set()
             await self._stop.wait()
+
+
+async def _all_of(client: Any, what: str) -> list[Any]:
+    found, cursor = [], None
+    while True:  # an endless list ends at the caller's deadline
+        page = await getattr(client, f"list_{what}")(cursor=cursor)
+        found += getattr(page, what)
+        cursor = page.next_cursor
+        if not cursor:
+            return found
 
 
 class _LastWords:
@@ -155,6 +170,14 @@ class _LastWords:
         self.file.close()
         self._thread.join(0.5)  # a process that the server let loose may hold it open: not waited for
         return self._tail.decode("utf-8", "replace").strip()
+
+
+def last_line_first(words: str) -> str:
+    """What a server printed, the line that says most in front: of a traceback the exception, which is its last line."""
+    lines = words.splitlines()
+    last = next((index for index in reversed(range(len(lines))) if re.search(r"\w", lines[index])), len(lines) - 1)
+    before = "\n".join(lines[:last])
+    return lines[last].strip(" |+-") + (f"\nBefore that: {before}" if before else "")
 
 
 def is_answer(error: Exception) -> bool:

@@ -1,8 +1,9 @@
-"""A JSON schema out of a Python signature and its docstring, or one written by hand, checked.
+"""A JSON schema out of an annotation, what a docstring says of arguments, or a schema written by hand, checked.
 
 Everything is decided when a tool is made: an annotation without a JSON type, or a schema by hand that is none, is an
 error of the tool's author and is raised there. An argument that is not named is refused
-(`additionalProperties: false`). References stay inside their schema and must lead somewhere.
+(`additionalProperties: false`). References stay inside their schema and must lead somewhere. An argument whose
+annotation JSON cannot name is pydantic's as a whole (`rich_types`).
 
 Whether arguments fit a schema is `workbench.envs.tools.arguments`' business.
 """
@@ -16,47 +17,21 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from workbench.types import Task
+from workbench.envs.format import shown
+from workbench.envs.tools.rich_types import KNOWN, adapter_for
 from workbench.types.errors import ToolError
 
-LONGEST_SHOWN = 80      # characters of a value in a complaint
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 DEEPEST = 16            # objects in one another, in a type or a schema
 
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
-# ------------------------------------------------------------------------------------------------ from a signature
-
-
-def parameters_of(function: Callable, *, is_method: bool = False) -> dict[str, Any]:
-    """The JSON schema of a function's arguments: types from its annotations, words from its docstring. An argument
-    annotated `Task` is left out: no agent gives it. `is_method`: the first argument is the instance.
-
-    Raises ToolError for what JSON cannot name: an argument without an annotation, one that can only be positional,
-    `*args`, `**kwargs`, or a type with no counterpart."""
-    where = f"tool {getattr(function, '__name__', function)!r}"
-    arguments, hints = list(inspect.signature(function).parameters.items())[is_method:], hints_of(function)
-    said = argument_texts(inspect.getdoc(function) or "", [name for name, _ in arguments])
-    properties, required = {}, []
-    for name, parameter in arguments:
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ToolError(f"{where}: argument {name!r} cannot be given by name; tools are called by names, so write "
-                            "plain arguments without *, ** or /")
-        if name not in hints:
-            raise ToolError(f"{where}: argument {name!r} has no type; annotate it, e.g. {name}: str")
-        if hints[name] is Task:
-            continue
-        entry = schema_of_type(hints[name], f"{where}, argument {name!r}")
-        if name in said:
-            entry = entry | {"description": said[name]}
-        if parameter.default is parameter.empty:
-            required.append(name)
-        elif _is_json(parameter.default):
-            entry = entry | {"default": parameter.default}
-        properties[name] = entry
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+# ------------------------------------------------------------------------------------------------ from an annotation
 
 
 def hints_of(function: Callable) -> dict[str, Any]:
@@ -68,6 +43,19 @@ def hints_of(function: Callable) -> dict[str, Any]:
                         "use types that its module imports") from None
 
 
+def adapter_of(hint: Any, where: str) -> TypeAdapter | None:
+    """None for an annotation that JSON can name, else what reads its values."""
+    try:
+        schema_of_type(hint, where)
+        return None
+    except _Unnamed:
+        return adapter_for(hint, where)
+
+
+class _Unnamed(ToolError):
+    """An annotation that JSON has no name for."""
+
+
 def schema_of_type(hint: Any, where: str, depth: int = 0) -> dict[str, Any]:
     """The schema of one annotation; `where` begins the message of the ToolError for a type that JSON does not have."""
     if depth > DEEPEST:
@@ -77,12 +65,14 @@ def schema_of_type(hint: Any, where: str, depth: int = 0) -> dict[str, Any]:
         return {}
     if hint in _SCALARS:
         return {"type": _SCALARS[hint]}
-    if origin is typing.Annotated:
-        words = [word for word in inner[1:] if isinstance(word, str)]
-        return schema_of_type(inner[0], where, depth) | ({"description": words[0]} if words else {})
-    if origin is typing.Literal and all(_is_json(value) for value in inner):
+    if is_annotated(hint):
+        words = [each if isinstance(each, str) else getattr(each, "documentation", None) for each in inner[1:]]
+        if not all(isinstance(each, str) for each in words):
+            raise _Unnamed(f"{where}: {hint!r} has no JSON type; {KNOWN}")
+        return schema_of_type(inner[0], where, depth) | {"description": words[0]}
+    if origin is typing.Literal and all(is_json(value) for value in inner):
         return {"enum": list(inner)}
-    if isinstance(hint, type) and issubclass(hint, Enum) and all(_is_json(member.value) for member in hint):
+    if isinstance(hint, type) and issubclass(hint, Enum) and all(is_json(member.value) for member in hint):
         return {"enum": [member.value for member in hint]}
     if origin in (typing.Union, types.UnionType):
         return {"anyOf": [schema_of_type(option, where, depth) for option in inner]}
@@ -92,25 +82,51 @@ def schema_of_type(hint: Any, where: str, depth: int = 0) -> dict[str, Any]:
         if inner and inner[0] is not str:
             raise ToolError(f"{where}: the keys of a JSON object are text, so write dict[str, ...] in place of {hint}")
         return {"type": "object"} | ({"additionalProperties": schema_of_type(inner[1], where, depth)} if inner else {})
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+    if typing.is_typeddict(hint) or is_plain_dataclass(hint):
         return _schema_of_fields(hint, where, depth)
-    raise ToolError(f"{where}: {hint!r} has no JSON type; use str, int, float, bool, list[...], dict[str, ...], "
-                    "Literal[...], an Enum, a dataclass, or any of them | None; or hand over parameters={...}")
+    if hint in (bytes, bytearray):
+        raise ToolError(f"{where}: {hint!r} has no JSON type; text is str; {KNOWN}")
+    raise _Unnamed(f"{where}: {hint!r} has no JSON type; {KNOWN}")
+
+
+def is_annotated(hint: Any) -> bool:
+    """Whether it is `Annotated[...]`."""
+    return typing.get_origin(hint) is typing.Annotated
+
+
+def is_plain_dataclass(hint: Any) -> bool:
+    """Not one of pydantic's, which check their values."""
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint) and not hasattr(hint, "__pydantic_validator__")
+
+
+def fields_of(hint: Any) -> dict[str, tuple[Any, bool]]:
+    """Of a dataclass or a TypedDict: name -> (its annotation, whether it must be given)."""
+    hints = hints_of(hint)
+    if typing.is_typeddict(hint):
+        return {name: _without_qualifiers(inner, name in hint.__required_keys__) for name, inner in hints.items()}
+    return {field.name: (hints[field.name], field.default is field.default_factory is dataclasses.MISSING)
+            for field in dataclasses.fields(hint) if field.init}
+
+
+def _without_qualifiers(hint: Any, required: bool) -> tuple[Any, bool]:
+    """`NotRequired[int]` as (int, False)."""
+    while (origin := typing.get_origin(hint)) in (typing.Required, typing.NotRequired):
+        hint, required = typing.get_args(hint)[0], origin is typing.Required
+    return hint, required
 
 
 def _schema_of_fields(hint: type, where: str, depth: int) -> dict[str, Any]:
-    hints, fields = hints_of(hint), [field for field in dataclasses.fields(hint) if field.init]
+    found = fields_of(hint)
     return {
         "type": "object",
-        "properties": {field.name: schema_of_type(hints[field.name], f"{where}.{field.name}", depth)
-                       for field in fields},
-        "required": [field.name for field in fields
-                     if field.default is field.default_factory is dataclasses.MISSING],
+        "properties": {name: schema_of_type(inner, f"{where}.{name}", depth) for name, (inner, _) in found.items()},
+        "required": [name for name, (_, required) in found.items() if required],
         "additionalProperties": False,
     }
 
 
-def _is_json(value: Any) -> bool:
+def is_json(value: Any) -> bool:
+    """Whether JSON gives the value back as it was."""
     try:
         return json.loads(json.dumps(value, allow_nan=False)) == value
     except (TypeError, ValueError, RecursionError):
@@ -209,19 +225,3 @@ def _check_reference(reference: Any, schema: dict[str, Any], where: str) -> None
         else:
             raise ToolError(f"{where}: its parameters refer to {shown(reference)}, which is no place in them; a $ref "
                             "is written #/$defs/NAME and stays inside the schema")
-
-
-# ------------------------------------------------------------------------------------------------ words
-
-
-def shown(value: Any, longest: int = LONGEST_SHOWN) -> str:
-    """A value as JSON (text as it is), short and printable."""
-    if isinstance(value, str):
-        text = value
-    else:
-        try:
-            text = json.dumps(value, ensure_ascii=False, default=str)
-        except (ValueError, RecursionError):
-            text = f"a {type(value).__name__}"
-    text = "".join(c if c.isprintable() else " " for c in text[:longest + 1])
-    return text if len(text) <= longest else text[:longest] + "..."

@@ -9,7 +9,7 @@ import json
 import math
 from typing import Any
 
-from workbench.envs.tools.schema import shown
+from workbench.envs.format import shown
 
 MOST_CALL = 32_000      # characters of one call
 MOST_DEPTH = 16         # of lists and objects in one another

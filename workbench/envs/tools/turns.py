@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workbench.envs.tools.schema import shown
+from workbench.envs.format import shown
 from workbench.envs.tools.strict_json import QUOTE, CallError
 from workbench.types import ToolCall
 

@@ -13,12 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from workbench.envs.tools.awaited import settled
 from workbench.envs.tools.base import Tool, refusal_of
 from workbench.envs.tools.handover import made_of
 from workbench.envs.tools.results import as_result, raised, result_json
 from workbench.envs.workers.frames import serve_calls
 from workbench.types import Task, ToolCall
 from workbench.types.canonical_json import json_bytes
+
+MOST_COMPLAINT = 1500  # bytes of why a tool could not be opened: a server's last words fit
 
 
 def _import_jsonschema() -> None:
@@ -75,7 +78,7 @@ def _open(tools: dict[str, Tool], key: str, described: Any, task: dict | None) -
         tools[key] = made
         return b"{}"
     except BaseException as error:  # a tool's module and constructor may raise anything
-        return json_bytes({"complaint": raised("", error, 500).text}, "a complaint")
+        return json_bytes({"complaint": raised("", error, MOST_COMPLAINT).text}, "a complaint")
 
 
 def _call(tool: Tool, task: dict | None, arguments: Mapping[str, Any], most_bytes: int, most_memory: int, size: int
@@ -89,7 +92,7 @@ def _call(tool: Tool, task: dict | None, arguments: Mapping[str, Any], most_byte
             tool = tool.for_attempt(Task(**task))
         # CallError here and not by the trainer: a schema is foreign too, and may hold a pattern that takes minutes.
         refused = refusal_of(ToolCall(tool.name, arguments), {tool.name: tool})
-        result = refused or as_result(tool.call(arguments), most_bytes)
+        result = refused or as_result(settled(tool.call(arguments)), most_bytes)
     except BaseException as error:
         result = raised(tool.name, error, most_bytes)
     finally:

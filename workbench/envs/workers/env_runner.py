@@ -12,7 +12,7 @@ import time
 from typing import NoReturn
 
 from workbench.envs.base import EnvFamily
-from workbench.envs.runners import EnvAnswer
+from workbench.envs.runners import CLOSE_S, EnvAnswer
 from workbench.envs.workers import env_wire
 from workbench.envs.workers.env_slots import RunnerAttempt, AttemptCall, WorkerSlots
 from workbench.envs.workers.pool import WorkerPool
@@ -51,6 +51,7 @@ class ProcessRunner:
     # ------------------------------------------------------------------------------------------ the protocol
 
     def reset(self, key: str, family: EnvFamily, task: Task, dynamics_seed: int) -> None:
+        self.close(key)
         attempt = self._attempts[key] = RunnerAttempt(key, [env_wire.reset_call(family, task, dynamics_seed)])
         self._slots.place(attempt)
 
@@ -88,8 +89,10 @@ class ProcessRunner:
                 self._slots.lose(surplus)
 
     def shutdown(self) -> None:
-        """Kill all workers and the supervisor; returns once they are gone."""
+        """Let workers that are in no call close their environments, then kill all of them and the supervisor; returns
+        once they are gone."""
         self._attempts, self._ready = {}, []
+        self._pool.let_end([worker for worker in self._slots.workers if not worker.calls], CLOSE_S)
         self._slots.unplaced.clear()
         for worker in self._slots.workers:
             self._pool.kill(worker)

@@ -16,7 +16,7 @@ from workbench.envs.workers.frames import serve_calls
 from workbench.envs.workers.values import describe, describe_task, rebuild
 from workbench.types import Observation, StepResult, Task, ToolCall
 from workbench.types.canonical_json import json_bytes, plain
-from workbench.types.errors import EnvError, WorkbenchError
+from workbench.types.errors import WorkbenchError
 from workbench.types.message_json import call_to_json, observation_from_json, observation_to_json
 
 SPARE = 4096  # bytes that an answer may have beyond the cap: its names
@@ -51,7 +51,10 @@ def serve(connection: socket.socket, answer_bytes: int) -> None:
         [answered] = runner.poll()
         return _encoded(answered, answer_bytes)
 
-    serve_calls(connection, answer)
+    try:
+        serve_calls(connection, answer)
+    finally:
+        runner.shutdown()
 
 
 class _DescribedFamily(NamedTuple):
@@ -123,7 +126,7 @@ def decode_answer(key: str, content: bytes, seconds: float) -> EnvAnswer:
             raise ValueError("neither an observation nor a result")
         check_messages(answer.observation or answer.result.observation)
         return answer
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, EnvError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, WorkbenchError) as error:
         raise ValueError(f"no answer of this program: {type(error).__name__}: {error}") from error
 
 

@@ -111,6 +111,20 @@ class WorkerPool:
                 self._order_kill(worker)
             worker.connection.close()
 
+    def let_end(self, workers: Sequence[Worker], wait_s: float) -> None:
+        """Tell these workers that no call will come; waits up to `wait_s` for them to end by themselves."""
+        until = time.monotonic() + wait_s
+        for worker in workers:
+            worker.flush()
+            with suppress(OSError):
+                worker.connection.shutdown(socket.SHUT_WR)
+        while time.monotonic() < until and self._control is not None:
+            with self.lock:
+                self._read_reports()
+            if all(worker.report is not None for worker in workers):
+                return
+            time.sleep(REPORT_WAIT_S)
+
     def shutdown(self) -> None:
         """Kill all workers and the supervisor; returns once they are gone. A call that is still going on dies with it.
         """

@@ -5,8 +5,6 @@ side. So a worker needs neither the trainer's memory nor its trust.
 """
 from __future__ import annotations
 
-import functools
-import importlib
 import os
 import sys
 import types
@@ -14,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from workbench.types import Task
+from workbench.types import Task, plugins
 from workbench.types.canonical_json import plain
-from workbench.types.errors import EnvError, WorkbenchError
+from workbench.types.errors import ConfigError, EnvError, WorkbenchError
 
 
 def describe(value: Any, where: str, otherwise: str) -> Any:
@@ -53,14 +51,10 @@ def describe_task(task: Task) -> dict[str, Any]:
 
 def name_of(thing: Any, where: str, otherwise: str) -> str:
     """"module:name" of a class or function, by which another process can import it; EnvError where none can."""
-    module, name = thing.__module__, thing.__qualname__
-    if module == "__main__" or "<" in name:
-        home = "a notebook or script" if module == "__main__" else f"a function of {module}"
-        raise EnvError(
-            f"{where} needs {name}, which is defined inside {home}: worker processes cannot import it. Move it to a "
-            f"file of its own (in a notebook: a cell that begins with %%writefile my_code.py, then `from my_code import "
-            f"{name.rsplit('.', 1)[-1]}`), or {otherwise}")
-    return f"{module}:{name}"
+    name = plugins.name_of(thing)
+    if reason := plugins.not_importable(name):
+        raise EnvError(f"{where} is handed to worker processes, but {reason}, or {otherwise}")
+    return name
 
 
 def rebuild(described: Any) -> Any:
@@ -85,9 +79,7 @@ def import_path() -> list[str]:
 
 def import_named(name: str) -> Any:
     """What "module:name" names; EnvError where this process cannot find it."""
-    module, _, qualified = name.partition(":")
     try:
-        return functools.reduce(getattr, qualified.split("."), importlib.import_module(module))
-    except (ImportError, AttributeError) as error:
-        raise EnvError(f"a worker process cannot import {qualified} from {module} ({error}); workers see the same "
-                       "sys.path and folder as the run, so put the module there or install it") from error
+        return plugins.load_named(name, "code")
+    except ConfigError as error:
+        raise EnvError(f"in a worker process, which sees the same sys.path and folder as the run, {error}") from error

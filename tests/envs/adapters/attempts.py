@@ -1,0 +1,63 @@
+"""Many attempts at other people's environments, with a scripted policy, wherever they run."""
+from __future__ import annotations
+
+import functools
+
+from data.make.tiny_tokenizer import build_tokenizer
+from workbench.chat import ChatFormat
+from workbench.engines.scripted import ScriptedEngine
+from workbench.envs.splits import tasks
+from workbench.linting import Evidence, check
+from workbench.linting.replayed import RULES as R20
+from workbench.rollouts.collect import collect
+from workbench.rollouts.config import CollectConfig
+from workbench.types import StopReason
+from workbench.types.seeds import rng_at
+
+COUNTS = {"quick": 12, "full": 1_000}
+GARBAGE = ("", "no tags", "<think></think><answer></answer>", "<answer>x</answer>",
+           "<think></think><answer>]][[</answer>")
+
+
+@functools.lru_cache
+def spoken():
+    tokenizer = build_tokenizer(["Some words, and 0 1 2 3 4 5 6 7 8 9."] * 3, vocab_size=300)
+    return tokenizer, ChatFormat.from_tokenizer(tokenizer)
+
+
+def attempts(family, texts, count, runner="inline"):
+    """`count` attempts, four a task; an action is one of `texts`, or garbage one time in ten."""
+    tokenizer, chat = spoken()
+
+    def script(request):
+        rng = rng_at(request.seed)
+        of = GARBAGE if rng.random() < 0.1 else texts
+        return [*tokenizer.encode(of[rng.integers(len(of))], add_special_tokens=False), min(chat.stop_ids)]
+
+    engine = ScriptedEngine(script, context_length=200_000)
+    return collect(tasks(family, "train", count // 4), family=family, engine=engine, chat=chat,
+                   config=CollectConfig(env_runner=runner, env_workers=2, max_turn_tokens=200), group_size=4,
+                   address=(0, "test", 1))
+
+
+def facts(groups):
+    """What must be the same wherever an attempt was played."""
+    return [(t.task.id, t.attempt, t.stop_reason, t.reward, t.success, [
+        (turn.text, turn.reward, tuple(message.text for message in turn.reply)) for turn in t.turns])
+            for group in groups for t in group]
+
+
+def all_well(family, texts, count, workers=True):
+    """The groups, after: no attempt failed; worker processes say the same; rewards replay (R20); a group is one prompt.
+    """
+    groups = attempts(family, texts, count)
+    faults = [(t.task.id, t.stop_reason, t.info) for group in groups for t in group
+              if t.stop_reason not in (StopReason.TERMINATED, StopReason.ENV_TRUNCATED, StopReason.MAX_TURNS)]
+    assert not faults, faults[:3]
+    assert sum(map(len, groups)) == count
+    if workers or count == COUNTS["full"]:
+        assert facts(attempts(family, texts, count, "processes")) == facts(groups)
+    assert all(len({trajectory.first_observation for trajectory in group}) == 1 for group in groups)
+    answer = check(Evidence(tuple(map(tuple, groups)), family=family), R20)["R20"]
+    assert answer.status == "passed", answer
+    return groups

@@ -1,0 +1,66 @@
+"""reasoning-gym's data sets: every one of them makes the same question twice and scores its own answer with 1."""
+import pytest
+
+from tests.counts import reduced
+from tests.envs.adapters.attempts import COUNTS, all_well
+from workbench.envs.adapters.reasoning_gym import ReasoningGym
+from workbench.envs.baselines import known, none_known
+from workbench.envs.format import format_action
+from workbench.types import Task
+from workbench.types.errors import ConfigError, EnvError
+
+gym = pytest.importorskip("reasoning_gym", reason="needs the package reasoning-gym")
+SUMS = ReasoningGym("chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2})
+ALL = sorted(set(gym.factory.DATASETS) - {"composite"})  # composite is several of the others
+QUICK = ("chain_sum", "leg_counting", "countdown", "propositional_logic", "graph_color")
+NO_ANSWER = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
+
+
+def answer(text):
+    return format_action([text], think=True)
+
+
+@pytest.mark.parametrize("name", reduced(ALL, QUICK))
+def test_every_data_set_is_the_same_twice_and_scores_its_answer(name):
+    family = ReasoningGym(name)
+    task, env = family.task(3), family.make()
+    assert family.task(3) == task and env.reset(task, 0).messages[0].text.startswith(task.payload["question"])
+    assert (known(family) == ()) == (name in NO_ANSWER)
+    if name not in NO_ANSWER:
+        result = env.step(family.solver_action(env, None))
+        assert result.reward == 1.0 and result.info["success"] and result.terminated
+
+
+@pytest.mark.parametrize("count", reduced(COUNTS, ("quick",)))
+def test_many_attempts_inline_and_in_workers_replay(count):
+    groups = all_well(SUMS, [answer(str(number)) for number in range(0, 60, 3)], COUNTS[count], workers=False)
+    assert {turn.reward for group in groups for t in group for turn in t.turns} >= {0.0}
+
+
+def test_a_question_its_answer_and_garbage():
+    env, task = SUMS.make(), SUMS.task(1)
+    first = env.reset(task, 0).messages[0].text
+    assert first.endswith("Answer like this: <think>plan</think><answer>the answer</answer>")
+    result = env.step("no tags")
+    assert result.reward == 0.0 and result.terminated and not result.info["valid_format"]
+    with pytest.raises(EnvError, match="over or was never begun"):
+        env.step("")
+    assert none_known(SUMS) == {"random": "none known"}
+
+
+def test_a_scorer_that_fails_leaves_the_reward_unscored(monkeypatch):
+    env, task = SUMS.make(), SUMS.task(1)
+    env.reset(task, 0)
+    monkeypatch.setattr(type(env.dataset), "score_answer", lambda *a, **k: 1 / 0)
+    result = env.step(answer("3"))
+    assert result.reward is None and result.info["scorer_error"].startswith("ZeroDivisionError")
+    assert result.info["success"] is False
+
+
+def test_what_cannot_be():
+    with pytest.raises(ConfigError, match="refuses the data set 'nothing'"):
+        ReasoningGym("nothing").task(0)
+    with pytest.raises(ConfigError, match="refuses the data set"):
+        ReasoningGym("chain_sum", {"min_terms": -1}).task(0)
+    with pytest.raises(EnvError, match="another question of seed"):
+        SUMS.make().reset(Task("t", "reasoning_gym", 1, {"question": "2 + 2 ="}), 0)

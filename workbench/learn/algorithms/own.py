@@ -1,0 +1,87 @@
+"""Algorithms of the user's own by name: "my_module:MINE" in a configuration, and the name of one that was made in Python.
+
+What is named may be an `Algorithm`, a class derived from it, a function without arguments that gives one, an `Estimator`
+(with PPO's clip), or the class of an objective (with GRPO's estimator).
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+from workbench.learn.algorithms.algorithm import Algorithm
+from workbench.learn.algorithms.estimators import GROUP_RELATIVE, Estimator
+from workbench.learn.algorithms.named import ALGORITHMS
+from workbench.types.errors import ConfigError
+from workbench.types.plugins import HERE, is_named, load_named, name_of
+
+TWICE = "__mp_main__"  # what multiprocessing calls the script that was started
+
+
+def algorithm_named(reference: str) -> Algorithm:
+    """The algorithm that "package.module:Name" names; its own name is then that reference. Raises ConfigError for what
+    cannot be imported, and for what is no algorithm and no part of one."""
+    return replace(as_algorithm(load_named(reference, "algorithm.kind"), f"algorithm.kind {reference!r}"), name=reference)
+
+
+def as_algorithm(found: Any, what: str = "algorithm") -> Algorithm:
+    """The algorithm that a value is, or gives without arguments. Raises ConfigError, which begins with `what`."""
+    try:
+        made = _made(found)
+    except (TypeError, ConfigError) as error:
+        raise ConfigError(f"{what} gives no algorithm without arguments ({error}); give each of its fields or arguments a "
+                          "default") from error
+    if not isinstance(made, Algorithm):
+        raise ConfigError(f"{what} is {made!r:.80}; expected an Algorithm, such as MINE = Algorithm('mine', "
+                          "Estimator(my_estimator)), a class derived from it, an Estimator, or the dataclass of an "
+                          "objective: settings as fields, and loss(inputs)")
+    return made
+
+
+def _made(found: Any) -> Any:
+    if isinstance(found, Estimator):
+        return Algorithm(found.function.__name__, found)
+    if isinstance(found, type) and is_dataclass(found) and hasattr(found, "loss") and not issubclass(found, Algorithm):
+        if not isinstance(getattr(found, "name", None), str):
+            raise ConfigError(f"an objective has a name: add name: ClassVar[str] = '{found.__name__.lower()}' to it")
+        return Algorithm(found.name, GROUP_RELATIVE, objective=found())
+    return found if isinstance(found, Algorithm) or not callable(found) else found()
+
+
+def kind_of(algorithm: Algorithm) -> str:
+    """By what name a configuration finds this algorithm again: one of the table, or "module:NAME".
+
+    Raises ConfigError where it stands under no name: then neither a stored run nor another process could find it.
+    """
+    usual = ALGORITHMS.get(algorithm.name)
+    if is_named(algorithm.name) or usual is not None and _is_of(algorithm, usual):
+        return algorithm.name
+    for reference, value in _candidates(algorithm):
+        if _is_of(algorithm, value) and "<" not in reference:
+            return reference
+    raise ConfigError(f"algorithm {algorithm.name!r} is none of the package's and stands under no name in a module, so that "
+                      "a stored run could not find it again; write MINE = Algorithm(...) at the top of a module or of a "
+                      "notebook's cell, and hand over MINE, or MINE(setting=value)")
+
+
+def _candidates(algorithm: Algorithm) -> Iterator[tuple[str, Algorithm]]:
+    """("module:NAME", value) of what might be the algorithm under a name; a notebook's own names last."""
+    if type(algorithm) is not Algorithm:
+        try:
+            yield name_of(algorithm), type(algorithm)()
+        except TypeError:  # not without arguments: then a value of it may stand somewhere
+            pass
+    home = algorithm.estimator.function.__module__
+    for module in sorted(sys.modules, key=lambda name: (name == HERE, name != home, name)):
+        for name, value in list(getattr(sys.modules[module], "__dict__", {}).items()) if module != TWICE else ():
+            if issubclass(type(value), Algorithm) and value.name == algorithm.name:  # (isinstance wakes lazy values)
+                yield f"{module}:{name}", value
+
+
+def _is_of(algorithm: Algorithm, other: Algorithm) -> bool:
+    """Whether it is the other one, with settings of its own."""
+    try:
+        return other(**algorithm.settings) == algorithm
+    except ConfigError:
+        return False

@@ -1,0 +1,61 @@
+"""Opponents that are models: a server's, or a policy of this machine through an engine of its own.
+
+Both are called as `envs.opponents.OpponentEnv` calls an opponent: `opponent(observation, rng) -> str`.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from workbench.chat import ChatFormat
+from workbench.engines import open_engine
+from workbench.engines.base import Request
+from workbench.engines.config import TransformersEngineConfig
+from workbench.engines.endpoint import Endpoint, Reply
+from workbench.engines.policy import load_policy
+from workbench.types import Observation
+from workbench.types.errors import EngineError
+
+
+@dataclass(frozen=True)
+class EndpointOpponent:
+    """A model behind an OpenAI-compatible server. Its words have no address: the same attempt may go another way."""
+
+    endpoint: Endpoint
+    temperature: float = 1.0
+    max_tokens: int = 256
+
+    def __call__(self, observation: Observation, rng: np.random.Generator) -> str:
+        messages = [{"role": message.role, "content": message.text} for message in observation.messages]
+        for piece in self.endpoint.stream(messages, temperature=self.temperature, top_p=1.0, max_tokens=self.max_tokens):
+            if isinstance(piece, Reply):
+                return piece.text
+        raise EngineError(f"{self.endpoint.url} ended without a reply")
+
+
+@dataclass
+class PolicyOpponent:
+    """A policy by its name or folder, in an engine of its own; its weights never change. Opened with its first reply."""
+
+    policy: str
+    temperature: float = 1.0
+    max_tokens: int = 64
+    _opened: list[Any] = field(default_factory=list, repr=False)
+
+    def __call__(self, observation: Observation, rng: np.random.Generator) -> str:
+        if not self._opened:
+            policy = load_policy(self.policy)
+            self._opened = [ChatFormat.from_tokenizer(policy.tokenizer), open_engine(TransformersEngineConfig(), policy.model)]
+        chat, engine = self._opened
+        prompt_ids = np.concatenate([span.token_ids for span in chat.open(observation)])
+        engine.submit(Request(id=0, session="opponent", prompt_ids=prompt_ids, seed=int(rng.integers(2**62)),
+                              max_new_tokens=self.max_tokens, stop_ids=chat.stop_ids, temperature=self.temperature))
+        done = []
+        while not done:
+            done = engine.poll()
+        engine.release("opponent")
+        if done[0].finish == "error":
+            raise EngineError(f"the opponent {self.policy} gave no reply: {done[0].error}")
+        return chat.decode(done[0].token_ids)

@@ -1,0 +1,45 @@
+"""The configuration of a stored run, as far as it can be had here: code that it names may be missing, or foreign."""
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from workbench.run.code import changed_code, named_code, why_foreign
+from workbench.run.store import Run
+from workbench.training.config import KINDS, Config, from_dict
+from workbench.types.errors import ConfigError, WorkbenchError
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """`config` has None for each part in `missing`, which says why. `notes`: what else is to be said of its code."""
+
+    config: Config
+    missing: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def stored_config(run: Run) -> RunConfig:
+    """The configuration in force, without the parts whose code cannot be had here. Nothing that a run from elsewhere
+    names is imported, unless it was opened with `trust` (law 16). Raises ConfigError for what is no configuration."""
+    parts = {key.partition(".")[0] for key in named_code(run.config)}
+    if foreign := why_foreign(run):
+        kept = sorted(parts & set(KINDS))
+        return RunConfig(from_dict(run.config, without=kept), {part: f"not imported: {foreign}" for part in kept})
+    missing: dict[str, str] = {}
+    for part in sorted(parts & set(KINDS)):
+        try:
+            from_dict(run.config, without=set(KINDS) - {part})
+        except WorkbenchError as error:
+            missing[part] = str(error)
+    return RunConfig(from_dict(run.config, without=missing), missing, tuple(changed_code(run, without=missing)))
+
+
+def config_of_run(run: Run, needs: Collection[str] = tuple(KINDS)) -> Config:
+    """The configuration in force. Raises ConfigError where one of the parts that are needed cannot be had here; others are
+    then None."""
+    stored = stored_config(run)
+    for part in needs:
+        if part in stored.missing:
+            raise ConfigError(f"{part} of run {run.name}: {stored.missing[part]}")
+    return stored.config
