@@ -280,6 +280,7 @@ def summary(outcomes: Sequence[Outcome], untouched: Said) -> dict[str, Any]:
         "precision": sum(len(o.expected) for o in known) / said if said else None,
         "twins": sum(outcome.twin != "-" for outcome in outcomes),
         "twins called an error": [o.bug.name for o in outcomes if o.twin not in ("-", "clean")],
+        "not as the header says": [o.bug.name for o in outcomes if not o.good],
         "untouched code": complaint(untouched),
         "cpu seconds a bug": sum(seconds) / len(seconds) if seconds else None,
     }
