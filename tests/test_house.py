@@ -21,8 +21,8 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 54_091,
-    "lines of the lint": 8_437,
+    "lines of the package": 54_106,
+    "lines of the lint": 8_452,
     "lines of plain/": 1_200,
     "files of plain/": 8,
     "lines of the README": 250,

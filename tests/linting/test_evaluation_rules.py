@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from workbench.linting import RULES, Evidence, check
 from workbench.linting.evaluations import held_out
-from workbench.linting.figures import difference, interval, passes, quantile
+from workbench.linting.figures import difference, interval, of_returns, passes, quantile
 from workbench.linting.runs import evaluation_facts, step_facts
 from workbench.notebook.lint import lint
 from workbench.notebook.train import train_here
+from workbench.rollouts import evaluate
 from workbench.run.store import Run
 from workbench.training.config import load_config
 from workbench.types import Sampling
@@ -138,6 +139,17 @@ def test_the_figures_of_the_lint_are_those_of_the_package(attempts, counts):
     wanted = (paired_difference(np.array(values), np.array(other)) if attempts == 1 else
               clustered_difference(values, other, np.arange(len(values))))
     assert np.allclose(list(difference(a, b, None).values()), (wanted.mean, wanted.low, wanted.high, wanted.n), atol=1e-3)
+
+
+@pytest.mark.parametrize("paid", [[-0.8] * 5, [0.5, None, 0.5], [1.0], [None, None], [-0.8, 0.2, None, 1.0]])
+def test_intervals_of_returns_are_those_of_the_package(paid):
+    """A return that never varies has no interval, in the table and in the lint."""
+    row = evaluate._score("trained", "sampled", None, paid, [1] * len(paid), None, None, 0, 1).row()
+    found = of_returns(row)
+    assert [found[name] is None for name in found] == [row[name] is None for name in found]
+    known = [name for name in found if found[name] is not None]
+    assert np.allclose([found[name] for name in known], [row[name] for name in known], atol=1e-3)
+    assert ("reward_low" in known) == (len({each for each in paid if each is not None}) > 1)
 
 
 def test_quantiles_and_tasks_are_those_of_the_package():

@@ -13,6 +13,7 @@ import pytest
 from workbench.chat import ChatFormat
 from workbench.engines.scripted import ScriptedEngine
 from workbench.envs import PRESETS, FrozenLake, tasks
+from workbench.envs.adapters.gymnasium import Gymnasium
 from workbench.envs.frozen_lake import FrozenLakeEnv
 from workbench.envs.runners import InlineRunner
 from workbench.linting import Evidence, check
@@ -215,6 +216,13 @@ def test_attempts_of_their_own_pass():
 def test_loggers_and_locks_are_made_to_be_shared():
     logging.getLogger("test.isolation").debug("made")
     assert isolated(Counting("logs")).status == "passed"
+
+
+def test_a_constant_in_a_class_is_no_news():
+    """Gymnasium's classes hold a dict of metadata: it is everybody's, and only its changing would be one's business."""
+    pytest.importorskip("gymnasium", reason="needs the package gymnasium")
+    answer = check(Evidence(family=Gymnasium("Blackjack-v1", max_turns=4)), [RULES[0]])["R14"]
+    assert answer.status == "passed" and not answer.notes, answer
 
 
 def test_something_alive_that_is_shared_is_a_note():

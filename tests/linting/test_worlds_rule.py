@@ -1,7 +1,8 @@
 """R30: an environment does what it says. The shipped ones do; one that is made wrong is named."""
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 
 import pytest
 
@@ -31,6 +32,19 @@ def test_the_shipped_environments_are_clean(name):
     assert answer.status == "passed" and answer.looked > 20, answer.findings
 
 
+@dataclass(frozen=True)
+class WithOptions(FrozenLake):
+    """A setting that cannot be hashed, as the adapters' options are."""
+
+    options: Mapping[str, str] = field(default_factory=lambda: {"any": "thing"})
+
+
+def test_settings_that_cannot_be_hashed_are_looked_at():
+    slippery = WithOptions(slip=0.2)
+    assert ask(slippery).status == "passed" and ask(slippery).looked > 20
+    assert ask(of(slippery, SharedDice)).errors  # of other settings it is told apart by what its repr says
+
+
 def of(family, env_type):
     """The family with environments of another type."""
     @dataclass(frozen=True)
@@ -38,7 +52,7 @@ def of(family, env_type):
         def make(self):
             return env_type(self)
 
-    return Changed(**{field.name: getattr(family, field.name) for field in fields(family)})
+    return Changed(**{each.name: getattr(family, each.name) for each in fields(family)})
 
 
 class SharedDice(FrozenLakeEnv):

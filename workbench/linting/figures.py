@@ -82,7 +82,8 @@ def of_attempts(side: Sequence[Sequence[Trajectory]], says: bool) -> dict[str, A
 def of_returns(row: Mapping[str, Any]) -> dict[str, Any]:
     """The interval of the mean return over tasks, where that is what policies are compared by."""
     known = [value for value in row.get("reward_by_task", ()) if value is not None]
-    low, high = _mean_interval(known)[1:] if len(known) > 1 else (None, None)
+    spread = len(known) > 1 and min(known) < max(known)  # without it nothing is known of other tasks
+    low, high = _mean_interval(known)[1:] if spread else (None, None)
     return {"n": len(row.get("reward_by_task", ())), "reward_low": low, "reward_high": high}
 
 

@@ -34,9 +34,26 @@ class Probe(NamedTuple):
     opening: Observation
 
 
+class _Settings:
+    """A family as the key of a cache. Where a setting cannot be hashed (options in a dict), what its repr says counts."""
+
+    def __init__(self, family: EnvFamily) -> None:
+        self.family = family
+        try:
+            self.key: Any = (hash(family), family)
+        except TypeError:
+            self.key = (hash(repr(family)), repr(family))
+
+    def __hash__(self) -> int:
+        return self.key[0]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Settings) and self.key == other.key
+
+
 @lru_cache(maxsize=32)
-def _probes(family: EnvFamily, count: int) -> tuple[Probe, ...]:
-    found = []
+def _probes(settings: _Settings, count: int) -> tuple[Probe, ...]:
+    family, found = settings.family, []
     for number in range(count):
         try:
             task = family.task(seed_of("lint.probe", number))
@@ -47,11 +64,8 @@ def _probes(family: EnvFamily, count: int) -> tuple[Probe, ...]:
 
 
 def probes(family: EnvFamily, count: int = PROBES) -> tuple[Probe, ...]:
-    """Some tasks of the family, drawn once; () where its settings cannot be told apart."""
-    try:
-        return _probes(family, count)
-    except TypeError:
-        return ()
+    """Some tasks of the family, drawn once."""
+    return _probes(_Settings(family), count)
 
 
 # ------------------------------------------------------------------------------------------------ words

@@ -76,10 +76,10 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _of_classes(value: Any) -> list[tuple[str, Any]]:
-    """What stands in the classes of an object and is no method: `Lake.counter`; those of containers are Python's."""
+    """What stands in the classes of an object and is no method: `class Lake.counter`; those of containers are Python's."""
     if isinstance(value, (*CONTAINERS, *FIXED_CONTAINERS, np.ndarray)):
         return []
-    return [(f"{kind.__name__}.{name}", item) for kind in type(value).__mro__ if kind.__module__ != "builtins"
+    return [(f"class {kind.__name__}.{name}", item) for kind in type(value).__mro__ if kind.__module__ != "builtins"
             for name, item in vars(kind).items()
             if not name.startswith("__") and isinstance(item, (*CONTAINERS, np.ndarray, np.random.Generator,
                                                                random.Random))]
