@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from workbench.cli.opening import overrides
 from workbench.envs import PRESETS as ENVS, Bandit, FrozenLake
 from workbench.training.config import (KINDS, PRESETS, Config, changed_config, from_dict, load_config,
                                        load_config_with_warnings, to_dict)
@@ -63,6 +64,22 @@ def test_overrides_may_be_nested_and_flags_of_the_template_stay_a_tree():
     assert nested.policy.template_flags == {"a": {"b": 1}} and nested.env.slip == 0.5
     with pytest.raises(ConfigError, match="collect.window has no effect"):  # written, however it was written
         load_config("frozenlake", {"collect": {"window": 3}})
+
+
+def test_options_of_somebody_elses_package_are_a_table_of_their_own():
+    """They come by name one at a time, from a file, a command line or a mapping, and the defaults stay beside them."""
+    named = {"env.kind": "reasoning_gym", "env.options.min_terms": 2}
+    config = load_config("frozenlake", named)
+    assert config.env.options == {"min_terms": 2} == load_config("frozenlake", {"env": {
+        "kind": "reasoning_gym", "options": {"min_terms": 2}}}).env.options
+    assert load_config("frozenlake", overrides(["env.kind=reasoning_gym", "env.options.min_terms=2"])) == config
+    changed, what = changed_config(to_dict(config), {"env.options.max_terms": 3})
+    assert changed.env.options == {"min_terms": 2, "max_terms": 3} and what == {"env.options.max_terms": (None, 3)}
+    assert from_dict(to_dict(config)) == config
+    with pytest.raises(ConfigError, match="env.dataset holds no further settings"):
+        load_config("frozenlake", named | {"env.dataset.name": 1})
+    with pytest.raises(ConfigError, match="no setting 'env.options.min_terms'"):  # the lake has none
+        load_config("frozenlake", {"env.options.min_terms": 2})
 
 
 def test_an_unknown_preset_names_the_nearest():

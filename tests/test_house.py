@@ -21,7 +21,7 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 54_106,
+    "lines of the package": 54_133,
     "lines of the lint": 8_452,
     "lines of plain/": 1_200,
     "files of plain/": 8,

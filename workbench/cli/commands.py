@@ -293,7 +293,7 @@ def demo_command(args: argparse.Namespace) -> int:
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise ConfigError("the demo runs in one process; for several, torchrun ... -m workbench.cli train")
     config = config_of(args.task, args.settings)
-    out = args.out or Path("runs") / f"demo-{args.task}-{time.strftime('%Y%m%d-%H%M%S')}"
+    out = args.out or Path("runs") / f"demo-{Path(args.task).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     table: dict[str, Any] = demo(config, args.seeds, out, _train_with_progress)
     print(show_demo(table).text)
     print(f"\ntable: {out / 'table.json'}\nlook at a run: workbench show {shlex.quote(f'{out}/seed-{args.seeds[0]}')}")

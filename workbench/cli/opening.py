@@ -20,7 +20,7 @@ def overrides(settings: list[str]) -> dict[str, Any]:
         if not equals:
             raise ConfigError(f"--set takes KEY=VALUE, got {setting!r}; for example --set train.steps=10")
         key, value = key.strip(), value.strip()
-        if key.startswith("policy.template_flags."):  # these have no type to be read as: "false" would be true
+        if key.count(".") > 1:  # env.options.size, policy.template_flags.x: some have no type to be read as
             with contextlib.suppress(ValueError):
                 value = json.loads(value)
         pairs[key] = value

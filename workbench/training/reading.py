@@ -67,6 +67,8 @@ def with_overrides(flat: Mapping[str, Any], written: Mapping[str, Any], kinds: K
             flat[FREE] = {**flat[FREE], flag: value}
         elif key in flat or key in awaited:
             flat[key] = value
+        elif holder := _holder_of_names(key, flat, kinds):
+            flat |= {f"{holder}.{name}": old for name, old in flat.pop(holder, {}).items()} | {key: value}
         else:
             raise ConfigError(_unknown(key, value, flat | dict.fromkeys(awaited), kinds))
     return flat
@@ -75,6 +77,21 @@ def with_overrides(flat: Mapping[str, Any], written: Mapping[str, Any], kinds: K
 def _defaults(kinds: Mapping[str, type], kind: Any, part: str) -> dict[str, Any]:
     """Every setting of a kind by key, with its default or MISSING."""
     return {setting.key: setting.default for setting in settings_of(_class_of(kind, kinds, part), part)}
+
+
+def _holder_of_names(key: str, flat: Mapping[str, Any], kinds: Kinds) -> str:
+    """The setting in which a key lies whose names only the package behind it knows (`env.options.min_terms`), or ""."""
+    part = key.partition(".")[0]
+    if part not in kinds:
+        return ""
+    cls = _class_of(flat[f"{part}.kind"], kinds[part], part)
+    hints = {f"{part}.{name}": bare(hint) for name, hint in annotations_of(cls).items()}
+    return next((name for name, hint in hints.items() if key.startswith(name + ".") and _holds_names(hint)), "")
+
+
+def _holds_names(hint: Any) -> bool:
+    kind = typing.get_origin(hint) or hint
+    return isinstance(kind, type) and issubclass(kind, Mapping)
 
 
 def _class_of(kind: Any, kinds: Mapping[str, type], part: str) -> type:
@@ -152,7 +169,7 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
         return _read_number(kind, value, where)
     if kind is str and not isinstance(value, str):
         raise ConfigError(f"{where} is text, got {value!r}")
-    if isinstance(kind, type) and issubclass(kind, Mapping):
+    if _holds_names(kind):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{where} holds settings by name, got {value!r}")
         return dict(value)

@@ -1,16 +1,24 @@
 """reasoning-gym's data sets: every one of them makes the same question twice and scores its own answer with 1."""
+import random
+from collections import Counter
+
+import numpy as np
 import pytest
 
 from tests.counts import reduced
 from tests.envs.adapters.attempts import COUNTS, all_well
 from workbench.envs.adapters.reasoning_gym import ReasoningGym
-from workbench.envs.baselines import known, none_known
+from workbench.envs.baselines import known, none_known, play
 from workbench.envs.format import format_action
+from workbench.envs.splits import tasks
 from workbench.types import Task
 from workbench.types.errors import ConfigError, EnvError
+from workbench.types.seeds import rng_at
+from workbench.types.stats import wilson_interval
 
 gym = pytest.importorskip("reasoning_gym", reason="needs the package reasoning-gym")
 SUMS = ReasoningGym("chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2})
+CHAINS = {"min_terms": 2, "max_terms": 4, "min_digits": 1, "max_digits": 2}  # experiments/chain-sum.toml
 ALL = sorted(set(gym.factory.DATASETS) - {"composite"})  # composite is several of the others
 QUICK = ("chain_sum", "leg_counting", "countdown", "propositional_logic", "graph_color")
 NO_ANSWER = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
@@ -25,7 +33,7 @@ def test_every_data_set_is_the_same_twice_and_scores_its_answer(name):
     family = ReasoningGym(name)
     task, env = family.task(3), family.make()
     assert family.task(3) == task and env.reset(task, 0).messages[0].text.startswith(task.payload["question"])
-    assert (known(family) == ()) == (name in NO_ANSWER)
+    assert known(family) == (() if name in NO_ANSWER else ("random", "solver"))
     if name not in NO_ANSWER:
         result = env.step(family.solver_action(env, None))
         assert result.reward == 1.0 and result.info["success"] and result.terminated
@@ -45,7 +53,27 @@ def test_a_question_its_answer_and_garbage():
     assert result.reward == 0.0 and result.terminated and not result.info["valid_format"]
     with pytest.raises(EnvError, match="over or was never begun"):
         env.step("")
-    assert none_known(SUMS) == {"random": "none known"}
+    assert none_known(ReasoningGym("rush_hour")) == {"random": "none known", "solver": "none known"}
+
+
+def test_chance_is_what_an_independent_count_says():
+    """Of the tasks' own answers: how often a sum drawn with Python's own generator is the same."""
+    family, rng, own = ReasoningGym("chain_sum", CHAINS), rng_at("chance"), random.Random(5)
+
+    def drawn():
+        digits, value = own.randint(1, 2), None
+        for _ in range(own.randint(2, 4)):
+            term = own.randint(0, 9) if digits == 1 else own.randint(10, 99)
+            value = term if value is None else value + own.choice((1, -1)) * term
+        return value
+
+    frequent = Counter(drawn() for _ in range(100_000))
+    chosen = tasks(family, "held-out", 150)
+    exact = np.mean([frequent[int(family.entry(task.task_seed)[1]["answer"])] / 100_000 for task in chosen])
+    hits = sum(play(family, task, 0, lambda env: family.random_action(env, rng)).success for task in chosen * 15)
+    low, high = wilson_interval(hits, 15 * len(chosen))
+    assert low <= exact <= high and 0.005 < exact < 0.05
+    assert not low <= 3 * exact <= high  # the control: another level would be noticed
 
 
 def test_a_scorer_that_fails_leaves_the_reward_unscored(monkeypatch):

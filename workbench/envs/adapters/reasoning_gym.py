@@ -1,7 +1,7 @@
 """The data sets of reasoning-gym: a question a task, one answer, scored by the data set's own scorer.
 
-The solver is the data set's own answer; a data set that has none (several answers are right) has no solver here, and
-none has random play. The reward is the score, from 0 to 1, and success is a score of 1. Where the scorer raises an
+The solver is the data set's own answer, and random play the answer of another of its questions; a data set that has
+none (several answers are right) has neither here. The reward is the score, from 0 to 1, and success is a score of 1. Where the scorer raises an
 exception on an answer, the reward is unscored, not 0.
 
 The scorer reads what the policy wrote. A few (countdown, simple_equations ...) hand it to sympy's parser, which
@@ -70,9 +70,19 @@ class ReasoningGym:
     @property
     def solver_action(self) -> Callable[[ReasoningGymEnv, np.random.Generator], str]:
         """AttributeError, so none known, where the data set has no answer of its own."""
+        self._needs_answers()
+        return lambda env, rng: format_action([str(env.entry["answer"])], think=self.think)
+
+    @property
+    def random_action(self) -> Callable[[ReasoningGymEnv, np.random.Generator], str]:
+        """What is right by chance alone: the answer of another question, drawn as tasks are. AttributeError like the
+        solver's."""
+        self._needs_answers()
+        return lambda env, rng: format_action([str(self.entry(int(rng.integers(SEEDS)))[1]["answer"])], think=self.think)
+
+    def _needs_answers(self) -> None:
         if self.entry(0)[1]["answer"] is None:
             raise AttributeError(f"{self.dataset} has no answer of its own")
-        return lambda env, rng: format_action([str(env.entry["answer"])], think=self.think)
 
 
 class ReasoningGymEnv:
