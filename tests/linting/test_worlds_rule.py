@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, fields, replace
 
 import pytest
 
-from workbench.envs import PRESETS, Bandit, FrozenLake, WorldQA
+from workbench.envs import PRESETS, Bandit, Countdown, FrozenLake, WorldQA
 from workbench.envs.answer_rewards import AnswerRewards
+from workbench.envs.arithmetic import solve
 from workbench.envs.bandit import BanditEnv
+from workbench.envs.countdown import CountdownEnv
 from workbench.envs.frozen_lake import GOAL, HOLE, FrozenLakeEnv
 from workbench.envs.tool_env import CallSettings
 from workbench.envs.world_qa import WorldEnv
@@ -124,6 +126,17 @@ class Generous(WorldEnv):
 
 def test_a_gold_answer_among_guesses_is_not_right():
     assert any("counts as right" in finding.what for finding in ask(of(WorldQA(), Generous)).errors)
+
+
+class Solved(CountdownEnv):
+    def reset(self, task, dynamics_seed):
+        first = super().reset(task, dynamics_seed)
+        solution = solve(tuple(sorted(self.numbers)), self.target, self.family.operations)
+        return Observation((Message("user", f"For example {solution}.\n{first.messages[0].text}"),))
+
+
+def test_an_example_that_solves_the_task_at_hand_is_named():
+    assert any("what the best-known solver writes" in finding.what for finding in ask(of(Countdown(), Solved)).errors)
 
 
 def test_one_that_is_not_the_same_twice_is_not_played():

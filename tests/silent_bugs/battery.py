@@ -59,7 +59,7 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "algorithm.kind": "ppo", "algorithm.bootstrap": "truncated", "algorithm.gamma": 0.8, "env.max_moves": 2,
         "env.max_moves_per_action": 1, "algorithm.minibatches": 2, "lint.start": False}),
     "grpo, decayed, in half precision, cut turns": ("frozenlake", {
-        "learner.weight_decay": 0.1, "learner.precision": "bf16", "collect.max_turn_tokens": 20}),
+        "learner.weight_decay": 0.1, "learner.precision": "bf16", "collect.max_turn_tokens": 12}),
     "search, paid for documents": ("search", {
         "env.rewards.process": 0.2, "env.documents": 2, "train.tasks_per_step": 2, "train.group_size": 4}),
 }
@@ -67,6 +67,11 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 RUNS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "evaluated, several attempts": ("frozenlake", {"env.slip": 0.2, "evaluation.attempts": 3}),
     "evaluated, search": ("search", {"env.rewards.process": 0.2}),
+    "evaluated, a world of one's own that breaks, cut turns": ("frozenlake", {
+        "env.kind": "tests.silent_bugs.own_world:Away", "collect.max_turn_tokens": 12, "train.steps": 1}),
+    "long sessions, environments in threads": ("frozenlake", {
+        "train.steps": 4, "train.group_size": 8, "train.evaluate_every": 0, "train.checkpoint_every": 4,
+        "collect.env_runner": "threads", "env.max_moves": 16, "env.max_moves_per_action": 1}),
 }
 EVALUATED = {"train.steps": 2, "train.evaluate_every": 1, "train.checkpoint_every": 2, "evaluation.num_tasks": 8,
              "lint.start": False}
@@ -208,13 +213,13 @@ def _resumed_run(notes: Notes, lost: Sequence[int] = (), more: Mapping[str, Any]
 
 
 def run_all(only: str = "", until: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """{scene: what was said in it} and the totals. `only`: scenes whose name holds this. `until`: no further scene once
-    one of these rules has found an error."""
+    """{scene: what was said in it} and the totals. `only`: scenes whose name holds one of these words, between bars.
+    `until`: no further scene once one of these rules ("any" of them) has found an error."""
     from workbench.types.errors import WorkbenchError
 
     began, found = time.process_time(), {}
     for name, scene in scenes():
-        if only not in name:
+        if not any(words in name for words in only.split("|")):
             continue
         notes, started = Notes(), time.process_time()
         try:
@@ -226,7 +231,7 @@ def run_all(only: str = "", until: frozenset[str] = frozenset()) -> dict[str, An
             frame = traceback.extract_tb(error.__traceback__)[-1]
             notes.crash = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
         found[name] = notes.as_dict(time.process_time() - started)
-        if until & set(notes.errors):
+        if until & set(notes.errors) or "any" in until and notes.errors:
             break
     return {"scenes": found, "cpu_seconds": round(time.process_time() - began, 3)}
 
@@ -243,8 +248,8 @@ def merged(found: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.silent_bugs.battery", description=__doc__.splitlines()[0])
     parser.add_argument("--json", help="write everything to this file")
-    parser.add_argument("--only", default="", help="scenes whose name holds this")
-    parser.add_argument("--until", default="", help="rules (R1,R6): stop after the scene in which one finds an error")
+    parser.add_argument("--only", default="", help="scenes whose name holds this, or 'one|of|these'")
+    parser.add_argument("--until", default="", help="rules (R1,R6; any): stop after the scene in which one finds an error")
     options = parser.parse_args(arguments)
     found = run_all(options.only, frozenset(filter(None, options.until.split(","))))
     if options.json:

@@ -20,7 +20,8 @@ from workbench.linting import Evidence
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
 
-ATTEMPTS = 5
+ATTEMPTS = 6
+SEARCH = '"search"'
 
 
 def texts_of(family: WorldQA, task: Any, attempt: int) -> list[str]:
@@ -37,14 +38,17 @@ def texts_of(family: WorldQA, task: Any, attempt: int) -> list[str]:
         0: [call(first) + call(others[0]), call(bridge) + call(first), right],
         1: [call(others[0]) + bad + call(first), call(first), call(bridge), wrong],
         2: ["".join(call(name) for name in (*others[:4], first)), "I do not know.",
-            '<tool_call>{"name": "look_up", "arguments": {}}</tool_call>', call(others[1]), call(bridge)],
+            '<tool_call>{"name": "look_up", "arguments": {}}</tool_call>' + call(first).replace(SEARCH, '"look_up"'),
+            call(others[1]), call(bridge)],
         3: [f"<think>{call(first)}</think>{right}"],
         4: [f"<think>{gold}?</think>{call(bridge)}{call(bridge)}", env.format.write_answer(f"The {gold.upper()}.")],
+        5: [f"<think>{call(others[0])}</think>{call(first)}", f"<think>{bridge}</think>{call(bridge)}", wrong],
     }[attempt]
 
 
 def scripted(history: str, template: str = "qwen3", answer: str = "em") -> Evidence:
-    family = WorldQA(documents=2, turns=5, calls=CallSettings(recall=history == "fresh"),
+    long = {"documents": 8, "world": "hard"} if history == "fresh" else {"documents": 2}  # results long and short
+    family = WorldQA(**long, turns=5, calls=CallSettings(recall=history == "fresh"),
                      rewards=AnswerRewards(answer=answer, process=0.2, no_answer=-0.5))
     chat, chosen = chat_of(template), tasks(family, "train", 3, seed=5, step=1)
     planned = {f"{task.id}#{attempt}": texts_of(family, task, attempt) for task in chosen for attempt in range(ATTEMPTS)}

@@ -58,6 +58,7 @@ class StepFacts(NamedTuple):
     warmup: int = 0
     seeds: tuple[str, ...] = ()         # task and dynamics seed of each attempt
     problems: tuple[str, ...] = ()      # each different problem, by content
+    paid: tuple[tuple[bool, str, float], ...] = ()  # of attempts: success, what it looks like, reward (`worth.payment`)
 
 
 class RunClaims(NamedTuple):

@@ -24,7 +24,8 @@ GOLD = frozenset("answer answers gold golds solution solutions secret expected l
 PROBES = 8        # other tasks that a word is looked for in
 SHORTEST = 3      # characters of an answer or a number that says anything by itself, and two more of a part of one
 FEW_DOCUMENTS = 2000
-ALWAYS = 4        # tasks whose gold answer stands at the same place of the question
+ALWAYS = 4        # tasks whose prompt holds what solves them
+EVERYWHERE = 6    # tasks whose gold answer stands in the question, each time at the same place
 
 
 class Probe(NamedTuple):
@@ -198,17 +199,18 @@ def _texts(family: EnvFamily, task: Task, ids: Sequence[str]) -> list[str]:
 
 
 def _always_there(evidence: Evidence, others: Sequence[Probe]) -> Iterator[RuleResult]:
-    """A question may name its answer among others; one that names it at the same place in every task gives it away."""
+    """A question may name its answer among others; where every question that names it does so at the same place, that
+    gives it away."""
     around: dict[tuple[str, str], dict[str, str]] = {}
     for each in others:
         question, gold = each.task.payload.get("question"), golds(each.task)
         if isinstance(question, str) and gold and (at := question.lower().find(gold[0].lower())) >= 0:
-            key = (question[max(at - 8, 0):at], question[at + len(gold[0]):][:3])
+            key = (question[max(at - 3, 0):at], question[at + len(gold[0]):][:3])
             around.setdefault(key, {})[gold[0]] = each.task.id
     asked = len({each.task.id for each in others if golds(each.task)})
     yield Checked(asked)
-    for (before, after), found in around.items():
-        if len(found) >= ALWAYS and 2 * len(found) > asked:
+    for (before, after), found in around.items() if len(around) == 1 else ():
+        if len(found) >= EVERYWHERE and 2 * len(found) > asked:
             yield Finding(f"in {len(found)} of {asked} tasks the gold answer stands in the question, each time between "
                           f"{before!r} and {after!r} (so {shortened(next(iter(found.values())))})")
 

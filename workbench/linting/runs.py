@@ -15,6 +15,7 @@ from typing import Any
 from workbench.linting.evaluations import problem_of
 from workbench.linting.evidence import EvaluationFacts, Evidence, RunClaims, StepFacts
 from workbench.linting.rule import Rule, RuleResult
+from workbench.linting.worth import payment
 from workbench.run.store import Run, step_folders
 from workbench.types import Group, Trajectory
 from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
@@ -68,7 +69,8 @@ def facts_of_step(step: int, groups: Sequence[Group], metrics: Mapping[str, Any]
     return StepFacts(step, whole, tuple(sorted(v for v in versions if v is not None)), dict(metrics), attempts,
                      _recomputed(trajectories), lr, warmup,
                      tuple(f"{t.task.id}|{t.dynamics_seed}" for t in trajectories),
-                     tuple({problem_of(group[0]) for group in groups}))
+                     tuple({problem_of(group[0]) for group in groups}),
+                     tuple(paid for t in trajectories if (paid := payment(t)) is not None))
 
 
 def _sampled(trajectory: Trajectory) -> int:

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from workbench.envs.tools.base import refusal_of
-from workbench.envs.tools.results import as_result
+from workbench.envs.tool_env import ToolEnv
+from workbench.envs.tools.base import ToolResult, refusal_of
+from workbench.envs.tools.search import SearchTool
 from workbench.linting.evidence import Evidence
 from workbench.linting.leaks import leaves
 from workbench.linting.messages import shortened
@@ -28,27 +29,32 @@ def check_results(evidence: Evidence) -> Iterator[RuleResult]:
     if not calling:
         yield NotChecked("calls of tools")
         return
+    strict = evidence.family is not None and isinstance(evidence.family.make(), ToolEnv)
     for n in calling:
         trajectory = evidence.trajectories[n]
         yield Checked(sum(len(turn.tool_calls) for turn in trajectory.turns))
         for k, turn in enumerate(trajectory.turns):
             last = k + 1 == len(trajectory.turns)
-            if (what := _not_as_written(turn) or _not_answered(turn, last)) is not None:
+            if (what := _not_as_written(turn, strict) or _not_answered(turn, last)) is not None:
                 yield Finding(what, evidence.place(n, turn=k))
                 break
     yield from _asked_again(evidence, calling)
     yield from _who_asks(evidence, calling)
+    yield from _recalled(evidence, calling)
 
 
 # ------------------------------------------------------------------------------------------------ what was written
 
 
-def _not_as_written(turn: Turn) -> str | None:
-    """A call whose name or words do not stand in the action, or one that stands there and was not made."""
+def _not_as_written(turn: Turn, strict: bool) -> str | None:
+    """A call whose name or words do not stand in the action, or one that stands there and was not made. `strict`: what
+    stands in a thought is no call, as `ToolEnv` has it."""
+    said = turn.text.rpartition("</think>")[2] if strict else turn.text
     for call in () if "\\" in turn.text else turn.tool_calls:  # what is escaped may be written in many ways
         for words in [call.name, *(each for each in leaves(call.arguments) if isinstance(each, str) and each)]:
-            if words not in turn.text:
-                return f"the call {_words(call)} was made, and {shortened(words)} does not stand in the action"
+            if words not in said:
+                return f"the call {_words(call)} was made, and {shortened(words)} " + (
+                    "stands in the thought alone" if words in turn.text else "does not stand in the action")
     written = _written(turn.text)
     if turn.info.get("valid_format") is True and written and turn.tool_calls:
         made = [(call.name, dict(call.arguments)) for call in turn.tool_calls]
@@ -133,8 +139,11 @@ def _asked_again(evidence: Evidence, calling: Sequence[int]) -> Iterator[RuleRes
                 if call.name not in tools or refusal_of(call, tools):
                     continue
                 yield Checked(1)
+                if (what := _not_of_the_searcher(tools[call.name].for_attempt(trajectory.task), call)) is not None:
+                    yield Finding(f"the call {_words(call)} {what}", evidence.place(n, turn=k))
+                    return
                 over = index >= limits.most_calls
-                expected = None if over else _called(tools[call.name], trajectory.task, call, limits.most_bytes)
+                expected = None if over else expected_text(tools[call.name], trajectory.task, call, limits.most_bytes)
                 if over != ("not run" in message.text[:40]) or (expected is not None and message.text != expected):
                     yield Finding(f"the call {_words(call)} is answered by {shortened(message.text)}; asked by itself, "
                                   f"{call.name} answers {'nothing beyond the limit' if over else shortened(expected)}",
@@ -142,12 +151,30 @@ def _asked_again(evidence: Evidence, calling: Sequence[int]) -> Iterator[RuleRes
                     return
 
 
-def _called(tool: Any, task: Task, call: ToolCall, most_bytes: int) -> str | None:
-    """What the tool answers; None where it refuses or fails, whose words are not the tool's."""
+def _not_of_the_searcher(tool: Any, call: ToolCall) -> str | None:
+    """Our search brings what its searcher finds, asked behind its back: what it keeps is somebody else's answer."""
+    if getattr(type(tool), "call", None) is not SearchTool.call or getattr(tool.searcher, "remote", False):
+        return None
+    found = [hit.document.id for hit in tool.searcher.search(call.arguments["query"], tool.k)]
+    brought = (tool.call(call.arguments).value or {}).get("documents", found)
+    return None if brought == found else f"brings {shortened(brought)}, and the searcher finds {shortened(found)}"
+
+
+def expected_text(tool: Any, task: Task, call: ToolCall, most_bytes: int) -> str | None:
+    """What the tool answers, as long as it may be; None where it refuses or fails, whose words are not the tool's, and
+    where it gives back what is no text."""
     try:
-        return as_result(tool.for_attempt(task).call(call.arguments), most_bytes).text
+        given = tool.for_attempt(task).call(call.arguments)
     except Exception:
         return None
+    text = given.text if isinstance(given, ToolResult) else given
+    if not isinstance(text, str):
+        return None
+    data = text.encode("utf-8", "replace")
+    if len(data) <= most_bytes:
+        return data.decode()
+    kept = data[:most_bytes].decode("utf-8", "ignore")
+    return f"{kept}\n[cut: {len(kept.encode()):,} of {len(data):,} bytes]"
 
 
 def _who_asks(evidence: Evidence, calling: Sequence[int]) -> Iterator[RuleResult]:
@@ -173,6 +200,30 @@ def _who_asks(evidence: Evidence, calling: Sequence[int]) -> Iterator[RuleResult
                                   f"attempt {evidence.trajectories[other].attempt}: what a tool without state says "
                                   "depends on who asks", evidence.place(n, turn=k))
                     return
+
+
+def _recalled(evidence: Evidence, calling: Sequence[int]) -> Iterator[RuleResult]:
+    """Where replies begin with the calls before them (`calls.recall`): with all of them, each with its own result."""
+    env = None if evidence.family is None else evidence.family.make()
+    if not getattr(getattr(env, "calls", None), "recall", False):
+        return
+    for n in (n for n in calling if evidence.trajectories[n].task.env == evidence.family.name):
+        past: list[str] = []
+        for k, turn in enumerate(evidence.trajectories[n].turns):
+            answers = [_result_of(turn, index) for index in range(len(turn.tool_calls))]
+            if turn.reply and past:
+                yield Checked(len(past))
+                said = turn.reply[0].text.partition("\n")[2] if turn.reply[0].role == "user" else ""
+                lacks = next((each for each in past if each not in said), None)
+                if said != "\n".join(past):
+                    yield Finding("what its reply recalls of earlier calls " + (
+                        "is more than they were, or in another order" if lacks is None else f"lacks {shortened(lacks)}"),
+                        evidence.place(n, turn=k))
+                    return
+            if None in answers:  # nobody knows what answered it
+                break
+            past += [f"{call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}\n{message.text}"
+                     for call, message in zip(turn.tool_calls, answers)]
 
 
 R28 = Rule(

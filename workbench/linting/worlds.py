@@ -6,6 +6,7 @@ have is left out; one that is not the same twice, or remote, is not played here.
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -17,7 +18,7 @@ import numpy as np
 from workbench.envs.base import EnvFamily
 from workbench.linting.evidence import Evidence
 from workbench.linting.isolation import Script, played_alone, unplayable
-from workbench.linting.leaks import Probe, probes
+from workbench.linting.leaks import ALWAYS, Probe, probes, problem
 from workbench.linting.messages import shortened
 from workbench.linting.rule import Rule, RuleResult
 from workbench.linting.searches import check_searches
@@ -30,6 +31,7 @@ CHANCES = 12      # dynamics seeds of one attempt
 ENOUGH_S = 1.5    # of playing, after which no further attempt is begun
 SIGMAS = 4.0      # standard errors between the rewards of successes and failures
 ENOUGH = 8        # attempts of either kind
+LONG = 6          # characters of an action that no prompt holds by chance
 CHANCE = ("slip", "noise", "noisy", "chance", "stochastic", "random", "probab")  # in the name of a setting
 NOTHING = ("", "zzz", "<answer>zzz</answer>")  # actions that do nothing
 
@@ -99,6 +101,7 @@ def check_worlds(evidence: Evidence) -> Iterator[RuleResult]:
     every = [play for some in plays.values() for play in some]
     yield Checked(len(every))
     yield from _earned(plays, _again(family, every))
+    yield from _told(plays["solver"])
     yield from _ends(family, plays["random"])
     yield from islice(filter(None, map(_of_one, every)), 1)
     yield from _nothing(family, found)
@@ -156,6 +159,19 @@ def _earned(plays: dict[str, list[AttemptProbe]], again: Sequence[AttemptProbe])
             value > 0 for play in every if play.success for r in play.results for value in r.reward_parts.values()):
         yield Finding(f"{len(won)} attempts succeed, and nothing that is positive is paid to any of them (at most "
                       f"{won.max():g})")
+
+
+def _told(plays: Sequence[AttemptProbe]) -> Iterator[RuleResult]:
+    """What solves a task is written by the solver and stands in no prompt: not as its example, either."""
+    found = []
+    for play in (play for play in plays if play.success):
+        said = re.sub(r"<[^<>]*>", "", play.texts[0].rpartition("</think>")[2]).strip()
+        if len(said) >= LONG and said in play.shown[0] and not any(said in words for words in problem(play.task)) and (
+                not any(said in other.shown[0] for other in plays if other.task.id != play.task.id)):
+            found.append((play.task.id, said))
+    if len(found) >= ALWAYS and 2 * len(found) > len(plays):
+        yield Finding(f"the first prompt holds what the best-known solver writes, at {len(found)} of {len(plays)} tasks "
+                      f"and at each another (so {shortened(found[0][1])} at {found[0][0]!r})")
 
 
 def _of_one(play: AttemptProbe) -> Finding | None:

@@ -1,0 +1,73 @@
+"""R31: what a success is worth stays the same through a run. Learning, chance and other ways to succeed are no change."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from workbench.linting import RULES, Evidence, StepFacts, check
+from workbench.linting.worth import payment
+from workbench.types import Observation, StopReason, Task, Trajectory, Turn
+from workbench.types.findings import Answer
+
+
+def run(*steps: list[tuple[bool, str, float]]) -> Answer:
+    rows = tuple(StepFacts(number, "", (), {}, paid=tuple(paid)) for number, paid in enumerate(steps, 1))
+    return check(Evidence(steps=rows), [RULES["R31"]])["R31"]
+
+
+def attempts(won: int, lost: int, worth: float = 1.0, kind: str = "3 turns", waste: float = 0.0) -> list:
+    return [(True, kind, worth)] * won + [(False, "5 turns", waste)] * lost
+
+
+@pytest.mark.parametrize("steps", [
+    [attempts(1, 7), attempts(2, 6), attempts(5, 3), attempts(8, 0)],                      # it learns
+    [attempts(4, 4), attempts(4, 4, 0.9, kind="4 turns"), attempts(4, 4, 0.9, kind="4 turns")],  # by another way
+    [attempts(0, 8), attempts(0, 8, waste=-1.0), attempts(8, 0)],
+    [[*attempts(4, 4), *attempts(4, 0, 2.0)]] * 4,                                         # worth goes by the task
+], ids=["learns", "otherwise", "fails otherwise", "by the task"])
+def test_a_run_that_pays_alike_is_clean(steps):
+    answer = run(*steps)
+    assert answer.status == "passed" and answer.looked == sum(map(len, steps)), answer.findings
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_chance_in_what_is_paid_is_no_change(seed):
+    """Success and a noisy reward that have nothing to do with each other, and one where success pays on average."""
+    rng = np.random.default_rng(seed)
+    for lead in (0.0, 1.0):
+        made = [[(bool(won), f"{rng.integers(3)} turns", float(rng.normal() + lead * won)) for won in rng.random(16) < 0.4]
+                for _ in range(60)]
+        assert not run(*made).findings
+
+
+def test_negative_control_the_sign_turns():
+    before, after = attempts(4, 4), attempts(4, 4, -1.0)
+    found = run(*[before] * 5, *[after] * 5).errors
+    assert "earn +1 beside those that fail, since step 6 -1" in found[0].what
+    assert found[0].place.step == 7, "as soon as eight of either kind are there"
+    assert not run(*[before] * 5, after).findings, "four are no proof"
+
+
+def test_negative_control_the_scale_changes():
+    (found,) = run(*[attempts(4, 4)] * 3, *[attempts(4, 4, 2.0)] * 3).errors
+    assert "were all paid 1, and since step 4 all 2" in found.what and found.place.step == 5
+
+
+def test_another_kind_that_is_paid_as_before_speaks_against_a_change():
+    """Something that the attempts' looks do not tell has changed then."""
+    steady = attempts(3, 0, 0.5, kind="1 turn")
+    assert not run(*[attempts(4, 4) + steady] * 3, *[attempts(4, 4, 2.0) + steady] * 3).findings
+
+
+def test_one_step_says_nothing():
+    assert run(attempts(8, 8)).status == "not checked" and run([], [], []).status == "not checked"
+
+
+def test_what_is_told_of_an_attempt():
+    task, first = Task("t", "e", 0, {}), Observation(())
+    turn = Turn(0, "", reward=1.0, reward_parts={"goal": 1.0, "format": 0.0}, moves=("Up", "Up"), info={"valid_format": True})
+    won = Trajectory(task, 0, 0, first, (turn,), (), StopReason.TERMINATED, success=True)
+    assert payment(won) == (True, "terminated, 0 turns unread, 0 documents, paid for ['goal']", 1.0)
+    assert payment(Trajectory(task, 0, 0, first, (turn,), (), StopReason.TERMINATED)) is None, "nobody says who won"
+    unscored = Trajectory(task, 0, 0, first, (Turn(0, ""),), (), StopReason.ENV_ERROR, scored=False)
+    assert payment(unscored) is None

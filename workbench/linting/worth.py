@@ -1,0 +1,112 @@
+"""What a success is worth, from one step of a run to another (R31).
+
+A reward that is scaled by a running number, turned by a wrong sign or judged by code that was changed pays otherwise
+from some step on, while success means what it meant. Successes are compared with failures of the same steps, and with
+successes that look like them: the same end, as many turns that could not be read, paid for the same things. Where those
+are paid by their length, or by the task, nothing is said of them.
+"""
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from workbench.linting.evidence import Evidence, StepFacts
+from workbench.linting.rule import Rule, RuleResult
+from workbench.types import Trajectory
+from workbench.types.findings import Checked, Finding, NotChecked, Place
+
+ENOUGH = 8     # attempts of either kind, before and after
+SIGMAS = 4.0   # standard errors between successes and failures
+RECENT = 50    # steps in which a change is looked for
+
+
+def payment(trajectory: Trajectory) -> tuple[bool, str, float] | None:
+    """(success, what the attempt looks like, reward); None where success or reward is not known."""
+    t, reward = trajectory, trajectory.reward
+    if t.success is None or reward is None or t.stop_reason.is_fault:
+        return None
+    paid = sorted({name for parts in (t.outcome_parts, *(turn.reward_parts for turn in t.turns))
+                   for name, value in parts.items() if value})
+    unread = sum(turn.info.get("valid_format") is False for turn in t.turns)
+    found = sum(len(turn.info.get("support_found", ())) for turn in t.turns)
+    return t.success, f"{t.stop_reason.value}, {unread} turns unread, {found} documents, paid for {paid}", float(reward)
+
+
+def check_worth(evidence: Evidence) -> Iterator[RuleResult]:
+    steps = [row for row in evidence.steps if row.paid]
+    if len(steps) < 2:
+        yield NotChecked("successes and rewards of several steps")
+        return
+    yield Checked(sum(len(row.paid) for row in steps))
+    yield from _sign(steps)
+    yield from _scale(steps)
+
+
+def _sign(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
+    """The first step by which successes, that earned more than failures, clearly earn less, or the other way round."""
+    rows = [[sum(value ** power for won, _, value in row.paid if won is kind) for kind in (True, False)
+             for power in range(3)] for row in steps]
+    sums = list(accumulate(rows, lambda one, other: [a + b for a, b in zip(one, other)], initial=[0.0] * 6))
+    for end in range(2, len(steps) + 1):
+        for split in range(max(1, end - RECENT), end):
+            before = _lead(sums[split])
+            after = _lead([a - b for a, b in zip(sums[end], sums[split])])
+            if before * after < 0:
+                yield Finding(f"until step {steps[split - 1].step} attempts that succeed earn {before:+.4g} beside those "
+                              f"that fail, since step {steps[split].step} {after:+.4g}: the sign of a reward has turned",
+                              Place(step=steps[end - 1].step))
+                return
+
+
+def _lead(sums: Sequence[float]) -> float:
+    """How much more successes earn than failures, by the moments of both; 0.0 where that is not clear."""
+    sides = []
+    for count, total, squares in (sums[:3], sums[3:]):
+        if count < ENOUGH:
+            return 0.0
+        mean = total / count
+        sides.append((mean, max(squares / count - mean ** 2, 0.0) / count))
+    gap, error = sides[0][0] - sides[1][0], math.sqrt(sides[0][1] + sides[1][1])
+    return gap if abs(gap) > max(SIGMAS * error, 1e-9) else 0.0
+
+
+def _scale(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
+    """The first step by which successes that look alike, and were all paid one number, are all paid another; where any
+    other kind of success is paid as before, it is something else that changed."""
+    kinds: dict[str, dict[float, _Times]] = defaultdict(dict)
+    for number, row in enumerate(steps):
+        for kind, value in ((kind, round(value, 9)) for won, kind, value in row.paid if won):
+            count, first, _ = kinds[kind].get(value, _Times(0, number, number))
+            kinds[kind][value] = _Times(count + 1, first, number)
+        for kind, times in kinds.items():
+            if len(times) != 2 or min(each.count for each in times.values()) < ENOUGH:
+                continue
+            (before, one), (after, other) = times.items()
+            same = [each for some in kinds.values() for each in some.values() if each.first < other.first < each.last]
+            if one.last <= other.first and not same:
+                yield Finding(f"successes that look alike ({kind}) were all paid {before:g}, and since step "
+                              f"{steps[other.first].step} all {after:g}: what a success is worth has changed",
+                              Place(step=row.step))
+                return
+
+
+class _Times(NamedTuple):
+    """How often a number was paid, and in which steps, by their places, first and last."""
+
+    count: int
+    first: int
+    last: int
+
+
+R31 = Rule(
+    "R31", "a success is worth the same all through a run",
+    "The policy is taught one thing at the beginning and another at the end, and its reward curve shows the reward's own "
+    "changes as learning.",
+    "Compute rewards from the attempt alone: no running means, schedules or counters in the environment or the verifier; "
+    "rescale in algorithm.rewards, where it is declared. Code of a reward that changes in a run begins a new one.",
+    ("steps",), check_worth, "run")
+
+RULES: tuple[Rule, ...] = (R31,)
