@@ -50,3 +50,13 @@ def test_an_exported_page_shows_the_picture_and_the_numbers(outputs):
                                                       for bundle in (png, outputs[1])])
     page = nbconvert.HTMLExporter(embed_images=True).from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))[0]
     assert f"data:image/png;base64,{png['image/png']}" in page and "The numbers, steps 1 to 24" in page
+
+
+def test_words_alone_draw_no_picture_and_what_is_looked_at_is_drawn_once(monkeypatch):
+    from workbench.views import curves
+
+    drawn, draw = [], curves.plots_png
+    monkeypatch.setattr(curves, "plots_png", lambda *given: drawn.append(given) or draw(*given))
+    view = show_curves(examples.steps(), examples.evaluations())
+    assert "success" in view.text and str(view) == view.text and not drawn
+    assert base64.b64encode(view.png).decode() in view.html and view.png is view.png and len(drawn) == 1

@@ -18,6 +18,7 @@ from workbench.run.store import Run, open_run
 from workbench.types import Group, Observation, Segment, View
 from workbench.types.dumps import Imported
 from workbench.types.errors import DataError, PolicyError
+from workbench.types.findings import ERROR, NOTE
 from workbench.views import (credit_of, show_group, show_segment, show_text, show_tokens,
                              show_trajectory)
 from workbench.views.curves import curves_document
@@ -44,16 +45,19 @@ def show_run(run: Run | str | Path) -> View:
 def lint_words(run: Run) -> str:
     """What the lint said of the steps, in a line ("lint: 12 steps clean; notes: R8 in 9"); "" where it was
     off."""
-    reports = [report for step in (*run.steps(), *run.uncommitted()) if (report := run.lint(step)) is not None]
+    reports = [said for step in (*run.steps(), *run.uncommitted()) if (said := run.lint_values(step)) is not None]
     if not reports:
         return ""
-    bad = sum(not report.ok for report in reports)
+    named = {kind: [[answer["rule"] for answer in said["answers"]
+                     if any(finding["severity"] == kind for finding in answer["findings"])] for said in reports]
+             for kind in (ERROR, NOTE)}
+    bad = sum(map(bool, named[ERROR]))
     steps = count(len(reports), "step")
     said = f"lint: errors in {bad} of {steps}" if bad else f"lint: {steps} clean"
-    for severity in ("errors", "notes"):
-        rules = Counter(answer.rule for report in reports for answer in report.answers if getattr(answer, severity))
+    for kind in (ERROR, NOTE):
+        rules = Counter(rule for step in named[kind] for rule in step)
         if rules:
-            said += f"; {severity}: " + ", ".join(f"{rule} in {number}" for rule, number in sorted(rules.items()))
+            said += f"; {kind}s: " + ", ".join(f"{rule} in {number}" for rule, number in sorted(rules.items()))
     return said + (f" (workbench lint {shlex.quote(str(run.path))} says where)" if bad else "")
 
 

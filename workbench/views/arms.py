@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -211,7 +212,7 @@ def show_arm_curves(table: ArmFacts) -> View:
                   words.sparkline(course.y)] for course in courses]
         told.append(f"{plot.title}: " + ", ".join(f"{c.name} {words.number(float(c.y[-1]), 3)}" for c in courses))
     columns = ("", *doc.numbers("first", "last"), "course")
-    picture = doc.Picture(plots_png(plots, table["title"], columns=2), "; ".join(told),
+    picture = doc.Picture(partial(plots_png, plots, table["title"], columns=2), "; ".join(told),
                           figure=plotly_figure(plots, table["title"]))
     rows = [[cell.replace("|", "/") for cell in row] for row in rows]
     return shown(doc.ViewDocument((picture, doc.Fold("The numbers", (doc.Table(columns, rows),)))))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,8 @@ def curves_document(curves: Sequence[Curve], title: str, remark: str = "") -> do
     notice = ("no " + ", ".join(absent) + " beside it: this curve alone does not say whether anything was learned"
               if absent else "")
     plots = [plot_of(curve) for curve in curves]
-    picture = doc.Picture(plots_png(plots, title), _alternative(title, curves), figure=plotly_figure(plots, title))
+    picture = doc.Picture(partial(plots_png, plots, title), _alternative(title, curves),
+                          figure=plotly_figure(plots, title))
     return doc.ViewDocument((
         doc.TextPart(title), picture, doc.Fold(f"The numbers, {_range(curves)}", (_table(curves),)),
         doc.Note(told) if told else None, doc.Note(remark) if remark else None, doc.WarningLine(notice) if notice else None))

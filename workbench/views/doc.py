@@ -8,7 +8,7 @@ text form; what only a terminal needs is `TextPart`.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,9 +174,10 @@ class Legend:
 @dataclass(frozen=True)
 class Picture:
     """A PNG, with the words for whoever does not see it. `labels`: one beside every `pitch` pixels of height.
-    `figure`: the same as plotly draws it, to hover over and to zoom."""
+    `figure`: the same as plotly draws it, to hover over and to zoom. A PNG that takes long may be a function, which is
+    called where somebody looks: a terminal does not."""
 
-    png: bytes
+    png: bytes | Callable[[], bytes]
     alt: str
     labels: Sequence[str] = ()
     pitch: int = 0

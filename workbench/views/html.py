@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 from workbench.types import View
 from workbench.views import doc
+from workbench.views.escape import visible
 from workbench.views.looks import CARD, INK, LINE, MUTED, PANEL, RED_BLUE, Look
 from workbench.views.markup import Html, finished, join, tag
 from workbench.views.text import text_of
@@ -24,32 +25,44 @@ PAPER = f"background-color:{CARD};color:{INK}"
 def shown(document: doc.ViewDocument) -> View:
     """The view of a document."""
     picture = document.picture
-    png = document.png or (None if picture is None else picture.png)
-    view = finished(card(document.parts), text_of(document), png)
-    if picture is None or picture.figure is None:
-        return view
-    rest = card([part for part in document.parts if part is not picture])
-    return InteractiveView(view.html, view.text, view.png, picture.figure, picture.alt, rest)
+    if picture is not None and picture.figure is not None:
+        return InteractiveView(document)
+    png = document.png or (None if picture is None else _png_of(picture))
+    return finished(card(document.parts), text_of(document), png)
 
 
-@dataclass(frozen=True)
 class InteractiveView(View):
     """A view with curves to hover over and to zoom. As the last line of a cell it makes two outputs: the curves, and
-    below them `rest`, everything else.
+    below them everything else.
 
     The curves are plotly's JSON, which JupyterLab draws with what it has installed, beside the PNG, which stands where
     plotly is not: on GitHub, in an exported page. No script is part of a notebook, and nothing is loaded from anywhere.
+    The PNG is drawn, once, when it or the HTML is asked for.
     """
 
-    figure: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    alt: str = ""
-    rest: str = field(default="", repr=False)
+    def __init__(self, document: doc.ViewDocument) -> None:
+        self.__dict__.update(_document=document, text=visible(text_of(document)))
+
+    @cached_property
+    def png(self) -> bytes:
+        return self._document.png or _png_of(self._document.picture)
+
+    @cached_property
+    def html(self) -> Html:
+        drawn = replace(self._document.picture, png=self.png)
+        return card([drawn if part is self._document.picture else part for part in self._document.parts])
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        display({PLOTLY: self.figure, "image/png": self.png, "text/plain": self.alt}, raw=True)
-        display({"text/html": self.rest, "text/plain": self.text}, raw=True)
+        picture = self._document.picture
+        rest = card([part for part in self._document.parts if part is not picture])
+        display({PLOTLY: picture.figure, "image/png": self.png, "text/plain": picture.alt}, raw=True)
+        display({"text/html": rest, "text/plain": self.text}, raw=True)
+
+
+def _png_of(picture: doc.Picture) -> bytes:
+    return picture.png() if callable(picture.png) else picture.png
 
 
 def card(parts: Sequence[doc.Part | None]) -> Html:
@@ -247,7 +260,7 @@ def _legend(part: doc.Legend) -> Html:
 
 
 def _picture(part: doc.Picture) -> Html:
-    source = {"src": "data:image/png;base64," + base64.b64encode(part.png).decode("ascii"), "alt": part.alt}
+    source = {"src": "data:image/png;base64," + base64.b64encode(_png_of(part)).decode("ascii"), "alt": part.alt}
     if not part.labels:
         return tag("img", attributes=source, style=f"background-color:{CARD};max-width:100%;margin:4px 0")
     # Not scaled to the window, or the labels would leave their rows.

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -115,4 +116,5 @@ def _overlay(diff: Any, rows_a: Sequence, rows_b: Sequence, evaluations: Mapping
     plots = [Plot(title, tuple(found), levels[title]) for title, found in traces.items()]
     if not plots:
         return None
-    return doc.Picture(plots_png(plots), "metrics of both runs over the steps", figure=plotly_figure(plots, "a and b"))
+    return doc.Picture(partial(plots_png, plots), "metrics of both runs over the steps",
+                       figure=plotly_figure(plots, "a and b"))
