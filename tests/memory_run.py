@@ -1,11 +1,76 @@
-"""A real step of training in this process; prints the most memory it ever had (bytes), and what it was planned to have.
+"""A real step of training in this process; prints the most memory it ever had (bytes).
 
     python -m tests.memory_run PRESET KEY=VALUE ...
+    python -m tests.memory_run --json FILE             four such runs beside what was planned: docs/evidence/speed.md
 """
+import json
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = {"train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 4, "evaluation.num_tasks": 4, "env.max_turns": 2}
+ROOMY = {"host": 10**15, "device": None}
+AS_IT_IS = {"train.steps": 1}  # with its evaluations of 512 tasks, which are most of what a preset holds
+RUNS = {"preset frozenlake with its evaluations of 512 tasks": ("frozenlake", AS_IT_IS),
+        "frozenlake-ppo": ("frozenlake-ppo", AS_IT_IS),
+        "bandit (lengths are planned as long as they may be, and it answers briefly)": ("bandit", AS_IT_IS)}
+LARGER = "a step of 26 million random parameters, vocabulary 24,000, almost no evaluation"
+
+
+def larger_model(folder):
+    """26 million parameters over the tiny policy's tokenizer, whose vocabulary is filled up to 24,000; the settings of a
+    small run with it."""
+    import torch
+    from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+
+    from workbench.engines.policy import SHIPPED
+
+    shipped = SHIPPED / "frozenlake-tiny"
+    folder.mkdir()
+    AutoTokenizer.from_pretrained(shipped).save_pretrained(folder)
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    words = tokenizer["model"]["vocab"]
+    first = 1 + max([*words.values(), *(added["id"] for added in tokenizer["added_tokens"])])
+    words.update({f"w{number}": number for number in range(first, 24_000)})
+    file.write_text(json.dumps(tokenizer))
+    for template in shipped.glob("*.jinja"):
+        shutil.copy(template, folder)
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(Qwen2Config(
+        vocab_size=24_000, hidden_size=320, intermediate_size=960, num_hidden_layers=8, num_attention_heads=5,
+        num_key_value_heads=5, max_position_embeddings=2048, bos_token_id=None, eos_token_id=482, pad_token_id=480,
+    )).save_pretrained(folder)
+    return {**SMALL, "policy.name": str(folder), "collect.max_turn_tokens": 48, "learner.micro_batch_tokens": 1024}
+
+
+def planned_and_measured(settings, baseline, preset="frozenlake"):
+    """(planned, measured) bytes of a run of one step, measured in a process of its own."""
+    from workbench.doctor.plan import plan
+    from workbench.training.config import load_config
+
+    written = [f"{key}={value}" for key, value in settings.items()]
+    done = subprocess.run([sys.executable, "-m", "tests.memory_run", preset, *written], cwd=ROOT, text=True,
+                          capture_output=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    measured = int(done.stdout.splitlines()[-1])
+    need = plan(load_config(preset, settings), limits=ROOMY, baseline=baseline).totals["host"][1]
+    print(f"planned {need / 1e6:.0f} MB, measured {measured / 1e6:.0f} MB: {need / measured - 1:+.1%}", flush=True)
+    return need, measured
+
+
+def table(file: Path) -> None:
+    from workbench.doctor.plan import measured_baseline
+
+    with tempfile.TemporaryDirectory() as folder:
+        runs, baseline = RUNS | {LARGER: ("frozenlake", larger_model(Path(folder) / "larger"))}, measured_baseline()
+        rows = [dict(zip(("planned", "measured"), planned_and_measured(settings, baseline, preset), strict=True), run=name)
+                for name, (preset, settings) in runs.items()]
+    file.write_text(json.dumps({"baseline": baseline, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 def main(preset: str, *settings: str) -> None:
@@ -20,4 +85,4 @@ def main(preset: str, *settings: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    table(Path(sys.argv[2])) if sys.argv[1] == "--json" else main(*sys.argv[1:])

@@ -105,7 +105,7 @@ def test_a_result_that_makes_no_table_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("docs.make.__main__.DATA", tmp_path)
     with pytest.raises((KeyError, TypeError)):
         record(argparse.Namespace(name="new", result=tmp_path / "bad.json", kind="bias", title="t", command="c",
-                                  seeds=[], commit="abc"))
+                                  seeds=[], commit="abc", note=""))
     assert not (tmp_path / "new.json").exists()
 
 

@@ -1,8 +1,5 @@
 """The memory plan: items by hand, activations against a real step, and the whole against the measured peak of real runs."""
 import json
-import shutil
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,17 +8,15 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from tests.memory_run import ROOMY, SMALL, larger_model, planned_and_measured
 from workbench import cli
 from workbench.doctor.plan import LOGITS, measured_baseline, model_size, plan
-from workbench.engines.policy import SHIPPED
 from workbench.training.config import load_config
 from workbench.types.errors import ConfigError, PolicyError
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = {"train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 4, "evaluation.num_tasks": 4, "env.max_turns": 2}
-ROOMY = {"host": 10**15, "device": None}
 
 # Qwen2.5-3B-Instruct, as its config.json gives it.
 QWEN_3B = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": 151936, "hidden_size": 2048,
@@ -200,48 +195,14 @@ def test_the_terminal_plans_and_refuses_what_does_not_go_together(capsys, monkey
 # ------------------------------------------------------------------------------------------------ against real runs
 
 
-def larger_model(folder):
-    """26 million parameters over the tiny policy's tokenizer, whose vocabulary is filled up to 24,000."""
-    shipped = SHIPPED / "frozenlake-tiny"
-    folder.mkdir()
-    AutoTokenizer.from_pretrained(shipped).save_pretrained(folder)
-    file = folder / "tokenizer.json"
-    tokenizer = json.loads(file.read_text())
-    words = tokenizer["model"]["vocab"]
-    first = 1 + max([*words.values(), *(added["id"] for added in tokenizer["added_tokens"])])
-    words.update({f"w{number}": number for number in range(first, 24_000)})
-    file.write_text(json.dumps(tokenizer))
-    for template in shipped.glob("*.jinja"):
-        shutil.copy(template, folder)
-    torch.manual_seed(0)
-    Qwen2ForCausalLM(Qwen2Config(
-        vocab_size=24_000, hidden_size=320, intermediate_size=960, num_hidden_layers=8, num_attention_heads=5,
-        num_key_value_heads=5, max_position_embeddings=2048, bos_token_id=None, eos_token_id=482, pad_token_id=480,
-    )).save_pretrained(folder)
-    return {**SMALL, "policy.name": str(folder), "collect.max_turn_tokens": 48, "learner.micro_batch_tokens": 1024}
-
-
 @pytest.fixture(scope="module")
 def baseline():
     return measured_baseline()
 
 
-def compare(settings, baseline, preset="frozenlake"):
-    """(planned, measured) bytes of a run of one step."""
-    written = [f"{key}={value}" for key, value in settings.items()]
-    done = subprocess.run([sys.executable, "-m", "tests.memory_run", preset, *written], cwd=ROOT, text=True,
-                          capture_output=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    measured = int(done.stdout.splitlines()[-1])
-    report = plan(load_config(preset, settings), limits=ROOMY, baseline=baseline)
-    need = report.totals["host"][1]
-    print(f"planned {need / 1e6:.0f} MB, measured {measured / 1e6:.0f} MB: {need / measured - 1:+.1%}")
-    return need, measured
-
-
 @pytest.mark.full
 def test_the_plan_is_within_a_fifth_of_a_small_run(baseline):
-    need, measured = compare(SMALL, baseline)
+    need, measured = planned_and_measured(SMALL, baseline)
     assert abs(need / measured - 1) <= 0.2
 
 
@@ -249,7 +210,7 @@ def test_the_plan_is_within_a_fifth_of_a_small_run(baseline):
 @pytest.mark.parametrize("preset", ["frozenlake", "frozenlake-ppo"])
 def test_the_plan_is_within_a_fifth_of_a_preset_as_it_is(baseline, preset):
     """With its evaluations of 512 tasks, which are most of what it holds; only the number of steps is another."""
-    need, measured = compare({"train.steps": 1}, baseline, preset)
+    need, measured = planned_and_measured({"train.steps": 1}, baseline, preset)
     assert abs(need / measured - 1) <= 0.2
 
 
@@ -259,7 +220,7 @@ def test_the_plan_is_within_a_fifth_of_a_preset_as_it_is(baseline, preset):
 def test_the_plan_is_within_a_fifth_of_larger_runs(tmp_path, baseline, settings):
     if isinstance(settings, str):
         settings = larger_model(tmp_path / "larger") | ({"algorithm.kind": "ppo"} if "ppo" in settings else {})
-    need, measured = compare(settings, baseline)
+    need, measured = planned_and_measured(settings, baseline)
     assert abs(need / measured - 1) <= 0.2
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.make.evidence import filled, read, tables_of
+from docs.make.results import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES, DATA = ROOT / "docs/evidence", ROOT / "docs/evidence/data"
@@ -38,7 +39,7 @@ def record(options: argparse.Namespace) -> Path:
     written = datetime.date.fromtimestamp(options.result.stat().st_mtime).isoformat()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
                             check=True)
-    data = {"version": 1, "title": options.title, "command": options.command, "date": written, "machine": machine(),
+    data = {"version": 1, "title": options.title, "command": options.command, "date": written, "machine": machine(options.note),
             "seeds": options.seeds, "commit": options.commit or commit.stdout.strip(), "source": "measured",
             "kind": options.kind, "result": result}
     tables_of(data)  # a result that makes no table is refused before it is kept
@@ -48,8 +49,11 @@ def record(options: argparse.Namespace) -> Path:
     return path
 
 
-def machine() -> str:
-    return f"{os.cpu_count()} CPU cores ({platform.machine()}), Python {platform.python_version()}, no GPU"
+def machine(note: str = "") -> str:
+    threads = os.environ.get("OMP_NUM_THREADS")
+    threads = "" if threads is None else ", one thread a process" if threads == "1" else f", {threads} threads a process"
+    return (f"{os.cpu_count()} CPU cores ({platform.machine()}), Python {platform.python_version()}, no GPU{threads}"
+            + (f"; {note}" if note else ""))
 
 
 def compact(value: Any, indent: int = 0) -> str:
@@ -101,11 +105,12 @@ def _parser() -> argparse.ArgumentParser:
     sub = actions.add_parser("record", help="keep the JSON that a command wrote in docs/evidence/data")
     sub.add_argument("name", help="of the data file, without .json")
     sub.add_argument("result", type=Path, help="the JSON")
-    sub.add_argument("--kind", required=True, help="bias, algorithms, ablation, demo or baselines")
+    sub.add_argument("--kind", required=True, choices=list(KINDS), help="which tables it makes: %(choices)s")
     sub.add_argument("--title", required=True)
     sub.add_argument("--command", required=True, help="what wrote it, as one would type it")
     sub.add_argument("--seeds", type=int, nargs="*", default=[])
     sub.add_argument("--commit", help="of the code that ran (default: the one checked out)")
+    sub.add_argument("--note", default="", help="what else one must know of the machine, such as other work on it")
     actions.add_parser("site", help="build the site into build/docs")
     sub = actions.add_parser("pictures", help="make the README's pictures")
     sub.add_argument("--run", type=Path, default=ROOT / "runs/pictures",

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from docs.make import measured
 from docs.make.evidence import Table
 
 Result = Mapping[str, Any]
@@ -102,7 +103,11 @@ def ablation_tables(result: Result) -> dict[str, Table]:
               "cost": Table(["a run", "CPU-seconds"],
                             [[arm["label"], _spread(arm, "cpu_seconds", "{:.0f}")] for arm in ran]),
               "gradient": Table(["gradient norm, mean of the last five steps", "by seed"],
-                                [[arm["label"], _spread(arm, "grad_norm", "{:.2f}")] for arm in ran])}
+                                [[arm["label"], _spread(arm, "grad_norm", "{:.2f}")] for arm in ran]),
+              "format": Table(["turns in the asked form, sampled, before training", "share"],
+                              [[name, f"{100 * row['valid_format']:.0f} %"] for name, start in result["starts"].items()
+                               for row in start["rows"] if (row["policy"], row["mode"]) == ("untrained", "sampled")
+                               and row["valid_format"] is not None])}
     if compared := comparison_lines(result):
         tables["compared"] = Table(compared[0], compared[1:])
     return tables
@@ -180,4 +185,4 @@ def _exact(row: Result) -> str:
 
 KINDS: Mapping[str, Callable[[Result], dict[str, Table]]] = {
     "bias": bias_tables, "algorithms": algorithm_tables, "ablation": ablation_tables, "demo": demo_tables,
-    "baselines": baseline_tables}
+    "baselines": baseline_tables, **measured.KINDS}

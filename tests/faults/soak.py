@@ -1,6 +1,6 @@
 """The long version: kill training hundreds of times, damage thousands of checkpoints.
 
-    python -m tests.faults.soak --kills 500 --damaged 5000 [--case grpo ...] [--seed 0] [--folder DIR]
+    python -m tests.faults.soak --kills 500 --damaged 5000 [--case grpo ...] [--seed 0] [--folder DIR] [--json FILE]
 
 Every killed run is resumed until it is finished and must then be, to the last byte, the run that nobody interrupted:
 settings, events, metrics, trajectories, credit tables, evaluations, weights and optimizer (where environments answer by
@@ -11,6 +11,7 @@ Exit status: 0 all held, 1 something did not.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import shutil
 import sys
@@ -114,6 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--case", nargs="+", choices=list(killing.CASES), default=list(killing.CASES))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="where the runs lie (default: a temporary folder)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the tally; one more piece where the file has some")
     options = parser.parse_args(arguments)
     began, faults, tally, refused = time.monotonic(), [], Tally(), 0
     with tempfile.TemporaryDirectory(prefix="soak-", dir=options.folder) as name:
@@ -134,7 +136,19 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{'FAILED' if faults else 'passed'}: seed {options.seed}, {', '.join(options.case)}: {tally}; "
           f"{options.damaged} damaged checkpoints, {options.damaged - refused} not refused; {len(faults)} faults; "
           f"{time.monotonic() - began:.0f} s")
+    if options.json:
+        add_piece(options.json, {
+            "seed": options.seed, "cases": options.case, "kills": tally.kills, "hit": dict(tally.hit), "there": tally.there,
+            "lost": tally.lost, "resumed": tally.resumed, "identical": tally.identical,
+            "by_the_clock": tally.by_the_clock, "damaged": options.damaged, "refused": refused, "faults": faults,
+            "seconds": round(time.monotonic() - began)})
     return 1 if faults else 0
+
+
+def add_piece(file: Path, piece: dict) -> None:
+    """One invocation's tally behind those that the file holds: a long soak is done in pieces, each with its seed."""
+    pieces = json.loads(file.read_text(encoding="utf-8"))["pieces"] if file.exists() else []
+    file.write_text(json.dumps({"pieces": [*pieces, piece]}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,103 @@
+"""Results of the instruments, of faults and of task sizes become tables that say what went wrong as plainly as what held."""
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from docs.make import measured
+from docs.make.results import KINDS
+from experiments import task_sizes
+from tests.faults.soak import add_piece
+from workbench.types.errors import DataError
+
+
+def test_every_kind_of_result_has_one_name():
+    assert measured.KINDS.items() <= KINDS.items() and len(KINDS) == len(set(KINDS.values()))
+
+
+def test_a_fault_that_nobody_or_another_rule_named_is_not_counted():
+    planted = [{"rule": "R6", "named": ["R6"]}, {"rule": "R6", "named": ["R6", "R7"]}, {"rule": "R6", "named": []}]
+    result = {"planted": planted, "clean": [{"file": "a", "named": []}, {"file": "b", "named": ["R1"]}]}
+    assert [row[1] for row in measured.imported_tables(result)["main"].rows] == ["3", "1", "2", "1"]
+
+
+def audit_row(fault, named, kind="dtype", seed=10):
+    return {"fault": fault, "kind": kind, "seed": seed, "named": named, "gap": 0.0134, "left": 3.2e-7}
+
+
+def test_an_audit_counts_what_was_named_and_what_was_wrongly_said_of_clean_states():
+    clean = [{"preset": "lake", "settings": {}, "seed": 1, "named": [], "gap": 4e-7},
+             {"preset": "lake", "settings": {"engine.dtype": "bfloat16"}, "seed": 1, "named": ["dtype"], "gap": 0.011}]
+    tables = measured.audit_tables({"faults": [audit_row("head", ["dtype"]), audit_row("head", [], seed=11)], "clean": clean,
+                                    "limits": {"float32": [1e-4, 0.01], "bfloat16": [0.03, 1.0]}})
+    assert tables["faults"].rows == [["head", "dtype", "0.013", "3e-7"]]
+    assert [row[1] for row in tables["named"].rows] == ["1 of 2", "1 of 1", "0 of 1"]
+    assert tables["alarm"].rows == [["float32", "1e-4 nats", "4e-7"], ["half precision", "0.03 nats", "0.011"]]
+    unnamed = {"faults": [audit_row("head", [])], "clean": clean, "limits": {"float32": [1e-4, 0], "bfloat16": [0.03, 1]}}
+    assert measured.audit_tables(unnamed)["faults"].rows[0][1] == "**nothing**"
+
+
+def test_pieces_of_a_soak_are_added_up(tmp_path):
+    file = tmp_path / "soak.json"
+    for seed, lost in ((1, 0), (2, 3)):
+        add_piece(file, {"seed": seed, "cases": ["grpo"], "kills": 5, "there": 10, "lost": lost, "resumed": 4, "identical": 3,
+                         "by_the_clock": 1, "damaged": 7, "refused": 6, "faults": ["x"] * lost})
+    rows = measured.soak_tables(json.loads(file.read_text()))["main"].rows
+    assert [row[1:] for row in rows] == [["20", "3 lost"], ["6", "0"], ["2", "3 lost"], ["14", "2 accepted"], ["", "3"]]
+    assert "10 SIGKILLs" in rows[0][0]
+
+
+def test_a_slot_that_was_late_is_seen():
+    row = {"how": "hangs", "error": "timeout", "times": 2, "soon": 1, "seconds": [0.001, 0.75]}
+    call = {"calls": 500, "median_ms": 0.31, "p99_ms": 1.2}
+    tables = measured.tool_tables({"rows": [row], "goal_s": 0.5, "warm_call": call})
+    assert tables["main"].rows == [["hangs", "after the deadline", "1 of 2", "0.38 s", "0.75 s"]]
+    assert tables["call"].rows == [["500 calls", "0.31 ms", "1.20 ms"]]
+
+
+def test_the_lint_of_runs_of_one_kind_is_one_row():
+    runs = [{"env": "bandit", "algorithm": "grpo", "steps": 40, "attempts": 64, "step_cpu_ms": step, "lint_cpu_ms": 20.0,
+             "looked": 40, "errors": []} for step in (400.0, 500.0)]
+    tables = measured.lint_tables({"runs": runs})
+    assert tables["main"].rows == [["bandit, grpo", "2 x 40", "64", "400 to 500", "20", "4.0 to 5.0 %"]]
+    assert tables["errors"].rows == [["80", "0"]]
+
+
+def test_silent_bugs_that_were_missed_and_twins_that_were_called_errors_are_counted():
+    def bug(verdict, named_by):
+        return {"verdict": verdict, "named_by": named_by, "said": {"cpu_seconds": 6.0}}
+
+    summary = {"twins": 2, "twins called an error": ["one"], "untouched code": "clean"}
+    tables = measured.silent_bug_tables({
+        "bugs": {"summary": summary, "bugs": [bug("named", ["R1"]), bug("refused", [])]},
+        "further": {"summary": {}, "bugs": [bug("named", ["R2"]), bug("caught", []), bug("missed", [])]}})
+    assert [row[1:] for row in tables["main"].rows] == [["1", "1", "0"], ["1", "1", "1"]]
+    assert tables["false"].rows[0][1] == "1"
+
+
+def test_levels_have_the_sizes_that_the_preset_draws(tmp_path):
+    task_sizes.main(["sokoban", "--json", str(tmp_path / "levels.json")])
+    result = json.loads((tmp_path / "levels.json").read_text())
+    assert set(result["counts"]) == set("2345678") and sum(result["counts"].values()) == result["tasks"] == 512
+    assert measured.level_tables(result)["levels"].rows == [
+        ["shortest solution of the 512 held-out levels, mean", "5.0 moves"],
+        ["held-out levels that need three moves or more", "85 %"]]
+
+
+def test_success_is_counted_by_the_size_of_each_task_and_other_tasks_are_refused():
+    from workbench.envs import tasks
+    from workbench.training.config import load_config
+
+    hops_N = [task.payload["hops"] for task in tasks(load_config("search").env, "held-out", 512)]
+    facts = {"sampled": [float(hops == 2) for hops in hops_N],
+             "rows": [{"policy": "untrained", "mode": "sampled", "by_task": [0.0] * 512}]}
+    result = task_sizes.measure("search", {"arms": {"grpo": {"seeds": {"0": facts}}}})
+    assert result["sampled"] == {"untrained": {"2": 0.0, "3": 0.0}, "grpo, seed 0": {"2": 1.0, "3": 0.0}}
+    rows = measured.hop_tables(result)["hops"].rows
+    assert [row[0] for row in rows] == ["two", "three"] and [row[3] for row in rows] == ["100.0 %", "0.0 %"]
+    facts["sampled"] = facts["sampled"][:-1]
+    with pytest.raises(DataError, match="511 tasks.*512"):
+        task_sizes.measure("search", {"arms": {"grpo": {"seeds": {"0": facts}}}})
+    with pytest.raises(DataError, match="no size"):
+        task_sizes.measure("frozenlake")
