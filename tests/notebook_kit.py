@@ -173,10 +173,23 @@ def stripped(notebook: Any) -> Any:
     kept.metadata = nbformat.from_dict({"kernelspec": notebook.metadata.kernelspec, "language_info": {"name": "python"}})
     for cell in kept.cells:
         cell.metadata = nbformat.from_dict({"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {})
+        if "outputs" in cell:
+            cell.outputs = joined(cell.outputs)
         for output in cell.get("outputs", []):
             if "metadata" in output:
                 output.metadata = nbformat.from_dict({})
     return kept
+
+
+def joined(outputs: list[Any]) -> list[Any]:
+    """Pieces of one stream as one output: where it was cut is a matter of the moment."""
+    found: list[Any] = []
+    for output in outputs:
+        if found and output.output_type == found[-1].output_type == "stream" and output.name == found[-1].name:
+            found[-1].text += output.text
+        else:
+            found.append(output)
+    return found
 
 
 def save(path: Path) -> None:

@@ -166,6 +166,14 @@ def test_what_belongs_to_one_machine_is_noticed_and_stripped():
     assert not faults_of_outputs(stripped(notebook)) and is_parameters(stripped(notebook).cells[1])
 
 
+def test_a_stream_that_came_in_pieces_is_saved_as_one():
+    notebook = sound()
+    notebook.cells[2].outputs = [new_output("stream", name=name, text=text)
+                                 for name, text in (("stdout", "a"), ("stdout", "\n"), ("stderr", "b"), ("stdout", "c"))]
+    assert [(each.name, each.text) for each in stripped(notebook).cells[2].outputs] == [
+        ("stdout", "a\n"), ("stderr", "b"), ("stdout", "c")]
+
+
 def test_a_path_is_told_from_a_division_and_from_a_closing_tag():
     assert not MACHINE_PATH.search("a/b, </answer>, 3/4, https://example.org/home/page")
     assert MACHINE_PATH.search("'/home/somebody/x'")
