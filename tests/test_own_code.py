@@ -19,9 +19,9 @@ from workbench.run.code import changed_code, named_code, why_foreign
 from workbench.run.recording import reopen_run
 from workbench.run.store import open_run
 from workbench.training.config import PRESETS, load_config, to_dict
-from workbench.training.resume import resumed_config
+from workbench.training.resume import resumption
 from workbench.training.stored import config_of_run, stored_config
-from workbench.types import canonical_json
+from workbench.types import canonical_json, plugins
 from workbench.types.errors import ConfigError
 
 PAGES = Path(__file__).resolve().parents[1] / "docs/extend"
@@ -92,7 +92,7 @@ def test_a_run_of_the_package_alone_has_no_such_file():
         assert code.code_file(to_dict(preset())) == (None, "")
 
 
-def test_code_that_changed_is_told_and_resume_refuses_unless_told(own):
+def test_code_that_changed_is_told_and_resume_refuses_unless_told(own, capsys):
     with open(own / "law_env.py", "a") as file:
         file.write("# a change\n")
     run = open_run(own / "run")
@@ -100,12 +100,24 @@ def test_code_that_changed_is_told_and_resume_refuses_unless_told(own):
     assert "law_env:Guessing (env.kind) is not the code that the run was made with: source checksum" in words
     assert words in wb.lint(run).report.about and replay(run, 1)[1] == (words,)
     with pytest.raises(ConfigError, match="is not the code.*--accept-changed-code"):
-        resumed_config(run, {"train.steps": 2})
+        resumption(run, {"train.steps": 2})
     notes: list[str] = []
+    assert wb.resume_here(own / "run", on_note=notes.append).steps() == [1]  # nothing is left to do, so nothing is refused
+    assert main(["resume", str(own / "run")]) == 0
+    [note] = notes
+    assert note == capsys.readouterr().out.strip() == f"{own / 'run'} is already complete: 1 steps; nothing was changed. {words}"
+    notes.clear()
     wb.resume_here(own / "run", {"train.steps": 2}, on_note=notes.append, accept_changed_code=True)
     assert words in notes and "code" in [event["kind"] for event in run.events()]
     assert run.steps() == [1, 2] and not changed_code(run)
-    resumed_config(run, {"train.steps": 3})  # what was accepted once is what it is held against
+    resumption(run, {"train.steps": 3})  # what was accepted once is what it is held against
+
+
+def test_the_source_is_read_once_for_a_resume(own, monkeypatch):
+    seen, whole = [], plugins._checksum
+    monkeypatch.setattr(plugins, "_checksum", lambda module: seen.append(module) or whole(module))
+    assert main(["resume", str(own / "run"), "--set", "train.steps=2"]) == 0
+    assert sorted(seen) == ["law_algo", "law_env"]
 
 
 # ------------------------------------------------------------------------------------------------ when it is imported
@@ -190,7 +202,7 @@ def test_a_foreign_run_imports_nothing(own, made, monkeypatch, how):
     with pytest.raises(ConfigError, match="--trust"):
         config_of_run(run)
     with pytest.raises(ConfigError, match="--trust"):
-        resumed_config(run, {})
+        resumption(run, {})
     assert not was_imported(made)
     assert config_of_run(open_run(run, trust=True)).env.name == "guess"
     assert was_imported(made)  # the mark would have been there

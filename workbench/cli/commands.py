@@ -52,17 +52,15 @@ def _train_with_progress(config, out: Path):
 def resume_command(args: argparse.Namespace) -> int:
     from workbench.notebook.train import resume_here
     from workbench.notebook.watch import watch
-    from workbench.run.store import open_run
-    from workbench.training.resume import is_complete, resumed_config
+    from workbench.training.resume import resumption
 
-    run, settings = open_run(args.run_path, trust=args.trust), overrides(args.settings)
-    config, _ = resumed_config(run, settings, accept_changed_code=args.accept_changed_code)
-    if is_complete(run, config):
-        print(f"{run.path} is already complete: {len(run.steps())} steps; nothing was changed")
+    found = resumption(args.run_path, overrides(args.settings), trust=args.trust,
+                       accept_changed_code=args.accept_changed_code)
+    if words := found.said():
+        print(words)
         return 0
-    with watch(config.train.steps, label=run.name, done=len(run.steps())) as eyes:
-        run = resume_here(run.path, settings, on_step=eyes.on_step, on_score=eyes.on_score, on_note=eyes.bar.say,
-                          trust=args.trust, accept_changed_code=args.accept_changed_code)
+    with watch(found.config.train.steps, label=found.stored.name, done=len(found.stored.steps())) as eyes:
+        run = resume_here(found, on_step=eyes.on_step, on_score=eyes.on_score, on_note=eyes.bar.say)
     _tell_the_end(run)
     return 0
 

@@ -199,15 +199,15 @@ def resume(path: str | Path, settings: Mapping[str, Any] = {}, *, trust: bool = 
     is complete is left as it is. `trust`, `accept_changed_code`: as in `resume_here`. Raises StoreError where there is no
     such run or a process is still at it, ConfigError for a setting that cannot be changed.
     """
-    from workbench.training.resume import resumed_config
+    from workbench.training.resume import resumption
 
     path = Path(path)
-    config, changed = resumed_config(open_run(path, trust=trust), settings, accept_changed_code=accept_changed_code)
-    words = {name: new if isinstance(new, str) else json.dumps(new) for name, (_, new) in changed.items()}
+    found = resumption(path, settings, trust=trust, accept_changed_code=accept_changed_code)
+    words = {name: new if isinstance(new, str) else json.dumps(new) for name, (_, new) in found.changed.items()}
     arguments = [f"--set={name}={word}" for name, word in words.items()]
     arguments += ["--trust"] * trust + ["--accept-changed-code"] * accept_changed_code
     with _claimed(path) as log:
-        return _start(["resume", str(path), *arguments], path, config.train.steps, log)
+        return _start(["resume", str(path), *arguments], path, found.config.train.steps, log)
 
 
 def attach(path: str | Path) -> RunningRun:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,25 @@ ROUNDING = frozenset({
 })
 
 
-def resume_here(path: str | Path, settings: Mapping[str, Any] = {}, *,
+@dataclass(frozen=True)
+class Resumption:
+    """What `resumption` found out about going on with `stored`. `config`: what is in force from now on; `changed`: dotted
+    setting -> (old, new); `other_code`: in words, what is not the code that the run was made with."""
+
+    stored: Run
+    config: Config
+    changed: Mapping[str, tuple[Any, Any]]
+    other_code: tuple[str, ...]
+
+    def said(self) -> str:
+        """In words, that nothing is left to do; "" where something is."""
+        if not is_complete(self.stored, self.config):
+            return ""
+        noted = "".join(f". {words}" for words in self.other_code)
+        return f"{self.stored.path} is already complete: {len(self.stored.steps())} steps; nothing was changed{noted}"
+
+
+def resume_here(path: str | Path | Resumption, settings: Mapping[str, Any] = {}, *,
                 on_step: Callable[[StepOutcome], None] | None = None,
                 on_score: Callable[[int, list[Score]], None] | None = None,
                 on_rollout: Callable[[int], Callable[..., None]] | None = None,
@@ -58,17 +77,19 @@ def resume_here(path: str | Path, settings: Mapping[str, Any] = {}, *,
     which is exact with any engine; each must come out again, bit for bit. `settings` (dotted keys) changes what may be
     changed; `on_note` is told what is done, in words; `instruments` makes those that look at new steps. A complete run
     is left exactly as it is. `trust`: as in `open_run`; `accept_changed_code`: go on although code that the run names is
-    not what it was made with.
+    not what it was made with. Whoever has asked `resumption` already hands over what it said in place of the path, and
+    then no settings.
 
     Raises StoreError where the folder is damaged, of a newer format, or being written by another process; ConfigError
     for a setting that cannot be changed; PolicyError where the policy's files are others now; LearnerError where a
     step does not come out again.
     """
-    stored = open_run(path, trust=trust)
-    config, changed = resumed_config(stored, settings, accept_changed_code=accept_changed_code)
+    found = path if isinstance(path, Resumption) else resumption(path, settings, trust=trust,
+                                                                 accept_changed_code=accept_changed_code)
+    stored, config, path = found.stored, found.config, found.stored.path
     watchers = Watchers(on_step, on_score, on_rollout, on_note if first_process() else None)
-    if is_complete(stored, config):
-        watchers.note(f"{path} is already complete: {len(stored.steps())} steps; nothing was changed")
+    if words := found.said():
+        watchers.note(words)
         return stored
     with stop_on_signals_if_alone(signal.SIGTERM), explain_interruption(path):
         run = session = None
@@ -80,7 +101,7 @@ def resume_here(path: str | Path, settings: Mapping[str, Any] = {}, *,
             world = session.learner and session.place[1]  # the learner asserts the number of processes
             plan = schedule(stored, config) if run is not None else None
             [plan] = broadcast_object_list([plan]) if world > 1 else [plan]
-            drift = _announce(session, run, stored, plan, changed, watchers) if run is not None else ""
+            drift = _announce(session, run, found, plan, watchers) if run is not None else ""
             go_on(session, run, path, plan, watchers, drift, instruments(config))
         finally:
             if session is not None:
@@ -96,13 +117,14 @@ def is_complete(stored: Run, config: Config) -> bool:
     return schedule(stored, config).complete
 
 
-def resumed_config(stored: Run, settings: Mapping[str, Any], *, accept_changed_code: bool = False
-                   ) -> tuple[Config, dict[str, tuple[Any, Any]]]:
-    """The configuration to go on with, and what in it differs from the one in force: dotted key -> (old, new).
+def resumption(run: Run | str | Path, settings: Mapping[str, Any] = {}, *, trust: bool = False,
+               accept_changed_code: bool = False) -> Resumption:
+    """With which settings and which code a run would go on. `trust`: as in `open_run`.
 
-    Raises ConfigError for what cannot be changed, and for code that cannot be had here or is not what it was, naming the
-    cause and what to do instead.
+    Raises ConfigError for what cannot be changed, and for code that cannot be had here, or is not what it was where
+    something is left to do; each names the cause and what to do instead.
     """
+    stored = open_run(run, trust=trust)
     if reason := why_foreign(stored):
         raise ConfigError(f"run {stored.name} is not gone on with: {reason}")
     try:
@@ -112,10 +134,6 @@ def resumed_config(stored: Run, settings: Mapping[str, Any], *, accept_changed_c
             raise
         raise ConfigError(f"the configuration of {stored.path} is not one of this version of the workbench: {error}. "
                           "Resume the run with the version that it was made with") from error
-    if (other := changed_code(stored)) and not accept_changed_code:
-        raise ConfigError(f"{'; '.join(other)}. What was trained by the old code would go on by the new one: restore it, or go "
-                          "on all the same with --accept-changed-code (in Python accept_changed_code=True), which is "
-                          "written down in the run")
     allowed = FREE | MOVED | ROUNDING
     refused = [f"{key} ({old!r}, now {new!r})" for key, (old, new) in changed.items() if key not in allowed]
     done = len(stored.steps())
@@ -127,7 +145,12 @@ def resumed_config(stored: Run, settings: Mapping[str, Any], *, accept_changed_c
     if config.train.steps < done:
         raise ConfigError(f"train.steps = {config.train.steps}, but {done} steps are committed and stay; give "
                           f"train.steps at least {done}")
-    return config, changed
+    other = tuple(changed_code(stored))
+    if other and not accept_changed_code and not is_complete(stored, config):
+        raise ConfigError(f"{'; '.join(other)}. What was trained by the old code would go on by the new one: restore it, or go "
+                          "on all the same with --accept-changed-code (in Python accept_changed_code=True), which is "
+                          "written down in the run")
+    return Resumption(stored, config, changed, other)
 
 
 def _open(config: Config) -> Session:
@@ -140,9 +163,9 @@ def _open(config: Config) -> Session:
                           "given in another folder, resume with the setting policy.name=FOLDER") from error
 
 
-def _announce(session: Session, run: RunWriter, stored: Run, plan: Schedule, changed: Mapping[str, tuple[Any, Any]],
-              watchers: Watchers) -> str:
+def _announce(session: Session, run: RunWriter, found: Resumption, plan: Schedule, watchers: Watchers) -> str:
     """Say and write down how the run goes on; returns in words what makes its bits no longer promised."""
+    stored, changed = found.stored, found.changed
     for reason in plan.damaged:
         watchers.note(f"a checkpoint is passed over: {reason}")
     begin = f"the checkpoint of step {plan.start}" if plan.start else "the untrained policy"
@@ -160,7 +183,7 @@ def _announce(session: Session, run: RunWriter, stored: Run, plan: Schedule, cha
                       "never interrupted; this is written down in it")
     if changed:
         run.change_settings(changed)
-    if other := changed_code(stored):
-        watchers.note("; ".join(other))
+    if found.other_code:
+        watchers.note("; ".join(found.other_code))
         run.change_code(origins_now(stored.config))
     return drift
