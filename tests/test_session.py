@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import pytest
 
+import workbench as wb
+from workbench.cli import main
 from workbench.training.config import load_config
 from workbench.notebook.train import train_here
 from workbench.training.session import check_prompts, open_session
@@ -16,10 +18,22 @@ def test_a_gpu_that_is_not_there_is_refused_in_words(device, monkeypatch):
         open_session(load_config("frozenlake", {"policy.device": device}))
 
 
-def test_a_first_prompt_that_does_not_fit_is_refused_before_anything_is_made(tmp_path):
-    config = load_config("frozenlake", {"collect.max_context": 40, "collect.max_turn_tokens": 30})
+def test_a_first_prompt_that_does_not_fit_is_refused_before_anything_is_made(tmp_path, capsys):
+    narrow = {"collect.max_context": 40, "collect.max_turn_tokens": 30}
+    config = load_config("frozenlake", narrow)
     with pytest.raises(ConfigError, match=r"first prompt of task .* has \d+ tokens, and collect.max_context is 40.*set "
                                           r"collect.max_context to \d+ or more"):
         train_here(config, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    for ask in (wb.rollout, wb.evaluate):
+        with pytest.raises(ConfigError, match="there is no room for an answer"):
+            ask(open_session(config))
+    for limit in ("collect", "engine"):  # told by the tokenizer alone: no process is started
+        with pytest.raises(ConfigError, match="there is no room for an answer"):
+            wb.train(load_config("frozenlake", {f"{limit}.max_context": 40}), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+    for command in (["train", "--out", str(tmp_path / "run")], ["evaluate"], ["rollout"]):
+        settings = [f"--set={key}={value}" for key, value in narrow.items()]
+        assert main([command[0], "frozenlake", *command[1:], *settings]) == 2
+        assert "there is no room for an answer" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
     check_prompts(open_session(load_config("frozenlake")))  # negative control: its own limits

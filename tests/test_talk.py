@@ -9,6 +9,9 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -220,8 +223,6 @@ def through(server: str, model: str, **settings) -> Talk:
 
 
 def talk_config():
-    from types import SimpleNamespace
-
     return SimpleNamespace(env=Asking(), collect=CollectConfig(max_turn_tokens=50, temperature=0.5), seed=0)
 
 
@@ -292,6 +293,38 @@ def test_over_an_endpoint_limits_and_kept_conversations_are_the_same(server):
     assert again.events[0].goes_on and len(again.trajectory.turns) == 4
     assert [m["role"] for m in requests(server)[-1]["messages"]] == ["user", "assistant", "user", "assistant", "user", "user",
                                                                     "assistant", "user"]
+
+
+@dataclass(frozen=True)
+class Judged(Asking):
+    """Is scored after the attempt: by how it ends, or not at all."""
+
+    fails: bool = False
+
+    async def score(self, attempt):
+        if self.fails:
+            raise ConnectionError("the judge is out")
+        return {"said": float(len(attempt.turns)), "asked": 0.25 * len(attempt.task.payload["question"]), "success": True}
+
+    score_retries: ClassVar[int] = 0
+
+
+@pytest.mark.parametrize("by", ["endpoint", "engine"])
+def test_what_is_scored_after_the_attempt_is_scored_in_a_talk(server, by):
+    def talk(family, **settings):
+        if by == "engine":
+            return talk_saying(["first", "second", "third"], family=family, **settings)
+        config = SimpleNamespace(env=family, collect=CollectConfig(max_turn_tokens=50), seed=0)
+        return Talk(config, endpoint=Endpoint(server, "talkative"), **settings)
+
+    spoken = talk(Judged(), max_turns=1, keep=True)
+    first, second = spoken.ask("Four"), spoken.ask("Fourfour")
+    assert first.trajectory.outcome == 2.0 and first.trajectory.success, first.trajectory.error
+    assert f"reward {first.trajectory.reward:g}" in first.view().text
+    assert second.trajectory.task.payload["question"] == "Fourfour" and second.trajectory.outcome == 4.0
+    unscored = talk(Judged(fails=True), max_turns=1).ask("Four")
+    assert unscored.trajectory.reward is None and not unscored.trajectory.scored
+    assert "its score could not be computed: ConnectionError: the judge is out" in unscored.view().text
 
 
 # ------------------------------------------------------------------------------------------------ the command

@@ -32,6 +32,7 @@ from workbench.run.store import Run, open_run
 from workbench.run.writer import write_file
 from workbench.training.config import Config, to_dict
 from workbench.training.kinds import KINDS, check_importable
+from workbench.training.prompts import refuse_config_without_room
 from workbench.types import View
 from workbench.types.errors import LearnerError, StoreError
 from workbench.views import progress, show_text
@@ -171,12 +172,13 @@ def train(config: Config, path: str | Path) -> RunningRun:
     """Start training in a process of its own and return at once; `.wait()` gives the finished `Run`.
 
     Raises StoreError where the run exists or is being trained already, and where nothing can be written; ConfigError
-    where that process could not import what the config names.
+    where that process could not import what the config names, and where a first prompt leaves no room for an answer.
     """
     for part in KINDS:
         check_importable(config.kind_of(part), part)
     path = Path(path)
     _refuse_existing(path)
+    refuse_config_without_room(config)
     with _claimed(path) as log:
         _refuse_existing(path)  # somebody else's may have come, and ended, since
         settings = path.parent / f"{path.name}.config.json"

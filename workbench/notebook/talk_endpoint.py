@@ -16,6 +16,7 @@ from typing import Any
 from workbench.engines.endpoint import Endpoint, NativeCall, Reply
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvAnswer, EnvRunner
+from workbench.envs.scoring import RewardRunner, scores_after
 from workbench.rollouts.collect import finished_turn
 from workbench.rollouts.config import CollectConfig
 from workbench.types import Message, Observation, StopReason, Task, Trajectory, Turn
@@ -39,7 +40,8 @@ class EndpointAttempt:
         self.text = ""  # of the turn that is being written
         self._turns: list[Turn] = []
         self._pending: Turn | None = None
-        self._steps = self._play(task, self.dynamics_seed)
+        self._over: Trajectory | None = None  # as it ended, perhaps not scored yet
+        self._steps = self._attempt(task, self.dynamics_seed)
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -56,14 +58,32 @@ class EndpointAttempt:
         """The next question, behind what was said. Raises EnvError at the next tick where it cannot begin."""
         if self.trajectory is None or self.trajectory.stop_reason.is_fault:
             raise EnvError("a next question begins where the last one has ended, and not by a fault")
-        self.trajectory = None
-        self._steps = self._play(task, dynamics_seed)
+        self.task, self.trajectory = task, None
+        self._steps = self._attempt(task, dynamics_seed)
 
     def close(self) -> None:
         self._steps.close()
         self.runner.close(self.key)
 
     # -------------------------------------------------------------------------------------------- the loop
+
+    def _attempt(self, task: Task, dynamics_seed: int) -> Iterator[None]:
+        """One question to its end, and the score of a family that gives one after it."""
+        yield from self._play(task, dynamics_seed)
+        if scores_after(self.family) and not self._over.stop_reason.is_fault:
+            yield from self._score()
+        self.trajectory = self._over
+
+    def _score(self) -> Iterator[None]:
+        rewards = RewardRunner(self.family)
+        try:
+            rewards.begin(self.key, self._over)
+            while rewards.waiting:
+                for _, self._over in rewards.take(0.05):
+                    return
+                yield
+        finally:
+            rewards.close()
 
     def _play(self, task: Task, dynamics_seed: int) -> Iterator[None]:
         """One question to its end; stands still at each piece that comes."""
@@ -126,7 +146,7 @@ class EndpointAttempt:
             self._pending = None
         self.runner.close(self.key)
         last = self._turns[-1].info if self._turns else {}
-        self.trajectory = Trajectory(
+        self._over = Trajectory(
             self.task, 0, self.dynamics_seed, self.first_observation, tuple(self._turns), (), reason,
             scored=not reason.is_fault, error=error,
             success=None if reason.is_fault else bool(last["success"]) if "success" in last else None)

@@ -24,7 +24,7 @@ from workbench.training.config import Config, changed_config
 from workbench.training.instruments import Instrument
 from workbench.training.loop import Watchers, check_data, check_policy, drift_since, go_on, machine_of
 from workbench.training.schedule import Schedule, schedule
-from workbench.training.session import Session, first_process, open_session
+from workbench.training.session import Session, check_prompts, first_process, open_session
 from workbench.training.signals import stop_on_signals_if_alone
 from workbench.training.starting import refuse_unstartable
 from workbench.training.step import StepOutcome
@@ -99,6 +99,7 @@ def resume_here(path: str | Path | Resumption, settings: Mapping[str, Any] = {},
             check_policy(session, stored)
             check_data(session, stored)
             world = session.learner and session.place[1]  # the learner asserts the number of processes
+            check_prompts(session)
             plan = schedule(stored, config) if run is not None else None
             [plan] = broadcast_object_list([plan]) if world > 1 else [plan]
             drift = _announce(session, run, found, plan, watchers) if run is not None else ""

@@ -23,15 +23,16 @@ from workbench.engines.policy import Policy, load_policy
 from workbench.envs import tasks as env_tasks
 from workbench.envs.base import EnvFamily
 from workbench.envs.baselines import none_known
-from workbench.envs.runners import EnvAnswer, EnvRunner
+from workbench.envs.runners import EnvRunner
 from workbench.learn.learner import Learner
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
 from workbench.rollouts.evaluate import MODES, Score, evaluate_baselines, evaluate_policy, report
 from workbench.run.store import open_run
 from workbench.training.config import Config
+from workbench.training.prompts import refuse_without_room
 from workbench.types import Groups, Task, Trajectory
-from workbench.types.errors import ChatFormatError, ConfigError, StoreError
+from workbench.types.errors import ConfigError, StoreError
 from workbench.types.seeds import seed_of
 
 _told: set[str] = set()  # differences that were already printed in this process
@@ -72,6 +73,11 @@ class Session:
         """Give back threads, processes and environments that are still open. Used again, it starts them anew."""
         if "runner" in self.__dict__:
             self.runner.shutdown()
+
+    @cached_property
+    def looked_at(self) -> list[str]:
+        """What is looked at once a session, and has been."""
+        return []
 
     @cached_property
     def place(self) -> tuple[int, int]:
@@ -117,37 +123,13 @@ def open_session(config: Config, *, quiet: bool = False) -> Session:
     return Session(config, policy, chat, open_engine(engine, policy.model))
 
 
-def check_prompts(session: Session, tasks: Sequence[Task] | None = None) -> None:
-    """Raise ConfigError where no first prompt leaves room for an answer: every attempt would end without a turn.
-
-    The first two tasks of the first step are begun, and given back. What raises or hangs is not this check's business.
-    """
-    tasks = session.train_tasks(1)[:2] if tasks is None else tasks
-    runner, lengths = session.runner, {}
-    for task in tasks:
-        runner.reset(f"{task.id}#prompt", session.family, task, 0)
-    try:
-        answers: list[EnvAnswer] = []
-        while len(answers) < len(tasks):
-            answers += runner.poll(0.05)
-        lengths = {answer.key: sum(map(len, session.chat.open(answer.observation)))
-                   for answer in answers if answer.observation}
-    except ChatFormatError:
-        pass
-    finally:
-        for task in tasks:
-            runner.close(f"{task.id}#prompt")
-    holds, most = session.engine.context_length, session.config.collect.max_context
-    limit = min(holds, most or holds)
-    if lengths and len(lengths) == len(tasks) and min(lengths.values()) >= limit:
-        key = min(lengths, key=lengths.get)
-        enough = lengths[key] + session.config.collect.max_turn_tokens
-        mend = (f"set collect.max_context to {enough} or more (the engine holds {holds})" if enough <= holds else
-                f"the engine holds {holds} tokens in all: shorten what the environment shows, or take a policy with a "
-                "longer context")
-        raise ConfigError(f"the first prompt of task {key.removesuffix('#prompt')} has {lengths[key]} tokens, and "
-                          f"{'collect.max_context is ' + str(most) if most else 'the engine holds ' + str(holds)}: there "
-                          f"is no room for an answer, so every attempt would end without a turn; {mend}")
+def check_prompts(session: Session, tasks: Sequence[Task] | None = None, config: CollectConfig | None = None) -> None:
+    """Raise ConfigError where no first prompt of `tasks` (of its first step) leaves room for an answer: every attempt would
+    end without a turn. A session is asked once, by whoever samples first."""
+    refuse_without_room(session.train_tasks(1) if tasks is None else tasks, family=session.family, chat=session.chat,
+                        config=config or session.config.collect, runner=session.runner,
+                        holds=session.engine.context_length)
+    session.looked_at.append("prompts")
 
 
 def reopen(run: Any, *, step: int | None = None, quiet: bool = False, trust: bool = False) -> Session:
@@ -221,6 +203,7 @@ def rollout(
     the tasks and all of them return all groups. The same (seed, purpose, step) gives the same groups, bit for bit, for
     environments that are stepped in the tick (law 8). `on_done` sees the trajectories of this process as they end.
     `engine`: one to ask instead of the session's own, such as a `Journal` around it, which writes down what it is asked.
+    Raises ConfigError for no tasks, and where first prompts leave no room for an answer.
     """
     if isinstance(tasks, int):
         tasks = session.train_tasks(step, tasks)
@@ -229,6 +212,8 @@ def rollout(
     rank, world = session.place
     like_training = config is None or config.runs_like(session.config.collect)
     config = config or session.config.collect
+    if not session.looked_at:
+        check_prompts(session, tasks, config)
     groups = collect(
         tasks[rank::world], family=session.family, engine=session.engine if engine is None else engine,
         chat=session.chat, config=config,

@@ -102,6 +102,8 @@ def _end_words(event: EndEvent) -> str:
         facts.append(words.count(len(event.trajectory.turns), "turn"))
         if event.trajectory.success is not None:
             facts.append(words.success_words(event.trajectory))
+        if event.trajectory.outcome is not None and event.trajectory.reward is not None:
+            facts.append(f"reward {event.trajectory.reward:g}")
     if event.tokens is not None:
         facts.append(words.count(event.tokens, "token"))
     if event.error:

@@ -1,0 +1,79 @@
+"""Whether a first prompt leaves room for an answer: said before anything is sampled, not by attempts without a turn."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.envs import tasks as env_tasks
+from workbench.envs.base import EnvFamily
+from workbench.envs.runners import EnvAnswer, EnvRunner
+from workbench.rollouts.config import CollectConfig
+from workbench.types import Task
+from workbench.types.errors import ChatFormatError, ConfigError
+
+if TYPE_CHECKING:
+    from workbench.chat import ChatFormat
+    from workbench.training.config import Config
+
+LOOKED_AT = 2  # tasks that are begun, and given back
+
+
+def refuse_without_room(tasks: Sequence[Task], *, family: EnvFamily, chat: ChatFormat, config: CollectConfig,
+                        runner: EnvRunner, holds: int | None) -> None:
+    """Raises ConfigError where none of the first two tasks leaves room for an answer. `holds`: tokens of a sequence in the
+    engine, where they are known. What raises or hangs is not this check's business."""
+    lengths = {}
+    with suppress(ChatFormatError):
+        lengths = _lengths(tasks[:LOOKED_AT], family, chat, runner)
+    most = config.max_context
+    limit = min(filter(None, (most, holds)), default=None)
+    if limit is None or not lengths or min(lengths.values()) < limit:
+        return
+    task = min(lengths, key=lengths.get)
+    enough = lengths[task] + config.max_turn_tokens
+    held = "" if holds is None else f" (the engine holds {holds})"
+    mend = (f"set collect.max_context to {enough} or more{held}" if holds is None or enough <= holds else
+            f"the engine holds {holds} tokens in all: shorten what the environment shows, or take a policy with a longer context")
+    raise ConfigError(f"the first prompt of task {task} has {lengths[task]} tokens, and "
+                      f"{f'collect.max_context is {most}' if most else f'the engine holds {holds}'}: there is no room for an "
+                      f"answer, so every attempt would end without a turn; {mend}")
+
+
+def _lengths(tasks: Sequence[Task], family: EnvFamily, chat: ChatFormat, runner: EnvRunner) -> dict[str, int]:
+    """Task -> tokens of its first prompt; none at all where one of them did not begin."""
+    keys = {f"{task.id}#prompt": task for task in tasks}
+    try:
+        for key, task in keys.items():
+            runner.reset(key, family, task, 0)
+        answers: list[EnvAnswer] = []
+        while len(answers) < len(keys):
+            answers += runner.poll(0.05)
+        if not all(answer.observation for answer in answers):
+            return {}
+        return {keys[answer.key].id: sum(map(len, chat.open(answer.observation))) for answer in answers}
+    finally:
+        for key in keys:
+            runner.close(key)
+
+
+def refuse_config_without_room(config: Config) -> None:
+    """The same where nothing has been opened yet, as far as it can be told without the model: a limit that the
+    configuration sets, and a policy that lies here. Raises ConfigError, PolicyError, ChatFormatError."""
+    holds = getattr(config.engine, "max_context", None)
+    if config.collect.max_context is None and holds is None:
+        return
+    from workbench.chat import ChatFormat
+    from workbench.engines.policy import load_tokenizer, shipped_policies
+
+    name = config.policy.name
+    if name not in shipped_policies() and not Path(name).expanduser().is_dir():
+        return  # to be downloaded: by the process that trains
+    chat = ChatFormat.from_tokenizer(load_tokenizer(name), template_flags=dict(config.policy.template_flags))
+    tasks = env_tasks(config.env, "train", LOOKED_AT, seed=config.seed, step=1, per_step=config.train.tasks_per_step)
+    runner = config.collect.runner()
+    try:
+        refuse_without_room(tasks, family=config.env, chat=chat, config=config.collect, runner=runner, holds=holds)
+    finally:
+        runner.shutdown()
