@@ -23,7 +23,7 @@ from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.rollouts.config import CollectConfig, EvaluationConfig
 from workbench.training.kinds import KINDS, kind_of
 from workbench.training.liveness import inert_settings_of, refuse_contradictions, remarks_on
-from workbench.training.reading import build, flatten, nest, with_overrides
+from workbench.training.reading import build, class_of, flatten, nest, with_overrides
 from workbench.types.errors import ConfigError, nearest
 from workbench.types.plugins import is_named
 from workbench.types.settings import at_least, check_settings, one_of, settings_of
@@ -251,7 +251,7 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
         raise ConfigError("; ".join(wrong) + ". Remove it, or change what makes it inert")
     values = flatten(to_dict(config))
     declared = {part.name: type(getattr(config, part.name)) for part in fields(config)}
-    declared["algorithm"] = KINDS["algorithm"][config.kind_of("algorithm")]
+    declared["algorithm"] = class_of(config.kind_of("algorithm"), KINDS["algorithm"], "algorithm", config.algorithm.settings)
     defaults = {each.key: each.default for part, kind in declared.items() if is_dataclass(kind)
                 for each in settings_of(kind, part)}
     warnings = [f"{name} = {values[name]!r} has no effect here: {why}"

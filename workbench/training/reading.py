@@ -1,7 +1,8 @@
 """From trees of plain values (TOML, JSON, a command line) to frozen dataclasses; whatever is wrong is named by its key.
 
 A *part* is a dataclass inside the tree. Parts that come in kinds say which under `kind`: `kinds` maps their key to the
-classes by name. A class with a method `make_part` only declares the settings of what that makes.
+classes by name. A class with a method `make_part` only declares the settings of what that makes; its `with_parts` gives
+the class for settings that name a further part, which brings settings of its own (`algorithm.objective`).
 """
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from workbench.types.errors import ConfigError, nearest
 from workbench.types.settings import annotations_of, bare, default_of, settings_of
 
 Kinds = Mapping[str, Mapping[str, type]]
+BRINGS = "algorithm.objective"  # names code of somebody's, with settings of its own
 FREE = "policy.template_flags"  # holds names that only the template knows: one value, not settings below it
 
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -54,7 +56,7 @@ def with_overrides(flat: Mapping[str, Any], written: Mapping[str, Any], kinds: K
     Raises ConfigError for a key that is none, naming the nearest, or the kinds that have it.
     """
     flat, awaited = dict(flat), set()  # awaited: settings of a new kind that have no default
-    for key in sorted(written, key=lambda key: not key.endswith(".kind")):  # a kind first: it brings its own defaults
+    for key in sorted(written, key=lambda key: (not key.endswith(".kind"), key != BRINGS)):  # these bring their defaults
         value, (part, _, rest) = written[key], key.partition(".")
         free, _, flag = key.rpartition(".")
         if rest == "kind" and part in kinds:
@@ -66,7 +68,7 @@ def with_overrides(flat: Mapping[str, Any], written: Mapping[str, Any], kinds: K
         elif free == FREE:
             flat[FREE] = {**flat[FREE], flag: value}
         elif key in flat or key in awaited:
-            flat[key] = value
+            flat = (_with_part(flat, value, kinds) if key == BRINGS else flat) | {key: value}
         elif holder := _holder_of_names(key, flat, kinds):
             flat |= {f"{holder}.{name}": old for name, old in flat.pop(holder, {}).items()} | {key: value}
         else:
@@ -74,9 +76,18 @@ def with_overrides(flat: Mapping[str, Any], written: Mapping[str, Any], kinds: K
     return flat
 
 
-def _defaults(kinds: Mapping[str, type], kind: Any, part: str) -> dict[str, Any]:
+def _with_part(flat: Mapping[str, Any], value: Any, kinds: Kinds) -> dict[str, Any]:
+    """`flat` with the settings that the part named by `BRINGS` has, in place of those of the one before it."""
+    part, _, name = BRINGS.partition(".")
+    kind = flat[f"{part}.kind"]
+    before, after = (_defaults(kinds[part], kind, part, {name: each}) for each in (flat[BRINGS], value))
+    return ({key: old for key, old in flat.items() if key in after or key not in before}
+            | {key: new for key, new in after.items() if key not in before or before[key] != new})
+
+
+def _defaults(kinds: Mapping[str, type], kind: Any, part: str, settings: Mapping[str, Any] = {}) -> dict[str, Any]:
     """Every setting of a kind by key, with its default or MISSING."""
-    return {setting.key: setting.default for setting in settings_of(_class_of(kind, kinds, part), part)}
+    return {setting.key: setting.default for setting in settings_of(class_of(kind, kinds, part, settings), part)}
 
 
 def _holder_of_names(key: str, flat: Mapping[str, Any], kinds: Kinds) -> str:
@@ -84,7 +95,7 @@ def _holder_of_names(key: str, flat: Mapping[str, Any], kinds: Kinds) -> str:
     part = key.partition(".")[0]
     if part not in kinds:
         return ""
-    cls = _class_of(flat[f"{part}.kind"], kinds[part], part)
+    cls = class_of(flat[f"{part}.kind"], kinds[part], part)
     hints = {f"{part}.{name}": bare(hint) for name, hint in annotations_of(cls).items()}
     return next((name for name, hint in hints.items() if key.startswith(name + ".") and _holds_names(hint)), "")
 
@@ -94,11 +105,13 @@ def _holds_names(hint: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Mapping)
 
 
-def _class_of(kind: Any, kinds: Mapping[str, type], part: str) -> type:
+def class_of(kind: Any, kinds: Mapping[str, type], part: str, settings: Mapping[str, Any] = {}) -> type:
+    """The class that declares the settings of a part of this kind, with those of what `settings` names. ConfigError."""
     if not isinstance(kind, str) or kind not in kinds:
         raise ConfigError(f"{part}.kind: no {part} {kind!r}; {nearest(str(kind), kinds)} (one of your own: "
                           "package.module:Name)")
-    return kinds[kind]
+    found = kinds[kind]
+    return found.with_parts(settings) if hasattr(found, "with_parts") else found
 
 
 def _unknown(key: str, value: Any, flat: Mapping[str, Any], kinds: Kinds) -> str:
@@ -149,8 +162,8 @@ def build(cls: type, tree: Any, kinds: Kinds, path: str = "") -> Any:
 def _build_kind(tree: Any, kinds: Kinds, part: str) -> Any:
     if not isinstance(tree, Mapping) or "kind" not in tree:
         raise ConfigError(_needs_kind(part, tree, kinds))
-    kind = tree["kind"]
-    built = build(_class_of(kind, kinds[part], part), {key: value for key, value in tree.items() if key != "kind"}, kinds, part)
+    settings = {key: value for key, value in tree.items() if key != "kind"}
+    built = build(class_of(tree["kind"], kinds[part], part, settings), settings, kinds, part)
     return built.make_part() if hasattr(built, "make_part") else built
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import needs_critic
-from workbench.learn.algorithms.objectives import ClipObjective
+from workbench.learn.algorithms.objectives import OBJECTIVES, ClipObjective
 from workbench.learn.algorithms.parts import ADVANTAGE_MASK, READS, Filter
 from workbench.learn.ops import filters
 from workbench.types.errors import ConfigError
@@ -43,7 +43,8 @@ def inert_settings(algorithm: Algorithm, tasks: int, group_size: int) -> list[In
     more = (f"{smaller}raise algorithm.epochs, or lower algorithm.minibatch_size" if algorithm.minibatch_size
             else "raise algorithm.epochs or algorithm.minibatches")
     why = f"with one update per step the ratio is 1 everywhere and clipping can never bind; {more}"
-    found = [(name, one, why) for name in ("clip_low", "clip_high", "dual_clip")]
+    ours = type(algorithm.objective) in OBJECTIVES.values()  # what another one does with a bound of that name is not known
+    found = [(name, one and ours, why) for name in ("clip_low", "clip_high", "dual_clip")]
     if algorithm.critic is not None:
         found.append(("value_clip", one, "with one update per step no value has moved yet and clipping can never bind; "
                       f"{more}"))

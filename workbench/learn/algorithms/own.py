@@ -13,8 +13,9 @@ from typing import Any
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.estimators import GROUP_RELATIVE, Estimator
 from workbench.learn.algorithms.named import ALGORITHMS
+from workbench.learn.algorithms.settings import objective_class, objective_name
 from workbench.types.errors import ConfigError
-from workbench.types.plugins import HERE, is_named, load_named, name_of
+from workbench.types.plugins import HERE, is_named, load_named, name_of, not_importable
 
 TWICE = "__mp_main__"  # what multiprocessing calls the script that was started
 
@@ -43,9 +44,7 @@ def _made(found: Any) -> Any:
     if isinstance(found, Estimator):
         return Algorithm(found.function.__name__, found)
     if isinstance(found, type) and is_dataclass(found) and hasattr(found, "loss") and not issubclass(found, Algorithm):
-        if not isinstance(getattr(found, "name", None), str):
-            raise ConfigError(f"an objective has a name: add name: ClassVar[str] = '{found.__name__.lower()}' to it")
-        return Algorithm(found.name, GROUP_RELATIVE, objective=found())
+        return Algorithm(found.name, GROUP_RELATIVE, objective=objective_class(found, "what is named")())
     return found if isinstance(found, Algorithm) or not callable(found) else found()
 
 
@@ -55,6 +54,8 @@ def kind_of(algorithm: Algorithm) -> str:
     Raises ConfigError where it stands under no name: then neither a stored run nor another process could find it.
     """
     usual = ALGORITHMS.get(algorithm.name)
+    if "<" in (objective := objective_name(algorithm.objective)):
+        raise ConfigError(f"algorithm.objective: {not_importable(objective)}")
     if is_named(algorithm.name) or usual is not None and _is_of(algorithm, usual):
         return algorithm.name
     for reference, value in _candidates(algorithm):
