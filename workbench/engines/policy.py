@@ -3,6 +3,7 @@
     load_policy("frozenlake-tiny")           shipped in data/policies/ of this repository
     load_policy("Qwen/Qwen3-0.6B")           any Hugging Face causal language model, by hub name
     load_policy("./runs/lake/policy")        ... or by folder
+    load_policy("mine", loader="my:load")    whatever a function of the user's own makes of the name (policy_loader)
 
 Shipped policies lie in `data/` beside the package, so they are there in a checkout or an editable install.
 Weights are read from safetensors only, and code that comes with a model is never run.
@@ -23,6 +24,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from workbench.engines.policy_loader import files_in_memory, loaded_by
 from workbench.types.errors import PolicyError, did_you_mean
 
 SHIPPED = Path(__file__).resolve().parents[2] / "data" / "policies"
@@ -38,14 +40,21 @@ DECIDING = ["config.json", "generation_config.json", "tokenizer*", "*.jinja", "v
 @dataclass(frozen=True, eq=False)
 class Policy:
     """`name` as asked for; `fingerprint` is the SHA-256 of the weight files: the same weights have the same one.
-    `files`: name -> SHA-256 of all other files that decide what the policy does (`other_files`)."""
+    `files`: name -> SHA-256 of all other files that decide what the policy does (`other_files`). `folder`: None for one that
+    a loader of the user's own made."""
 
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     fingerprint: str
-    folder: Path
+    folder: Path | None
     files: Mapping[str, str]
+
+    def contents(self) -> dict[str, bytes]:
+        """Name -> content of `files`."""
+        if self.folder is None:
+            return files_in_memory(self.model, self.tokenizer)
+        return {name: (self.folder / name).read_bytes() for name in other_files(self.folder)}
 
 
 def shipped_policies() -> list[str]:
@@ -53,11 +62,15 @@ def shipped_policies() -> list[str]:
     return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
 
 
-def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str = "cpu") -> Policy:
-    """Find, load and check a policy. Raises PolicyError saying what is wrong and what to do about it."""
+def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str = "cpu", loader: str | None = None
+                ) -> Policy:
+    """Find, load and check a policy. `loader`: a function by name that does it instead (policy_loader). Raises PolicyError
+    saying what is wrong and what to do about it."""
     if dtype not in DTYPES:
         raise PolicyError(f"dtype is one of {', '.join(DTYPES)}, got {dtype!r}")
     name = str(name_or_path)
+    if loader:
+        return _by_loader(loader, name, DTYPES[dtype], device)
     folder = _find(name)
     config = _read_json(folder / "config.json", name)
     _check_files(folder, config, name)
@@ -80,8 +93,19 @@ def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str
     return Policy(name, model.to(device).eval(), tokenizer, fingerprint(folder), folder, other_files(folder))
 
 
-def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer alone, to read stored tokens without loading weights. Raises PolicyError like `load_policy`."""
+def _by_loader(loader: str, name: str, dtype: torch.dtype, device: str) -> Policy:
+    model, tokenizer = loaded_by(loader, name)
+    _check_fit(model, tokenizer, f"policy.loader {loader!r}, {name!r}")
+    files = {file: sha256(content).hexdigest() for file, content in files_in_memory(model, tokenizer).items()}
+    made = weights_fingerprint(model.state_dict())
+    return Policy(name, model.to(dtype).to(device).eval(), tokenizer, made, None, files)
+
+
+def load_tokenizer(name_or_path: str | Path, loader: str | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer alone, to read stored tokens without loading weights (a loader of the user's own loads both). Raises
+    PolicyError like `load_policy`."""
+    if loader:
+        return loaded_by(loader, str(name_or_path))[1]
     return AutoTokenizer.from_pretrained(_find(str(name_or_path)), trust_remote_code=False)
 
 

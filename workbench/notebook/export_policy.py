@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench import __version__
-from workbench.engines.policy import DTYPES, Policy, load_policy, other_files, weights_fingerprint
+from workbench.engines.policy import DTYPES, Policy, load_policy, weights_fingerprint
 from workbench.learn.optimizer import named_tensors, refuse_other
 from workbench.run.store import Run, open_run
 from workbench.run.writer import create_folder, make_folder
@@ -40,7 +40,7 @@ def export_policy(run: Run | str | Path, folder: str | Path, *, step: int | None
     unknown dtype, and what loading the policy raises.
     """
     run = open_run(run)
-    config = config_of_run(run, needs=())
+    config = config_of_run(run, needs=("policy",))
     dtype = dtype or config.policy.dtype
     if dtype not in DTYPES:
         raise ConfigError(f"the weights can be written as {', '.join(DTYPES)}; got {dtype!r}")
@@ -54,15 +54,15 @@ def export_policy(run: Run | str | Path, folder: str | Path, *, step: int | None
     if found is None:
         raise StoreError(f"{run.path} has no checkpoint yet; train at least one step. What it started from is the "
                          f"policy {config.policy.name}")
-    policy = load_policy(config.policy.name, dtype=config.policy.dtype)
+    policy = load_policy(config.policy.name, dtype=config.policy.dtype, loader=config.policy.loader)
     refuse_other(policy.model, found.tensors["model"], list(found.state["learner"]["trainable"]), "model")
     weights = {name: found.tensors["model"][name].to(DTYPES[dtype]) if tensor.is_floating_point() else
                found.tensors["model"][name] for name, tensor in named_tensors(policy.model).items()}
     facts = _facts(run, found.step, policy, dtype, weights, config.policy.template_flags)
     make_folder(folder.absolute().parent)
+    contents = policy.contents()
     create_folder(folder, {
-        **{name: (policy.folder / name).read_bytes() for name in other_files(policy.folder) if name != "config.json"},
-        "config.json": _config_bytes(policy.folder, dtype),
+        **contents, "config.json": _config_bytes(contents["config.json"], dtype),
         "model.safetensors": safetensors_bytes(weights, {"format": "pt"}),
         "provenance.json": (json.dumps(facts, indent=1) + "\n").encode(),
         "README.md": _readme(run, facts).encode("utf-8", "replace"),
@@ -74,8 +74,8 @@ def export_policy(run: Run | str | Path, folder: str | Path, *, step: int | None
                      title=f"{run.name}, after step {found.step}")
 
 
-def _config_bytes(folder: Path, dtype: str) -> bytes:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+def _config_bytes(content: bytes, dtype: str) -> bytes:
+    config = json.loads(content)
     config.pop("torch_dtype", None)  # its older name
     return (json.dumps(config | {"dtype": dtype}, indent=2, ensure_ascii=False) + "\n").encode()
 

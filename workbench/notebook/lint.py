@@ -202,7 +202,7 @@ class _OfRun:
         from workbench.training.stored import stored_config
 
         stored = stored_config(run)
-        self.run, self.config = run, stored.config
+        self.run, self.config, self.missing = run, stored.config, stored.missing
         parts = {why: [part for part in stored.missing if stored.missing[part] == why] for why in stored.missing.values()}
         self.remarks = (*(f"what needs its {' and its '.join(named)} is not checked: {why}" for why, named in parts.items()),
                         *stored.notes)
@@ -212,8 +212,10 @@ class _OfRun:
         from workbench.chat import ChatFormat
         from workbench.engines.policy import load_tokenizer
 
+        if "policy" in self.missing:
+            return None
         try:
-            tokenizer = load_tokenizer(self.config.policy.name)
+            tokenizer = load_tokenizer(self.config.policy.name, self.config.policy.loader)
             return ChatFormat.from_tokenizer(tokenizer, template_flags=dict(self.config.policy.template_flags))
         except WorkbenchError:  # a run opens where its policy is not
             return None

@@ -25,15 +25,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from workbench.notebook.processes import (LOG_SHOWN, PROMPT, Identity, Process, elapsed, ending, identity, last_line,
-                                          log_end, problems, process_file, writer_of)
+                                          log_end, problems, process_file, refuse_elsewhere, writer_of)
 from workbench.notebook.watch import follow
-from workbench.run.code import named_code
 from workbench.run.follow import RunFollower
 from workbench.run.store import Run, open_run
 from workbench.run.writer import write_file
 from workbench.training.config import Config, to_dict
-from workbench.training.kinds import check_importable
-from workbench.training.prompts import refuse_config_without_room
 from workbench.types import View
 from workbench.types.errors import LearnerError, StoreError
 from workbench.views import progress, show_text
@@ -175,11 +172,9 @@ def train(config: Config, path: str | Path) -> RunningRun:
     Raises StoreError where the run exists or is being trained already, and where nothing can be written; ConfigError
     where that process could not import what the config names, and where a first prompt leaves no room for an answer.
     """
-    for part, name in named_code(to_dict(config)).items():
-        check_importable(name, part)
     path = Path(path)
     _refuse_existing(path)
-    refuse_config_without_room(config)
+    refuse_elsewhere(config)
     with _claimed(path) as log:
         _refuse_existing(path)  # somebody else's may have come, and ended, since
         settings = path.parent / f"{path.name}.config.json"

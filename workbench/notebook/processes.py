@@ -21,8 +21,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from workbench.run.code import named_code
 from workbench.run.follow import RunFollower
 from workbench.run.writer import process_state
+from workbench.training.config import Config, to_dict
+from workbench.training.kinds import check_importable
+from workbench.training.prompts import refuse_config_without_room
+from workbench.types.plugins import load_named
 
 ON_REQUEST = (-15, -2, 143, 130)  # exit statuses of a process that was asked to end, by SIGTERM or Ctrl-C
 STOPPED = ": stopped "  # in the last line that such a process prints
@@ -239,3 +244,13 @@ def last_line(path: Path) -> str:
 def process_file(path: Path) -> Path:
     """Where the process that was started for a run is noted."""
     return path.parent / f"{path.name}.process.json"
+
+
+def refuse_elsewhere(config: Config) -> None:
+    """Raises ConfigError, or PolicyError, for what a process that is started with a configuration would stumble over at
+    once, as far as it can be told here: code that it cannot import, and a first prompt that leaves no room."""
+    for key, name in named_code(to_dict(config)).items():
+        check_importable(name, key)
+    if config.policy.loader:
+        load_named(config.policy.loader, "policy.loader")
+    refuse_config_without_room(config)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from workbench.rollouts.metrics import filter_words
+from workbench.run.code import why_foreign
 from workbench.run.store import Run, open_run
 from workbench.types import Group, Observation, Segment, View
 from workbench.types.dumps import Imported
@@ -185,16 +186,18 @@ def _left_out(groups: Sequence[Group], kept: Sequence[tuple[bool | None, ...]]) 
 
 def token_texts(run: Run) -> TokenTexts:
     """One display string per token, by the tokenizer of the policy that the run's config names."""
-    return _token_texts(run.config["policy"]["name"])
+    policy = run.config["policy"]
+    loader = policy.get("loader")
+    return ids_as_texts if loader and why_foreign(run) else _token_texts(policy["name"], loader)
 
 
 @lru_cache(maxsize=4)
-def _token_texts(policy: str) -> TokenTexts:
+def _token_texts(policy: str, loader: str | None = None) -> TokenTexts:
     try:
         from workbench.chat import ChatFormat
         from workbench.engines.policy import load_tokenizer
 
-        return ChatFormat.from_tokenizer(load_tokenizer(policy)).token_texts
+        return ChatFormat.from_tokenizer(load_tokenizer(policy, loader)).token_texts
     except (ImportError, PolicyError):
         # a laptop without transformers, or without the policy, still shows who wrote what
         return ids_as_texts

@@ -38,6 +38,7 @@ class PolicyConfig:
     device: Annotated[str, "auto: CUDA where there is one"] = "auto"
     template_flags: Annotated[Mapping[str, Any], "handed to the chat template (enable_thinking ...)"] = field(
         default_factory=dict)
+    loader: Annotated[str | None, "package.module:Name of a function of your own that makes model and tokenizer of the name"] = None
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,23 @@ BARE = ""  # no preset to begin with: every setting has its own default, and the
 # ------------------------------------------------------------------------------------------------ to and from dicts
 
 
+# Settings that came after runs had been stored: at this value they are left out, so that what was stored before is what
+# would be stored now.
+LATER: Mapping[str, Any] = {"policy.loader": None}
+
+
 def to_dict(config: Config) -> dict[str, Any]:
     """A JSON-able tree; parts that come in kinds carry a `kind`. `from_dict(to_dict(c)) == c`."""
+    tree = _whole(config)
+    for key, usual in LATER.items():
+        part, _, name = key.partition(".")
+        if tree[part][name] == usual:
+            del tree[part][name]
+    return tree
+
+
+def _whole(config: Config) -> dict[str, Any]:
+    """The same with every setting."""
     tree = {}
     for name in (part.name for part in fields(config)):
         # An algorithm's settings have one name each, whichever of its parts holds them.
@@ -211,14 +227,14 @@ def load_config_with_warnings(source: str | Path, overrides: Mapping[str, Any] =
     if base == BARE and "env.kind" not in written:
         raise ConfigError(f"{source} names neither base = \"<preset>\" nor, in [env], kind: which environment is it about? "
                           f"Presets: {', '.join(PRESETS)}")
-    return _overridden(to_dict(PRESETS[base or "frozenlake"]()), written)
+    return _overridden(_whole(PRESETS[base or "frozenlake"]()), written)
 
 
 def changed_config(tree: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[Config, dict[str, tuple[Any, Any]]]:
     """A stored tree with overrides on top, checked like any other; and what they changed: dotted key -> (old, new)."""
-    before = to_dict(from_dict(tree))
+    before = _whole(from_dict(tree))
     config, _ = _overridden(before, flatten(overrides))
-    old, new = flatten(before), flatten(to_dict(config))
+    old, new = flatten(before), flatten(_whole(config))
     return config, {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
 
 
@@ -249,7 +265,7 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
     wrong = [f"{name} has no effect: {why}" for name, _, why in dead if name in written]
     if wrong:
         raise ConfigError("; ".join(wrong) + ". Remove it, or change what makes it inert")
-    values = flatten(to_dict(config))
+    values = flatten(_whole(config))
     declared = {part.name: type(getattr(config, part.name)) for part in fields(config)}
     declared["algorithm"] = class_of(config.kind_of("algorithm"), KINDS["algorithm"], "algorithm", config.algorithm.settings)
     defaults = {each.key: each.default for part, kind in declared.items() if is_dataclass(kind)

@@ -25,7 +25,7 @@ NEEDED: dict[str, dict[str, str]] = {
             "task": "task(task_seed) -> Task", "make": "make() -> an environment with reset and step"},
     "engine": {"open": "open(model) -> an engine (workbench/engines/base.py)"},
 }
-PAGE = {"env": "docs/extend/environment.md", "engine": "workbench/engines/base.py"}
+PAGE = {"env": "docs/extend/environment.md", "engine": "docs/extend/engine.md"}
 
 
 class KindTable(Mapping[str, type]):

@@ -68,8 +68,8 @@ def refuse_config_without_room(config: Config) -> None:
     from workbench.engines.policy import load_tokenizer, shipped_policies
 
     name = config.policy.name
-    if name not in shipped_policies() and not Path(name).expanduser().is_dir():
-        return  # to be downloaded: by the process that trains
+    if config.policy.loader or name not in shipped_policies() and not Path(name).expanduser().is_dir():
+        return  # to be made or downloaded: by the process that trains
     chat = ChatFormat.from_tokenizer(load_tokenizer(name), template_flags=dict(config.policy.template_flags))
     tasks = env_tasks(config.env, "train", LOOKED_AT, seed=config.seed, step=1, per_step=config.train.tasks_per_step)
     runner = config.collect.runner()

@@ -113,7 +113,7 @@ def open_session(config: Config, *, quiet: bool = False) -> Session:
     if hasattr(config.env, "check_files"):  # said now, not after minutes of loading a policy
         config.env.check_files()
     device = _device(config.policy.device)
-    policy = load_policy(config.policy.name, dtype=config.policy.dtype, device=device)
+    policy = load_policy(config.policy.name, dtype=config.policy.dtype, device=device, loader=config.policy.loader)
     chat = ChatFormat.from_tokenizer(policy.tokenizer, template_flags=dict(config.policy.template_flags))
     for difference in chat.differences:
         if not quiet and difference not in _told and first_process():

@@ -8,11 +8,15 @@ from workbench.run.code import changed_code, named_code, why_foreign
 from workbench.run.store import Run
 from workbench.training.config import KINDS, Config, from_dict
 from workbench.types.errors import ConfigError, WorkbenchError
+from workbench.types.plugins import load_named
+
+LOADER = "policy.loader"
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """`config` has None for each part in `missing`, which says why. `notes`: what else is to be said of its code."""
+    """`config` has None for each part in `missing`, which says why; a policy that is missing is one whose loader cannot be
+    had. `notes`: what else is to be said of its code."""
 
     config: Config
     missing: Mapping[str, str]
@@ -22,20 +26,28 @@ class RunConfig:
 def stored_config(run: Run) -> RunConfig:
     """The configuration in force, without the parts whose code cannot be had here. Nothing that a run from elsewhere
     names is imported, unless it was opened with `trust` (law 16). Raises ConfigError for what is no configuration."""
-    parts = {key.partition(".")[0] for key in named_code(run.config)}
+    named = named_code(run.config)
+    parts = {key.partition(".")[0] for key in named}
+    loader = {"policy"} if LOADER in named else set()
     if foreign := why_foreign(run):
         kept = sorted(parts & set(KINDS))
-        return RunConfig(from_dict(run.config, without=kept), {part: f"not imported: {foreign}" for part in kept})
+        return RunConfig(from_dict(run.config, without=kept), {part: f"not imported: {foreign}" for part in {*kept, *loader}})
     missing: dict[str, str] = {}
     for part in sorted(parts & set(KINDS)):
         try:
             from_dict(run.config, without=set(KINDS) - {part})
         except WorkbenchError as error:
             missing[part] = str(error)
-    return RunConfig(from_dict(run.config, without=missing), missing, tuple(changed_code(run, without=missing)))
+    config = from_dict(run.config, without=missing)
+    try:
+        if loader:
+            load_named(named[LOADER], LOADER)
+    except ConfigError as error:
+        missing["policy"] = str(error)
+    return RunConfig(config, missing, tuple(changed_code(run, without=missing)))
 
 
-def config_of_run(run: Run, needs: Collection[str] = tuple(KINDS)) -> Config:
+def config_of_run(run: Run, needs: Collection[str] = (*KINDS, "policy")) -> Config:
     """The configuration in force. Raises ConfigError where one of the parts that are needed cannot be had here; others are
     then None."""
     stored = stored_config(run)

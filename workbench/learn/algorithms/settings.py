@@ -57,10 +57,10 @@ def with_settings(algorithm: Algorithm, settings: Mapping[str, Any]) -> Algorith
     """The same algorithm with other values. Raises ConfigError for a setting that it does not have."""
     values = {**algorithm.settings, **settings}
     objective, given = _chosen_objective(algorithm, values["objective"]), values
-    known = set(algorithm.settings)
-    if objective is not type(algorithm.objective) and objective not in OBJECTIVES.values():
-        known -= _fields_of(algorithm.objective).keys() | dict(_bounds_that_it_lacks(type(algorithm.objective))).keys()
-        known |= {f.name for f in fields(objective)}
+    known, before = set(algorithm.settings), type(algorithm.objective)
+    if objective is not before and not {objective, before} <= set(OBJECTIVES.values()):
+        known -= _settings_with(before)
+        known |= _settings_with(objective)
         given = settings  # its defaults are its own
     if unknown := [name for name in settings if name not in known]:
         raise ConfigError(f"{algorithm.name} has no setting {unknown[0]!r}; {nearest(unknown[0], known)}")
@@ -97,14 +97,19 @@ def settings_type(algorithm: Algorithm) -> type:
     found = declared_settings(algorithm)
 
     def with_parts(settings: Mapping[str, Any]) -> type:
-        objective = settings.get("objective")
-        other = is_named(objective) and objective != found["objective"][1]
+        own = found["objective"][1]
+        objective = settings.get("objective", own)
+        other = objective not in (own, algorithm.objective.name) and (is_named(objective) or is_named(own))
         return settings_type(algorithm(objective=objective)) if other else made
 
     made = make_dataclass(algorithm.name, [(name, *declared) for name, declared in found.items()], frozen=True,
                           namespace={"make_part": lambda self: algorithm(**vars(self)), "with_parts": staticmethod(with_parts),
                                      "__doc__": algorithm.estimator.function.__doc__})
     return made
+
+
+def _settings_with(objective: type) -> set[str]:
+    return {f.name for f in fields(objective)} | dict(_bounds_that_it_lacks(objective)).keys()
 
 
 def _fields_of(part: Any) -> dict[str, Declared]:

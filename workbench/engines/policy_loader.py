@@ -1,0 +1,57 @@
+"""Weights and tokenizer from a function of the user's own: `policy.loader = "my_module:load"` (law 17).
+
+    def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        ...                                  name: what `policy.name` says, for the function to make of it what it likes
+
+The model is a causal language model of transformers, the tokenizer has a chat template. Precision, device and evaluation
+mode are set afterwards, by the settings of `policy`; the same name gives the same weights each time. The function is called
+in every process that samples or trains. Whatever it raises is a PolicyError that names it.
+"""
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from workbench.types.errors import ConfigError, PolicyError
+from workbench.types.plugins import load_named
+
+WANTED = "load(name) returns (model, tokenizer): a PreTrainedModel and a PreTrainedTokenizerBase of transformers"
+
+
+def loaded_by(loader: str, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """What the function that `loader` names gives for `name`. Raises PolicyError for what cannot be imported or called, and
+    for what is no model with its tokenizer."""
+    where = f"policy.loader {loader!r}"
+    try:
+        load = load_named(loader, "policy.loader")
+    except ConfigError as error:
+        raise PolicyError(str(error)) from error
+    if not callable(load):
+        raise PolicyError(f"{where} is {load!r:.80}, not a function; {WANTED}")
+    try:
+        found = load(name)
+    except Exception as error:  # somebody else's code
+        raise PolicyError(f"{where} raised {type(error).__name__} for policy.name = {name!r}: {error}") from error
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise PolicyError(f"{where} returned {type(found).__name__}; {WANTED}")
+    for value, kind, what in zip(found, (PreTrainedModel, PreTrainedTokenizerBase), ("model", "tokenizer")):
+        if not isinstance(value, kind):
+            raise PolicyError(f"{where} returned {type(value).__name__} as its {what}, which is no {kind.__name__}; {WANTED}")
+    return found
+
+
+def write_files(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
+    """Architecture, generation settings, tokenizer and template as a policy's folder has them; no weights."""
+    model.config.save_pretrained(folder)
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def files_in_memory(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
+    """Name -> content of what `write_files` writes."""
+    with TemporaryDirectory() as folder:
+        write_files(model, tokenizer, folder)
+        return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}
