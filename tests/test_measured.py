@@ -101,3 +101,42 @@ def test_success_is_counted_by_the_size_of_each_task_and_other_tasks_are_refused
         task_sizes.measure("search", {"arms": {"grpo": {"seeds": {"0": facts}}}})
     with pytest.raises(DataError, match="no size"):
         task_sizes.measure("frozenlake")
+
+
+def test_ratios_are_shown_with_their_sides_and_wall_time_only_of_an_idle_machine():
+    from docs.make import speeds
+
+    ratio = {"mean": 4.21, "low": 3.8, "high": 4.7, "n": 8}
+    pair = {"ours": "ours, float32", "theirs": "TRL", "figures": dict.fromkeys(speeds.FIGURES, [1444.4, 231.2]),
+            "ratios": dict.fromkeys(speeds.FIGURES, ratio), "wall_s": [11.62, 48.7]}
+    result = {"pairs": [pair, pair | {"ours": "ours, bf16"}], "tried": {"TRL": 1.66}, "parts": {}, "others_took_cores": 0.01}
+    tables = speeds.bench_tables(result)
+    assert tables["main"].rows[0] == ["generated tokens, rollout, ours, float32; TRL", "1,444", "231", "**4.2** [3.8, 4.7]"]
+    assert [row[0].split("; ")[0] for row in tables["main"].rows[2:]] == [
+        "environment steps, end to end, ours, float32", "environment steps, end to end, ours, bf16"]
+    assert tables["wall"].rows == [["ours", "11.6"], ["TRL", "48.7"]] and tables["first"].rows == [["TRL", "1.7"]]
+    assert speeds.bench_tables(result | {"others_took_cores": 0.8})["wall"].rows == [
+        ["not told: other work took of a core", "0.80"]]
+
+
+@pytest.mark.parametrize(("what", "rows"), [("watch", 2), ("workers", 4)])
+def test_small_parts_are_measured_and_become_a_table(what, rows, tmp_path):
+    from experiments.bench.small import main
+
+    main([what, "--quick", "--json", str(tmp_path / "small.json")])
+    [table] = KINDS[what](json.loads((tmp_path / "small.json").read_text())).values()
+    assert len(table.rows) == rows and all(cell for row in table.rows for cell in row)
+    if what == "workers":
+        assert table.rows[0][1] == "2" and float(table.rows[1][1].split()[0]) >= 2.0, "no one is freed before the deadline"
+
+
+def test_searching_becomes_a_table():
+    from docs.make import speeds
+
+    indexes = [{"documents": 1000, "words": 8, "build_cpu_s": [0.014, 0.015, 0.019], "peak_mb": 10.4, "query_cpu_s": [5e-5]}]
+    tables = speeds.search_tables({"indexes": indexes, "server_wall_s": [0.001] * 19 + [0.007], "read_bytes": 97e6,
+                                   "read_cpu_s": 1.0})
+    assert tables["main"].rows == [
+        ["BM25, 1,000 documents of 8 words, 3 times", "15 ms, 10 MB more", "50 µs"],
+        ["a server on the same machine, the last of these; wall time", "", "1 ms; 95th percentile 7 ms"]]
+    assert tables["files"].rows[0][1] == "97 MB/s"

@@ -101,6 +101,8 @@ def main(arguments: Sequence[str]) -> int:
     RESULTS.mkdir(exist_ok=True)
     out = RESULTS / f"bench-{time.strftime('%Y%m%d-%H%M%S')}.json"
     out.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
     print(f"\n{found['minutes']:.1f} minutes; every step is in {os.path.relpath(out)}")
     return 0
 
@@ -121,6 +123,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=5, help="moves of an attempt")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="3m", help="of the policy")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures are written besides")
     parser.add_argument("--no-parts", action="store_true", help="leave out what our own parts cost")
     options = parser.parse_args(arguments)
     if options.steps < 2 or options.trajectories % 16:
