@@ -20,9 +20,10 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,14 +42,17 @@ from data.make.demonstrations import (
 from data.make.fine_tuning import FineTuning, fine_tune
 from data.make.search_demonstrator import SearchDemonstrator
 from data.make.shipped import CHECKSUMS, PROVENANCE, CheckReport, check_shipped, checksums, measure
+from data.make.sum_demonstrator import SumDemonstrator
 from data.make.tiny_tokenizer import build_tokenizer
 from workbench.run.writer import make_folder, write_file
+from workbench.training.config import load_config
 from workbench.types import Observation, Sampling, Task
 from workbench.types.errors import ConfigError
 from workbench.types.seeds import rng_at, seed_of
 
 QUESTIONS_A_WORLD = 16   # a world costs a few hundredths of a second to make
 FRESH_WORLDS = 1_000     # demonstrations are about worlds from this seed on: neither held out nor trained on later
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Demonstrator(Protocol):
@@ -74,7 +78,8 @@ class Lesson:
 class Recipe:
     """Everything that a tiny policy is made from, apart from the seed.
 
-    `env`: a preset of `workbench.envs`, to demonstrate in. `config`: a preset of `workbench.training.config`, to evaluate in.
+    `env`: a preset of `workbench.envs`, to demonstrate in, or `""`: that of `config`. `config`: a preset of
+    `workbench.training.config`, or a file of settings of this checkout, to evaluate in.
     `lessons` follow each other in one run: first the skill, shown well, then the habits that rewards are to sort out.
     `words` become single tokens even where demonstrations hardly use them; `syllables`, `json`: see `build_tokenizer`.
     `contexts` are the shares of the transcripts in which a question is put otherwise than with tools on offer. `copying`
@@ -134,7 +139,21 @@ RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (
     Recipe("countdown-tiny", "countdown-small", "countdown", words=("yes", "no"), tuning=FineTuning(batch=16), lessons=(
         Lesson(1000, CountdownDemonstrator(hasty=0.0, aim=0.4, slip=0.0)),
         Lesson(200, CountdownDemonstrator()))),
+    Recipe("chain-sum-tiny", "", "experiments/chain-sum.toml", words=("guess",), tuning=FineTuning(batch=16), lessons=(
+        Lesson(1000, SumDemonstrator(guess=0.0, mistake=0.0, slip=0.0)),
+        Lesson(150, SumDemonstrator()))),
 )}
+
+
+def source_of(recipe: Recipe) -> str:
+    """What `load_config` opens: a preset's name, or the path of the recipe's file of settings."""
+    return str(ROOT / recipe.config) if recipe.config.endswith(".toml") else recipe.config
+
+
+@cache
+def family_of(recipe: Recipe) -> EnvFamily:
+    """The environment that the recipe demonstrates in."""
+    return PRESETS[recipe.env] if recipe.env else load_config(source_of(recipe)).env
 
 
 def recipe_named(name: str) -> Recipe:
@@ -156,17 +175,16 @@ class Transcript:
     success: bool
 
 
-def training_task(env: str, seed: int, index: int, contexts: Sequence[tuple[str, float]] = ()
-                  ) -> tuple[EnvFamily, Task]:
+def training_task(recipe: Recipe, seed: int, index: int) -> tuple[EnvFamily, Task]:
     """Problem number `index`, of the training split, with the family that it is played in.
 
     The bandit's names change from problem to problem, so that the policy learns to read them, not to recite a few; and so
-    do the worlds that questions are about, from one handful of questions to the next. `contexts`: as in Recipe.
+    do the worlds that questions are about, from one handful of questions to the next.
     """
-    family = PRESETS[env]
+    family = family_of(recipe)
     if isinstance(family, WorldQA):
         drawn = rng_at(seed, "pretrain.context", index).random()
-        for context, share in contexts:
+        for context, share in recipe.contexts:
             if 0 <= drawn < share:
                 family = replace(family, context=context)
             drawn -= share
@@ -181,7 +199,7 @@ def training_task(env: str, seed: int, index: int, contexts: Sequence[tuple[str,
 
 def demonstrate(recipe: Recipe, seed: int, index: int) -> Transcript:
     """Let the lesson's demonstrator play problem number `index`. A pure function of its arguments."""
-    family, task = training_task(recipe.env, seed, index, recipe.contexts)
+    family, task = training_task(recipe, seed, index)
     env, rng = family.make(), rng_at(seed, "pretrain.demonstrator", recipe.env, index)
     observations, actions, success = [env.reset(task, seed_of(seed, "pretrain.dynamics", index))], [], False
     for _ in range(family.max_turns):
@@ -293,7 +311,7 @@ def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: 
         "demonstrations": recipe.steps * recipe.tuning.batch,
         "demonstrator_success": float(np.mean([demonstrate(recipe, seed, index).success for index in habits])),
         "last_loss": float(np.mean(losses[-20:])), "cpu_seconds": round(cpu_seconds, 1), "versions": _versions(),
-        "success": measure(out, recipe.config, num_tasks) if num_tasks else None,
+        "success": measure(out, source_of(recipe), num_tasks) if num_tasks else None,
     }
     write_file(out / PROVENANCE, (json.dumps(provenance, indent=1) + "\n").encode(), replace=True)
     write_file(out / CHECKSUMS, checksums(out).encode(), replace=True)
@@ -364,7 +382,7 @@ def check(name: str, *, quick: bool = False, num_tasks: int = 512,
     def remake(folder: Path) -> Path:
         return pretrain(name, folder / name, num_tasks=0, say=say)
 
-    return check_shipped(name, recipe.config, num_tasks=num_tasks, remake=None if quick else remake)
+    return check_shipped(name, source_of(recipe), num_tasks=num_tasks, remake=None if quick else remake)
 
 
 def main(arguments: list[str] | None = None) -> int:
