@@ -1,6 +1,7 @@
 """Kinds of the user's own by name: what is accepted, what is refused and how that is said, and objects from Python."""
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -10,11 +11,13 @@ import workbench as wb
 from learning_data import make_groups
 
 from workbench.engines.scripted import ScriptedEngine
+from workbench.envs import FrozenLake
+from workbench.envs.runners import InlineRunner
 from workbench.learn.algorithms import Algorithm, Estimator
 from workbench.learn.algorithms.base import Advantages
 from workbench.learn.algorithms.own import kind_of as kind_of_algorithm
 from workbench.training.config import from_dict, load_config, to_dict
-from workbench.training.kinds import KINDS, kind_of
+from workbench.training.kinds import KINDS, check_tasks, kind_of
 from workbench.training.listing import settings_text
 from workbench.types.errors import ConfigError
 
@@ -148,3 +151,49 @@ def test_tables_list_the_packages_own_kinds_only():
     assert "frozenlake" in KINDS["env"] and f"{HERE}:Quiz" in KINDS["env"] and "nothing" not in KINDS["env"]
     assert not any(":" in kind for table in KINDS.values() for kind in table)
     assert sys.modules[HERE]
+
+
+class Gym:
+    def reset(self, seed=None): ...
+
+
+class NoEnv:
+    pass
+
+
+@pytest.mark.parametrize("env, said", [
+    (Gym(), r"Gym has reset\(seed=None\), no step"), (NoEnv(), "NoEnv has no reset, no step"), (None, "NoneType has no reset")])
+def test_an_environment_without_the_protocol_is_told_what_it_owes(env, said):
+    class Family:
+        def make(self):
+            return env
+
+    runner = InlineRunner()
+    runner.reset("a", Family(), None, 0)
+    assert re.search(f"An environment has reset.task, dynamics_seed. and step.action_text., and {said}", runner.poll()[0].error)
+    runner.reset("b", FrozenLake(), None, 0)
+    assert "An environment has" not in runner.poll()[0].error  # negative control: it has them, and failed otherwise
+
+
+@dataclass(frozen=True)
+class NoTask(Half):
+    def task(self, task_seed): return "problem 1"
+
+
+@dataclass(frozen=True)
+class OtherTask(Half):
+    def task(self): ...
+
+
+@dataclass(frozen=True)
+class Picky(Half):
+    def task(self, task_seed): raise KeyError(task_seed)
+
+
+def test_a_family_whose_tasks_are_none_is_refused_when_it_is_opened():
+    with pytest.raises(ConfigError, match="NoTask returns a Task.*task.0. gave 'problem 1'.*environment.md"):
+        check_tasks(NoTask())
+    with pytest.raises(ConfigError, match=r"this one is task\(\)"):
+        check_tasks(OtherTask())
+    check_tasks(Picky())
+    check_tasks(FrozenLake())

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from operator import methodcaller
 from typing import Protocol
 
@@ -92,7 +93,8 @@ def answer_call(key: str, call: Callable[[], Observation | StepResult], envs: di
         if state_key is not None and not isinstance(state_key, str):
             raise EnvError(f"state_key() names a state by a string, got {state_key!r}")
     except caught as error:  # a third-party environment may raise anything (law 10)
-        return EnvAnswer(key, error=_words_of(error, caught), seconds=time.monotonic() - started)
+        words = _words_of(error, caught) + (_owed(envs[key]) if key in envs else "")
+        return EnvAnswer(key, error=words, seconds=time.monotonic() - started)
     seconds = time.monotonic() - started
     if isinstance(value, Observation):
         return EnvAnswer(key, observation=value, state_key=state_key, seconds=seconds)
@@ -106,6 +108,21 @@ def _words_of(error: BaseException, caught: tuple[type[BaseException], ...]) -> 
     except caught:
         words = "(an exception whose text cannot be read)"
     return f"{type(error).__name__}: {words} ({where.filename.rsplit('/', 1)[-1]}:{where.lineno})"
+
+
+def _owed(env: object) -> str:
+    """What an environment that failed lacks of the protocol, in words for whoever wrote it; "" where it has all."""
+    wrong = []
+    for name, arguments in (("reset", (None, 0)), ("step", ("",))):
+        method = getattr(env, name, None)
+        try:
+            signature(method).bind(*arguments)
+        except ValueError:  # it cannot be told
+            continue
+        except TypeError:
+            wrong.append(f"{name}{signature(method)}" if callable(method) else f"no {name}")
+    return (f". An environment has reset(task, dynamics_seed) and step(action_text), and {type(env).__name__} has "
+            f"{', '.join(wrong)}") if wrong else ""
 
 
 class InlineRunner:

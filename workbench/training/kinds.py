@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
+from inspect import signature
 from typing import Any
 
 from workbench.engines import ENGINES
@@ -15,6 +16,7 @@ from workbench.envs import ENVS
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.own import algorithm_named, kind_of as kind_of_algorithm
 from workbench.learn.algorithms.settings import settings_type
+from workbench.types import Task
 from workbench.types.errors import ConfigError
 from workbench.types.plugins import HERE, is_named, load_named, name_of, not_importable
 from workbench.types.settings import annotations_of
@@ -114,3 +116,20 @@ def check_importable(kind: str, part: str) -> None:
     """Raises ConfigError where a process of its own could not import a kind: one that a notebook's cell defined."""
     if is_named(kind) and kind.startswith(f"{HERE}:"):
         raise ConfigError(f"{part}: {not_importable(kind)}; or train in this process: wb.train_here(config, path)")
+
+
+def check_tasks(family: Any) -> None:
+    """Raises ConfigError where the `task` of a family of one's own takes or gives something else."""
+    if LISTED["env"].name_for(type(family)):
+        return
+    words = f"task(task_seed) of {name_of(type(family))} returns a Task, the same for the same whole number"
+    try:
+        signature(family.task).bind(0)
+    except TypeError as error:
+        raise ConfigError(f"{words}; this one is task{signature(family.task)}. {PAGE['env']} has an example") from error
+    try:
+        made = family.task(0)
+    except Exception:  # which seeds it takes is its own business
+        return
+    if not isinstance(made, Task):
+        raise ConfigError(f"{words}; task(0) gave {made!r:.80}. {PAGE['env']} has an example")

@@ -30,6 +30,7 @@ from workbench.rollouts.config import CollectConfig
 from workbench.rollouts.evaluate import MODES, Score, evaluate_baselines, evaluate_policy, report
 from workbench.run.store import open_run
 from workbench.training.config import Config
+from workbench.training.kinds import check_tasks
 from workbench.training.prompts import refuse_without_room
 from workbench.types import Groups, Task, Trajectory
 from workbench.types.errors import ConfigError, StoreError
@@ -112,6 +113,7 @@ def open_session(config: Config, *, quiet: bool = False) -> Session:
     _one_thread_unless_asked()
     if hasattr(config.env, "check_files"):  # said now, not after minutes of loading a policy
         config.env.check_files()
+    check_tasks(config.env)
     device = _device(config.policy.device)
     policy = load_policy(config.policy.name, dtype=config.policy.dtype, device=device, loader=config.policy.loader)
     chat = ChatFormat.from_tokenizer(policy.tokenizer, template_flags=dict(config.policy.template_flags))
