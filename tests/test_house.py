@@ -21,7 +21,7 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 54_681,
+    "lines of the package": 54_682,
     "lines of the lint": 8_636,
     "lines of plain/": 1_200,
     "files of plain/": 8,

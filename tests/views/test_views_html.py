@@ -9,7 +9,8 @@ import views_examples as examples
 from views_page import Page
 
 from workbench.types import Group, Segment, Source, Span, View
-from workbench.views import show_group, show_masks, show_tokens, show_trajectory
+from workbench.views import doc, show_group, show_masks, show_tokens, show_trajectory
+from workbench.views.html import shown
 from workbench.views.looks import RED_BLUE
 from workbench.views.markup import Html, finished, tag
 
@@ -138,3 +139,10 @@ def test_a_view_cannot_be_made_of_markup_that_was_not_escaped():
         finished("<b>x</b>", "x")
     assert finished(tag("b", "x"), "a\x1b").text == "a␛"
     assert isinstance(tag("b"), Html)
+
+
+def test_figures_stay_in_one_line_and_the_words_above_them_may_break():
+    columns = ["arm", *doc.numbers("γ = λ = 1, unwhitened")]
+    page = shown(doc.ViewDocument((doc.Table(columns, [["ppo", "1 000"]]),))).html
+    head, cell = (re.search(rf'<{name} style="([^"]*)">{text}', page)[1] for name, text in (("th", "γ"), ("td", "1 000")))
+    assert "white-space:normal" in head and "white-space:nowrap" in cell

@@ -184,7 +184,8 @@ def _td(name: str, parts: Sequence[doc.Part | doc.Inline], column: doc.Column, l
     style = f"{paper};text-align:{'right' if column.number else 'left'};padding:{'3px' if dense else '4px'} 8px"
     if not dense:
         bold, mono = look.bold or column.look.bold, name == "td" and (look.mono or column.look.mono or column.number)
-        nowrap = column.number or look.nowrap or column.look.nowrap
+        # Figures stay in one line; the words above them may break, or a table of many columns leaves the page.
+        nowrap = (column.number and name == "td") or look.nowrap or column.look.nowrap
         style += (f";vertical-align:{'bottom' if name == 'th' else 'top'};border-bottom:1px solid {LINE};"
                   f"font-weight:{'600' if bold else '400'};white-space:{'nowrap' if nowrap else 'normal'}"
                   + (f";font-family:{MONO}" if mono else ""))
