@@ -95,12 +95,16 @@ def lint_tables(result: Result) -> dict[str, Table]:
 
 
 def silent_bug_tables(result: Result) -> dict[str, Table]:
-    """`python -m tests.silent_bugs.run --json` of bugs/ and of further/, as {"bugs": ..., "further": ...}."""
+    """`python -m tests.silent_bugs.run --json` of bugs/, further/ and worlds/, as {"bugs": ..., "further": ..., "worlds":
+    ...}; bugs/ must be there."""
     rows = []
     for name, words in (("bugs", "with a twin: one per rule, and those from the trackers of other frameworks"),
-                        ("further", "further ones, made after the rules and tried blind")):
+                        ("further", "further ones, made after the rules and tried blind"),
+                        ("worlds", "in tools, environments, histories and evaluations")):
+        if name not in result:
+            continue
         verdicts = [bug["verdict"] for bug in result[name]["bugs"]]
-        named = verdicts.count("named") if name == "bugs" else sum(bool(b["named_by"]) for b in result[name]["bugs"])
+        named = sum(bool(b["named_by"]) for b in result[name]["bugs"]) if name == "further" else verdicts.count("named")
         missed = sum(verdict in ("missed", "crashed", "stale") for verdict in verdicts)
         rows.append([f"{len(verdicts)} {words}", str(named), str(len(verdicts) - named - missed), str(missed)])
     known = result["bugs"]["summary"]

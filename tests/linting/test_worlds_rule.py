@@ -93,6 +93,12 @@ class Stale(FrozenLakeEnv):
         return f"{self.rows and ' '.join(self.rows[0])}" if self.moves_used else super()._state_words()
 
 
+class MoreIsPromised(FrozenLakeEnv):
+    def reset(self, task, dynamics_seed):
+        first = super().reset(task, dynamics_seed).messages[0].text
+        return Observation((Message("user", first.replace("3 moves in all", "9 moves in all")),))
+
+
 class PartsDoNotSum(FrozenLakeEnv):
     def step(self, action_text):
         result = super().step(action_text)
@@ -110,6 +116,7 @@ class GarbageWins(FrozenLakeEnv):
     (SLIPPERY, SharedDice, "slip = 0.2 declares chance"), (Bandit(), SharedPayout, "risky_chance = 0.25 declares chance"),
     (FrozenLake(), Mirrored, "best-known solver succeeds at none"), (FrozenLake(), HolesWin, "success"),
     (FrozenLake(), GoalCosts, "success and reward disagree"), (FrozenLake(max_moves=4), LimitIsTheEnd, "a limit is truncated"),
+    (FrozenLake(max_moves=3, max_turns=4), MoreIsPromised, "the first prompt speaks of 4 and 9"),
     (FrozenLake(), Stale, "while its state is"), (FrozenLake(), PartsDoNotSum, "its parts"),
     (FrozenLake(), GarbageWins, "succeeds at 6 of 6 tasks"),
 ])

@@ -75,6 +75,8 @@ RUNS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 EVALUATED = {"train.steps": 2, "train.evaluate_every": 1, "train.checkpoint_every": 2, "evaluation.num_tasks": 8,
              "lint.start": False}
+# Families as they are, asked what is asked of them at the start: the rollouts' are wrapped, and hide their settings.
+WORLDS = ("frozenlake-4x4-slip", "bandit", "sokoban-6x6", "world-qa", "countdown", "shop-small")
 # Recipes of the corpus: enough that every preset, history, algorithm and template is among them.
 RECIPES = 22
 # And those to whom turns matter, where there are several.
@@ -125,6 +127,8 @@ def scenes() -> Iterator[tuple[str, Callable[[Notes], None]]]:
         yield f"rollouts: {recipe.about}", lambda notes, recipe=recipe: _rollouts(notes, recipe)
     for name, (preset, settings) in TRAININGS.items():
         yield f"training: {name}", lambda notes, preset=preset, settings=settings: _training(notes, preset, settings)
+    for name in WORLDS:
+        yield f"world: {name}", lambda notes, name=name: _world(notes, name)
     for history, template in (("append", "qwen3"), ("fresh", "tiny")):
         yield f"tools: scripted, {history}", lambda notes, history=history, template=template: _tools(
             notes, history, template)
@@ -165,6 +169,13 @@ def _session(preset: str, settings: Mapping[str, Any]) -> Any:
     small = dict(SMALL) if preset == "frozenlake" else {k: v for k, v in SMALL.items() if not k.startswith("env.")}
     config = load_config(preset, small | settings)
     return open_session(config, quiet=True)
+
+
+def _world(notes: Notes, name: str) -> None:
+    from workbench.envs import PRESETS
+    from workbench.linting import Evidence, lint_evidence
+
+    notes.add(lint_evidence(Evidence(family=PRESETS[name], about=name), ("start",)))
 
 
 def _tools(notes: Notes, history: str, template: str) -> None:

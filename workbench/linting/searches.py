@@ -5,21 +5,24 @@ and nobody who asks for nothing is told it.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.envs.base import EnvFamily
-from workbench.linting.leaks import Probe, golds, holds
+from workbench.envs.tools.search import SearchTool
+from workbench.linting.leaks import Probe, golds, holds, words_of
 from workbench.linting.messages import shortened
 from workbench.linting.rule import RuleResult
 from workbench.types import Task
 from workbench.types.findings import Checked, Finding
 
 DOCUMENTS = 12  # that are looked for
+FEW = 3         # tasks at each of which the words of all are searched for
 
 
 def check_searches(family: EnvFamily, found: Sequence[Probe]) -> Iterator[RuleResult]:
     yield from _searches(family, found[0].task)
+    yield from _of_other_tasks(family, found[:FEW])
     yield from _telling(family, found)
 
 
@@ -63,6 +66,27 @@ def _searches(family: EnvFamily, task: Task) -> Iterator[RuleResult]:
     if 4 * len(missed) > len(documents):
         yield Finding(f"asked for a document's own words or title, the search does not bring it, for {len(missed)} of "
                       f"{len(documents)} documents (so {missed[0].id!r})")
+
+
+def _of_other_tasks(family: EnvFamily, found: Sequence[Probe]) -> Iterator[RuleResult]:
+    """Who asks what was asked at another task is answered of their own documents."""
+    if not hasattr(family, "search_tool") or getattr(family, "is_remote", False):
+        return
+    for probe in found:
+        for other in found:  # every task's question, in all tasks
+            if (what := not_of_the_searcher(family.search_tool(probe.task), {"query": words_of(other.opening)[:200]})):
+                yield Finding(f"at {probe.task.id!r} {what}")
+                return
+
+
+def not_of_the_searcher(tool: Any, arguments: Mapping[str, Any]) -> str | None:
+    """Our search brings what its searcher finds, asked behind its back: what it keeps is somebody else's answer."""
+    if getattr(type(tool), "call", None) is not SearchTool.call or getattr(tool.searcher, "remote", False):
+        return None
+    found = [hit.document.id for hit in tool.searcher.search(arguments["query"], tool.k)]
+    brought = (tool.call(arguments).value or {}).get("documents", found)
+    return None if brought == found else (f"the search for {shortened(arguments['query'])} brings {shortened(brought)}, and "
+                                          f"its searcher finds {shortened(found)}")
 
 
 def _telling(family: EnvFamily, found: Sequence[Probe]) -> Iterator[RuleResult]:

@@ -12,12 +12,13 @@ from typing import Any
 
 from workbench.envs.tool_env import ToolEnv
 from workbench.envs.tools.base import ToolResult, refusal_of
-from workbench.envs.tools.search import SearchTool
+from workbench.envs.tools.results import cut_mark
 from workbench.linting.evidence import Evidence
 from workbench.linting.leaks import leaves
 from workbench.linting.messages import shortened
 from workbench.linting.render import chosen
 from workbench.linting.rule import Rule, RuleResult
+from workbench.linting.searches import not_of_the_searcher
 from workbench.types import Message, Task, ToolCall, Trajectory, Turn
 from workbench.types.findings import Checked, Finding, NotChecked
 
@@ -139,8 +140,8 @@ def _asked_again(evidence: Evidence, calling: Sequence[int]) -> Iterator[RuleRes
                 if call.name not in tools or refusal_of(call, tools):
                     continue
                 yield Checked(1)
-                if (what := _not_of_the_searcher(tools[call.name].for_attempt(trajectory.task), call)) is not None:
-                    yield Finding(f"the call {_words(call)} {what}", evidence.place(n, turn=k))
+                if (what := not_of_the_searcher(tools[call.name].for_attempt(trajectory.task), call.arguments)) is not None:
+                    yield Finding(what, evidence.place(n, turn=k))
                     return
                 over = index >= limits.most_calls
                 expected = None if over else expected_text(tools[call.name], trajectory.task, call, limits.most_bytes)
@@ -149,15 +150,6 @@ def _asked_again(evidence: Evidence, calling: Sequence[int]) -> Iterator[RuleRes
                                   f"{call.name} answers {'nothing beyond the limit' if over else shortened(expected)}",
                                   evidence.place(n, turn=k))
                     return
-
-
-def _not_of_the_searcher(tool: Any, call: ToolCall) -> str | None:
-    """Our search brings what its searcher finds, asked behind its back: what it keeps is somebody else's answer."""
-    if getattr(type(tool), "call", None) is not SearchTool.call or getattr(tool.searcher, "remote", False):
-        return None
-    found = [hit.document.id for hit in tool.searcher.search(call.arguments["query"], tool.k)]
-    brought = (tool.call(call.arguments).value or {}).get("documents", found)
-    return None if brought == found else f"brings {shortened(brought)}, and the searcher finds {shortened(found)}"
 
 
 def expected_text(tool: Any, task: Task, call: ToolCall, most_bytes: int) -> str | None:
@@ -174,7 +166,7 @@ def expected_text(tool: Any, task: Task, call: ToolCall, most_bytes: int) -> str
     if len(data) <= most_bytes:
         return data.decode()
     kept = data[:most_bytes].decode("utf-8", "ignore")
-    return f"{kept}\n[cut: {len(kept.encode()):,} of {len(data):,} bytes]"
+    return kept + cut_mark(len(kept.encode()), len(data))
 
 
 def _who_asks(evidence: Evidence, calling: Sequence[int]) -> Iterator[RuleResult]:

@@ -31,6 +31,7 @@ CHANCES = 12      # dynamics seeds of one attempt
 ENOUGH_S = 1.5    # of playing, after which no further attempt is begun
 SIGMAS = 4.0      # standard errors between the rewards of successes and failures
 ENOUGH = 8        # attempts of either kind
+STATED = r"\b(\d+) (?:moves|turns|steps|answers|tries|guesses|actions)\b"
 LONG = 6          # characters of an action that no prompt holds by chance
 CHANCE = ("slip", "noise", "noisy", "chance", "stochastic", "random", "probab")  # in the name of a setting
 NOTHING = ("", "zzz", "<answer>zzz</answer>")  # actions that do nothing
@@ -170,8 +171,8 @@ def _told(plays: Sequence[AttemptProbe]) -> Iterator[RuleResult]:
                 not any(said in other.shown[0] for other in plays if other.task.id != play.task.id)):
             found.append((play.task.id, said))
     if len(found) >= ALWAYS and 2 * len(found) > len(plays):
-        yield Finding(f"the first prompt holds what the best-known solver writes, at {len(found)} of {len(plays)} tasks "
-                      f"and at each another (so {shortened(found[0][1])} at {found[0][0]!r})")
+        yield Finding(f"the first prompt holds what the best-known solver writes, at {len(found)} of {len(plays)} "
+                      f"tasks, at each another (so {shortened(found[0][1])} at {found[0][0]!r})")
 
 
 def _of_one(play: AttemptProbe) -> Finding | None:
@@ -194,6 +195,12 @@ def _of_one(play: AttemptProbe) -> Finding | None:
 
 def _ends(family: EnvFamily, plays: Sequence[AttemptProbe]) -> Iterator[RuleResult]:
     """The limit on moves ends an attempt at its number, and that is a limit and no end of the task."""
+    cut = [play for play in plays if play.results and play.results[-1].truncated]
+    stated = {int(number) for number in re.findall(STATED, cut[0].shown[0])} if len(cut) >= 3 else set()
+    ends = {play.moves or len(play.results) for play in cut}
+    if len(ends) == 1 and stated and not stated & {*ends, *(len(play.results) for play in cut)}:
+        yield Finding(f"{len(cut)} attempts were cut after {ends.pop()} moves, and the first prompt speaks of "
+                      f"{' and '.join(map(str, sorted(stated)))}")
     limit = getattr(family, "max_moves", None)
     if not isinstance(limit, int) or not plays:
         return
