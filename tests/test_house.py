@@ -21,7 +21,7 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 54_705,
+    "lines of the package": 54_700,
     "lines of the lint": 8_659,
     "lines of plain/": 1_200,
     "files of plain/": 8,

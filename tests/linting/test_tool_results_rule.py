@@ -153,7 +153,7 @@ def test_a_search_that_keeps_what_it_found_for_somebody_else_is_named(monkeypatc
 
     assert ask(played()).status == "passed"
     monkeypatch.setattr(SearchTool, "call", by_length)
-    assert any("and the searcher finds" in finding.what for finding in ask(scripted("append")).errors)
+    assert any("and its searcher finds" in finding.what for finding in ask(scripted("append")).errors)
 
 
 def test_a_result_that_is_longer_than_the_limit_ends_with_a_mark():

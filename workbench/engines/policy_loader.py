@@ -42,16 +42,11 @@ def loaded_by(loader: str, name: str) -> tuple[PreTrainedModel, PreTrainedTokeni
     return found
 
 
-def write_files(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-    """Architecture, generation settings, tokenizer and template as a policy's folder has them; no weights."""
-    model.config.save_pretrained(folder)
-    if model.generation_config is not None:
-        model.generation_config.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
 def files_in_memory(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
-    """Name -> content of what `write_files` writes."""
-    with TemporaryDirectory() as folder:
-        write_files(model, tokenizer, folder)
-        return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}
+    """Name -> content: architecture, generation settings, tokenizer and template as a policy's folder has them; no weights."""
+    with TemporaryDirectory() as scratch:
+        model.config.save_pretrained(scratch)
+        if model.generation_config is not None:
+            model.generation_config.save_pretrained(scratch)
+        tokenizer.save_pretrained(scratch)
+        return {path.name: path.read_bytes() for path in sorted(Path(scratch).iterdir()) if path.is_file()}

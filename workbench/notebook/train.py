@@ -19,7 +19,7 @@ from workbench.run.store import Run
 from workbench.training import resume as resuming, train as training
 from workbench.training.config import Config
 from workbench.training.instruments import Instrument
-from workbench.training.resume import Resumption
+from workbench.training.resume import ResumePlan
 from workbench.training.session import Session
 from workbench.training.step import StepOutcome, train_step as bare_step
 
@@ -53,7 +53,7 @@ def train_here(config: Config, path: str | Path, *, on_step: Callable[[StepOutco
                                on_note=on_note, instruments=chosen)
 
 
-def resume_here(path: str | Path | Resumption, settings: Mapping[str, Any] = {}, *,
+def resume_here(path: str | Path | ResumePlan, settings: Mapping[str, Any] = {}, *,
                 on_step: Callable[[StepOutcome], None] | None = None,
                 on_score: Callable[[int, list[Score]], None] | None = None,
                 on_rollout: Callable[[int], Callable[..., None]] | None = None,

@@ -47,7 +47,7 @@ ROUNDING = frozenset({
 
 
 @dataclass(frozen=True)
-class Resumption:
+class ResumePlan:
     """What `resumption` found out about going on with `stored`. `config`: what is in force from now on; `changed`: dotted
     setting -> (old, new); `other_code`: in words, what is not the code that the run was made with."""
 
@@ -64,7 +64,7 @@ class Resumption:
         return f"{self.stored.path} is already complete: {len(self.stored.steps())} steps; nothing was changed{noted}"
 
 
-def resume_here(path: str | Path | Resumption, settings: Mapping[str, Any] = {}, *,
+def resume_here(path: str | Path | ResumePlan, settings: Mapping[str, Any] = {}, *,
                 on_step: Callable[[StepOutcome], None] | None = None,
                 on_score: Callable[[int, list[Score]], None] | None = None,
                 on_rollout: Callable[[int], Callable[..., None]] | None = None,
@@ -84,7 +84,7 @@ def resume_here(path: str | Path | Resumption, settings: Mapping[str, Any] = {},
     for a setting that cannot be changed; PolicyError where the policy's files are others now; LearnerError where a
     step does not come out again.
     """
-    found = path if isinstance(path, Resumption) else resumption(path, settings, trust=trust,
+    found = path if isinstance(path, ResumePlan) else resumption(path, settings, trust=trust,
                                                                  accept_changed_code=accept_changed_code)
     stored, config, path = found.stored, found.config, found.stored.path
     watchers = Watchers(on_step, on_score, on_rollout, on_note if first_process() else None)
@@ -119,7 +119,7 @@ def is_complete(stored: Run, config: Config) -> bool:
 
 
 def resumption(run: Run | str | Path, settings: Mapping[str, Any] = {}, *, trust: bool = False,
-               accept_changed_code: bool = False) -> Resumption:
+               accept_changed_code: bool = False) -> ResumePlan:
     """With which settings and which code a run would go on. `trust`: as in `open_run`.
 
     Raises ConfigError for what cannot be changed, and for code that cannot be had here, or is not what it was where
@@ -151,7 +151,7 @@ def resumption(run: Run | str | Path, settings: Mapping[str, Any] = {}, *, trust
         raise ConfigError(f"{'; '.join(other)}. What was trained by the old code would go on by the new one: restore it, or go "
                           "on all the same with --accept-changed-code (in Python accept_changed_code=True), which is "
                           "written down in the run")
-    return Resumption(stored, config, changed, other)
+    return ResumePlan(stored, config, changed, other)
 
 
 def _open(config: Config) -> Session:
@@ -164,7 +164,7 @@ def _open(config: Config) -> Session:
                           "given in another folder, resume with the setting policy.name=FOLDER") from error
 
 
-def _announce(session: Session, run: RunWriter, found: Resumption, plan: Schedule, watchers: Watchers) -> str:
+def _announce(session: Session, run: RunWriter, found: ResumePlan, plan: Schedule, watchers: Watchers) -> str:
     """Say and write down how the run goes on; returns in words what makes its bits no longer promised."""
     stored, changed = found.stored, found.changed
     for reason in plan.damaged:
