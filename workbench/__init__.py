@@ -48,6 +48,7 @@ PUBLIC: dict[str, str] = {
     "bias_bench": "workbench.notebook.bias:bias_bench",
     "audit": "workbench.notebook.audit:audit",
     "play": "workbench.notebook.play:play",
+    "check_env": "workbench.notebook.check_env:check_env",
     "talk": "workbench.notebook.talk:talk",
     "show_calls": "workbench.notebook.calls:show_calls",
     "tool": "workbench.envs.tools.base:tool",

@@ -18,7 +18,7 @@ from workbench.envs.frozen_lake import FrozenLakeEnv
 from workbench.envs.runners import InlineRunner
 from workbench.linting import Evidence, check
 from workbench.linting.isolation import RULES
-from workbench.linting.reachable import parts
+from workbench.envs.checks.reachable import parts
 from workbench.linting.replayed import RULES as R20
 from data.make.tiny_tokenizer import build_tokenizer
 from workbench.rollouts.collect import collect

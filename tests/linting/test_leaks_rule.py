@@ -8,8 +8,8 @@ from functools import lru_cache
 import pytest
 
 from tests.silent_bugs.scripted_tools import scripted
+from workbench.envs.leaks import golds, holds
 from workbench.linting import RULES, Evidence, check
-from workbench.linting.leaks import golds, holds
 from workbench.types import Message, Observation, StopReason, Task, Text, Trajectory, Turn
 from workbench.types.findings import Answer
 

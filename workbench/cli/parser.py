@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from workbench.cli import commands
+from workbench.cli.checking import check_env_command
+from workbench.cli.numbers import step_numbers, whole_number
 from workbench.cli.retriever import retriever_command
 
 # What `export --to` takes: spelled out, because the tables themselves (notebook/export) import what writes the files.
@@ -50,6 +52,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_questions_about_runs(command)
     _add_making(command)
     _add_looking(command)
+    _add_checking(command)
     _add_machine(command)
     _add_measurements(command)
     _add_services(command)
@@ -75,10 +78,10 @@ def _add_training(command: AddCommand) -> None:
     sub = command("evaluate", commands.evaluate_command,
                   "success of a run's or preset's policy on the held-out tasks, beside its baselines")
     sub.add_argument("source", help="a run folder, or a preset (its untrained policy)")
-    sub.add_argument("--tasks", type=_count, help="number of held-out tasks (default: the config's)")
-    sub.add_argument("--attempts", type=_count, help="sampled attempts at each task; several give pass@k (default: the "
+    sub.add_argument("--tasks", type=whole_number, help="number of held-out tasks (default: the config's)")
+    sub.add_argument("--attempts", type=whole_number, help="sampled attempts at each task; several give pass@k (default: the "
                      "config's)")
-    sub.add_argument("--step", type=_count, help="checkpoint of the run to load (default: the newest)")
+    sub.add_argument("--step", type=whole_number, help="checkpoint of the run to load (default: the newest)")
     sub.add_argument("--json", action="store_true", help="print the table as JSON")
     _add_set(sub)
     _add_trust(sub)
@@ -86,8 +89,8 @@ def _add_training(command: AddCommand) -> None:
     sub = command("rollout", commands.rollout_command,
                   "sample attempts at a few tasks and show them turn by turn")
     sub.add_argument("source", help="a run folder, or a preset")
-    sub.add_argument("--tasks", type=_count, default=1, help="how many (default: 1)")
-    sub.add_argument("--group", type=_count, default=2, help="attempts at each task")
+    sub.add_argument("--tasks", type=whole_number, default=1, help="how many (default: 1)")
+    sub.add_argument("--group", type=whole_number, default=2, help="attempts at each task")
     sub.add_argument("--tokens", action="store_true", help="show tokens by author instead of turns")
     _add_set(sub)
     _add_trust(sub)
@@ -129,11 +132,11 @@ def _add_making(command: AddCommand) -> None:
     sub.add_argument("run_path", type=Path, metavar="RUN")
     sub.add_argument("folder", type=Path, nargs="?", metavar="DEST", help="what to make: the policy's folder; with --to "
                      "the file or folder of attempts (docs/guides/export.md), or the folder a tracker writes in")
-    sub.add_argument("--step", type=_count, help="of the policy: checkpoint to write (default: the newest)")
+    sub.add_argument("--step", type=whole_number, help="of the policy: checkpoint to write (default: the newest)")
     sub.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the policy: of the weights "
                      "(default: as trained)")
     sub.add_argument("--to", choices=EXPORTS)
-    sub.add_argument("--steps", type=_steps, metavar="A-B,C", help="of attempts: these steps (default: all)")
+    sub.add_argument("--steps", type=step_numbers, metavar="A-B,C", help="of attempts: these steps (default: all)")
     sub.add_argument("--min-reward", type=float, help="of attempts to learn from (trl-sft, trl-sft-tokens, openai): those "
                      "that earned as much (default: that succeeded)")
     sub.add_argument("--out", type=Path, help="of a tracker: the same as DEST (default: named after it, beside the run)")
@@ -164,9 +167,9 @@ def _add_looking(command: AddCommand) -> None:
                   "ask a policy and watch it call its tools and answer; with --ask, exit 1 if it gives no answer")
     sub.add_argument("source", metavar="RUN", help="a run folder, or a preset (its untrained policy)")
     sub.add_argument("--ask", metavar="QUESTION", help="one question, then end")
-    sub.add_argument("--step", type=_count, help="checkpoint of the run to load (default: the newest)")
+    sub.add_argument("--step", type=whole_number, help="checkpoint of the run to load (default: the newest)")
     sub.add_argument("--temperature", type=float, help="0 is greedy (default: training's)")
-    sub.add_argument("--max-turns", type=_count, help="for each question (default: the environment's)")
+    sub.add_argument("--max-turns", type=whole_number, help="for each question (default: the environment's)")
     sub.add_argument("--keep", action="store_true", help="go on in the same conversation (default: a new one each, as "
                      "in training)")
     sub.add_argument("--endpoint", metavar="URL", help="ask an OpenAI-compatible server instead, such as "
@@ -183,6 +186,19 @@ def _add_looking(command: AddCommand) -> None:
     sub.add_argument("env", help="an environment preset, such as frozenlake-4x4 or bandit-code")
     sub.add_argument("--seed", type=int, default=0, help="task seed")
     sub.add_argument("--tokenizer", default="frozenlake-tiny", help="policy whose tokens you type in")
+
+
+def _add_checking(command: AddCommand) -> None:
+    sub = command("check-env", check_env_command,
+                  "play an environment and say what is wrong with it: chance, limits, leaks, rewards that can be farmed ...; exit "
+                  "1 on errors")
+    sub.add_argument("env", metavar="NAME", help="a preset or kind of environment, my_env:Guess of your own, or a .toml file")
+    sub.add_argument("--policy", help="whose tokenizer says whether prompts fit (default: that of the .toml file)")
+    sub.add_argument("--tasks", type=whole_number, default=12, help="that are played (default: 12)")
+    sub.add_argument("--seconds", type=float, default=3.0, help="of playing, for each way to play (default: 3)")
+    sub.add_argument("--json", action="store_true", help="print the report as JSON")
+    _add_html(sub)
+    _add_set(sub)
 
 
 def _add_machine(command: AddCommand) -> None:
@@ -224,9 +240,9 @@ def _add_measurements(command: AddCommand) -> None:
                   "engine against trainer on the same ids, why they differ, and whether syncs arrive; "
                   "exit 1 if a fault is named")
     sub.add_argument("source", help="a run folder (its newest checkpoint), a preset or a .toml file")
-    sub.add_argument("--step", type=_count, help="checkpoint of the run to load (default: the newest)")
-    sub.add_argument("--tasks", type=_count, default=4, help="of training, to sample attempts at (default: 4)")
-    sub.add_argument("--attempts", type=_count, default=4, help="sampled at each task")
+    sub.add_argument("--step", type=whole_number, help="checkpoint of the run to load (default: the newest)")
+    sub.add_argument("--tasks", type=whole_number, default=4, help="of training, to sample attempts at (default: 4)")
+    sub.add_argument("--attempts", type=whole_number, default=4, help="sampled at each task")
     sub.add_argument("--json", action="store_true", help="print every number as JSON")
     _add_html(sub)
     _add_set(sub)
@@ -256,25 +272,6 @@ def _add_services(command: AddCommand) -> None:
     sub.add_argument("--seeds", type=int, nargs="+", default=[0])
     sub.add_argument("--out", type=Path)
     _add_set(sub)
-
-
-def _count(text: str) -> int:
-    """A number of things."""
-    number = int(text) if text.isdecimal() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"a whole number, at least 1, is expected; got {text!r}")
-    return number
-
-
-def _steps(text: str) -> list[int]:
-    """Steps as people write them: 1-10,15."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
-            raise argparse.ArgumentTypeError(f"steps such as 1-10,15 are expected; got {text!r}")
-        found += range(int(first), int(last or first) + 1)
-    return found
 
 
 def _add_set(sub: argparse.ArgumentParser) -> None:

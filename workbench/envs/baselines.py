@@ -7,7 +7,7 @@ uniform random play once that was measured, so it is measured here for every env
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -60,14 +60,22 @@ def play(family: EnvFamily, task: Task, dynamics_seed: int, policy: Callable[[An
             if result.terminated or result.truncated:
                 break
     if scores_after(family):
-        ended = _scored(family, Trajectory(task, 0, dynamics_seed, first, tuple(
-            Turn(k, text, reply=result.observation.messages, reward=result.reward, info=result.info,
-                 tool_calls=result.tool_calls) for k, (text, result) in enumerate(said)), (), _end(result), success=success))
+        ended = with_its_score(family, trajectory_of(task, dynamics_seed, first, said))
         return Attempt(ended.success, ended.reward, turns, moves)
     return Attempt(success, None if None in rewards else sum(rewards, 0.0), turns, moves)
 
 
-def _scored(family: EnvFamily, attempt: Trajectory) -> Trajectory:
+def trajectory_of(task: Task, dynamics_seed: int, first: Observation, said: Sequence[tuple[str, StepResult]]) -> Trajectory:
+    """An attempt that was played without tokens: action texts, and what the environment answered."""
+    turns = (Turn(k, text, reply=result.observation.messages, reward=result.reward, info=result.info,
+                  tool_calls=result.tool_calls) for k, (text, result) in enumerate(said))
+    last = said[-1][1] if said else None
+    success = bool(last.info["success"]) if last is not None and "success" in last.info else None
+    return Trajectory(task, 0, dynamics_seed, first, tuple(turns), (), _end(last), success=success)
+
+
+def with_its_score(family: EnvFamily, attempt: Trajectory) -> Trajectory:
+    """The attempt as a family that scores it afterwards does (`envs.scoring`)."""
     loop = EventLoop()
     try:
         return scored(family, attempt, loop)
@@ -75,7 +83,9 @@ def _scored(family: EnvFamily, attempt: Trajectory) -> Trajectory:
         loop.close()
 
 
-def _end(last: StepResult) -> StopReason:
+def _end(last: StepResult | None) -> StopReason:
+    if last is None:
+        return StopReason.MAX_TURNS
     return (StopReason.TERMINATED if last.terminated else StopReason.ENV_TRUNCATED if last.truncated
             else StopReason.MAX_TURNS)
 

@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 
 from workbench.envs.base import EnvFamily
+from workbench.envs.checks.scripts import unplayable
 from workbench.envs.splits import split_of
 from workbench.linting.evidence import EvaluationFacts, Evidence
-from workbench.linting.isolation import unplayable
-from workbench.linting.messages import shortened
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Span, Task, Trajectory
-from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
+from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place, shortened
 from workbench.types.seeds import rng_at, seed_of
 
 MODES = {"sampled": 1.0, "greedy": 0.0}  # by temperature

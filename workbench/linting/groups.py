@@ -13,11 +13,11 @@ import numpy as np
 
 from workbench.linting.alignment import differences_of_batch
 from workbench.linting.evidence import Evidence
-from workbench.linting.messages import first_difference, shortened
+from workbench.linting.messages import first_difference
 from workbench.linting.rule import Rule, RuleResult
 from workbench.plain.rewards import is_flat
 from workbench.types import Trajectory
-from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
+from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place, shortened
 
 # ------------------------------------------------------------------------------------------------ R7
 

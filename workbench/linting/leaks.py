@@ -1,38 +1,21 @@
 """Does what the policy is shown hold the answer before it was earned? (R27)
 
-Earned is what a document says that was found, what the question itself says, and what the policy wrote before. The rest
-of a prompt, of a reply and of a tool's schema is searched for the gold answer and for its rare words: those that stand
-in no other task's prompt.
+How that is decided stands in `workbench.envs.leaks`; here it is asked of the attempts of a step.
 """
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from workbench.envs.base import EnvFamily
+from workbench.envs.leaks import Probe, always_there, golds, leak_of, rare_parts
 from workbench.linting.evidence import Evidence
-from workbench.linting.messages import shortened
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types import Observation, Task, Trajectory
 from workbench.types.findings import Checked, Finding, NotChecked
 from workbench.types.seeds import seed_of
 
-GOLD = frozenset("answer answers gold golds solution solutions secret expected label aliases correct".split())
 PROBES = 8        # other tasks that a word is looked for in
-SHORTEST = 3      # characters of an answer or a number that says anything by itself, and two more of a part of one
-FEW_DOCUMENTS = 2000
-ALWAYS = 4        # tasks whose prompt holds what solves them
-EVERYWHERE = 6    # tasks whose gold answer stands in the question, each time at the same place
-
-
-class Probe(NamedTuple):
-    """A task of a family, and how its attempts begin."""
-
-    task: Task
-    opening: Observation
 
 
 class _Settings:
@@ -69,62 +52,6 @@ def probes(family: EnvFamily, count: int = PROBES) -> tuple[Probe, ...]:
     return _probes(_Settings(family), count)
 
 
-# ------------------------------------------------------------------------------------------------ words
-
-
-def leaves(value: Any) -> Iterator[Any]:
-    """Whatever in a JSON value is no object and no list."""
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    if not isinstance(value, (list, tuple)):
-        yield value
-        return
-    for each in value:
-        yield from leaves(each)
-
-
-def _words_in(value: Any) -> Iterator[str]:
-    return (str(each) for each in leaves(value) if isinstance(each, (str, int, float)) and not isinstance(each, bool))
-
-
-def golds(task: Task) -> tuple[str, ...]:
-    """The gold answers of a task, by the names of its payload, that are long enough to be recognised."""
-    found = (text.strip() for name, value in task.payload.items() if name.lower() in GOLD for text in _words_in(value))
-    return tuple(dict.fromkeys(text for text in found if len(text) >= SHORTEST))
-
-
-def holds(text: str, words: str) -> bool:
-    """Whether these words stand in the text, as whole words."""
-    return words.lower() in text.lower() and re.search(
-        rf"(?<!\w){re.escape(words)}(?!\w)", text, re.IGNORECASE) is not None
-
-
-def parts(gold: str) -> Iterator[str]:
-    yield gold
-    yield from (word for word in re.findall(r"\w+", gold) if len(word) >= SHORTEST + 2 and word != gold)
-
-
-def without(text: str, said: Sequence[str]) -> str:
-    """The text without what else the task holds: its question, its choices, its passages."""
-    for each in sorted(said, key=len, reverse=True):
-        text = text.replace(each, " ")
-    return text
-
-
-def problem(task: Task) -> list[str]:
-    """What a task holds beside its gold answer, and is there to be shown."""
-    return [text for name, value in task.payload.items() if name.lower() not in GOLD for text in _words_in(value)
-            if len(text) >= SHORTEST]
-
-
-def words_of(observation: Observation) -> str:
-    return "\n".join([*(message.text for message in observation.messages),
-                      json.dumps([dict(tool) for tool in observation.tools], default=str)])
-
-
-# ------------------------------------------------------------------------------------------------ the rule
-
-
 def check_leaks(evidence: Evidence) -> Iterator[RuleResult]:
     family = evidence.family
     others = [] if family is None else list(probes(family))
@@ -132,87 +59,17 @@ def check_leaks(evidence: Evidence) -> Iterator[RuleResult]:
     if not any(golds(each.task) for each in others):
         yield NotChecked("a gold answer in the payload of a task")
         return
-    yield from _always_there(evidence, others)
+    yield from always_there(others)
     for first, group in evidence.numbered_groups:
         for n, trajectory in enumerate(group, first):
-            secrets = [part for gold in golds(trajectory.task) for part in parts(gold)]
-            if not secrets:
+            rare = rare_parts(trajectory.task, others)
+            if rare is None:
                 continue
-            elsewhere = " ".join(_shown(each, family) for each in others if not set(golds(each.task)) & set(
-                golds(trajectory.task)))
-            rare = [secret for secret in secrets if not holds(elsewhere, secret)]
             yield Checked(len(trajectory.turns))
-            if (found := _leak(evidence, n, trajectory, rare)) is not None:
-                yield found
+            if (found := leak_of(family, trajectory, rare)) is not None:
+                turn, what = found
+                yield Finding(what, evidence.place(n) if turn is None else evidence.place(n, turn=turn))
                 break
-
-
-def _shown(probe: Probe, family: EnvFamily | None) -> str:
-    return f"{words_of(probe.opening)} {' '.join(problem(probe.task))}"
-
-
-def _leak(evidence: Evidence, n: int, trajectory: Trajectory, rare: Sequence[str]) -> Finding | None:
-    """The first place where a rare part of the answer stands and nothing said before earned it."""
-    task, family = trajectory.task, evidence.family
-    opening = without(words_of(trajectory.first_observation), [*problem(task), *_passages(family, task)])
-    for secret in rare:
-        if holds(opening, secret):
-            return Finding(f"the first prompt holds {shortened(secret)}, of the gold answer, outside of the question",
-                           evidence.place(n))
-    known = words_of(trajectory.first_observation)
-    for k, turn in enumerate(trajectory.turns[:-1]):  # what answers the last turn is shown to nobody
-        known += f"\n{turn.text}"
-        for message in turn.reply:
-            for secret in rare:
-                if holds(message.text, secret) and not holds(known, secret) and not _found(family, task, turn, secret,
-                                                                                          message):
-                    return Finding(f"the {message.role} message after turn {k} holds {shortened(secret)}, of the "
-                                   f"gold answer, "
-                                   "which no document that it brought says", evidence.place(n, turn=k))
-            known += f"\n{message.text}"
-    return None
-
-
-def _found(family: EnvFamily | None, task: Task, turn: Any, secret: str, message: Any) -> bool:
-    """Whether a tool's answer earned it: of a search, a document that it brought says so; other tools answer for
-    themselves (R28)."""
-    if message.role != "tool" or message.text.startswith("Error"):
-        return False
-    named = turn.info.get("documents")
-    return named is None or not hasattr(family, "corpus_of") or any(
-        holds(text, secret) for text in _texts(family, task, named))
-
-
-def _passages(family: EnvFamily | None, task: Task) -> list[str]:
-    """Documents that may stand in a prompt by the family's own setting, where they are few enough to look for."""
-    if getattr(family, "context", None) not in ("rag", "gold") or not hasattr(family, "corpus_of"):
-        return []
-    corpus = family.corpus_of(task)
-    few = corpus.documents if len(corpus) <= FEW_DOCUMENTS else [
-        corpus[each] for each in task.payload.get("support", ()) if each in corpus.index_of]
-    return [" ".join(text.split()) for each in few for text in (each.text, each.title) if text]
-
-
-def _texts(family: EnvFamily, task: Task, ids: Sequence[str]) -> list[str]:
-    corpus = family.corpus_of(task)
-    return [f"{corpus[each].title} {corpus[each].text}" for each in ids if each in corpus.index_of]
-
-
-def _always_there(evidence: Evidence, others: Sequence[Probe]) -> Iterator[RuleResult]:
-    """A question may name its answer among others; where every question that names it does so at the same place, that
-    gives it away."""
-    around: dict[tuple[str, str], dict[str, str]] = {}
-    for each in others:
-        question, gold = each.task.payload.get("question"), golds(each.task)
-        if isinstance(question, str) and gold and (at := question.lower().find(gold[0].lower())) >= 0:
-            key = (question[max(at - 3, 0):at], question[at + len(gold[0]):][:3])
-            around.setdefault(key, {})[gold[0]] = each.task.id
-    asked = len({each.task.id for each in others if golds(each.task)})
-    yield Checked(asked)
-    for (before, after), found in around.items() if len(around) == 1 else ():
-        if len(found) >= EVERYWHERE and 2 * len(found) > asked:
-            yield Finding(f"in {len(found)} of {asked} tasks the gold answer stands in the question, each time between "
-                          f"{before!r} and {after!r} (so {shortened(next(iter(found.values())))})")
 
 
 R27 = Rule(

@@ -47,11 +47,6 @@ def many(count: int, word: str = "token") -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
-def shortened(value: Any, most: int = 60) -> str:
-    words = repr(value)
-    return words if len(words) <= most else words[:most - 3] + "..."
-
-
 def number_in_words(value: Any) -> str:
     """NaN, which stands for None in arrays, is "none"."""
     return "none" if value != value else f"{value:.6g}" if isinstance(value, (float, np.floating)) else str(value)

@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from workbench.linting.evidence import Evidence
-from workbench.linting.messages import shortened
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types import StopReason, Trajectory, Turn
-from workbench.types.findings import Checked, Finding
+from workbench.types.findings import Checked, Finding, shortened
 
 NEAR = 1e-6
 ENOUGH = 4   # turns that end alike before their end is taken for the mark of a whole answer

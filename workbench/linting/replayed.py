@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workbench.envs.base import EnvFamily
+from workbench.envs.checks.scripts import Script, played_alone, unplayable
 from workbench.envs.scoring import scores_after
 from workbench.envs.shared import opened
 from workbench.linting.evidence import Evidence
-from workbench.linting.isolation import Script, played_alone, unplayable
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types import StepResult, StopReason, Trajectory
 from workbench.types.findings import NOTE, Checked, Finding, NotChecked

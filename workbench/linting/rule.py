@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from workbench.linting.evidence import Evidence
-from workbench.types.findings import ERROR, NOTE, SHOWN, Answer, Checked, Finding, LintReport, NotChecked
+from workbench.types.findings import NOTE, Answer, Finding, LintReport, RuleResult, answered
 
-RuleResult = Finding | Checked | NotChecked  # what a rule yields, as often as it likes
 Check = Callable[[Evidence], Iterable[RuleResult]]
 
 WHEN = ("step", "update", "start", "run")
@@ -46,14 +45,7 @@ def _ask(rule: Rule, evidence: Evidence, raw_check: Check | None) -> Answer:
     if evidence.raw and raw_check is not None:
         missing = []
         results += _results(raw_check, evidence)
-    not_checked = [result for result in results if isinstance(result, NotChecked)]
-    checked = 0 if any(each.decides for each in not_checked) else sum(
-        result.count for result in results if isinstance(result, Checked))
-    found = sorted((result for result in results if isinstance(result, Finding)), key=lambda f: f.severity != ERROR)
-    kept, left = tuple(found[:SHOWN]), found[SHOWN:]
-    return Answer(
-        rule.id, rule.title, kept, len(left), sum(f.severity == ERROR for f in left), checked,
-        tuple(dict.fromkeys([*missing, *(each.what for each in not_checked)])), rule.means, rule.mend)
+    return answered(rule.id, rule.title, results, missing, rule.means, rule.mend)
 
 
 def _results(ask: Check, evidence: Evidence) -> list[RuleResult]:

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.envs.base import EnvFamily
+from workbench.envs.leaks import Probe, golds, holds, words_of
 from workbench.envs.tools.search import SearchTool
-from workbench.linting.leaks import Probe, golds, holds, words_of
-from workbench.linting.messages import shortened
 from workbench.linting.rule import RuleResult
 from workbench.types import Task
-from workbench.types.findings import Checked, Finding
+from workbench.types.findings import Checked, Finding, shortened
 
 DOCUMENTS = 12  # that are looked for
 FEW = 3         # tasks at each of which the words of all are searched for

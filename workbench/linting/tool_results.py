@@ -14,13 +14,12 @@ from workbench.envs.tool_env import ToolEnv
 from workbench.envs.tools.base import ToolResult, refusal_of
 from workbench.envs.tools.results import cut_mark
 from workbench.linting.evidence import Evidence
-from workbench.linting.leaks import leaves
-from workbench.linting.messages import shortened
+from workbench.envs.leaks import leaves
 from workbench.linting.render import chosen
 from workbench.linting.rule import Rule, RuleResult
 from workbench.linting.searches import not_of_the_searcher
 from workbench.types import Message, Task, ToolCall, Trajectory, Turn
-from workbench.types.findings import Checked, Finding, NotChecked
+from workbench.types.findings import Checked, Finding, NotChecked, shortened
 
 CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 

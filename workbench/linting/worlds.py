@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.envs.base import EnvFamily
+from workbench.envs.checks.scripts import Script, played_alone, unplayable
+from workbench.envs.leaks import Probe, problem
 from workbench.linting.evidence import Evidence
-from workbench.linting.isolation import Script, played_alone, unplayable
-from workbench.linting.leaks import ALWAYS, Probe, probes, problem
-from workbench.linting.messages import shortened
+from workbench.linting.leaks import probes
 from workbench.linting.rule import Rule, RuleResult
 from workbench.linting.searches import check_searches
 from workbench.types import StepResult, Task
-from workbench.types.findings import Checked, Finding, NotChecked
+from workbench.types.findings import Checked, Finding, NotChecked, shortened
 from workbench.types.seeds import rng_at, seed_of
 
 TASKS = 12        # that are played
@@ -31,6 +31,7 @@ CHANCES = 12      # dynamics seeds of one attempt
 ENOUGH_S = 1.5    # of playing, after which no further attempt is begun
 SIGMAS = 4.0      # standard errors between the rewards of successes and failures
 ENOUGH = 8        # attempts of either kind
+ALWAYS = 4        # tasks whose prompt holds what solves them
 STATED = r"\b(\d+) (?:moves|turns|steps|answers|tries|guesses|actions)\b"
 LONG = 6          # characters of an action that no prompt holds by chance
 CHANCE = ("slip", "noise", "noisy", "chance", "stochastic", "random", "probab")  # in the name of a setting

@@ -33,19 +33,27 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from workbench.types import Message, Observation, StepResult, Task, Text
+from workbench.types.errors import EnvError
 from workbench.types.settings import at_least, check_settings
 
 
+@dataclass
 class ${Name}Attempt:
     """One attempt: messages in, messages out."""
 
+    max_turns: int
+    over: bool = True
+
     def reset(self, task, dynamics_seed):
-        self.number = task.payload["number"]
-        words = f"Guess my number, {task.payload['low']} to {task.payload['high']}. Answer like this: <answer>7</answer>"
+        self.number, self.over = task.payload["number"], False
+        words = (f"Guess my number, {task.payload['low']} to {task.payload['high']}. You have {self.max_turns} guesses. "
+                 "Answer like this: <answer>7</answer>")
         return Observation((Message("user", (Text(words, trusted=True),)),))
 
     def step(self, action_text):
-        right = f"<answer>{self.number}</answer>" in action_text
+        if self.over:
+            raise EnvError("this attempt is over")
+        right = self.over = action_text.strip() == f"<answer>{self.number}</answer>"  # not "in": it would pay for all numbers at once
         reply = () if right else (Message("user", "Wrong, guess again."),)
         return StepResult(Observation(reply), float(right), {"answer": float(right)}, terminated=right, info={"success": right})
 
@@ -67,7 +75,7 @@ class $Name:
         return Task(f"$name/{task_seed}", "$name", task_seed, payload)
 
     def make(self):
-        return ${Name}Attempt()
+        return ${Name}Attempt(self.max_turns)
 
     def random_action(self, env, rng):
         return f"<answer>{rng.integers(self.high + 1)}</answer>"
@@ -75,7 +83,13 @@ class $Name:
     def solver_action(self, env, rng):  # leave it out where nobody knows how: tables then say "none known"
         return f"<answer>{env.number}</answer>"
 '''
-_ENV_TEST = '''from $name import $Name
+_ENV_TEST = '''import workbench as wb
+from $name import $Name
+
+
+def test_it_does_what_it_says():
+    found = wb.check_env($Name(), budget_s=0.5)  # chance, limits, leaks, what can be earned without solving anything ...
+    assert found.ok, found
 
 
 def test_a_seed_makes_one_problem_and_only_the_right_answer_is_paid():
@@ -212,7 +226,8 @@ def write_skeleton(kind: str, name: str, folder: str | Path = ".") -> View:
     make_folder(folder.absolute())
     for file, text in files.items():
         write_file(folder / file, text.encode())
+    check = f"workbench check-env {name}.toml, and when it has trained " if kind == "env" else ""
     return show_text(f"wrote {', '.join(files)} in {folder}\n"
                      f"try it there: python -m pytest test_{name}.py\n"
                      f"train it:     workbench train {name}.toml --out runs/{name}\n"
-                     f"check it:     workbench lint runs/{name}", title=f"a new {kind}")
+                     f"check it:     {check}workbench lint runs/{name}", title=f"a new {kind}")

@@ -72,6 +72,9 @@ class NotChecked:
     decides: bool = False
 
 
+RuleResult = Finding | Checked | NotChecked  # what a rule yields, as often as it likes
+
+
 @dataclass(frozen=True)
 class Answer:
     """What one rule said. `means` and `mend`: what a finding of it means for training, and how to mend it."""
@@ -189,6 +192,17 @@ class LintReport:
         return cls(tuple(answers), value.get("about", ""))
 
 
+def answered(rule: str, title: str, results: Sequence[RuleResult], missing: Sequence[str], means: str, mend: str) -> Answer:
+    """What a rule said by all that it yielded; `missing`: evidence that it was not even asked without."""
+    not_checked = [result for result in results if isinstance(result, NotChecked)]
+    checked = 0 if any(each.decides for each in not_checked) else sum(
+        result.count for result in results if isinstance(result, Checked))
+    found = sorted((result for result in results if isinstance(result, Finding)), key=lambda f: f.severity != ERROR)
+    kept, left = tuple(found[:SHOWN]), found[SHOWN:]
+    return Answer(rule, title, kept, len(left), sum(f.severity == ERROR for f in left), checked,
+                  tuple(dict.fromkeys([*missing, *(each.what for each in not_checked)])), means, mend)
+
+
 def together(reports: Sequence[LintReport], about: str = "") -> LintReport:
     """One report of several about different parts (steps, say): per rule all that was found, in order."""
     rules = dict.fromkeys(answer.rule for report in reports for answer in report.answers)
@@ -202,6 +216,12 @@ def _joined(answers: Sequence[Answer]) -> Answer:
         answers[0], findings=kept, further=sum(a.further for a in answers) + len(left),
         further_errors=sum(a.further_errors for a in answers) + sum(f.severity == ERROR for f in left),
         looked=sum(a.looked for a in answers), missing=tuple(dict.fromkeys(m for a in answers for m in a.missing)))
+
+
+def shortened(value: Any, most: int = 60) -> str:
+    """A value as Python writes it, cut."""
+    words = repr(value)
+    return words if len(words) <= most else words[:most - 3] + "..."
 
 
 def _finding_dict(finding: Finding) -> dict[str, Any]:

@@ -27,6 +27,7 @@ HOME = {
     "show_demo": "evaluation",
     "show_diff": "run_diff",
     "show_lint": "lint",
+    "show_env_check": "env_check",
     "show_imported": "imported",
     "show_live": "live",
     "show_status": "live",

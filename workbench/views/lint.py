@@ -35,7 +35,7 @@ def show_lint(report: LintReport, trajectories: Sequence[Trajectory] = (), token
         parts += [doc.Note(f"{answer.rule} at {finding.place}: {finding.what}"),
                   _tokens(finding, trajectories[finding.place.index], token_texts or ids_as_texts)]
     table = doc.Table((doc.Column("rule", look=BOLD), "answer", "what it looks for, and what it found"),
-                      [_row(answer) for answer in report.answers])
+                      [answer_row(answer) for answer in report.answers])
     return shown(doc.ViewDocument((
         doc.TextPart(report.text),
         doc.PagePart((doc.Heading(report.about or "lint"),
@@ -43,7 +43,7 @@ def show_lint(report: LintReport, trajectories: Sequence[Trajectory] = (), token
         *parts)))
 
 
-def _row(answer: Answer) -> list[str | doc.Cell]:
+def answer_row(answer: Answer) -> list[str | doc.Cell]:
     status = ERROR if answer.errors else "note" if answer.status == FINDING else answer.status
     mark, colour = MARKS[status]
     said: list[doc.Part | doc.Inline] = [answer.title]
