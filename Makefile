@@ -98,8 +98,13 @@ test-vllm: setup-vllm  ## the tests that need vLLM, in an environment of its own
 		-k "vllm and not stand-in" tests/engines/test_contract.py tests/engines/test_vllm_engine.py \
 		tests/mismatch/test_audit_vllm.py
 
-test-readers: setup-test setup-readers  ## what is exported, read back by Inspect and verifiers, in environments of their own
+test-readers: setup-test setup-readers  ## what is exported, read by Inspect and verifiers; environments of verifiers, both generations
 	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_READERS=1 $(VENV)/bin/python -m pytest $(PYTEST_ARGS) tests/exported/test_readers.py
+	@for folder in $(READERS) $(READERS)-v0; do \
+		echo "$$folder: environments of verifiers"; \
+		$(NO_HUB) $(ONE_THREAD) PYTHONPATH=$(CURDIR) $$folder/bin/python -m pytest --durations=5 $(PYTEST_ARGS) \
+			tests/envs/adapters/test_verifiers.py || exit 1; \
+	done
 
 clean:  ## remove .venv and what tests leave; runs and data stay
 	rm -rf $(VENV) $(VLLM_VENV) $(READERS) $(READERS)-v0 build dist *.egg-info .pytest_cache .hypothesis
@@ -160,16 +165,19 @@ setup-vllm:
 	echo "$$fingerprint" > $(VLLM_VENV)/.ready
 
 # Inspect and verifiers want other versions of a few packages than ours, and the two generations of verifiers exclude each
-# other. Only the scripts in tests/exported/readers run there.
-setup-readers:
+# other. What is not installed there (torch ...) is taken from .venv, behind what is: hence the ceiling of transformers,
+# which is ours. What they come to is what pip chooses where both are installed by name.
+setup-readers: setup-test
 	@set -eu; \
+	ours="$$($(VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')"; \
 	make_one() { \
 		folder="$$1"; shift; \
-		if [ "$$(cat $$folder/.ready 2>/dev/null)" = "$$* $(CURDIR)" ]; then return; fi; \
+		if [ "$$(cat $$folder/.ready 2>/dev/null)" = "$$* $$ours $(CURDIR)" ]; then return; fi; \
 		echo "Setting up $$folder with pip, once: $$*. Both such folders: $(READERS_COST)."; \
 		$$folder/bin/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $$folder; \
 		$$folder/bin/python -m pip install --disable-pip-version-check -q "$$@"; \
-		echo "$$* $(CURDIR)" > $$folder/.ready; \
+		echo "$$ours" > "$$($$folder/bin/python -c 'import site; print(site.getsitepackages()[0])')/project.pth"; \
+		echo "$$* $$ours $(CURDIR)" > $$folder/.ready; \
 	}; \
-	make_one $(READERS) inspect-ai==0.3.285 verifiers==0.4.0; \
+	make_one $(READERS) inspect-ai==0.3.285 verifiers==0.4.0 'transformers<5.20'; \
 	make_one $(READERS)-v0 verifiers==0.1.14

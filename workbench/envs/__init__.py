@@ -38,6 +38,7 @@ ENVS = NameTable({
     "gymnasium": "workbench.envs.adapters.gymnasium:Gymnasium",
     "reasoning_gym": "workbench.envs.adapters.reasoning_gym:ReasoningGym",
     "textarena": "workbench.envs.adapters.textarena:TextArena",
+    "verifiers": "workbench.envs.adapters.verifiers:Verifiers",
 })
 
 

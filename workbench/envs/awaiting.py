@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,10 @@ class EventLoop:
     _pending: dict[int, Future] = field(default_factory=dict)  # thread -> what it awaits
     _loop: asyncio.AbstractEventLoop | None = None
 
+    @property
+    def running(self) -> bool:
+        return self._loop is not None
+
     def settle(self, value: Any) -> Any:
         """`value`, awaited where it can be; what that raises is raised here. An interrupt cancels it."""
         return self.settle_within(value, None)[0]
@@ -31,11 +35,7 @@ class EventLoop:
         """The same, and whether it came in time: else it is None, and was cancelled. `seconds` None: for ever."""
         if not inspect.isawaitable(value):
             return value, True
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, daemon=True, name="environments' event loop").start()
-            future = asyncio.run_coroutine_threadsafe(_outcome_of(value), self._loop)
+        future = self.begin(_outcome_of(value))
         own = threading.get_ident()
         self._pending[own] = future
         try:
@@ -51,6 +51,14 @@ class EventLoop:
         if error is not None:
             raise error
         return result, True
+
+    def begin(self, coroutine: Coroutine) -> Future:
+        """Begin a coroutine in the loop; the future is of whoever called, in whatever thread or loop."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, daemon=True, name="environments' event loop").start()
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def cancel(self, thread: int | None) -> None:
         """Cancel what the thread with this identifier awaits, if it does."""

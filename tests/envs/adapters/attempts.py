@@ -36,7 +36,7 @@ def attempts(family, texts, count, runner="inline"):
 
     engine = ScriptedEngine(script, context_length=200_000)
     return collect(tasks(family, "train", count // 4), family=family, engine=engine, chat=chat,
-                   config=CollectConfig(env_runner=runner, env_workers=2, max_turn_tokens=200), group_size=4,
+                   config=CollectConfig(env_runner=runner, env_workers=2, env_deadline_s=120.0, max_turn_tokens=200), group_size=4,
                    address=(0, "test", 1))
 
 
@@ -57,7 +57,7 @@ def all_well(family, texts, count, workers=True):
     assert sum(map(len, groups)) == count
     if workers or count == COUNTS["full"]:
         assert facts(attempts(family, texts, count, "processes")) == facts(groups)
-    assert all(len({trajectory.first_observation for trajectory in group}) == 1 for group in groups)
+    assert all(len({repr(trajectory.first_observation) for trajectory in group}) == 1 for group in groups)
     answer = check(Evidence(tuple(map(tuple, groups)), family=family), R20)["R20"]
     assert answer.status == "passed", answer
     return groups

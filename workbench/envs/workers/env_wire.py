@@ -62,8 +62,15 @@ class _DescribedFamily(NamedTuple):
 
     described: str
 
+    @property
+    def serves_many(self) -> bool:
+        return getattr(_family(self.described), "serves_many", False)
+
     def make(self) -> Env:
         return _family(self.described).make()
+
+    def make_shared(self) -> Any:
+        return _family(self.described).make_shared()
 
 
 @cache
