@@ -143,11 +143,12 @@ class InlineRunner:
 
     def reset(self, key: str, family: EnvFamily, task: Task, dynamics_seed: int) -> None:
         def start() -> Observation:
-            served = getattr(family, "serves_many", False)
-            self._envs[key] = (self._shared.place(family, key) if served else family).make()
+            self._envs[key] = family.make()
             return self._envs[key].reset(task, dynamics_seed)
 
         self.close(key)
+        if getattr(family, "serves_many", False):
+            family = self._shared.place(family, key)
         self._ready.append(self._answered(key, start))
 
     def step(self, key: str, action_text: str) -> None:

@@ -35,8 +35,8 @@ def attempts(family, texts, count, runner="inline"):
         return [*tokenizer.encode(of[rng.integers(len(of))], add_special_tokens=False), min(chat.stop_ids)]
 
     engine = ScriptedEngine(script, context_length=200_000)
-    return collect(tasks(family, "train", count // 4), family=family, engine=engine, chat=chat,
-                   config=CollectConfig(env_runner=runner, env_workers=2, env_deadline_s=120.0, max_turn_tokens=200), group_size=4,
+    config = CollectConfig(env_runner=runner, env_workers=2, env_deadline_s=120.0, max_turn_tokens=200)
+    return collect(tasks(family, "train", count // 4), family=family, engine=engine, chat=chat, config=config, group_size=4,
                    address=(0, "test", 1))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from workbench.envs.adapters.verifiers import Verifiers
-from workbench.envs.adapters.verifiers_rollouts import (HOME, Cut, Rollouts, RubricVerdict, messages_of, read_answer,
+from workbench.envs.adapters.verifiers_rollouts import (HOME, ContextLimit, Rollouts, RubricVerdict, messages_of, read_answer,
                                                         words_of)
 from workbench.types import Task
 from workbench.types.errors import ConfigError, EnvError
@@ -34,7 +34,7 @@ class Loop:
                     raise RuntimeError("broken")
             return RubricVerdict({"right": float(given[-1] == task.payload["answer"])}, {"right": 1.0, "turns": 2.0}, "done",
                                  last=(words_of("user", "Bye."),))
-        except Cut:
+        except ContextLimit:
             return RubricVerdict({"right": -1.0}, {"right": -1.0}, "full", True)
         finally:
             self.closed = True

@@ -65,7 +65,8 @@ class Verifiers(RowFamily):
 
     @property
     def label(self) -> str:
-        return f"verifiers: {self.load or 'nothing named yet'}{''.join(f', {name} {value}' for name, value in self.args.items())}"
+        arguments = "".join(f", {name} {value}" for name, value in self.args.items())
+        return f"verifiers: {self.load or 'nothing named yet'}{arguments}"
 
     @property
     def max_turns(self) -> int:
@@ -150,7 +151,8 @@ class Verifiers(RowFamily):
 
 @dataclass(frozen=True, eq=False)
 class _Loaded:
-    """What `env.load` made: `source` (V0 or V1), its rows as they are there, and the table that tasks are drawn from."""
+    """What `env.load` made: `source` (a VerifiersEnvironment or a VerifiersTaskset), its rows as they are there, and the
+    table that tasks are drawn from."""
 
     source: Any
     own: Mapping[str, Any]
@@ -160,9 +162,9 @@ class _Loaded:
     def of(cls, family: Verifiers, named: Any) -> _Loaded:
         is_taskset = inspect.isclass(named) and any(base.__name__ == "Taskset" for base in named.__mro__)
         if is_taskset:
-            from workbench.envs.adapters.verifiers_v1 import V1 as Source
+            from workbench.envs.adapters.verifiers_v1 import VerifiersTaskset as Source
         else:
-            from workbench.envs.adapters.verifiers_v0 import V0 as Source
+            from workbench.envs.adapters.verifiers_v0 import VerifiersEnvironment as Source
         try:
             source = Source(named, family.args, family.turns, family.success)
             found = list(islice(source.rows(), family.most_rows))

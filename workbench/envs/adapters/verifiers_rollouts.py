@@ -29,7 +29,7 @@ ENDING_S = 5.0          # for what they hold, when the process ends
 Words = dict[str, Any]  # a message: role, content (text), calls ((name, arguments as JSON) ...), call_id
 
 
-class Cut(Exception):
+class ContextLimit(Exception):
     """In place of an answer: a limit of ours ended the attempt, and there is no more room for one."""
 
 
@@ -166,7 +166,7 @@ class Rollouts:
 
     async def _cut(self, key: str) -> RubricVerdict:
         attempt = self._attempts[key]
-        attempt.request.answer.set_exception(Cut())
+        attempt.request.answer.set_exception(ContextLimit())
         if (verdict := await attempt.proceed()) is None:
             raise EnvError("the environment asks for another answer, although there is no more room for one")
         return verdict

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from workbench.envs.adapters.packages import package
-from workbench.envs.adapters.verifiers_rollouts import Ask, Cut, Rollouts, RubricVerdict, Words, words_of
+from workbench.envs.adapters.verifiers_rollouts import Ask, ContextLimit, Rollouts, RubricVerdict, Words, words_of
 from workbench.envs.scoring import PAUSE_S, RETRIES
 from workbench.types import Task
 from workbench.types.errors import ConfigError, EnvError
@@ -35,7 +35,7 @@ class _Scores:
         self.faults: list[str] = []
 
 
-class V0:
+class VerifiersEnvironment:
     """One environment, loaded. `turns`: a limit below its own, 0 for none."""
 
     def __init__(self, load: Callable[..., Any], args: Mapping[str, Any], turns: int, success: str) -> None:
@@ -157,7 +157,7 @@ def _client(vf: Any, ask: Ask) -> Any:
                                                          "parameters": dict(tool.parameters)}} for tool in tools or ()]
             try:
                 answer = await ask([_words(message) for message in prompt], offered)
-            except Cut:
+            except ContextLimit:
                 raise vf.OverlongPromptError("the policy's context is full") from None
             calls = [types.ToolCall(id=each, name=name, arguments=arguments) for each, name, arguments in answer.wire_calls]
             message = types.ResponseMessage(content=answer.content, tool_calls=calls or None, is_truncated=False,

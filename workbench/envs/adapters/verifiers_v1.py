@@ -16,14 +16,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from workbench.envs.adapters.packages import package
-from workbench.envs.adapters.verifiers_rollouts import Ask, Cut, Rollouts, RubricVerdict, Words, words_of
+from workbench.envs.adapters.verifiers_rollouts import Ask, ContextLimit, Rollouts, RubricVerdict, Words, words_of
 from workbench.types import Task
 from workbench.types.errors import ConfigError, EnvError
 
 LIMITS = ("max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "context_length", "agent_timeout")
 
 
-class V1:
+class VerifiersTaskset:
     """A taskset, and what its attempts share: an interception server, its tool servers and the endpoint of the policy.
     `turns`: the most answers of an attempt, 0 where nobody says."""
 
@@ -96,7 +96,7 @@ class V1:
             return web.json_response({"error": {"message": "no attempt asks by this id"}}, status=404)
         try:
             answer = await ask(list(map(_words, body["messages"])), body.get("tools") or [])
-        except Cut:
+        except ContextLimit:
             return web.json_response({"error": {"message": "the maximum context length is reached", "code":
                                                 "context_length_exceeded"}}, status=400)
         message: dict[str, Any] = {"role": "assistant", "content": answer.content}

@@ -64,7 +64,10 @@ class _DescribedFamily(NamedTuple):
 
     @property
     def serves_many(self) -> bool:
-        return getattr(_family(self.described), "serves_many", False)
+        try:
+            return getattr(_family(self.described), "serves_many", False)
+        except BaseException:  # `make` says it
+            return False
 
     def make(self) -> Env:
         return _family(self.described).make()
