@@ -31,7 +31,7 @@ BASE_COST := about 1.5 GB of disk and 2 to 4 minutes
 TEST_COST := about 2.0 GB of disk (with the demo) and 3 to 5 minutes
 CUDA_COST := 3.9 GB
 VLLM_COST := about 3.8 GB of disk and 3 to 6 minutes
-READERS_COST := about 1.6 GB of disk and 2 to 4 minutes
+READERS_COST := about 2.1 GB of disk and 3 to 6 minutes
 DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
@@ -98,8 +98,9 @@ test-vllm: setup-vllm  ## the tests that need vLLM, in an environment of its own
 		-k "vllm and not stand-in" tests/engines/test_contract.py tests/engines/test_vllm_engine.py \
 		tests/mismatch/test_audit_vllm.py
 
-test-readers: setup-test setup-readers  ## what is exported, read by Inspect and verifiers; environments of verifiers, both generations
-	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_READERS=1 $(VENV)/bin/python -m pytest $(PYTEST_ARGS) tests/exported/test_readers.py
+test-readers: setup-test setup-readers  ## exports read by Inspect and verifiers; environments of verifiers, both generations; OpenEnv's server played
+	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_READERS=1 $(VENV)/bin/python -m pytest $(PYTEST_ARGS) \
+		tests/exported/test_readers.py tests/envs/adapters/test_openenv.py
 	@for folder in $(READERS) $(READERS)-v0; do \
 		echo "$$folder: environments of verifiers"; \
 		$(NO_HUB) $(ONE_THREAD) PYTHONPATH=$(CURDIR) $$folder/bin/python -m pytest --durations=5 $(PYTEST_ARGS) \
@@ -107,7 +108,7 @@ test-readers: setup-test setup-readers  ## what is exported, read by Inspect and
 	done
 
 clean:  ## remove .venv and what tests leave; runs and data stay
-	rm -rf $(VENV) $(VLLM_VENV) $(READERS) $(READERS)-v0 build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(READERS) $(READERS)-v0 $(READERS)-openenv build dist *.egg-info .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------------------------ set-up
@@ -164,20 +165,22 @@ setup-vllm:
 	$(VLLM_VENV)/bin/python -m pip uninstall --disable-pip-version-check -q -y torchvision torchaudio torchcodec; \
 	echo "$$fingerprint" > $(VLLM_VENV)/.ready
 
-# Inspect and verifiers want other versions of a few packages than ours, and the two generations of verifiers exclude each
-# other. What is not installed there (torch ...) is taken from .venv, behind what is: hence the ceiling of transformers,
-# which is ours. What they come to is what pip chooses where both are installed by name.
+# Inspect, verifiers and OpenEnv want other versions of a few packages than ours; so do the two generations of verifiers
+# and OpenEnv of each other. What is not installed there (torch ...) is taken from .venv, behind what is: hence the ceiling
+# of transformers, which is ours. What they come to is what pip chooses where both are installed by name. Of OpenEnv only
+# the server of tests/envs/adapters runs there.
 setup-readers: setup-test
 	@set -eu; \
 	ours="$$($(VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')"; \
 	make_one() { \
 		folder="$$1"; shift; \
 		if [ "$$(cat $$folder/.ready 2>/dev/null)" = "$$* $$ours $(CURDIR)" ]; then return; fi; \
-		echo "Setting up $$folder with pip, once: $$*. Both such folders: $(READERS_COST)."; \
+		echo "Setting up $$folder with pip, once: $$*. All such folders: $(READERS_COST)."; \
 		$$folder/bin/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $$folder; \
 		$$folder/bin/python -m pip install --disable-pip-version-check -q "$$@"; \
 		echo "$$ours" > "$$($$folder/bin/python -c 'import site; print(site.getsitepackages()[0])')/project.pth"; \
 		echo "$$* $$ours $(CURDIR)" > $$folder/.ready; \
 	}; \
 	make_one $(READERS) inspect-ai==0.3.285 verifiers==0.4.0 'transformers<5.20'; \
-	make_one $(READERS)-v0 verifiers==0.1.14
+	make_one $(READERS)-v0 verifiers==0.1.14; \
+	make_one $(READERS)-openenv openenv==0.10.0

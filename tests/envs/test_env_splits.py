@@ -129,7 +129,8 @@ def test_unknown_splits_are_refused():
 
 def test_presets_are_what_their_names_say():
     assert all(ENVS[kind].name == kind for kind in ENVS)
-    theirs = {"file_qa", "tools", "gymnasium", "reasoning_gym", "textarena", "verifiers"}  # files and packages are the user's
+    # Files, packages and servers are the user's.
+    theirs = {"file_qa", "tools", "gymnasium", "reasoning_gym", "textarena", "verifiers", "openenv"}
     assert {family.name for family in PRESETS.values()} == set(ENVS) - theirs
     demo = PRESETS["frozenlake-4x4"]
     assert (demo.size, demo.slip, demo.hole_density, demo.max_moves, demo.think) == (4, 0.0, 0.2, 10, True)

@@ -25,10 +25,11 @@ def test_a_block_runs(name, capsys):
 
 
 def test_the_file_of_settings_opens(tmp_path):
-    text = re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)[1]
-    assert tomllib.loads(text)["env"]["kind"] == "textarena"
-    (tmp_path / "mine.toml").write_text(text)
-    assert load_config(tmp_path / "mine.toml").env.seat == 1
+    served, seated = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "mine.toml").write_text(seated)
+    assert tomllib.loads(seated)["env"]["kind"] == "textarena" and load_config(tmp_path / "mine.toml").env.seat == 1
+    (tmp_path / "served.toml").write_text(served)
+    assert load_config(tmp_path / "served.toml").env.shown == ("echoed_message",)
 
 
 @pytest.mark.parametrize("preset", ["countdown", "countdown-ragen", "countdown-small"])

@@ -39,6 +39,7 @@ ENVS = NameTable({
     "reasoning_gym": "workbench.envs.adapters.reasoning_gym:ReasoningGym",
     "textarena": "workbench.envs.adapters.textarena:TextArena",
     "verifiers": "workbench.envs.adapters.verifiers:Verifiers",
+    "openenv": "workbench.envs.adapters.openenv:OpenEnv",
 })
 
 

@@ -69,6 +69,17 @@ def load_named(reference: str, what: str) -> Any:
     raise ConfigError(f"{what} {reference!r} cannot be imported: {reason}") from cause
 
 
+def load_called(reference: str, what: str) -> Any:
+    """What "package.module:Name" names, or what that gives when it is called with a text: "package.module:Name(a text)".
+
+    For what has a setting of its own and lives in a room that the one who asks does without. Raises ConfigError."""
+    name, given, argument = reference.partition("(")
+    if given and not argument.endswith(")"):
+        raise ConfigError(f"{what} is package.module:Name or package.module:Name(argument); got {reference!r}")
+    found = load_named(name, what)
+    return found(argument[:-1]) if given else found
+
+
 class NameTable(Mapping[str, Any]):
     """Short name -> what "package.module:Name" names, imported when it is asked for. `names`: the table as it is."""
 

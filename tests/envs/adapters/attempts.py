@@ -25,8 +25,8 @@ def spoken():
     return tokenizer, ChatFormat.from_tokenizer(tokenizer)
 
 
-def attempts(family, texts, count, runner="inline"):
-    """`count` attempts, four a task; an action is one of `texts`, or garbage one time in ten."""
+def attempts(family, texts, count, runner="inline", at_once=1_000):
+    """`count` attempts, four a task, so many `at_once`; an action is one of `texts`, or garbage one time in ten."""
     tokenizer, chat = spoken()
 
     def script(request):
@@ -35,9 +35,11 @@ def attempts(family, texts, count, runner="inline"):
         return [*tokenizer.encode(of[rng.integers(len(of))], add_special_tokens=False), min(chat.stop_ids)]
 
     engine = ScriptedEngine(script, context_length=200_000)
-    config = CollectConfig(env_runner=runner, env_workers=2, env_deadline_s=120.0, max_turn_tokens=200)
-    return collect(tasks(family, "train", count // 4), family=family, engine=engine, chat=chat, config=config, group_size=4,
-                   address=(0, "test", 1))
+    config = CollectConfig(env_runner=runner, env_workers=2, env_deadline_s=300.0, max_turn_tokens=200)
+    chosen = tasks(family, "train", count // 4)
+    return [group for first in range(0, len(chosen), at_once // 4)
+            for group in collect(chosen[first:first + at_once // 4], family=family, engine=engine, chat=chat, config=config,
+                                 group_size=4, address=(0, "test", first + 1))]
 
 
 def facts(groups):
@@ -47,16 +49,16 @@ def facts(groups):
             for group in groups for t in group]
 
 
-def all_well(family, texts, count, workers=True):
+def all_well(family, texts, count, workers=True, at_once=1_000):
     """The groups, after: no attempt failed; worker processes say the same; rewards replay (R20); a group is one prompt.
     """
-    groups = attempts(family, texts, count)
+    groups = attempts(family, texts, count, at_once=at_once)
     faults = [(t.task.id, t.stop_reason, t.info) for group in groups for t in group
               if t.stop_reason not in (StopReason.TERMINATED, StopReason.ENV_TRUNCATED, StopReason.MAX_TURNS)]
     assert not faults, faults[:3]
     assert sum(map(len, groups)) == count
     if workers or count == COUNTS["full"]:
-        assert facts(attempts(family, texts, count, "processes")) == facts(groups)
+        assert facts(attempts(family, texts, count, "processes", at_once)) == facts(groups)
     assert all(len({repr(trajectory.first_observation) for trajectory in group}) == 1 for group in groups)
     answer = check(Evidence(tuple(map(tuple, groups)), family=family), R20)["R20"]
     assert answer.status == "passed", answer

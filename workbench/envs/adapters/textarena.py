@@ -2,7 +2,9 @@
 
 What a player writes is the game's own business: the action is the answer's text as it stands, such as `[4]`. In games
 for several, the other seats are played by `opponent`: "random", or a function of the user's, package.module:name,
-called with (what the game says to that player, a numpy generator) for its action's text. Opponents are part of the
+called with (what the game says to that player, a numpy generator) for its action's text; or another policy, or a model
+behind a server (`workbench.rollouts.opponents`), which is shown all that the game said to its seat and what it answered,
+in the policy's own format, and whose unreadable answers go to the game as they stand. Opponents are part of the
 environment: what they say comes to the policy as the game tells it, and is never trained.
 
 Random play, the policy's and an opponent's, draws one of the moves in brackets that the game lists as available, or
@@ -22,6 +24,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -29,9 +32,9 @@ import numpy as np
 from workbench.envs.adapters.packages import SEEDS, package
 from workbench.envs.format import format_action, parse_answer, refusal, user_message
 from workbench.envs.game_settings import FormatPenalty, MaxTurns, Think
-from workbench.types import Observation, StepResult, Task, Text
+from workbench.types import Message, Observation, StepResult, Task, Text
 from workbench.types.errors import ConfigError, EnvError
-from workbench.types.plugins import load_named
+from workbench.types.plugins import load_called
 from workbench.types.seeds import rng_at
 from workbench.types.settings import at_least, check_settings
 
@@ -49,7 +52,8 @@ class TextArena:
     options: Annotated[Mapping[str, Any], "handed to textarena.make"] = field(default_factory=dict)
     players: Annotated[int, at_least(1), "of the game"] = 1
     seat: Annotated[int, at_least(0), "that the policy plays"] = 0
-    opponent: Annotated[str, "who plays the other seats: random, or package.module:function"] = "random"
+    opponent: Annotated[str, "who plays the other seats: random, package.module:function, or another policy: "
+                        "workbench.rollouts.opponents:policy(NAME OR FOLDER)"] = "random"
     moves: Annotated[tuple[str, ...], "that random play draws from where the game lists none"] = ()
     max_turns: MaxTurns = 20
     think: Think = True
@@ -63,6 +67,11 @@ class TextArena:
             raise ConfigError(f"env.seat = {self.seat} is none of the {self.players} seats, which count from 0")
         if self.opponent != "random" and ":" not in self.opponent:
             raise ConfigError(f"env.opponent is random or package.module:function, got {self.opponent!r}")
+
+    @property
+    def deterministic(self) -> bool:
+        """Not where an opponent says that it is not: a model behind a server."""
+        return self.players == 1 or getattr(opponent_of(self), "deterministic", True)
 
     @property
     def label(self) -> str:
@@ -92,7 +101,8 @@ class TextArenaEnv:
     def __init__(self, family: TextArena) -> None:
         arena = package("textarena", "textarena")
         self.family = family
-        self._other = _opponent(family)
+        opponent_of(family)  # said now, where there is none
+        self._talks: dict[int, list[Message]] = {}
         try:
             self.game = arena.make(f"{family.id}-raw", **family.options)  # only what is new is said
         except (ValueError, TypeError) as error:
@@ -100,7 +110,7 @@ class TextArenaEnv:
         self.said, self.turns, self.finished, self._dice = "", 0, True, random.Random(0).getstate()
 
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
-        seed = task.payload["seed"]
+        seed, self._talks = task.payload["seed"], {}
         self._dice = random.Random(seed).getstate()
         with self._own_dice():
             self.game.reset(num_players=self.family.players, seed=seed)
@@ -109,8 +119,7 @@ class TextArenaEnv:
         self._dice = random.Random(dynamics_seed).getstate()
         self._rng, self.turns, self.finished = rng_at("textarena.opponent", dynamics_seed), 0, False
         self.said = self._heard(self.family.seat)
-        return user_message(Text(f"One answer a turn, {self.family.max_turns} answers at most. Answer like this: "
-                                 f"{self._example}\n\n", trusted=True), Text(self.said))
+        return user_message(self._manner, Text(self.said))
 
     def step(self, action_text: str) -> StepResult:
         if self.finished:
@@ -139,18 +148,35 @@ class TextArenaEnv:
     def _example(self) -> str:
         return format_action(["your action"], think=self.family.think, thought="plan")
 
+    @property
+    def _manner(self) -> Text:
+        return Text(f"One answer a turn, {self.family.max_turns} answers at most. Answer like this: {self._example}\n\n",
+                    trusted=True)
+
     def _is_my_turn(self) -> bool:
         return self.game.state.current_player_id == self.family.seat
 
     def _others_play(self, rng: np.random.Generator) -> None:
         """Until it is the policy's turn, or the game is over."""
         for _ in range(_MOST_REPLIES):
-            action = str(self._other(self._heard(self.game.state.current_player_id), rng))
+            action = self._action_of(self.game.state.current_player_id, rng)
             with self._own_dice():
                 self.finished = bool(self.game.step(action)[0])
             if self.finished or self._is_my_turn():
                 return
         raise EnvError(f"{self.family.id}: {_MOST_REPLIES} actions of opponents, and it is still not the policy's turn")
+
+    def _action_of(self, seat: int, rng: np.random.Generator) -> str:
+        """Of an opponent. One that converses is shown its whole conversation."""
+        opponent, said = opponent_of(self.family), self._heard(seat)
+        if not getattr(opponent, "converses", False):
+            return str(opponent(said, rng))
+        talk = self._talks.setdefault(seat, [])
+        talk.append(Message("user", (Text(said),) if talk else (self._manner, Text(said))))
+        text = opponent(Observation(tuple(talk)), rng)
+        talk.append(Message("assistant", text))
+        answer = parse_answer(text, think=self.family.think)
+        return answer.moves[0].strip() if answer.valid else text
 
     def _heard(self, seat: int) -> str:
         """What the game says to a seat and has not said before."""
@@ -184,10 +210,17 @@ def random_move(said: str, rng: np.random.Generator, otherwise: tuple[str, ...] 
     return moves[rng.integers(len(moves))] if moves else ""
 
 
-def _opponent(family: TextArena) -> Callable[[str, np.random.Generator], str]:
+def opponent_of(family: TextArena) -> Callable[..., str]:
+    """Who plays the other seats. Raises ConfigError for one that cannot be had."""
     if family.opponent == "random":
         return lambda said, rng: random_move(said, rng, family.moves)
-    return load_named(family.opponent, "env.opponent")
+    return _named(family.opponent)
+
+
+@lru_cache(maxsize=8)
+def _named(opponent: str) -> Callable[..., str]:
+    """Made once in a process: a policy is loaded for all attempts."""
+    return load_called(opponent, "env.opponent")
 
 
 def _words(heard: Any) -> str:

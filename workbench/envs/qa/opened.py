@@ -1,7 +1,6 @@
 """Files of questions and documents, opened once a process: checked, read, and made searchable."""
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -13,7 +12,7 @@ from workbench.envs.qa.files import (
 from workbench.envs.search import Bm25, Corpus, Searcher
 from workbench.envs.search.dense import Dense, Encode
 from workbench.types.errors import ConfigError
-from workbench.types.plugins import load_named
+from workbench.types.plugins import load_called, load_named
 
 OWN = "contexts"  # in place of a corpus file: the paragraphs of all questions
 
@@ -126,9 +125,4 @@ def own_searcher(corpus: Corpus, name: str) -> Searcher:
 def _encode_named(name: str) -> Encode:
     """"module:attribute" or "module:attribute(argument)", imported: an encoder needs a tensor library, which this room
     does without."""
-    match = re.fullmatch(r"([\w.]+):(\w+)(?:\((.*)\))?", name)
-    if match is None:
-        raise ConfigError(f"env.encoder is 'module:attribute(argument)', such as workbench.engines.encoder:encoder(MODEL); got {name!r}")
-    module, attribute, argument = match.groups()
-    found = load_named(f"{module}:{attribute}", "env.encoder")
-    return found if argument is None else found(argument)
+    return load_called(name, "env.encoder")
