@@ -25,7 +25,7 @@ def test_a_block_runs(name, capsys):
 
 
 def test_the_file_of_settings_opens(tmp_path):
-    served, seated = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    served, seated, _ = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "mine.toml").write_text(seated)
     assert tomllib.loads(seated)["env"]["kind"] == "textarena" and load_config(tmp_path / "mine.toml").env.seat == 1
     (tmp_path / "served.toml").write_text(served)

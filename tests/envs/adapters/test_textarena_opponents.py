@@ -71,7 +71,7 @@ def test_what_it_says_is_never_trained_and_a_policy_is_trained_against_it_and_ag
     run = wb.train_here(replace(config, env=replace(CROSSES, max_turns=2)), tmp_path / "first")
     spans = [span for group in run.groups(1) for t in group for segment in t.segments for span in segment.spans]
     assert all(span.source is Source.POLICY for span in spans if span.sampled)
-    wb.export_run(run, tmp_path / "earlier")
+    wb.export_policy(run, tmp_path / "earlier")
     earlier = replace(CROSSES, max_turns=2, opponent=f"workbench.rollouts.opponents:policy({tmp_path / 'earlier'})")
     second = wb.train_here(replace(config, env=earlier), tmp_path / "second")
     assert {t.stop_reason for group in second.groups(1) for t in group} <= {StopReason.TERMINATED, StopReason.MAX_TURNS}
@@ -97,7 +97,8 @@ def test_a_model_behind_a_server_plays_and_nothing_is_said_to_be_the_same_twice(
     asked = json.loads(urllib.request.urlopen(f"{server}/requests").read())
     first = asked[0]["messages"]
     assert [message["role"] for message in first] == ["user"] and "Tic Tac Toe" in first[0]["content"]
-    assert env.finished, "it answers 'none', twice, and has lost"
+    result = env.step(MOVES[0])
+    assert result.terminated and result.info["success"], "it answered 'none', twice, and lost before the first turn"
 
 
 @pytest.mark.parametrize(("opponent", "words"), [

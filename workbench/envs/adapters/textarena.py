@@ -108,9 +108,10 @@ class TextArenaEnv:
         except (ValueError, TypeError) as error:
             raise ConfigError(f"TextArena cannot make {family.id!r} with {dict(family.options)}: {error}") from error
         self.said, self.turns, self.finished, self._dice = "", 0, True, random.Random(0).getstate()
+        self._over = True  # the game; in the opening it can be before the policy's first turn, which then ends the attempt
 
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
-        seed, self._talks = task.payload["seed"], {}
+        seed, self._talks, self._over = task.payload["seed"], {}, False
         self._dice = random.Random(seed).getstate()
         with self._own_dice():
             self.game.reset(num_players=self.family.players, seed=seed)
@@ -132,10 +133,12 @@ class TextArenaEnv:
             words = refusal(parsed.complaint, parsed.quote, self._example)
             return StepResult(user_message(*words, Text(self.said)), float(self.family.format_penalty),
                               {"game": 0.0, "format": float(self.family.format_penalty)}, info=info)
-        with self._own_dice():
-            self.finished = bool(self.game.step(parsed.moves[0].strip())[0])
-        if not self.finished and not self._is_my_turn():
+        if not self._over:
+            with self._own_dice():
+                self._over = bool(self.game.step(parsed.moves[0].strip())[0])
+        if not self._over and not self._is_my_turn():
             self._others_play(self._rng)
+        self.finished = self._over
         reward = self._reward() if self.finished else 0.0
         self.said = self._heard(self.family.seat) or "The game is over." * self.finished
         return StepResult(user_message(Text(self.said)), reward, {"game": reward, "format": 0.0}, self.finished,
@@ -161,8 +164,8 @@ class TextArenaEnv:
         for _ in range(_MOST_REPLIES):
             action = self._action_of(self.game.state.current_player_id, rng)
             with self._own_dice():
-                self.finished = bool(self.game.step(action)[0])
-            if self.finished or self._is_my_turn():
+                self._over = bool(self.game.step(action)[0])
+            if self._over or self._is_my_turn():
                 return
         raise EnvError(f"{self.family.id}: {_MOST_REPLIES} actions of opponents, and it is still not the policy's turn")
 

@@ -9,6 +9,7 @@ Which attempt lives in which worker is `env_slots`'s business. What a worker's e
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import NoReturn
 
 from workbench.envs.base import EnvFamily
@@ -85,18 +86,21 @@ class ProcessRunner:
         if busy:  # closed in the middle of a call (an interrupt): otherwise it might go on without end
             self._slots.lose(worker)
         if not self._attempts:
-            for surplus in self._slots.workers[self.workers:]:
-                self._slots.lose(surplus)
+            self._end_workers(self._slots.workers[self.workers:])
 
     def shutdown(self) -> None:
         """Let workers that are in no call close their environments, then kill all of them and the supervisor; returns
         once they are gone."""
         self._attempts, self._ready = {}, []
-        self._pool.let_end([worker for worker in self._slots.workers if not worker.calls], CLOSE_S)
+        self._end_workers(self._slots.workers)
         self._slots.unplaced.clear()
-        for worker in self._slots.workers:
-            self._pool.kill(worker)
         self._pool.shutdown()
+
+    def _end_workers(self, workers: Sequence[Worker]) -> None:
+        """Those that are in no call close their environments first."""
+        self._pool.let_end([worker for worker in workers if not worker.calls], CLOSE_S)
+        for worker in workers:
+            self._slots.lose(worker)
 
     # ------------------------------------------------------------------------------------------ answers and ends
 
