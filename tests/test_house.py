@@ -21,8 +21,8 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 58_233,
-    "lines of the lint": 8_242,
+    "lines of the package": 58_242,
+    "lines of the lint": 8_246,
     "lines of plain/": 1_200,
     "files of plain/": 8,
     "lines of the README": 250,

@@ -1,6 +1,7 @@
 """Coroutines, attempts that one object serves, and `close`: the same in this thread, in threads and in processes."""
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from tests.envs.served import Awaited, LeavesThreads, Noting, Served
 from workbench.envs.runners import InlineRunner, ThreadRunner
 from workbench.envs.workers import ProcessRunner, env_slots
+from workbench.linting import Evidence, lint_evidence
 from workbench.notebook.live_run import train
 from workbench.rollouts.evaluate import evaluate_baselines
 from workbench.training.config import load_config
@@ -207,3 +209,12 @@ def test_threads_that_are_left_do_not_keep_a_committed_run_from_ending(tmp_path,
         said = (tmp_path / "run.log").read_text()
     assert "threads that it did not start would not end: waits for ever" in said
     assert LeavesThreads(str(tmp_path / "notes")).notes()  # and each environment was closed
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning", "error::RuntimeWarning")
+@pytest.mark.parametrize("family", [Awaited, lambda folder: Served(folder, batched=True, waits=True)])
+def test_the_lint_plays_what_has_to_be_awaited_or_serves_many(tmp_path, family):
+    """A coroutine that nobody awaits would be a warning, and its environment unknown."""
+    report = lint_evidence(Evidence(family=family(str(tmp_path)), about="at the start"), ("start",))
+    assert report["R30"].looked > 0 and not report["R30"].errors
+    gc.collect()

@@ -153,6 +153,11 @@ def stands_alone(family: EnvFamily) -> bool:
     return not getattr(family, "serves_many", False) and not is_async(family.make())
 
 
+def made(family: EnvFamily | None) -> Env | None:
+    """An environment to look at without a task; None of no family, and of one whose attempts one object serves."""
+    return None if family is None or getattr(family, "serves_many", False) else family.make()
+
+
 @contextmanager
 def opened(family: EnvFamily) -> Iterator[Env]:
     """An environment to be called directly, in this thread; coroutines are awaited. It is closed at the end of the

@@ -18,6 +18,7 @@ import numpy as np
 
 from workbench.envs.base import EnvFamily
 from workbench.envs.checks.scripts import unplayable
+from workbench.envs.shared import opened
 from workbench.envs.splits import split_of
 from workbench.linting.evidence import EvaluationFacts, Evidence
 from workbench.linting.rule import Rule, RuleResult
@@ -220,15 +221,15 @@ def _replayed_baselines(evidence: Evidence) -> Iterator[RuleResult]:
 
 def played_success(family: EnvFamily, task: Task, act: Any, seed: int, name: str, number: int) -> bool:
     """One attempt of a baseline; one that breaks is no success."""
-    env, rng = family.make(), rng_at(seed, "baseline", name, task.id, *([number] if number else []))
-    won = False
+    rng, won = rng_at(seed, "baseline", name, task.id, *([number] if number else [])), False
     try:
-        env.reset(task, seed_of(seed, "evaluation", "dynamics", task.id, number))
-        for _ in range(family.max_turns):
-            result = env.step(act(env, rng))
-            won = result.info.get("success") is True
-            if result.terminated or result.truncated:
-                break
+        with opened(family) as env:
+            env.reset(task, seed_of(seed, "evaluation", "dynamics", task.id, number))
+            for _ in range(family.max_turns):
+                result = env.step(act(env, rng))
+                won = result.info.get("success") is True
+                if result.terminated or result.truncated:
+                    break
     except Exception:  # anybody's environment
         return False
     return won

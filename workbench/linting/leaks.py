@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.envs.base import EnvFamily
 from workbench.envs.leaks import Probe, always_there, golds, leak_of, rare_parts
+from workbench.envs.shared import opened
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types.findings import Checked, Finding, NotChecked
@@ -41,7 +42,8 @@ def _probes(settings: _Settings, count: int) -> tuple[Probe, ...]:
     for number in range(count):
         try:
             task = family.task(seed_of("lint.probe", number))
-            found.append(Probe(task, family.make().reset(task, seed_of("lint.probe", number, "dynamics"))))
+            with opened(family) as env:
+                found.append(Probe(task, env.reset(task, seed_of("lint.probe", number, "dynamics"))))
         except Exception:  # anybody's environment; that it cannot begin is another rule's business
             continue
     return tuple(found)

@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.envs.base import EnvFamily
 from workbench.envs.leaks import Probe, golds, holds, words_of
+from workbench.envs.shared import made, opened
 from workbench.envs.tools.search import SearchTool
 from workbench.linting.rule import RuleResult
 from workbench.types import Task
@@ -27,10 +28,9 @@ def check_searches(family: EnvFamily, found: Sequence[Probe]) -> Iterator[RuleRe
 
 def _answered(family: EnvFamily, task: Task, seed: int, text: str) -> bool | None:
     """Whether this answer, at once, is a success; None: the environment does not say."""
-    env = family.make()
-    env.reset(task, seed)
-    said = env.step(text).info.get("success")
-    getattr(env, "close", lambda: None)()
+    with opened(family) as env:
+        env.reset(task, seed)
+        said = env.step(text).info.get("success")
     return said if isinstance(said, bool) else None
 
 
@@ -90,7 +90,7 @@ def not_of_the_searcher(tool: Any, arguments: Mapping[str, Any]) -> str | None:
 
 def _telling(family: EnvFamily, found: Sequence[Probe]) -> Iterator[RuleResult]:
     """Nobody's question brings the answer; and the gold answer is right, any other one wrong."""
-    env = family.make()
+    env = made(family)
     write = getattr(getattr(env, "format", None), "write_answer", None)
     known = [probe for probe in found if golds(probe.task)]
     if write is None or not known:

@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from workbench.envs.leaks import leaves
+from workbench.envs.shared import made
 from workbench.envs.tool_env import ToolEnv
 from workbench.envs.tools.base import ToolResult, refusal_of
 from workbench.envs.tools.results import cut_mark
 from workbench.linting.evidence import Evidence
-from workbench.envs.leaks import leaves
 from workbench.linting.render import chosen
 from workbench.linting.rule import Rule, RuleResult
 from workbench.linting.searches import not_of_the_searcher
@@ -29,7 +30,7 @@ def check_results(evidence: Evidence) -> Iterator[RuleResult]:
     if not calling:
         yield NotChecked("calls of tools")
         return
-    strict = evidence.family is not None and isinstance(evidence.family.make(), ToolEnv)
+    strict = isinstance(made(evidence.family), ToolEnv)
     for n in calling:
         trajectory = evidence.trajectories[n]
         yield Checked(sum(len(turn.tool_calls) for turn in trajectory.turns))
@@ -116,7 +117,7 @@ def _result_of(turn: Turn, index: int) -> Message | None:
 def _asked_again(evidence: Evidence, calling: Sequence[int]) -> Iterator[RuleResult]:
     """The tools of this process, each call by itself, in a fresh tool."""
     looked = set(chosen(evidence))
-    env = None if evidence.family is None else evidence.family.make()
+    env = made(evidence.family)
     tools = {tool.name: tool for tool in getattr(env, "tools", ()) or ()
              if getattr(tool, "trusted", False) and not getattr(tool, "stateful", True)}
     limits = getattr(getattr(env, "calls", None), "limits", None)
@@ -170,7 +171,7 @@ def expected_text(tool: Any, task: Task, call: ToolCall, most_bytes: int) -> str
 
 def _who_asks(evidence: Evidence, calling: Sequence[int]) -> Iterator[RuleResult]:
     """The same call in the same task, by different attempts, of tools that say that they have no state."""
-    env = None if evidence.family is None else evidence.family.make()
+    env = made(evidence.family)
     plain = {tool.name for tool in getattr(env, "tools", ()) or () if not getattr(tool, "stateful", True)
              and getattr(tool, "deterministic", True)}
     if not plain or getattr(evidence.family, "remote", False):
@@ -195,7 +196,7 @@ def _who_asks(evidence: Evidence, calling: Sequence[int]) -> Iterator[RuleResult
 
 def _recalled(evidence: Evidence, calling: Sequence[int]) -> Iterator[RuleResult]:
     """Where replies begin with the calls before them (`calls.recall`): with all of them, each with its own result."""
-    env = None if evidence.family is None else evidence.family.make()
+    env = made(evidence.family)
     if not getattr(getattr(env, "calls", None), "recall", False):
         return
     for n in (n for n in calling if evidence.trajectories[n].task.env == evidence.family.name):

@@ -18,6 +18,7 @@ import numpy as np
 from workbench.envs.base import EnvFamily
 from workbench.envs.checks.scripts import Script, played_alone, unplayable
 from workbench.envs.leaks import Probe, problem
+from workbench.envs.shared import opened
 from workbench.linting.evidence import Evidence
 from workbench.linting.leaks import probes
 from workbench.linting.rule import Rule, RuleResult
@@ -65,17 +66,16 @@ class AttemptProbe(NamedTuple):
 
 def played(family: EnvFamily, task: Task, seed: int, act: Callable[[Any], str], most: int | None = None
            ) -> AttemptProbe:
-    env = family.make()
-    opening = env.reset(task, seed)
-    texts, results, shown, drawn = [], [], [_text(opening)], [_drawn(env)]
-    for _ in range(most or family.max_turns):
-        texts.append(act(env))
-        results.append(env.step(texts[-1]))
-        shown.append(_text(results[-1].observation))
-        drawn.append(_drawn(env))
-        if results[-1].terminated or results[-1].truncated:
-            break
-    getattr(env, "close", lambda: None)()
+    with opened(family) as env:
+        opening = env.reset(task, seed)
+        texts, results, shown, drawn = [], [], [_text(opening)], [_drawn(env)]
+        for _ in range(most or family.max_turns):
+            texts.append(act(env))
+            results.append(env.step(texts[-1]))
+            shown.append(_text(results[-1].observation))
+            drawn.append(_drawn(env))
+            if results[-1].terminated or results[-1].truncated:
+                break
     return AttemptProbe(task, seed, tuple(texts), tuple(results), tuple(shown), tuple(drawn))
 
 
