@@ -8,8 +8,8 @@ installed beside this one (it insists on mcp below 2). The answer's text goes in
 is the whole action, a JSON object. Of the observation the fields in `shown` are shown, or all of it.
 
 What an attempt earns is what the server says. A step for which it names no reward pays nothing, and an attempt that was
-told none at all is unscored. Success is a declared rule, `success_reward`. An action that the server's own model refuses
-pays `format_penalty` and changes nothing; what its code raises ends the attempt as a fault.
+told none at all, though it acted, is unscored. Success is a declared rule, `success_reward`. An action that the server's
+own model refuses pays `format_penalty` and changes nothing; what its code raises ends the attempt as a fault.
 
 Seeds (law 7): the server's reset takes the task's seed as `seed`; where an argument of it takes the dynamics seed, say
 which, else attempts of a group share their dice. Whether it does the same again from the same seeds, nobody can see from
@@ -125,7 +125,7 @@ class OpenEnvEnv:
 
     def __init__(self, family: OpenEnv) -> None:
         self.family = family
-        self.session = OpenEnvSession(family.url, family.deadline_s)
+        self.session, self.acted = OpenEnvSession(family.url, family.deadline_s), False
         self.finished, self.success, self.turns, self.paid, self._seen = True, False, 0, False, ""
 
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
@@ -135,7 +135,8 @@ class OpenEnvEnv:
         data = self.session.ask("reset", {**family.options, **{name: seed for name, seed in seeds.items() if name}})
         if data["done"]:
             raise EnvError(f"{family.url}: task {task.id!r} is over before it began: reset answered with done = true")
-        self.finished, self.success, self.turns, self.paid = False, False, 0, data["reward"] is not None
+        self.finished, self.success, self.acted = False, False, False
+        self.turns, self.paid = 0, data["reward"] is not None
         self._seen = shown_observation(data["observation"], family.shown)
         words = f"{family.instructions}\n\n" if family.instructions else ""
         return user_message(Text(words), Text(f"One answer a turn, {family.max_turns} answers at most. Answer like this: "
@@ -172,7 +173,7 @@ class OpenEnvEnv:
     def _result(self, data: Mapping[str, Any], answer: str, known: dict[str, Any]) -> StepResult:
         reward, self.finished = data["reward"], data["done"]
         self._seen = shown_observation(data["observation"], self.family.shown)
-        self.paid |= reward is not None
+        self.acted, self.paid = True, self.paid or reward is not None
         if known:
             self.success |= reward is not None and reward >= self.family.success_reward
             known = {"success": self.success}
@@ -188,8 +189,8 @@ class OpenEnvEnv:
 
     @property
     def _unscored(self) -> bool:
-        """Whether it is over, and no step was told a reward."""
-        return not self.paid and (self.finished or self.turns >= self.family.max_turns)
+        """Whether it is over, and of all that it did nothing was told a reward."""
+        return self.acted and not self.paid and (self.finished or self.turns >= self.family.max_turns)
 
     @property
     def _example(self) -> str:

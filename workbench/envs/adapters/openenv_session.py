@@ -22,7 +22,7 @@ from workbench.types.errors import EnvError
 
 _MOST_BYTES = 4_000_000  # of one message of the server
 SAID = 300               # characters of the server's own words in an error
-_FREED_S = 2.0           # within which a server gives back the session of an attempt that is over
+_FREED_S = 5.0           # within which a server gives back the session of an attempt that is over
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
