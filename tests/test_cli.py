@@ -91,6 +91,13 @@ def test_what_cannot_be_trained_ends_with_2_and_a_sentence(workbench, words, mes
     assert not list(Path("runs").glob("*")) if Path("runs").exists() else True
 
 
+def test_several_settings_behind_one_set_are_told_apart_from_a_wrong_option(workbench):
+    status, _, err = workbench("train", "frozenlake", "--set", "train.steps=1", "learner.lr=1e-4")
+    assert status == 2 and "unrecognized arguments: learner.lr=1e-4; each setting has a --set of its own" in err
+    status, _, err = workbench("train", "frozenlake", "--sett", "train.steps=1")
+    assert status == 2 and "--sett" in err and "of its own" not in err
+
+
 def test_a_damaged_stored_config_is_refused(workbench, trained):
     for name, text in {"text.json": "no json", "list.json": "[1]", "bytes.json": "\udcff"}.items():
         Path(name).write_bytes(text.encode("utf-8", "surrogateescape"))

@@ -202,8 +202,8 @@ def test_tools_of_another_framework():
     made = tool(LikeLangChain(), trusted=True)
     assert schema_of(made)["function"]["description"] == "Look a word up." and list(made.parameters["properties"]) == [
         "to", "nights"] and "title" not in made.parameters
-    assert run(made, to="Ulm").text == "invoked with {'to': 'Ulm'}" and "at most 14" in run(made, to="Ulm", nights=20).text
-    assert run("rich_tools:lookup", to="Ulm").text == "invoked with {'to': 'Ulm'}"  # in a worker, found by its place
+    assert run(made, to="Ulm").text == "invoked with {'nights': 1, 'to': 'Ulm'}" and "at most 14" in run(made, to="Ulm", nights=20).text
+    assert run("rich_tools:lookup", to="Ulm").text == "invoked with {'nights': 1, 'to': 'Ulm'}"  # in a worker, found by its place
     assert run("rich_tools:lookup_later", to="Ulm").text == "awaited with {'to': 'Ulm'}"
     with pytest.raises(ToolError, match="trusted=True"):
         run(tool(LikeLangChain()), to="x")

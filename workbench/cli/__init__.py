@@ -35,7 +35,12 @@ def run(argv: list[str] | None) -> int:
     from workbench.training.signals import stop_on_signals
     from workbench.types.errors import WorkbenchError
 
-    args = make_parser().parse_args(argv)
+    parser = make_parser()
+    args, unread = parser.parse_known_args(argv)
+    if unread:
+        several = all("=" in each and not each.startswith("-") for each in unread)
+        parser.error(f"unrecognized arguments: {' '.join(unread)}" + (
+            "; each setting has a --set of its own: --set train.steps=5 --set learner.lr=1e-4" if several else ""))
     if not {"", os.getcwd()} & set(sys.path):  # `workbench` finds my_env.py where `python -m workbench.cli` does
         sys.path.append(os.getcwd())
     rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")

@@ -172,14 +172,18 @@ def _invoking(theirs: Any, name: str | None, description: str | None, parameters
         parameters = getattr(theirs, "tool_call_schema", None) or getattr(theirs, "args_schema", None) or {"type": "object"}
         parameters = without_titles(parameters.model_json_schema() if hasattr(parameters, "model_json_schema")
                                     else parameters)
+    parameters = checked_parameters(parameters, f"tool {name!r}")
+    stated = {key: each["default"] for key, each in parameters.get("properties", {}).items()
+              if isinstance(each, Mapping) and "default" in each}  # not every framework fills in what its schema promises
     is_async = not callable(getattr(theirs, "invoke", None)) or (
         getattr(theirs, "coroutine", None) is not None and getattr(theirs, "func", None) is None)
 
     def invoke(**arguments: Any) -> Any:
+        arguments = {**stated, **arguments}
         return theirs.ainvoke(arguments) if is_async else theirs.invoke(arguments)
 
     description = str(theirs.description or "") if description is None else description
-    return FunctionTool(name, description, checked_parameters(parameters, f"tool {name!r}"), invoke, trusted)
+    return FunctionTool(name, description, parameters, invoke, trusted)
 
 
 def _as_annotated(argument: Argument | None, value: Any) -> Any:
