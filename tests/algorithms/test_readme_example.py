@@ -3,22 +3,20 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from tests.linting.credited import batch_of, draw
 from tests.plain.recipes import attempts_with_facts
-from workbench.learn.algorithms import Advantages, Algorithm, CreditInputs, Estimator, LossInputs
+from workbench.learn.algorithms import Algorithm, LossInputs
 from workbench.learn.algorithms.objectives import ClipObjective
 from workbench.learn.algorithms.twin import plain_recipe
-from workbench.plain.credit import CreditLine, Found, credit_of
+from workbench.plain.credit import credit_of
 from workbench.training.config import from_dict, load_config, to_dict
-from workbench.types.settings import above
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,9 +62,7 @@ def losses_of_both_sides(algorithm: Algorithm) -> bool:
 
 
 def test_an_estimator_is_a_function_and_its_plain_twin():
-    names: dict[str, Any] = {"Annotated": Annotated, "above": above, "Sequence": Sequence, "np": np, "CreditLine": CreditLine,
-                             "Found": Found, "CreditInputs": CreditInputs, "Advantages": Advantages, "Estimator": Estimator,
-                             "Algorithm": Algorithm}
+    names: dict[str, Any] = {}
     exec(block_after("an estimator"), names)
     algorithm, groups = names["RANKS"](scale=0.5), draw(3, tasks=3, attempts=4)
     batch = batch_of(groups)
