@@ -1,6 +1,7 @@
 """What the public functions take first, and what is said of a value of another kind: its type, and the call that fits it.
 
-Only values of the kinds below are refused; anything else goes on to the function, which knows best.
+Only values of the kinds below are refused; anything else goes on to the function, which knows best: a class of the user's
+may stand in for one of ours.
 """
 from __future__ import annotations
 
@@ -24,14 +25,28 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "tuple": ("builtins:tuple", "one of them at a time, or wb.lint(groups, session=session)"),
     "text": ("builtins:str", "wb.load_config('frozenlake') for a preset or file of settings, wb.open_run(path) for a run"),
     "path": ("pathlib:PurePath", "wb.load_config(path) for a file of settings, wb.open_run(path) for a run"),
+    "int": ("builtins:int", ""), "float": ("builtins:float", ""), "None": ("types:NoneType", ""), "dict": ("builtins:dict", ""),
+    "class": ("builtins:type", ""), "function": ("types:FunctionType", ""), "bytes": ("builtins:bytes", ""), "set": ("builtins:set", ""),
 }
-_NAMES, _RUN = ("text", "path"), ("Run", "text", "path")
+# Kind -> how one has such a value.
+MADE: Mapping[str, str] = {
+    "Config": "config = wb.load_config('frozenlake')", "Session": "session = wb.open_session(wb.load_config('frozenlake'))",
+    "Run": "run = wb.open_run('runs/first')", "Group": "group = wb.rollout(session)[0]",
+    "Trajectory": "trajectory = wb.rollout(session)[0][0]", "list": "groups = wb.rollout(session)",
+    "text": "text = 'runs/first', or the name of a preset or a file where settings are asked for",
+}
+_NAMES, _RUN, _GROUPS = ("text", "path"), ("Run", "text", "path"), ("list", "tuple")
 TAKES: Mapping[str, tuple[str, ...]] = {
     "load_config": _NAMES, "open_session": ("Config",), "train": ("Config",), "train_here": ("Config",),
-    **dict.fromkeys(("rollout", "evaluate", "baselines", "evaluation_report", "train_step", "facts"), ("Session",)),
-    **dict.fromkeys(("open_run", "reopen", "step_facts", "edit_step", "export_policy", "show_replay", "show_step"), _RUN),
-    **dict.fromkeys(("attach", "resume", "resume_here"), _NAMES),
-    "show_group": ("Group",), "show_trajectory": ("Trajectory",), "talk": ("Session", "Config", *_RUN),
+    **dict.fromkeys(("rollout", "evaluate", "baselines", "evaluation_report", "train_step", "facts", "retokenize", "show_prompt"),
+                    ("Session",)),
+    **dict.fromkeys(("open_run", "reopen", "step_facts", "edit_step", "export_policy", "export_run", "show_replay", "show_step",
+                     "show_run", "show_evaluations", "diff_runs"), _RUN),
+    **dict.fromkeys(("compare_runs", "replay_step"), ("Run",)),
+    **dict.fromkeys(("attach", "resume", "resume_here", "fresh_path"), _NAMES),
+    **dict.fromkeys(("show_counts", "show_masks", "show_estimators", "show_mask_switches", "credit_editor", "groups_equal"), _GROUPS),
+    "show_group": ("Group",), **dict.fromkeys(("show_trajectory", "show_tokens"), ("Trajectory",)),
+    **dict.fromkeys(("talk", "audit"), ("Session", "Config", *_RUN)),
 }
 
 
@@ -53,9 +68,15 @@ def guarded(name: str, function: Callable) -> Callable:
     def call(*args: Any, **kwargs: Any) -> Any:
         given = kind_of(args[0]) if args else ""
         if given and given not in takes:
-            shown = f" {str(args[0])!r:.60}" if given in _NAMES else ""
-            raise DataError(f"wb.{name} takes {' or '.join(f'a {each}' for each in takes)}, got a {given}{shown}. For a {given}: "
-                            f"{KINDS[given][1]}")
+            raise DataError(_refusal(name, takes, given, args[0]))
         return function(*args, **kwargs)
 
     return call
+
+
+def _refusal(name: str, takes: tuple[str, ...], given: str, value: Any) -> str:
+    fits = KINDS[given][1]
+    shown = f" ({value!r:.60})" if given in _NAMES or not fits else ""
+    word = MADE[takes[0]].partition(" =")[0]
+    right = f"For a {given}: {fits}" if fits else f"Write wb.{name}({word}, ...), with {MADE[takes[0]]}"
+    return f"wb.{name} takes {' or '.join(f'a {each}' for each in takes)}, got {'an' if given == 'int' else 'a'} {given}{shown}. {right}"

@@ -1,0 +1,56 @@
+"""What public functions say of a first argument of another kind: its type, and the call that fits."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import workbench as wb
+from workbench.run.store import Run
+from workbench.types import Group
+from workbench.types.doors import KINDS, MADE, TAKES, kind_of
+from workbench.types.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def values():
+    session = wb.open_session(wb.load_config("frozenlake"))
+    [group] = wb.rollout(session, 1, group_size=2)
+    return {"Config": session.config, "Session": session, "Group": group, "Trajectory": group[0], "list": [group], "tuple": (group,),
+            "text": "a text", "path": Path("a path"), "Run": Run.__new__(Run), "int": 3, "float": 0.5, "None": None, "dict": {"a": 1},
+            "class": Group, "function": lambda: None, "bytes": b"x", "set": {1}}
+
+
+def test_every_kind_is_told(values):
+    assert {kind: kind_of(value) for kind, value in values.items()} == {kind: kind for kind in values}
+    assert values.keys() | {"RunningRun"} == KINDS.keys() and kind_of(object()) == ""
+
+
+@pytest.mark.parametrize("name", TAKES)
+def test_another_kind_is_refused_with_the_call_that_fits(name, values):
+    assert TAKES[name][0] in MADE
+    for kind, value in values.items():
+        if kind not in TAKES[name]:
+            with pytest.raises(DataError, match=rf"wb\.{name} takes a {TAKES[name][0]}.*, got an? {kind}.*wb\."):
+                getattr(wb, name)(value)
+
+
+def test_what_takes_runs_takes_no_numbers_and_says_how_to_write_it():
+    with pytest.raises(DataError, match=r"wb\.show_run takes a Run or a text or a path, got an int \(3\)\. Write "
+                                        r"wb\.show_run\(run, \.\.\.\), with run = wb\.open_run\('runs/first'\)"):
+        wb.show_run(3)
+
+
+def test_nothing_public_that_takes_one_of_these_is_left_out():
+    """Functions whose first argument is annotated as one of our kinds, and that are not refused anything else."""
+    import inspect
+
+    known = {"Session", "Run", "Config", "Group", "Trajectory", "Sequence[Group]", "str | Path"}
+    left = []
+    for name in wb.PUBLIC:
+        function = getattr(wb, name)
+        if inspect.isfunction(function) and name not in TAKES and (found := [*inspect.signature(function).parameters.values()]):
+            words = str(found[0].annotation)
+            if words in known or words.startswith(("Run |", "Session |", "Config |")):
+                left.append(f"{name}({words})")
+    assert not left
