@@ -91,6 +91,40 @@ def test_what_cannot_be_trained_ends_with_2_and_a_sentence(workbench, words, mes
     assert not list(Path("runs").glob("*")) if Path("runs").exists() else True
 
 
+def test_training_says_that_its_attempts_broke_and_of_what(workbench):
+    Path("broken_env.py").write_text('''
+from dataclasses import dataclass
+from typing import ClassVar
+
+from workbench.types import Message, Observation, Task
+
+
+class Env:
+    def reset(self, task, dynamics_seed):
+        return Observation((Message("user", "Go on."),))
+
+    def step(self, action_text):
+        raise OSError("the line is dead")
+
+
+@dataclass(frozen=True)
+class Broken:
+    max_turns: int = 2
+    name: ClassVar[str] = "broken"
+
+    def task(self, task_seed):
+        return Task(f"broken/{task_seed}", "broken", task_seed, {"number": task_seed})
+
+    def make(self):
+        return Env()
+''')
+    status, out, _ = workbench("train", "broken_env:Broken", "--set", "policy.name=frozenlake-tiny", *SETTINGS[:6], "--set",
+                               "evaluation.num_tasks=2", "--set", "collect.max_turn_tokens=4", "--set", "lint.start=false")
+    assert status == 0
+    assert "! in 2 steps attempts were ended by a fault and are unscored, 100% of those of step 1; the first says: OSError: the " \
+           "line is dead" in out
+
+
 def test_several_settings_behind_one_set_are_told_apart_from_a_wrong_option(workbench):
     status, _, err = workbench("train", "frozenlake", "--set", "train.steps=1", "learner.lr=1e-4")
     assert status == 2 and "unrecognized arguments: learner.lr=1e-4; each setting has a --set of its own" in err

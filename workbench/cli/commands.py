@@ -31,10 +31,26 @@ def _tell_the_end(run) -> None:
     from workbench.rollouts.metrics import filter_words
     from workbench.views.words import count
 
-    filtered = filter_words(run.metrics().to_dict("records"))
-    print("\n".join(["", show_evaluations(run).text, "", *([filtered, ""] if filtered else []),
+    rows = run.metrics().to_dict("records")
+    print("\n".join(["", show_evaluations(run).text, "", *(line for words in (filter_words(rows), _faults(run)) if words
+                                                           for line in (words, "")),
                      f"{run.path}: {count(len(run.steps()), 'step')} committed. "
                      f"Look at it: workbench show {shlex.quote(str(run.path))}"]))
+
+
+def _faults(run) -> str:
+    """What ended attempts of training, in words; "" where nothing did."""
+    from workbench.rollouts.metrics import fault_share
+    from workbench.views.words import count
+
+    shares = {step: share for step, row in run.metrics().iterrows() if (share := fault_share(row))}
+    if not shares:
+        return ""
+    worst = max(shares, key=shares.get)
+    errors = [t.error for group in run.groups(worst) for t in group if t.stop_reason.is_fault and t.error]
+    first = f"; the first says: {errors[0]}" if errors else ""
+    return (f"! in {count(len(shares), 'step')} attempts were ended by a fault and are unscored, {shares[worst]:.0%} of those of "
+            f"step {worst}{first}")
 
 
 def _train_with_progress(config, out: Path):

@@ -21,6 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from workbench.rollouts.metrics import fault_share
 from workbench.run.code import named_code
 from workbench.run.follow import RunFollower
 from workbench.run.writer import process_state
@@ -199,8 +200,7 @@ def problems(path: Path, follower: RunFollower, state: str, status: int | None) 
     """What went wrong, in words, the worst last."""
     found = []
     row = follower.rows[-1] if follower.rows else {}
-    faults = sum(row.get(f"stop_{kind}") or 0.0 for kind in ("env_error", "env_timeout", "engine_error"))
-    if faults:
+    if faults := fault_share(row):
         found.append(f"step {row['step']}: {faults:.0%} of the attempts were ended by a fault")
     skipped = [event for event in follower.events if event.get("kind") == "skipped_update"]
     if skipped:

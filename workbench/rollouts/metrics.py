@@ -52,6 +52,11 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     return metrics | {f"stop_{reason.value}": stops[reason] / len(trajectories) for reason in StopReason}
 
 
+def fault_share(row: Mapping[str, float]) -> float:
+    """Of a step's row of metrics: the share of its attempts that a fault ended."""
+    return sum(row.get(f"stop_{reason.value}") or 0.0 for reason in StopReason if reason.is_fault)
+
+
 def filter_words(rows: Sequence[Mapping[str, float]]) -> str:
     """What a filter did in a run, in one line, from the metrics of its steps; "" where none acted.
 

@@ -22,7 +22,7 @@ LOOKED_AT = 2  # tasks that are begun, and given back
 
 def refuse_without_room(tasks: Sequence[Task], *, family: EnvFamily, chat: ChatFormat, config: CollectConfig,
                         runner: EnvRunner, holds: int | None) -> None:
-    """Raises ConfigError where none of the first two tasks leaves room for an answer. `holds`: tokens of a sequence in the
+    """Raises ConfigError where none of the first two tasks leaves room for an answer, or can begin by these settings. `holds`: tokens of a sequence in the
     engine, where they are known. What raises or hangs is not this check's business."""
     lengths = {}
     with suppress(ChatFormatError):
@@ -50,6 +50,9 @@ def _lengths(tasks: Sequence[Task], family: EnvFamily, chat: ChatFormat, runner:
         answers: list[EnvAnswer] = []
         while len(answers) < len(keys):
             answers += runner.poll(0.05)
+        errors = [answer.error for answer in answers if answer.error]
+        if len(errors) == len(keys) and all(error.startswith(f"{ConfigError.__name__}: ") for error in errors):
+            raise ConfigError(f"no attempt can begin: {errors[0].partition(': ')[2]}")
         if not all(answer.observation for answer in answers):
             return {}
         return {keys[answer.key].id: sum(map(len, chat.open(answer.observation))) for answer in answers}

@@ -45,7 +45,7 @@ FAMILIES = {"questions": (QUESTIONS, NUMBERS), "tools": (TOOLS, [*NUMBERS, *CALL
 @pytest.mark.parametrize("name", FAMILIES)
 def test_many_attempts_inline_and_in_workers_replay(name, count):
     family, texts = FAMILIES[name]
-    groups = all_well(family, texts, COUNTS[count], workers=name == "questions")
+    groups = all_well(family, texts, COUNTS[count], workers=name == "questions", at_once=100)
     if count == "full":
         rewards = {t.reward for group in groups for t in group}
         assert rewards > {0.0} and {1.25 if name != "guessing" else 1.0} <= rewards
