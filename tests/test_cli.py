@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from workbench import cli
-from workbench.cli import commands
+from workbench.cli import training
 from workbench.cli.opening import overrides
 from workbench.notebook import demo as demo_cell
 from workbench.notebook import show as show_cell
@@ -298,7 +298,7 @@ def test_one_seed_that_did_not_learn_makes_it_1(workbench, trained, monkeypatch,
     judged = demo_cell.verdict(open_run(trained).evaluations()["step-00000002"])
     verdicts = iter(answers.values())
     monkeypatch.setattr(demo_cell, "verdict", lambda report, goal: judged | {"learned": next(verdicts)})
-    monkeypatch.setattr(commands, "_train_with_progress", pretend(dict.fromkeys(answers, open_run(trained))))
+    monkeypatch.setattr(training, "train_with_progress", pretend(dict.fromkeys(answers, open_run(trained))))
     found, out, _ = workbench("demo", "--task", "frozenlake", "--seeds", *answers, "--out", "runs/demo")
     assert found == status and ("NOT learned: seed 1" in out) == (status == 1)
 
@@ -306,7 +306,7 @@ def test_one_seed_that_did_not_learn_makes_it_1(workbench, trained, monkeypatch,
 def test_a_seed_in_which_nothing_could_be_learned_has_failed_and_the_others_count(workbench, trained, monkeypatch):
     run = open_run(trained)
     monkeypatch.setattr(demo_cell, "open_run", lambda path: run)
-    monkeypatch.setattr(commands, "_train_with_progress", pretend({0: LearnerError("5 steps in a row taught nothing"), 1: run}))
+    monkeypatch.setattr(training, "train_with_progress", pretend({0: LearnerError("5 steps in a row taught nothing"), 1: run}))
     status, out, _ = workbench("demo", "--task", "frozenlake", "--seeds", 0, 1, "--out", "runs/demo")
     assert status == 1 and "5 steps in a row taught nothing" in out
     seeds = json.loads(Path("runs/demo/table.json").read_text())["seeds"]

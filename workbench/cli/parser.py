@@ -1,4 +1,5 @@
-"""The words of the command line: what each command takes. What it does is its function in `commands.py`.
+"""The words of the command line: what each command takes. What it does is its function in `commands.py`, or, if it
+trains, in `training.py`.
 
 A new command: one function there, one paragraph here.
 """
@@ -8,7 +9,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from workbench.cli import commands
+from workbench.cli import commands, training
 from workbench.cli.checking import check_env_command
 from workbench.cli.numbers import step_numbers, whole_number
 from workbench.cli.retriever import retriever_command
@@ -60,14 +61,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_training(command: AddCommand) -> None:
-    sub = command("train", commands.train_command,
+    sub = command("train", training.train_command,
                   "train in this process; under torchrun, one rank per process")
     sub.add_argument("config", help="a preset (frozenlake, bandit), a .toml file, or the config.json of a run")
     sub.add_argument("--out", type=Path, help="run folder to make (default: runs/<config>-<seed>-<time>)")
     _add_set(sub)
     _add_trust(sub)
 
-    sub = command("resume", commands.resume_command,
+    sub = command("resume", training.resume_command,
                   "go on with a run that was killed or stopped; a complete one is left as it is")
     sub.add_argument("run_path", type=Path, metavar="RUN")
     sub.add_argument("--accept-changed-code", action="store_true", help="go on although code of your own is not what the "
@@ -266,7 +267,7 @@ def _add_services(command: AddCommand) -> None:
     sub.add_argument("--index", type=Path, metavar="FILE",
                      help="of --searcher dense: read from here, or made and written")
 
-    sub = command("demo", commands.demo_command,
+    sub = command("demo", training.demo_command,
                   "train the embedded agent and say whether it learned; exit 1 if a seed did not")
     sub.add_argument("--task", default="search", help="a preset, or a file of settings")
     sub.add_argument("--seeds", type=int, nargs="+", default=[0])
