@@ -48,7 +48,7 @@ def test_what_there_is_is_a_table_with_a_line_each():
 def test_another_kind_of_value_is_named_with_the_call_that_fits(tmp_path, capsys):
     config, [group, *_] = load_config("frozenlake"), make_groups(0, tasks=1, attempts=2, turns=1)
     for call, said in (
-            (lambda: wb.train("frozenlake", "x"), "wb.train takes a Config, got a text 'frozenlake'.*wb.load_config"),
+            (lambda: wb.train("frozenlake", "x"), "wb.train takes a Config, got a text \\('frozenlake'\\).*wb.load_config"),
             (lambda: wb.load_config(config), "takes a text or a path, got a Config.*wb.open_session"),
             (lambda: wb.show_group(group[0]), "takes a Group, got a Trajectory.*wb.show_trajectory"),
             (lambda: wb.show_trajectory(group), "takes a Trajectory, got a Group.*wb.show_group"),

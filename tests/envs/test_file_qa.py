@@ -107,7 +107,7 @@ def test_dense_search_by_an_encoder_that_is_named():
     assert isinstance(family.open_searcher(), Dense)
     assert "Petrel" in family.search_tool().call({"query": "petrel boat"}).text
     for name, said in (("nowhere:encode", "cannot be imported"), (f"{__name__}:nothing", "cannot be imported"),
-                       ("encode", "module:attribute")):
+                       ("encode", "package.module:Name")):
         with pytest.raises(ConfigError, match=said):
             replace(family, encoder=name).open_searcher()
 

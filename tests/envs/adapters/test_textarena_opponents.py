@@ -65,6 +65,7 @@ def test_one_that_converses_sees_its_whole_conversation_in_the_policys_format():
     assert len(rest) >= 1 and result.terminated and result.reward == 1.0 and result.info["success"]
 
 
+@pytest.mark.full
 def test_what_it_says_is_never_trained_and_a_policy_is_trained_against_it_and_against_its_earlier_self(tmp_path):
     config = wb.load_config("frozenlake", {"train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 4,
                                            "evaluation.num_tasks": 2, "collect.max_turn_tokens": 24})
