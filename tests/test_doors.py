@@ -1,15 +1,19 @@
 """What public functions say of a first argument of another kind: its type, and the call that fits."""
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
-
 import workbench as wb
+from learning_data import make_groups
+
 from workbench.run.store import Run
-from workbench.types import Group
+from workbench.training.config import load_config
+from workbench.types import Group, doors
 from workbench.types.doors import KINDS, MADE, TAKES, kind_of
 from workbench.types.errors import DataError
+from workbench.types.plugins import load_named
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +47,6 @@ def test_what_takes_runs_takes_no_numbers_and_says_how_to_write_it():
 
 def test_nothing_public_that_takes_one_of_these_is_left_out():
     """Functions whose first argument is annotated as one of our kinds, and that are not refused anything else."""
-    import inspect
-
     known = {"Session", "Run", "Config", "Group", "Trajectory", "Sequence[Group]", "str | Path"}
     left = []
     for name in wb.PUBLIC:
@@ -54,3 +56,25 @@ def test_nothing_public_that_takes_one_of_these_is_left_out():
             if words in known or words.startswith(("Run |", "Session |", "Config |")):
                 left.append(f"{name}({words})")
     assert not left
+
+
+def test_another_kind_of_value_is_named_with_the_call_that_fits():
+    config, [group, *_] = load_config("frozenlake"), make_groups(0, tasks=1, attempts=2, turns=1)
+    for call, said in (
+            (lambda: wb.train("frozenlake", "x"), "wb.train takes a Config, got a text \\('frozenlake'\\).*wb.load_config"),
+            (lambda: wb.load_config(config), "takes a text or a path, got a Config.*wb.open_session"),
+            (lambda: wb.show_group(group[0]), "takes a Group, got a Trajectory.*wb.show_trajectory"),
+            (lambda: wb.show_trajectory(group), "takes a Trajectory, got a Group.*wb.show_group"),
+            (lambda: wb.rollout(config), "takes a Session, got a Config.*wb.open_session"),
+            (lambda: wb.open_session(Path("x.toml")), "takes a Config, got a path.*wb.load_config"),
+            (lambda: wb.reopen(config), "takes a Run or a text or a path, got a Config")):
+        with pytest.raises(DataError, match=said):
+            call()
+
+
+def test_every_guarded_door_is_public_and_each_kind_is_there():
+    assert set(doors.TAKES) <= set(wb.PUBLIC)
+    assert {kind for kinds in doors.TAKES.values() for kind in kinds} <= set(doors.KINDS)
+    for name, _ in doors.KINDS.values():
+        assert isinstance(load_named(name, "kind"), type)
+    assert doors.kind_of(object()) == "" and wb.show_group.__wrapped__.__name__ == "show_group"

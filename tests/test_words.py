@@ -1,18 +1,15 @@
 """Suggestions by meaning, lists of what there is, and what is said of a value of another kind."""
 from __future__ import annotations
 
-from pathlib import Path
 
 import pytest
 import workbench as wb
-from learning_data import make_groups
 
 from workbench.cli import main
 from workbench.training.config import KINDS, load_config
 from workbench.training.listing import settings_parts, settings_text
 from workbench.training.words import OTHER_NAMES
-from workbench.types import doors
-from workbench.types.errors import ConfigError, DataError
+from workbench.types.errors import ConfigError
 
 
 def test_every_name_of_the_field_leads_to_settings_that_there_are():
@@ -45,26 +42,6 @@ def test_what_there_is_is_a_table_with_a_line_each():
     assert all(f"\n{name} " in wb.algorithms().text for name in KINDS["algorithm"])
 
 
-def test_another_kind_of_value_is_named_with_the_call_that_fits(tmp_path, capsys):
-    config, [group, *_] = load_config("frozenlake"), make_groups(0, tasks=1, attempts=2, turns=1)
-    for call, said in (
-            (lambda: wb.train("frozenlake", "x"), "wb.train takes a Config, got a text \\('frozenlake'\\).*wb.load_config"),
-            (lambda: wb.load_config(config), "takes a text or a path, got a Config.*wb.open_session"),
-            (lambda: wb.show_group(group[0]), "takes a Group, got a Trajectory.*wb.show_trajectory"),
-            (lambda: wb.show_trajectory(group), "takes a Trajectory, got a Group.*wb.show_group"),
-            (lambda: wb.rollout(config), "takes a Session, got a Config.*wb.open_session"),
-            (lambda: wb.open_session(Path("x.toml")), "takes a Config, got a path.*wb.load_config"),
-            (lambda: wb.reopen(config), "takes a Run or a text or a path, got a Config")):
-        with pytest.raises(DataError, match=said):
-            call()
+def test_the_command_knows_the_words_of_the_field_too(capsys):
     assert main(["settings", "lr"]) == 0 and "learner.lr" in capsys.readouterr().out
 
-
-def test_every_guarded_door_is_public_and_each_kind_is_there():
-    assert set(doors.TAKES) <= set(wb.PUBLIC)
-    assert {kind for kinds in doors.TAKES.values() for kind in kinds} <= set(doors.KINDS)
-    from workbench.types.plugins import load_named
-
-    for name, _ in doors.KINDS.values():
-        assert isinstance(load_named(name, "kind"), type)
-    assert doors.kind_of(object()) == "" and wb.show_group.__wrapped__.__name__ == "show_group"
