@@ -212,7 +212,8 @@ def test_threads_that_are_left_do_not_keep_a_committed_run_from_ending(tmp_path,
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning", "error::RuntimeWarning")
-@pytest.mark.parametrize("family", [Awaited, lambda folder: Served(folder, batched=True, waits=True)])
+@pytest.mark.parametrize("family", [
+    Awaited, pytest.param(lambda folder: Served(folder, batched=True, waits=True), marks=pytest.mark.full)])
 def test_the_lint_plays_what_has_to_be_awaited_or_serves_many(tmp_path, family):
     """A coroutine that nobody awaits would be a warning, and its environment unknown."""
     report = lint_evidence(Evidence(family=family(str(tmp_path)), about="at the start"), ("start",))

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import workbench as wb
-from tests.counts import reduced
-from tests.envs.adapters.attempts import COUNTS, all_well
+from tests.envs.adapters.attempts import all_well
 from workbench.envs.adapters.textarena import TextArena, opponent_of
 from workbench.envs.format import format_action
 from workbench.rollouts.opponents import endpoint
@@ -43,9 +42,9 @@ class Corner:
 corner = Corner()
 
 
-@pytest.mark.parametrize("count", reduced(COUNTS, ("quick",)))
-def test_many_attempts_against_a_policy_inline_and_in_workers_replay(count):
-    groups = all_well(CROSSES, MOVES, min(COUNTS[count], 200), workers=count == "full")
+@pytest.mark.full
+def test_many_attempts_against_a_policy_inline_and_in_workers_replay():
+    groups = all_well(CROSSES, MOVES, 200)
     assert any(t.success for group in groups for t in group)
 
 
