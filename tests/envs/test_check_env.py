@@ -18,9 +18,10 @@ from workbench.envs.checks.ends import stated_limits
 from workbench.envs.opponents import OpponentEnv
 from workbench.types.errors import ConfigError
 
-QUICK = ("NotStored", "SplitBySeed", "BeginsByChance", "GlobalDice", "DiceOfTheTask", "DiceByTurn", "StateOfTheClass", "Coloured",
-         "Mute", "TooLong", "TellsInThePrompt", "TellsAfterAnything", "SuccessAtTheEnd", "SuccessByParity", "NotANumber", "PaysForTags",
-         "LooksForIt", "NeverOver", "HiddenLimit", "WrongLimit", "Raises", "LeavesThreads", "HoldsAFunction")
+# One for each check, or nearly.
+QUICK = ("NotStored", "SplitBySeed", "GlobalDice", "DiceOfTheTask", "StateOfTheClass", "Coloured", "Mute", "TooLong",
+         "TellsInThePrompt", "SuccessByParity", "NotANumber", "PaysForTags", "NeverOver", "WrongLimit", "Raises", "LeavesThreads",
+         "HoldsAFunction")
 # What is noted of shipped environments, and is true: one text solves a bandit whose arms are always the same two.
 NOTED = {"bandit-code": {"E2", "E12"}, "bandit-paper": {"E12"}, "bandit-rev": {"E12"}, "bandit-test": {"E2"}}
 
@@ -50,13 +51,13 @@ def test_no_check_is_without_a_mistake():
     assert {each.id for each in CHECKS} == {check for check, _, _ in mistakes.MISTAKES.values()}
 
 
-@pytest.mark.parametrize("twin", reduced(mistakes.TWINS, mistakes.TWINS[:2]), ids=lambda twin: twin.__name__)
+@pytest.mark.parametrize("twin", reduced(mistakes.TWINS, mistakes.TWINS[:1]), ids=lambda twin: twin.__name__)
 def test_twins_are_clean(twin):
     fits = {"count_tokens": count_tokens, "max_context": 2048, "max_turn_tokens": 64}
     assert found_in(twin(), **fits) == []
 
 
-@pytest.mark.parametrize("name", reduced(PRESETS, ["frozenlake-4x4-slip", "bandit-code"]))
+@pytest.mark.parametrize("name", reduced(PRESETS, ["frozenlake-4x4-slip"]))
 def test_shipped_environments_have_no_error_and_only_the_notes_that_are_known(name):
     found = found_in(PRESETS[name])
     assert not [each for each in found if each[1] == "error"], found
