@@ -28,6 +28,7 @@ suppress_warnings = [
     "ref.python",         # a class name that occurs twice in the package: tests/test_glossary.py counts those
     "myst.xref_missing",  # links to files of the repository; tests/test_docs.py checks every link itself
     "myst.header",        # a docstring or a notebook may begin below the first level
+    "mystnb.unknown_mime_type",  # a figure that plotly draws in JupyterLab is shown here by the PNG beside it
 ]
 
 # Notebooks as they are committed. Their pictures hold inline styles only; no widget script is asked for.

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+import os
 
 from data.make.tiny_tokenizer import build_tokenizer
 from workbench.chat import ChatFormat
@@ -14,7 +15,8 @@ from workbench.rollouts.config import CollectConfig
 from workbench.types import StopReason
 from workbench.types.seeds import rng_at
 
-COUNTS = {"quick": 12, "full": 1_000}
+# ADAPTER_ATTEMPTS=1000 plays as many as were played when the adapters were made: minutes each on two cores.
+COUNTS = {"quick": 12, "full": int(os.environ.get("ADAPTER_ATTEMPTS", 240))}
 GARBAGE = ("", "no tags", "<think></think><answer></answer>", "<answer>x</answer>",
            "<think></think><answer>]][[</answer>")
 
