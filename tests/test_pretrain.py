@@ -125,7 +125,8 @@ def test_shipped_policy_loads_plainly_and_speaks_the_format(shipped):
     ("search-tiny", "search", 0.0, 0.15)])
 def test_success_of_a_shipped_policy_is_what_provenance_states(name, preset, least, most):
     """A quick, smaller version of `workbench pretrain NAME --check --quick`; random play lies where it should."""
-    report = check_shipped(name, preset, num_tasks=48, remake=None)
+    # Where few succeed, 48 tasks say little: one success more or less is outside of the interval.
+    report = check_shipped(name, preset, num_tasks=48 if name != "chain-sum-tiny" else 256, remake=None)
     assert report.passed, report.text
     assert "reproduced" in report.text and least < report.facts["here"]["random"]["success"] < most
 
