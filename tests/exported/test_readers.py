@@ -6,7 +6,6 @@ in ours. What our own importers read back needs neither.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -14,10 +13,10 @@ import numpy as np
 import pytest
 
 import workbench as wb
+from tests.beside import environment_beside, python_beside
 from tests.exported.attempts import CONTROL_TEXT, stored_run
 from workbench.notebook.exports.verifiers import NO_TOKENS
 
-ROOT = Path(__file__).resolve().parents[2]
 READERS = Path(__file__).parent / "readers"
 
 
@@ -33,13 +32,8 @@ def attempts(run):
 
 def read_by(script: str, path: Path, variable: str, place: str):
     """What the script prints, run by the Python that `variable` names, or by the one in `place`."""
-    python = Path(os.environ.get(variable) or ROOT / place / "bin/python")
-    if variable not in os.environ and not (ROOT / place / ".ready").exists():
-        if os.environ.get("WORKBENCH_READERS"):
-            pytest.fail(f"{python} is not there, although WORKBENCH_READERS says that it is")
-        pytest.skip(f"needs {place}, an environment of its own: make test-readers (or {variable}=PYTHON)")
-    plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run([python, READERS / script, path], capture_output=True, text=True, timeout=120, env=plain)
+    done = subprocess.run([python_beside(variable, place), READERS / script, path], capture_output=True, text=True, timeout=120,
+                          env=environment_beside())
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

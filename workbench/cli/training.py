@@ -25,19 +25,19 @@ def _tell_the_end(run) -> None:
     from workbench.rollouts.metrics import filter_words
     from workbench.views.words import count
 
-    rows = run.metrics().to_dict("records")
-    print("\n".join(["", show_evaluations(run).text, "", *(line for words in (filter_words(rows), _faults(run)) if words
-                                                           for line in (words, "")),
+    metrics = run.metrics()
+    notes = (filter_words(metrics.to_dict("records")), _faults(run, metrics))
+    print("\n".join(["", show_evaluations(run).text, "", *(line for words in notes if words for line in (words, "")),
                      f"{run.path}: {count(len(run.steps()), 'step')} committed. "
                      f"Look at it: workbench show {shlex.quote(str(run.path))}"]))
 
 
-def _faults(run) -> str:
+def _faults(run, metrics) -> str:
     """What ended attempts of training, in words; "" where nothing did."""
     from workbench.rollouts.metrics import fault_share
     from workbench.views.words import count
 
-    shares = {step: share for step, row in run.metrics().iterrows() if (share := fault_share(row))}
+    shares = {step: share for step, row in metrics.iterrows() if (share := fault_share(row))}
     if not shares:
         return ""
     worst = max(shares, key=shares.get)

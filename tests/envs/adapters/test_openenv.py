@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import random
 import subprocess
 import threading
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 
 import workbench as wb
+from tests.beside import environment_beside, python_beside
 from tests.counts import reduced
 from tests.envs.adapters.attempts import COUNTS, all_well, attempts
 from workbench.envs.adapters.openenv import OpenEnv
@@ -31,7 +31,6 @@ from workbench.types.errors import ConfigError, EnvError
 from workbench.types.seeds import rng_at
 
 websockets = pytest.importorskip("websockets.sync.server", reason="needs the extra worlds")
-ROOT = Path(__file__).resolve().parents[3]
 PLACE, VARIABLE = ".venv-readers-openenv", "WORKBENCH_OPENENV_PYTHON"
 STARTS_S = 240  # a first import of openenv takes minutes on a busy machine
 WAYS = ("Left", "Down", "Right", "Up")
@@ -42,14 +41,8 @@ NUMBERS = OpenEnv(action="number", shown=("words", "inner.left"), dynamics_seed=
 
 def served_by_openenv(kind, sessions):
     """The Popen of a real server, and its URL."""
-    python = Path(os.environ.get(VARIABLE) or ROOT / PLACE / "bin/python")
-    if VARIABLE not in os.environ and not (ROOT / PLACE / ".ready").exists():
-        if os.environ.get("WORKBENCH_READERS"):
-            pytest.fail(f"{python} is not there, although WORKBENCH_READERS says that it is")
-        pytest.skip(f"needs {PLACE}, an environment of its own: make test-readers (or {VARIABLE}=PYTHON)")
-    plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    server = subprocess.Popen([python, Path(__file__).with_name("openenv_server.py"), kind, str(sessions)], env=plain,
-                              stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([python_beside(VARIABLE, PLACE), Path(__file__).with_name("openenv_server.py"), kind, str(sessions)],
+                              env=environment_beside(), stdout=subprocess.PIPE, text=True)
     return server, f"http://127.0.0.1:{int(server.stdout.readline())}"
 
 
