@@ -6,11 +6,12 @@ What its edits are and how they follow code that moves: tests/test_mutant_edits.
 from __future__ import annotations
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.mutants import edits
+from tests.mutants import edits, warm
 from tests.mutants import run as runner
 
 CODE = "def double(x):\n    return 2 * x\n"
@@ -148,3 +149,17 @@ def test_every_shipped_mutant_has_a_header_and_names_tests_that_exist(repository
             assert (repository / file).is_file(), f"{path.name}: {file} is not there"
             name = test.rpartition("::")[2].partition("[")[0]
             assert not name or f"def {name}(" in (repository / file).read_text(), f"{path.name}: {node} is not there"
+
+
+@pytest.mark.full
+def test_children_of_several_threads_each_end_with_their_own_status(tmp_path):
+    """A status can be read only once; where two threads read it, one of a hundred children ended with 255."""
+    (tmp_path / "workbench").mkdir()
+    (tmp_path / "workbench/__init__.py").touch()
+    (tmp_path / "ends.py").write_text("def main(arguments): return int(arguments[0])\n")
+
+    def status(number: int) -> int | None:
+        return warm.run_module(runner.SERVER, tmp_path, runner.environment(tmp_path), "ends", [str(number)], 60)[0]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(status, [number % 7 for number in range(400)])) == [number % 7 for number in range(400)]

@@ -183,13 +183,8 @@ def try_untouched(file: str, nodes: tuple[str, ...], pristine: Path) -> Outcome:
     status, output = run_tests(pristine, nodes)
     bad = [node for node in nodes if statuses(output, node) != {"PASSED"}]
     good = status == 0 and not bad
-    detail = (
-        "the named tests pass"
-        if good
-        else f"do not pass untouched: {', '.join(bad)}"
-        if status in (0, 1)
-        else output.strip()[-300:]
-    )
+    detail = "the named tests pass" if good else (
+        f"pytest ended with {status}; do not pass untouched: {', '.join(bad)}\n{output.strip()[-2000:]}")
     return Outcome(f"untouched {file}", "-", "passed" if good else "broken", time.monotonic() - began, detail)
 
 
@@ -251,6 +246,8 @@ def main(arguments: list[str] | None = None) -> int:
     laws = [] if options.mutant else missing_laws(mutants)
     if laws:
         print(f"no mutant breaks law {', '.join(laws)}")
+    for result in bad:  # once more, where the end of a log shows them
+        print(f"{result.verdict}: {result.name}: {result.detail}")
     print(
         f"{sum(result.verdict == 'caught' for result in outcomes)} of {len(mutants)} mutants caught"
         + (f"; look at: {', '.join(result.name for result in bad)}" if bad else "")

@@ -13,12 +13,17 @@ import os
 import signal
 import sys
 import tempfile
+import threading
+from multiprocessing import connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 HEAVY = ("torch", "transformers", "accelerate", "pandas", "pyarrow.parquet", "hypothesis", "pytest",
          "safetensors.torch", "transformers.models.auto.modeling_auto", "transformers.models.qwen3.modeling_qwen3")
 OURS = ("workbench", "tests")  # modules that must come from the copy
+# Starting a child also polls those of other threads, and a child's status can be read only once: whoever comes second
+# is told 255 (CPython's popen_forkserver). So one thread at a time.
+ONE_AT_A_TIME = threading.Lock()
 
 
 def server() -> ForkServerContext:
@@ -42,10 +47,12 @@ def run_module(context: ForkServerContext, copy: Path, env: dict[str, str], modu
     `timeout` seconds, and the child with all that it started was killed."""
     with tempfile.NamedTemporaryFile("r", prefix="pytest-", suffix=".out", errors="replace") as output:
         child = context.Process(target=_child, args=(str(copy), env, module, arguments, output.name))
-        child.start()
-        child.join(timeout)
-        if late := child.is_alive():
+        with ONE_AT_A_TIME:
+            child.start()
+        if late := not connection.wait([child.sentinel], timeout):
             _kill_group(child.pid)
+            connection.wait([child.sentinel])
+        with ONE_AT_A_TIME:
             child.join()
         return None if late else child.exitcode, output.read()
 
