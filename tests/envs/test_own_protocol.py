@@ -13,7 +13,8 @@ import pytest
 
 from tests.envs.served import Awaited, LeavesThreads, Noting, Served
 from workbench.envs.runners import InlineRunner, ThreadRunner
-from workbench.envs.workers import ProcessRunner, env_slots
+from workbench.envs.workers import ProcessRunner
+from workbench.envs.workers.env_slots import WorkerSlots
 from workbench.linting import Evidence, lint_evidence
 from workbench.notebook.live_run import train
 from workbench.rollouts.evaluate import evaluate_baselines
@@ -69,7 +70,7 @@ def test_coroutines_are_awaited_wherever_they_are_stepped(runner, tmp_path):
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("waits", [False, True])
 def test_attempts_that_one_object_serves_do_not_mix(runner, tmp_path, batched, waits, monkeypatch):
-    monkeypatch.setattr(env_slots, "PATIENCE_S", (10.0, 10.0))  # no attempt moves to another worker
+    monkeypatch.setattr(WorkerSlots, "patience", lambda *_: 10.0)  # no attempt moves to another worker
     family = Served(str(tmp_path), batched=batched, waits=waits)
     assert played(runner, family) == ALONE
     assert played(runner, family) == ALONE  # the same object again, with the same names of attempts
@@ -83,7 +84,7 @@ def test_attempts_that_one_object_serves_do_not_mix(runner, tmp_path, batched, w
 
 
 def test_a_worker_that_stood_in_gives_back_what_it_held(tmp_path, monkeypatch):
-    monkeypatch.setattr(env_slots, "PATIENCE_S", (0.01, 0.01))  # a batch takes 0.05 s: whoever waits behind it moves
+    monkeypatch.setattr(WorkerSlots, "patience", lambda *_: 0.01)  # a batch takes 0.05 s: whoever waits behind it moves
     family, runner = Served(str(tmp_path), batched=True), ProcessRunner(deadline_s=20, workers=1)
     assert played(runner, family) == ALONE
     held = family.notes().count("made")

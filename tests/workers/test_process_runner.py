@@ -137,10 +137,21 @@ def test_a_hung_environment_is_killed_and_its_siblings_go_on_where_they_were(way
 def test_siblings_do_not_wait_for_the_deadline_of_a_hung_one(runner):
     """Deadlines are far away: with both workers stuck, the others are answered by workers that took their place."""
     begin(runner, "abcdefgh")
+    do(runner, **dict.fromkeys("abcdefgh", "go"))
     for key in "ab":
         runner.step(key, "hang")
     got = do(runner, **{key: "go" for key in "cdefgh"})
-    assert [text(got[key]) for key in "cdefgh"] == [f"go, 1. of seed {seed}" for seed in range(2, 8)]
+    assert [text(got[key]) for key in "cdefgh"] == [f"go, 2. of seed {seed}" for seed in range(2, 8)]
+
+
+def test_slow_steps_are_not_taken_for_stuck_ones():
+    """More workers would compete for the cores and make every step slower still."""
+    runner = ProcessRunner(deadline_s=60.0, workers=1)
+    begin(runner, "abcd")
+    got = do(runner, **dict.fromkeys("abcd", "slow 0.3"))
+    assert all(text(got[key]).startswith("slow 0.3, 1.") for key in "abcd")
+    assert [worker.number for worker in runner._slots.workers] == [1]
+    runner.shutdown()
 
 
 def test_answers_that_waited_for_the_trainer_longer_than_the_deadline_are_taken():

@@ -122,7 +122,7 @@ class ProcessRunner:
         if not sent.wanted:
             return
         attempt = sent.attempt
-        self._slots.recent.append(event.seconds)
+        self._slots.measured(sent, event.seconds)
         if sent.index == len(attempt.answers):
             attempt.answers.append(event.content)
             attempt.seconds += event.seconds

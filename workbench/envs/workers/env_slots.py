@@ -5,10 +5,13 @@ began and what was done in it, so an environment can be made again anywhere: fro
 answers must be the same ones.
 
 A call that takes unusually long (`WorkerSlots.patience`) makes its worker *stuck*: it is not waited for, another one
-takes its place. What waits behind it moves away as soon as it has waited as long as running it again takes.
+takes its place. What waits behind it moves away as soon as it has waited as long as running it again takes. What is
+unusual is measured: an environment whose steps all take seconds is slow and not stuck, and more workers would only make
+it slower.
 """
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -18,8 +21,10 @@ from workbench.envs.workers.env_wire import decode_answer
 from workbench.envs.workers.pool import WorkerPool, room_for_another
 from workbench.envs.workers.worker import Worker, WorkerCall
 
-PATIENCE_S = (0.05, 1.0)   # a call counts as stuck after three times the slowest recent one, within these
-RECENT = 100
+LEAST_PATIENCE_S = 0.05
+FIRST_PATIENCE_S = 5.0  # while nothing is known; a worker's first call imports what the environment needs
+RECENT = 100            # calls of a kind (a reset, a step) that are remembered
+USUAL = 0.9             # the share of them that took no longer than what is usual
 
 
 @dataclass(eq=False)
@@ -48,6 +53,10 @@ class AttemptCall:
     index: int
 
     @property
+    def is_reset(self) -> bool:
+        return self.index == 0
+
+    @property
     def wanted(self) -> bool:
         """False once the attempt lives elsewhere: then its answer is dropped."""
         return self.attempt.slot == self.slot
@@ -59,7 +68,8 @@ class WorkerSlots:
     def __init__(self, pool: WorkerPool, workers: int, deadline_s: float) -> None:
         self.pool, self.most, self.deadline_s = pool, workers, deadline_s
         self.unplaced: dict[RunnerAttempt, None] = {}     # attempts that wait and are nowhere, in order
-        self.recent: deque[float] = deque(maxlen=RECENT)  # seconds of answered calls
+        # Seconds of answered calls, of resets (True) and of steps (False).
+        self.recent: dict[bool, deque[float]] = {kind: deque(maxlen=RECENT) for kind in (True, False)}
         self._numbers = 0
 
     @property
@@ -83,6 +93,10 @@ class WorkerSlots:
         best.residents.add(attempt)
         for index in range(len(attempt.calls)):
             self.send(attempt, index)
+
+    def measured(self, call: AttemptCall, seconds: float) -> None:
+        """A call was answered."""
+        self.recent[call.is_reset].append(seconds)
 
     def send(self, attempt: RunnerAttempt, index: int) -> None:
         """Send one of its calls to where it lives; where it is nowhere, it waits for a place."""
@@ -115,20 +129,23 @@ class WorkerSlots:
 
     # ------------------------------------------------------------------------------------------ stuck workers
 
-    @property
-    def patience(self) -> float:
-        """Seconds after which a call makes its worker stuck."""
-        low, high = PATIENCE_S
-        return min(max(low, 3 * max(self.recent, default=high)), high)
+    def patience(self, worker: Worker) -> float:
+        """Seconds after which the call that it is busy with makes this worker stuck: three times what is usual."""
+        recent = sorted(self.recent[worker.calls[0].owner.is_reset])
+        if not (recent and worker.has_answered):
+            return min(FIRST_PATIENCE_S, self.deadline_s / 2)
+        return max(LEAST_PATIENCE_S, 3 * recent[math.ceil(USUAL * len(recent)) - 1])
 
-    def stuck(self) -> set[Worker]:
-        late = time.monotonic() - self.patience
-        return {worker for worker in self.workers if worker.calls and worker.began < late}
+    def stuck(self) -> dict[Worker, float]:
+        """Those that are stuck, with the patience that each was granted."""
+        now = time.monotonic()
+        busy = {worker: self.patience(worker) for worker in self.workers if worker.calls}
+        return {worker: patience for worker, patience in busy.items() if worker.began < now - patience}
 
     def move_away_from_stuck(self) -> None:
         """Wait for a stuck worker as long as making the attempt again would take, then make it again elsewhere."""
-        now, patience = time.monotonic(), self.patience
-        for worker in self.stuck():
+        now = time.monotonic()
+        for worker, patience in self.stuck().items():
             behind = {call.owner.attempt: call for call in reversed(worker.calls) if call.owner.wanted}
             behind.pop(worker.calls[0].owner.attempt, None)
             for attempt, first in reversed(behind.items()):
@@ -139,4 +156,4 @@ class WorkerSlots:
     def seconds_to_look(self, most: float) -> float:
         """Within which to look again whether something may move away, where something may."""
         may_move = any(len(worker.calls) > 1 or worker.calls and self.unplaced for worker in self.workers)
-        return min(most, PATIENCE_S[0] / 2) if may_move else most
+        return min(most, LEAST_PATIENCE_S / 2) if may_move else most

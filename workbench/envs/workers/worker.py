@@ -74,6 +74,7 @@ class Worker:
     outgoing: bytearray = field(default_factory=bytearray)
     born: float = field(default_factory=time.monotonic)
     last_ended: float | None = None  # its last call, or its start; None: it has not begun to work
+    has_answered: bool = False       # any call
     answering: float | None = None   # when the first part of an answer was read whose rest is still to come
     read: int = 0                    # bytes, in the newest look at its connection
     looks_in: list[str] | None = None    # the folders that it was last told to look for modules in
@@ -158,6 +159,7 @@ class Worker:
             body = content[TIMES.size:]
             answers = [WorkerAnswer(self, self.calls[0], self.calls[0].read(body, seconds), body, seconds)]
             self.calls.popleft()
+            self.has_answered = True
         # With much to read the worker may have waited for the trainer: then its next call begins only now.
         waited = max(self.read, len(content)) > READ
         self.last_ended = time.monotonic() if waited else min(ready, time.monotonic())
