@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worker_envs import Fickle, said
+from worker_envs import Fickle, Holding, said
 
 from workbench.envs import Bandit, FrozenLake
 from workbench.envs import tasks as env_tasks
@@ -142,6 +142,17 @@ def test_siblings_do_not_wait_for_the_deadline_of_a_hung_one(runner):
         runner.step(key, "hang")
     got = do(runner, **{key: "go" for key in "cdefgh"})
     assert [text(got[key]) for key in "cdefgh"] == [f"go, 2. of seed {seed}" for seed in range(2, 8)]
+
+
+@pytest.mark.parametrize("family, workers", [(Holding(), 1), (Fickle(), 2)], ids=["holds a session", "control"])
+def test_an_attempt_that_holds_a_session_is_not_made_twice(family, workers):
+    """Who waits behind an unusually slow step moves to another worker, but not with something of which there are few."""
+    runner = ProcessRunner(deadline_s=60.0, workers=1)
+    begin(runner, "ab", family)
+    do(runner, a="go", b="go")
+    assert text(do(runner, a="slow 0.6", b="go")["b"]) == "go, 2. of seed 1"
+    assert len(runner._slots.workers) == workers
+    runner.shutdown()
 
 
 def test_slow_steps_are_not_taken_for_stuck_ones():

@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from workbench.types import Message, Observation, StepResult, Text
 
@@ -27,6 +28,11 @@ class Fickle:
         return "hang" if env.task.id == "hangs" else "go"
 
     solver_action = random_action
+
+
+@dataclass(frozen=True)
+class Holding(Fickle):
+    holds_session: ClassVar[bool] = True
 
 
 def said(text, reward=1.0, **info):

@@ -62,6 +62,7 @@ class OpenEnv:
     format_penalty: FormatPenalty = -0.1
 
     name: ClassVar[str] = "openenv"
+    holds_session: ClassVar[bool] = True  # of which a server has so many
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -53,7 +53,8 @@ class ProcessRunner:
 
     def reset(self, key: str, family: EnvFamily, task: Task, dynamics_seed: int) -> None:
         self.close(key)
-        attempt = self._attempts[key] = RunnerAttempt(key, [env_wire.reset_call(family, task, dynamics_seed)])
+        call = env_wire.reset_call(family, task, dynamics_seed)
+        attempt = self._attempts[key] = RunnerAttempt(key, [call], stays=bool(getattr(family, "holds_session", False)))
         self._slots.place(attempt)
 
     def step(self, key: str, action_text: str) -> None:

@@ -33,6 +33,7 @@ class RunnerAttempt:
 
     key: str
     calls: list[list]                                   # how it is reset, then every action
+    stays: bool = False    # it is not made a second time while the first one may live: `holds_session`
     answers: list[bytes] = field(default_factory=list)  # one for each call that was answered
     worker: Worker | None = None
     slot: str = ""         # its name in that worker; another one each time it is made again, "" while it is nowhere
@@ -149,7 +150,7 @@ class WorkerSlots:
             behind = {call.owner.attempt: call for call in reversed(worker.calls) if call.owner.wanted}
             behind.pop(worker.calls[0].owner.attempt, None)
             for attempt, first in reversed(behind.items()):
-                if now - max(first.at, worker.began) >= max(patience, attempt.seconds):
+                if not attempt.stays and now - max(first.at, worker.began) >= max(patience, attempt.seconds):
                     self.leave(attempt)
                     self.unplaced[attempt] = None
 
