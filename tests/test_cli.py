@@ -12,7 +12,7 @@ from workbench import cli
 from workbench.cli import training
 from workbench.cli.opening import overrides
 from workbench.notebook import demo as demo_cell
-from workbench.notebook import show as show_cell
+from workbench.notebook import stored as show_cell
 from workbench.run.recording import create_run
 from workbench.run.store import open_run
 from workbench.training import checkpoint
@@ -333,7 +333,7 @@ def test_an_interrupt_is_130_and_not_a_traceback(workbench, trained, monkeypatch
     def interrupted(*_args, **_kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("workbench.notebook.show.show_run", interrupted)
+    monkeypatch.setattr("workbench.notebook.stored.show_run", interrupted)
     status, _, err = workbench("show", trained)
     assert status == 130 and "committed steps are kept" in err
 

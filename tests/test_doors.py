@@ -22,7 +22,7 @@ def values():
     [group] = wb.rollout(session, 1, group_size=2)
     return {"Config": session.config, "Session": session, "Group": group, "Trajectory": group[0], "list": [group], "tuple": (group,),
             "text": "a text", "path": Path("a path"), "Run": Run.__new__(Run), "int": 3, "float": 0.5, "None": None, "dict": {"a": 1},
-            "class": Group, "function": lambda: None, "bytes": b"x", "set": {1}}
+            "Task": group.task, "class": Group, "function": lambda: None, "bytes": b"x", "set": {1}}
 
 
 def test_every_kind_is_told(values):
@@ -40,7 +40,7 @@ def test_another_kind_is_refused_with_the_call_that_fits(name, values):
 
 
 def test_what_takes_runs_takes_no_numbers_and_says_how_to_write_it():
-    with pytest.raises(DataError, match=r"wb\.show_run takes a Run or a text or a path, got an int \(3\)\. Write "
+    with pytest.raises(DataError, match=r"wb\.show_run takes a Run or a RunningRun or a text or a path, got an int \(3\)\. Write "
                                         r"wb\.show_run\(run, \.\.\.\), with run = wb\.open_run\('runs/first'\)"):
         wb.show_run(3)
 
@@ -63,11 +63,11 @@ def test_another_kind_of_value_is_named_with_the_call_that_fits():
     for call, said in (
             (lambda: wb.train("frozenlake", "x"), "wb.train takes a Config, got a text \\('frozenlake'\\).*wb.load_config"),
             (lambda: wb.load_config(config), "takes a text or a path, got a Config.*wb.open_session"),
-            (lambda: wb.show_group(group[0]), "takes a Group, got a Trajectory.*wb.show_trajectory"),
-            (lambda: wb.show_trajectory(group), "takes a Trajectory, got a Group.*wb.show_group"),
+            (lambda: wb.show_group(group[0]), "takes a Group, got a Trajectory.*wb.show\\(trajectory\\)"),
+            (lambda: wb.show_trajectory(group), "takes a Trajectory, got a Group.*wb.show\\(group\\)"),
             (lambda: wb.rollout(config), "takes a Session, got a Config.*wb.open_session"),
             (lambda: wb.open_session(Path("x.toml")), "takes a Config, got a path.*wb.load_config"),
-            (lambda: wb.reopen(config), "takes a Run or a text or a path, got a Config")):
+            (lambda: wb.reopen(config), "takes a Run or a RunningRun or a text or a path, got a Config")):
         with pytest.raises(DataError, match=said):
             call()
 

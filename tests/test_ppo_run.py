@@ -7,7 +7,7 @@ import torch
 
 from tests.counts import reduced
 from workbench.learn.replay import replay_step
-from workbench.notebook.show import show_run
+from workbench.notebook.stored import show_run
 from workbench.notebook.train import resume_here, train_here, train_step
 from workbench.run.diff import compare_runs
 from workbench.run.store import open_run

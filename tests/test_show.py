@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from workbench.notebook.show import show_prompt, show_step
+from workbench.notebook.stored import show_prompt, show_step
 from workbench.notebook.train import train_here
 from workbench.notebook.watch import headline
 from workbench.training.config import load_config

@@ -9,7 +9,7 @@ import torch
 import workbench as wb
 from workbench import cli
 from workbench.linting import RULES, Rule
-from workbench.notebook.show import lint_words
+from workbench.notebook.stored import lint_words
 from workbench.run.store import open_run
 from workbench.training.config import load_config
 from workbench.training.session import open_session

@@ -22,13 +22,15 @@ from workbench.types import (
 )
 from workbench.types.dumps import Imported, RawSequence
 from workbench.types.findings import NOTE, Answer, Finding, LintReport, Place
-from workbench.views import (progress, show_config, show_credit, show_curves, show_demo, show_evaluation, show_group,
-                             show_imported, show_lint, show_masks, show_metrics, show_mismatch, show_retokenized,
-                             show_rows, show_segment, show_switches, show_text, show_tokens, show_trajectory)
+from workbench.views import (progress, show_config, show_credit, show_credit_table, show_curves, show_demo, show_evaluation,
+                             show_facts, show_group, show_groups, show_imported, show_lint, show_masks, show_metrics,
+                             show_mismatch, show_observation, show_retokenized, show_rows, show_segment, show_switches,
+                             show_task, show_text, show_tokens, show_trajectory, show_turn)
 from workbench.views.credit import Credited, failed_view, show_estimators
 from workbench.views.credit_editor import Edit
 from workbench.views.mask_switches import SwitchEffect
 from workbench.views.retokenized import MaskDamage, TurnTwice
+from workbench.views.runs import RunRow, show_runs
 
 START = "P _ _ O\n_ O _ _\n_ _ _ _\nO _ _ G"
 MIDDLE = "_ P _ O\n_ O _ _\n_ _ _ _\nO _ _ G"
@@ -280,6 +282,11 @@ def mismatch_view(text: str = "go on") -> View:
         lambda ids: [text for _ in ids]))
 
 
+def runs_view(text: str = "go on") -> View:
+    """Of rows as `wb.runs` reads them: two folders, one of them damaged."""
+    return show_runs([RunRow(text, "done", "3 of 3", text, ("50.0 %", "—", "25.0 %", text)), RunRow(text, "damaged", problem=text)])
+
+
 # Every view of the package, as a function of the foreign text in it.
 VIEWS: dict[str, Callable[[str], View]] = {
     "trajectory": lambda x: show_trajectory(trajectory(x)),
@@ -312,4 +319,12 @@ VIEWS: dict[str, Callable[[str], View]] = {
     "lint": lint_view,
     "imported": imported_view,
     "mismatch": mismatch_view,
+    "groups": lambda x: show_groups([group(x), group("another")]),
+    "task": lambda x: show_task(Task(x, x, 3, {x: x, "b": {"c": [x]}}, {x: x})),
+    "turn": lambda x: show_turn(trajectory(x).turns[0]),
+    "observation": lambda x: show_observation(Observation(
+        (Message("user", x), Message(x, "words")), ({"type": "function", "function": {"name": x}},))),
+    "facts": lambda x: show_facts(x, {x: x}, (x,)),
+    "credit-table": lambda x: show_credit_table(CreditTable(4, 1, {**credit_table().columns, x: np.full(68, np.nan)})),
+    "runs": runs_view,
 }

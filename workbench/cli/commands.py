@@ -56,7 +56,7 @@ def replay_command(args: argparse.Namespace) -> int:
 
 def show_command(args: argparse.Namespace) -> int:
     from workbench.importers import looks_like_rollouts
-    from workbench.notebook.show import show_run, show_step
+    from workbench.notebook.stored import show_run, show_step
     from workbench.run.store import open_run
 
     if not (args.run_path / "run.json").exists() and looks_like_rollouts(args.run_path):
@@ -73,7 +73,7 @@ def show_command(args: argparse.Namespace) -> int:
 
 
 def _show_rollouts(args: argparse.Namespace) -> int:
-    from workbench.notebook.show import show_rollouts
+    from workbench.notebook.stored import show_rollouts
 
     if args.step is not None or args.task is not None:
         raise ConfigError(f"{args.run_path} holds rollouts of another framework, which have no steps or tasks to "
@@ -102,7 +102,7 @@ def lint_command(args: argparse.Namespace) -> int:
 
 
 def diff_command(args: argparse.Namespace) -> int:
-    from workbench.notebook.show import diff_runs
+    from workbench.notebook.stored import diff_runs
     from workbench.run.diff import compare_runs
     from workbench.run.store import open_run
     from workbench.views import show_diff

@@ -21,7 +21,7 @@ def train_command(args: argparse.Namespace) -> int:
 
 
 def _tell_the_end(run) -> None:
-    from workbench.notebook.show import show_evaluations
+    from workbench.notebook.stored import show_evaluations
     from workbench.rollouts.metrics import filter_words
     from workbench.views.words import count
 

@@ -22,10 +22,11 @@ import numpy as np
 from workbench.types import Group, Segment, StopReason, trajectories_of
 from workbench.types.errors import DataError
 from workbench.types.tensors import Tensor, torch
+from workbench.types.view import Shown
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
+@dataclass(frozen=True, eq=False, repr=False)
+class Batch(Shown):
     """Frozen: no field is rebound and no tensor is changed in place."""
 
     # tokens [T]

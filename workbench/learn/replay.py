@@ -18,6 +18,7 @@ from workbench.learn.rounding import code_fingerprint
 from workbench.run.store import Run, differing
 from workbench.types import CreditTable, Group, trajectories_of
 from workbench.types.errors import StoreError
+from workbench.types.view import Shown
 
 SHOWN = 5  # differing tokens named per column
 
@@ -36,8 +37,8 @@ class ReplayDifference:
     text: str
 
 
-@dataclass(frozen=True)
-class ReplayReport:
+@dataclass(frozen=True, repr=False)
+class ReplayReport(Shown):
     """`equal`: at least one number was compared and not a single one differs. `text` says what was compared and where
     the first differences are. `compared` names the columns of each update, `left_out` those that need the weights."""
 

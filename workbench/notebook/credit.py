@@ -28,7 +28,7 @@ from workbench.learn.batch import Batch
 from workbench.learn.replay import stored_facts
 from workbench.notebook.credit_settings import chosen, has_setting, inert_of, knobs_of, known_name, named, with_settings
 from workbench.notebook.live import has_widgets
-from workbench.notebook.show import token_texts as stored_token_texts
+from workbench.notebook.stored import token_texts as stored_token_texts
 from workbench.run.store import Run, open_run
 from workbench.training.stored import config_of_run
 from workbench.types import CreditTable, Group, Trajectory, View

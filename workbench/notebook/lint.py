@@ -28,9 +28,10 @@ from workbench.linting.in_training import given_by, probe_of_session, raise_erro
 from workbench.linting.rule import check
 from workbench.linting.runs import evaluation_facts, run_claims, step_facts
 from workbench.notebook.credit import facts_of, with_facts
-from workbench.notebook.show import token_texts as texts_of_run
+from workbench.notebook.stored import token_texts as texts_of_run
 from workbench.run.store import Run, open_run
 from workbench.types import Group, Trajectory, View
+from workbench.types.view import bounded
 from workbench.types.errors import DataError, WorkbenchError
 from workbench.types.findings import LintReport, together
 from workbench.views.words import count
@@ -78,7 +79,8 @@ class Linted:
     def __str__(self) -> str:
         return self.text
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return bounded(self.text)
 
 
 def lint(what: Any, *, session: Session | None = None, step: int | None = None, credit: Credit | None = None,

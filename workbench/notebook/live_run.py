@@ -60,6 +60,10 @@ class RunningRun:
         """What is committed so far."""
         return open_run(self.path)
 
+    def __fspath__(self) -> str:
+        """So that it is taken wherever the path of a run is."""
+        return str(self.path)
+
     @cached_property
     def _follower(self) -> RunFollower:
         """For whoever asks from a cell; a view that draws in a thread has its own."""

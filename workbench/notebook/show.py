@@ -1,203 +1,231 @@
-"""Cells that look at a stored run. They need the run folder and nothing else: no torch, no GPU, no network.
+"""One door for looking: `show(value)` is the view of whatever a cell returned; the last line of a cell draws the same.
 
-Token texts come from the policy's tokenizer where it can be found; without it, ids are shown.
+    wb.show(run)                                     curves with their baselines
+    wb.show(run, step=3, task=2, attempt=5)          one attempt of it, turn by turn
+    wb.show(session), wb.show(groups), wb.show(groups[0][0])
+
+`VIEWS` says which function shows what. Its options are the keyword arguments here.
 """
 from __future__ import annotations
 
-import shlex
-from collections import Counter
+import inspect
+import os
+import sys
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from workbench.rollouts.metrics import filter_words
-from workbench.run.code import why_foreign
-from workbench.run.store import Run, open_run
-from workbench.types import Group, Observation, Segment, View
-from workbench.types.dumps import Imported
-from workbench.types.errors import DataError, PolicyError
-from workbench.types.findings import ERROR, NOTE
-from workbench.views import (credit_of, show_group, show_segment, show_text, show_tokens,
-                             show_trajectory)
-from workbench.views.curves import curves_document
-from workbench.views.evaluation import show_report
-from workbench.views.html import shown
-from workbench.views.live import live_curves
-from workbench.views.tokens import TokenTexts, ids_as_texts
-from workbench.views.words import count
+from workbench.types import Groups, View
+from workbench.types.errors import ConfigError, DataError, nearest
+from workbench.types.view import HasView
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from workbench.learn.algorithms.base import Credit
+    from workbench.learn.batch import Batch
+    from workbench.learn.replay import ReplayReport
+    from workbench.notebook.live_run import RunningRun
     from workbench.rollouts.evaluate import Score
+    from workbench.run.diff import RunDiff
+    from workbench.run.store import Run
+    from workbench.training.config import Config
     from workbench.training.session import Session
+    from workbench.training.step import StepOutcome
+    from workbench.types import Segment
+
+# What is shown, and by which function; the first that fits. A class whose module was never imported has no values.
+VIEWS: Mapping[str, str] = {
+    "workbench.types:Group": "workbench.views:show_group",
+    "workbench.types:Groups": "workbench.views:show_groups",
+    "workbench.types:Trajectory": "workbench.views:show_trajectory",
+    "workbench.types:Turn": "workbench.views:show_turn",
+    "workbench.types:Task": "workbench.views:show_task",
+    "workbench.types:Observation": "workbench.views:show_observation",
+    "workbench.types:Segment": "workbench.notebook.show:show_ids",
+    "workbench.types:CreditTable": "workbench.views:show_credit_table",
+    "workbench.types.findings:LintReport": "workbench.views:show_lint",
+    "workbench.types.dumps:Imported": "workbench.notebook.stored:show_rollouts",
+    "workbench.training.config:Config": "workbench.notebook.show:show_settings",
+    "workbench.training.session:Session": "workbench.notebook.show:show_session",
+    "workbench.training.step:StepOutcome": "workbench.notebook.show:show_outcome",
+    "workbench.rollouts.evaluate:Score": "workbench.notebook.show:show_score",
+    "workbench.rollouts.evaluate:Scores": "workbench.notebook.stored:show_scores",
+    "workbench.learn.batch:Batch": "workbench.notebook.show:show_batch",
+    "workbench.learn.algorithms.base:Credit": "workbench.notebook.show:show_credit",
+    "workbench.learn.replay:ReplayReport": "workbench.notebook.show:show_replay_report",
+    "workbench.run.diff:RunDiff": "workbench.notebook.show:show_run_diff",
+    "workbench.run.store:Run": "workbench.notebook.show:show_a_run",
+    "workbench.notebook.runs:Runs": "workbench.notebook.runs:show_runs",
+    "workbench.notebook.live_run:RunningRun": "workbench.notebook.show:show_a_run",
+}
 
 
-def show_run(run: Run | str | Path) -> View:
-    """Learning curves of all committed steps, beside random play, the untrained policy and the solver (law 12); also
-    the critic's explained variance and the KLs, where there are any, what a filter did, and what the lint said."""
-    run = open_run(run)
-    rows = run.metrics_rows()
-    remark = "; ".join(filter(None, (filter_words(rows), lint_words(run))))
-    return shown(curves_document(live_curves(rows, run.evaluations()), run.name, remark))
+def show(value: Any, **how: Any) -> View:
+    """The view of a value that a public function returned; of a path, that of the run there.
 
-
-def lint_words(run: Run) -> str:
-    """What the lint said of the steps, in a line ("lint: 12 steps clean; notes: R8 in 9"); "" where it was
-    off."""
-    reports = [said for step in (*run.steps(), *run.uncommitted()) if (said := run.lint_values(step)) is not None]
-    if not reports:
-        return ""
-    named = {kind: [[answer["rule"] for answer in said["answers"]
-                     if any(finding["severity"] == kind for finding in answer["findings"])] for said in reports]
-             for kind in (ERROR, NOTE)}
-    bad = sum(map(bool, named[ERROR]))
-    steps = count(len(reports), "step")
-    said = f"lint: errors in {bad} of {steps}" if bad else f"lint: {steps} clean"
-    for kind in (ERROR, NOTE):
-        rules = Counter(rule for step in named[kind] for rule in step)
-        if rules:
-            said += f"; {kind}s: " + ", ".join(f"{rule} in {number}" for rule, number in sorted(rules.items()))
-    return said + (f" (workbench lint {shlex.quote(str(run.path))} says where)" if bad else "")
-
-
-def show_evaluations(run: Run | str | Path, step: int | None = None) -> View:
-    """The table of one evaluation (default: the last): every policy on the same tasks, with intervals and paired
-    differences.
+    `how` are the options of its view: those of a run are `step`, `task`, `attempt`, `tokens`. Lists of groups and of
+    scores are shown like what `rollout` and `evaluate` return. Raises DataError for what has no view, and for an option
+    that its view does not have.
     """
-    run = open_run(run)
-    reports = {report["step"]: report for report in run.evaluations().values() if "step" in report}
-    if not reports or (step is not None and step not in reports):
-        found = f"after steps {', '.join(map(str, sorted(reports)))}" if reports else "none yet"
-        raise DataError(f"run {run.name} has no evaluation{'' if step is None else f' after step {step}'}; "
-                        f"it has {found}")
-    report = reports[max(reports) if step is None else step]
-    return show_report(report, title=f"{run.name}, after step {report['step']}")
+    if not how and (isinstance(value, (View, HasView)) or callable(getattr(value, "view", None))):
+        return value if isinstance(value, View) else value.view() if callable(value.view) else value.view
+    if isinstance(value, (list, tuple)):
+        value = _together(value)
+    if isinstance(value, (str, os.PathLike)) and not _maker(value):
+        value = import_module("workbench.run.store").open_run(value)
+    if not (maker := _maker(value)):
+        known = ", ".join(name.partition(":")[2] for name in VIEWS)
+        raise DataError(f"wb.show has no view of a {type(value).__name__} ({value!r:.60}). It shows {known}, lists of "
+                        "groups and of scores, and the path of a run")
+    module, _, name = maker.partition(":")
+    function = getattr(import_module(module), name)
+    options = [each.name for each in inspect.signature(function).parameters.values() if each.kind == each.KEYWORD_ONLY]
+    for option in how:
+        if option not in options:
+            has = nearest(option, options) if options else "it has no options"
+            raise DataError(f"the view of a {type(value).__name__} has no option {option!r}; {has}")
+    return function(value, **how)
 
 
-def show_step(
-    run: Run | str | Path, step: int, *, task: int = 0, attempt: int | None = None, tokens: bool = False,
-) -> View:
-    """One group of a step (default), one attempt turn by turn, or its tokens by author with the credit that training
-    used. Where a filter left attempts out, each says whether it was kept, and a line names the groups that were not.
-    """
-    run = open_run(run)
-    groups = run.groups(step)
-    group = groups[_index(task, len(groups), f"step {step} has no task")]
-    if attempt is None and not tokens:
-        kept = _kept(run, step, groups)
-        if kept is None or False not in sum(kept, ()):
-            return show_group(group)
-        return show_group(group, kept=kept[task], remarks=_left_out(groups, kept))
-    attempt = _index(attempt or 0, len(group), f"task {task} of step {step} has no attempt")
-    trajectory = group[attempt]
-    if not tokens:
-        return show_trajectory(trajectory)
-    return show_tokens(trajectory, token_texts(run), credit=_credit(run, step, task, attempt))
+def _together(values: Sequence[Any]) -> Any:
+    """A plain list as what shows itself: groups, scores, or attempts (a group each)."""
+    types = import_module("workbench.types")
+    if values and all(isinstance(each, types.Group) for each in values):
+        return Groups(values)
+    if values and all(isinstance(each, types.Trajectory) for each in values):
+        return Groups(types.Group((each,)) for each in values)
+    evaluate = sys.modules.get("workbench.rollouts.evaluate")
+    if values and evaluate is not None and all(isinstance(each, evaluate.Score) for each in values):
+        return evaluate.Scores(values)
+    return values
 
 
-def show_prompt(session: Session, observation: Observation) -> View:
-    """What the policy would be shown for `observation` as its first prompt: every token on its own, by author."""
-    return show_segment(Segment(session.chat.open(observation)), session.chat.token_texts, title="first prompt")
+def _maker(value: Any) -> str:
+    for name, maker in VIEWS.items():
+        module, _, attribute = name.partition(":")
+        cls = getattr(sys.modules.get(module), attribute, None)
+        if cls is not None and isinstance(value, cls):
+            return maker
+    return ""
 
 
-def show_scores(scores: Sequence[Score], absent: Mapping[str, str] = {}) -> View:
-    """Scores of policies on the same tasks, with their intervals, paired where `untrained` or `random` is among them.
-    `absent`: baselines that there are none of, and why ({"solver": "none known"}).
-    """
-    from workbench.rollouts.evaluate import report
+def show_a_run(run: Run | RunningRun | Path, *, step: int | None = None, task: int | None = None, attempt: int | None = None,
+               tokens: bool = False) -> View:
+    """A run's curves; with `step` the groups of that step, with `task` (counted from 0) one of them, with `attempt` one of
+    its attempts turn by turn, and with `tokens` that attempt's tokens by author, with the credit that training used."""
+    from workbench.notebook.stored import show_run, show_step
+    from workbench.run.store import open_run
+    from workbench.views import show_groups
 
-    return show_report(report(scores, absent))
+    if step is None:
+        asked = {"task": task is not None, "attempt": attempt is not None, "tokens": tokens}
+        if given := [name for name, there in asked.items() if there]:
+            raise DataError(f"{' and '.join(given)} of which step? Add step=...; the run has {_range(open_run(run).steps())}")
+        return show_run(run)
+    if task is None and attempt is None and not tokens:
+        return show_groups(open_run(run).groups(step))
+    return show_step(run, step, task=task or 0, attempt=attempt, tokens=tokens)
 
 
-def diff_runs(a: Run | str | Path, b: Run | str | Path, *, exact: bool = False) -> View:
-    """Where two runs part: settings, the first step, file, column and token that differ, and both runs' curves.
+def _range(steps: Sequence[int]) -> str:
+    return f"steps {steps[0]} to {steps[-1]}" if steps else "no committed step yet"
 
-    `exact` reads every byte of both, checkpoints too; without it the seals on the files are compared.
-    `run_diff.compare_runs` gives the same as a value.
-    """
-    from workbench.run.diff import compare_runs
+
+def show_settings(config: Config, *, preset: str = "") -> View:
+    """All settings, those that differ from `preset` marked; "": from a config of the same environment that sets nothing
+    else."""
+    from workbench.training.config import Config, load_config, to_dict
+    from workbench.views import show_config
+
+    default = load_config(preset) if preset else Config(env=config.env)
+    try:
+        here, there = to_dict(config), to_dict(default)
+    except ConfigError:  # parts that no file can name: an object made here
+        here, there = asdict(config), asdict(default)
+    return show_config(here, there)
+
+
+def show_session(session: Session) -> View:
+    """What a session has open, and what to do with it."""
+    from workbench.views import show_facts
+
+    config, policy = session.config, session.policy
+    weights = sum(parameter.numel() for parameter in policy.model.parameters())
+    device = next(policy.model.parameters()).device
+    facts = {
+        "environment": getattr(session.family, "label", session.family.name),
+        "policy": f"{config.policy.name}: {weights:,} weights, {len(policy.tokenizer):,} tokens, {device}",
+        "engine": f"{config.kind_of('engine')}, {session.engine.context_length:,} tokens of context",
+        "algorithm": f"{config.kind_of('algorithm')}, {config.train.group_size} attempts at each of "
+                     f"{config.train.tasks_per_step} tasks a step",
+        "learner": f"{session.learner.version} updates" if "learner" in vars(session) else "not made yet",
+    }
+    return show_facts("session", facts, ("wb.rollout(session, 2)", "wb.evaluate(session)", "wb.lint(session)"))
+
+
+def show_outcome(outcome: StepOutcome) -> View:
+    """The numbers of a step that was made here, each with what it means."""
+    from workbench.views import show_metrics
+
+    return show_metrics(outcome.metrics, title=f"step {outcome.step}")
+
+
+def show_score(score: Score) -> View:
+    from workbench.notebook.stored import show_scores
+
+    return show_scores([score])
+
+
+def show_ids(segment: Segment, *, max_tokens: int = 1600) -> View:
+    """A segment's tokens by author. It does not know their texts: ids are shown (`wb.show_tokens` takes texts)."""
+    from workbench.views import show_segment
+    from workbench.views.tokens import ids_as_texts
+
+    return show_segment(segment, ids_as_texts, title="segment", max_tokens=max_tokens)
+
+
+def show_batch(batch: Batch) -> View:
+    """The sizes of a batch, and which of its columns are there."""
+    from workbench.views import show_facts
+
+    absent = [name for name in ("old_logp_T", "ref_logp_T", "value_T", "final_value_N") if getattr(batch, name) is None]
+    rewards = batch.reward_N[batch.scored_N]
+    facts = {
+        "groups": len(set(batch.group_of_trajectory_N.tolist())), "trajectories": len(batch.reward_N),
+        "scored": f"{int(batch.scored_N.sum())}, mean reward {rewards.mean():.3g}" if len(rewards) else "none",
+        "segments": len(batch.trajectory_of_segment_S), "turns": len(batch.turn_reward_K), "tokens": f"{len(batch.token_ids_T):,}",
+        "eligible tokens": f"{int(batch.eligible_T.sum()):,}, sampled by the policy in their own segment",
+        "not computed": ", ".join(absent) or "nothing",
+    }
+    return show_facts("batch", facts, ("wb.credit_editor(groups)",))
+
+
+def show_credit(credit: Credit) -> View:
+    """What an estimator computed, over the tokens that have a weight."""
+    from workbench.views import show_facts
+
+    trained = credit.trained_T
+    values = credit.advantage_T[credit.weight_T != 0]
+    facts = {
+        "tokens": f"{len(trained):,}, {int(trained.sum()):,} trained",
+        "advantage": f"{values.min():+.3g} to {values.max():+.3g}, mean {values.mean():+.3g}" if len(values) else "none",
+        "returns": "none" if credit.return_T is None else "of a critic", **dict(credit.notes),
+        **({"widened": credit.widened} if credit.widened else {}),
+    }
+    return show_facts("credit", facts)
+
+
+def show_replay_report(report: ReplayReport) -> View:
+    from workbench.views import show_text
+
+    return show_text(report.text, title=f"replay of step {report.step}")
+
+
+def show_run_diff(diff: RunDiff) -> View:
+    from workbench.run.store import open_run
     from workbench.views import show_diff
 
-    a, b = open_run(a), open_run(b)
-    return show_diff(compare_runs(a, b, exact=exact), a.metrics_rows(), b.metrics_rows(), a.evaluations())
-
-
-def show_replay(run: Run | str | Path, step: int) -> View:
-    """Recompute a step's credit from its stored ids and rewards, and say whether every stored number is the same."""
-    from workbench.notebook.replay import replay
-
-    report, notes = replay(run, step)
-    return show_text("\n".join([*notes, report.text]), title=f"replay of {run.name}, step {step}")
-
-
-def show_rollouts(path: Imported | str | Path, *, attempt: int | None = None, tokenizer: str | None = None) -> View:
-    """Rollouts that another framework wrote (`read_rollouts` says which are known): what the file holds and what not,
-    then the first attempts, or number `attempt`, token by token with what is trained. `tokenizer`: a policy or path
-    whose tokenizer gives the tokens their texts; ids are shown without.
-    """
-    from workbench.importers import read_rollouts
-    from workbench.views import show_imported
-
-    found = path if isinstance(path, Imported) else read_rollouts(path)
-    return show_imported(found, None if tokenizer is None else _token_texts(tokenizer), attempt=attempt)
-
-
-def _index(index: int, length: int, words: str) -> int:
-    if not 0 <= index < length:
-        raise DataError(f"{words} {index}; they are counted from 0 to {length - 1}")
-    return index
-
-
-def _credit(run: Run, step: int, task: int, attempt: int):
-    """What the step's first update used for one attempt; None where the step made none."""
-    if not run.updates(step):
-        return None
-    number = sum(len(group) for group in run.groups(step)[:task]) + attempt
-    return credit_of(run.credit(step, run.updates(step)[0]), number)
-
-
-def _kept(run: Run, step: int, groups: Sequence[Group]) -> list[tuple[bool | None, ...]] | None:
-    """Per attempt of each group: whether the step's credit gave any of its sampled tokens a weight; None for one that
-    is not scored or sampled nothing. None altogether where the step made no update: then no weights are stored."""
-    if not run.updates(step):
-        return None
-    table, number, found = run.credit(step, run.updates(step)[0]), 0, []
-    weighing = set(np.unique(table["trajectory"][table["weight"] != 0]).tolist())
-    for group in groups:
-        marks = [number + n in weighing if t.reward is not None and t.num_sampled else None
-                 for n, t in enumerate(group)]
-        found.append(tuple(marks))
-        number += len(group)
-    return found
-
-
-def _left_out(groups: Sequence[Group], kept: Sequence[tuple[bool | None, ...]]) -> list[str]:
-    """A line per group of a step of which a filter left out all scored attempts, with the spread it went by."""
-    lines = []
-    for task, (group, marks) in enumerate(zip(groups, kept)):
-        rewards = [t.reward for t in group if t.reward is not None]
-        if True not in marks and False in marks:
-            std = f"{np.std(rewards, ddof=1):.2f}" if len(rewards) > 1 else "— (a single scored attempt)"
-            lines.append(f"task {task} of this step was left out by the filter: std {std}")
-    return lines
-
-
-def token_texts(run: Run) -> TokenTexts:
-    """One display string per token, by the tokenizer of the policy that the run's config names."""
-    policy = run.config["policy"]
-    loader = policy.get("loader")
-    return ids_as_texts if loader and why_foreign(run) else _token_texts(policy["name"], loader)
-
-
-@lru_cache(maxsize=4)
-def _token_texts(policy: str, loader: str | None = None) -> TokenTexts:
-    try:
-        from workbench.chat import ChatFormat
-        from workbench.engines.policy import load_tokenizer
-
-        return ChatFormat.from_tokenizer(load_tokenizer(policy, loader)).token_texts
-    except (ImportError, PolicyError):
-        # a laptop without transformers, or without the policy, still shows who wrote what
-        return ids_as_texts
+    a, b = open_run(diff.a), open_run(diff.b)
+    return show_diff(diff, a.metrics_rows(), b.metrics_rows(), a.evaluations())

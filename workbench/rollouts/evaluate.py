@@ -21,13 +21,14 @@ from workbench.types.errors import ConfigError, EnvError
 from workbench.types.seeds import seed_of
 from workbench.types.stats import (Difference, Estimate, clustered_difference, mean_interval, paired_difference,
                                    pass_at_k, share)
+from workbench.types.view import Shown, ShownTuple
 
 MODES = ("sampled", "greedy")
 OF_RETURNS = ("reward_low", "reward_high", "reward_by_task")  # of a row only where success is not known
 
 
-@dataclass(frozen=True)
-class Score:
+@dataclass(frozen=True, repr=False)
+class Score(Shown):
     """One policy in one mode on the held-out tasks. `n` counts tasks, `attempts` those at each. `success_low/high` is a
     95 % interval over tasks: Wilson's for one attempt each, else clustered (`stats.share`). `reward`, `turns` and
     `tokens` are means per trajectory, `valid_format` is the share of turns (None: the environment does not say).
@@ -141,11 +142,15 @@ def score_trajectories(policy: str, mode: str, trajectories: Sequence[Trajectory
     )
 
 
+class Scores(ShownTuple[Score]):
+    """Scores of policies on the same tasks."""
+
+
 def evaluate_policy(
     name: str, tasks: Sequence[Task],
     play: Callable[[Sequence[Task], int, CollectConfig, tuple[int | str, ...]], list[Group]],
     *, config: CollectConfig, seed: int, modes: Sequence[str] = MODES, attempts: int = 1,
-) -> list[Score]:
+) -> Scores:
     """Let a policy play `tasks` once per mode: sampled at temperature 1, `attempts` times each, and greedy, once.
 
     `play(tasks, attempts, config, address)` collects; it is handed in, because who samples (one process or many) is not
@@ -161,11 +166,11 @@ def evaluate_policy(
         groups = play(tasks, count, settings, (seed, "evaluation"))
         score = score_trajectories(name, mode, trajectories_of(groups), attempts=count)
         scores.append(replace(score, played=tuple(groups)))
-    return scores
+    return Scores(scores)
 
 
 def evaluate_baselines(tasks: Sequence[Task], *, family: EnvFamily, seed: int, runner: EnvRunner | None = None,
-                       attempts: int = 1) -> list[Score]:
+                       attempts: int = 1) -> Scores:
     """The baselines that every result is shown with: uniform random play, `attempts` times at each task, and the
     best-known solver, once. One that the family does not have is not among them (`baselines.none_known`).
 
@@ -190,7 +195,7 @@ def evaluate_baselines(tasks: Sequence[Task], *, family: EnvFamily, seed: int, r
             name, mode, [a is not None and bool(a.success) for a in played] if says else None,
             [None if a is None else a.reward for a in played], [a.turns for a in ended], None, None,
             len(played) - len(ended), count))
-    return scores
+    return Scores(scores)
 
 
 def _play_all(family: EnvFamily, policy: str, tasks: Sequence[Task], seed: int, attempts: int,

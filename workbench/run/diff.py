@@ -26,6 +26,7 @@ from workbench.run.store import LINT, TRAJECTORIES, Run, step_folders, step_name
 from workbench.types import canonical_json
 from workbench.types.canonical_json import Seal
 from workbench.types.errors import StoreError
+from workbench.types.view import Shown
 from workbench.views.records import flattened
 
 PARTS = ("trajectories", "credit", "lint", "metrics", "evaluation", "checkpoint")  # in the order in which a step makes them
@@ -50,8 +51,8 @@ class RunDifference:
         return f"{step}{self.file}: {self.what}"
 
 
-@dataclass(frozen=True, eq=False)
-class RunDiff:
+@dataclass(frozen=True, eq=False, repr=False)
+class RunDiff(Shown):
     """What came of comparing run `a` with run `b`.
 
     `settings`: (name, value in a, value in b) of every setting that differs. `table`: part -> one mark per entry of

@@ -37,6 +37,7 @@ from workbench.types import CreditTable, Groups, canonical_json
 from workbench.types.canonical_json import Seal
 from workbench.types.errors import StoreError
 from workbench.types.findings import LintReport
+from workbench.types.view import Shown
 
 if TYPE_CHECKING:
     import pandas
@@ -80,7 +81,7 @@ def open_run(path: str | os.PathLike | Run, *, trust: bool = False) -> Run:
     return Run(with_name(path), trust=trust)
 
 
-class Run:
+class Run(Shown):
     """A run folder as a value to read. Every call reads what is there now, so a run that trains can be watched."""
 
     def __init__(self, path: Path, *, trust: bool = False):

@@ -27,6 +27,7 @@ from workbench.training.reading import build, class_of, flatten, nest, with_over
 from workbench.types.errors import ConfigError, nearest
 from workbench.types.plugins import is_named
 from workbench.types.settings import at_least, check_settings, one_of, settings_of
+from workbench.types.view import Shown
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ class LintConfig:
         check_settings(self, "lint")
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, repr=False)
+class Config(Shown):
     """Everything a run depends on, apart from the machine. Stored whole in the run folder."""
 
     env: EnvFamily

@@ -27,7 +27,7 @@ from workbench.envs.runners import EnvRunner
 from workbench.learn.learner import Learner
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
-from workbench.rollouts.evaluate import MODES, Score, evaluate_baselines, evaluate_policy, report
+from workbench.rollouts.evaluate import MODES, Score, Scores, evaluate_baselines, evaluate_policy, report
 from workbench.run.store import open_run
 from workbench.training.config import Config
 from workbench.training.kinds import check_tasks
@@ -35,12 +35,13 @@ from workbench.training.prompts import refuse_without_room
 from workbench.types import Groups, Task, Trajectory
 from workbench.types.errors import ConfigError, StoreError
 from workbench.types.seeds import seed_of
+from workbench.types.view import Shown
 
 _told: set[str] = set()  # differences that were already printed in this process
 
 
-@dataclass(frozen=True)
-class Session:
+@dataclass(frozen=True, repr=False)
+class Session(Shown):
     """What a config names, opened. Frozen: the engine and the learner hold state of their own, nothing here is
     replaced.
     """
@@ -232,7 +233,7 @@ def rollout(
 
 
 def evaluate(session: Session, *, name: str = "policy", num_tasks: int | None = None, modes: Sequence[str] = MODES,
-             attempts: int | None = None, on_done: Callable[[Trajectory], None] | None = None) -> list[Score]:
+             attempts: int | None = None, on_done: Callable[[Trajectory], None] | None = None) -> Scores:
     """Scores of the session's policy on its held-out tasks, one per mode (sampled at temperature 1, greedy).
 
     `num_tasks`, `attempts` (at each task, where it samples): as the config says, unless given here.
@@ -245,7 +246,7 @@ def evaluate(session: Session, *, name: str = "policy", num_tasks: int | None = 
                            seed=session.config.evaluation.seed, modes=modes, attempts=_attempts(session, attempts))
 
 
-def baselines(session: Session, *, num_tasks: int | None = None, attempts: int | None = None) -> list[Score]:
+def baselines(session: Session, *, num_tasks: int | None = None, attempts: int | None = None) -> Scores:
     """Random play and the best-known solver on the same tasks, random play as often as a policy that samples; what the
     family does not have is left out."""
     return evaluate_baselines(session.held_out_tasks(num_tasks), family=session.family, runner=session.runner,

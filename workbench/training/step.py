@@ -26,10 +26,11 @@ from workbench.training.session import Session, rollout
 from workbench.types import Group
 from workbench.types.errors import ConfigError, LearnerError, LintError
 from workbench.types.findings import LintReport, together
+from workbench.types.view import Shown
 
 
-@dataclass(frozen=True, eq=False)
-class StepOutcome:
+@dataclass(frozen=True, eq=False, repr=False)
+class StepOutcome(Shown):
     """What one step did: its groups, its numbers, and the seconds each phase took (wall and CPU, kept apart, law 14).
     """
 

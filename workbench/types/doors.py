@@ -18,9 +18,10 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "Session": ("workbench.training.session:Session", "wb.rollout(session), wb.evaluate(session), wb.lint(session)"),
     "Run": ("workbench.run.store:Run", "wb.show_run(run), wb.show_step(run, 1), wb.lint(run), wb.reopen(run); "
                                        "run.groups(1) are the groups of a step"),
-    "RunningRun": ("workbench.notebook.live_run:RunningRun", "its .wait() gives the Run"),
-    "Group": ("workbench.types:Group", "wb.show_group(group)"),
-    "Trajectory": ("workbench.types:Trajectory", "wb.show_trajectory(trajectory), wb.show_tokens(trajectory, texts)"),
+    "RunningRun": ("workbench.notebook.live_run:RunningRun", "what takes a Run; its .wait() gives one that has ended"),
+    "Task": ("workbench.types:Task", "wb.show(task), wb.rollout(session, [task])"),
+    "Group": ("workbench.types:Group", "wb.show(group)"),
+    "Trajectory": ("workbench.types:Trajectory", "wb.show(trajectory), wb.show_tokens(trajectory, texts)"),
     "list": ("builtins:list", "one of them at a time, or wb.lint(groups, session=session)"),
     "tuple": ("builtins:tuple", "one of them at a time, or wb.lint(groups, session=session)"),
     "text": ("builtins:str", "wb.load_config('frozenlake') for a preset or file of settings, wb.open_run(path) for a run"),
@@ -35,14 +36,14 @@ MADE: Mapping[str, str] = {
     "Trajectory": "trajectory = wb.rollout(session)[0][0]", "list": "groups = wb.rollout(session)",
     "text": "text = 'runs/first', or the name of a preset or a file where settings are asked for",
 }
-_NAMES, _RUN, _GROUPS = ("text", "path"), ("Run", "text", "path"), ("list", "tuple")
+_NAMES, _RUN, _GROUPS = ("text", "path"), ("Run", "RunningRun", "text", "path"), ("list", "tuple")
 TAKES: Mapping[str, tuple[str, ...]] = {
     "load_config": _NAMES, "open_session": ("Config",), "train": ("Config",), "train_here": ("Config",),
     **dict.fromkeys(("rollout", "evaluate", "baselines", "evaluation_report", "train_step", "facts", "retokenize", "show_prompt"),
                     ("Session",)),
     **dict.fromkeys(("open_run", "reopen", "step_facts", "edit_step", "export_policy", "export_run", "show_replay", "show_step",
                      "show_run", "show_evaluations", "diff_runs"), _RUN),
-    **dict.fromkeys(("compare_runs", "replay_step"), ("Run",)),
+    **dict.fromkeys(("compare_runs", "replay_step"), ("Run", "RunningRun")),
     **dict.fromkeys(("attach", "resume", "resume_here", "fresh_path"), _NAMES),
     **dict.fromkeys(("show_counts", "show_masks", "show_estimators", "show_mask_switches", "credit_editor", "groups_equal"), _GROUPS),
     "show_group": ("Group",), **dict.fromkeys(("show_trajectory", "show_tokens"), ("Trajectory",)),
@@ -69,6 +70,8 @@ def guarded(name: str, function: Callable) -> Callable:
         given = kind_of(args[0]) if args else ""
         if given and given not in takes:
             raise DataError(_refusal(name, takes, given, args[0]))
+        if given == "RunningRun":
+            args = (args[0].run, *args[1:])
         return function(*args, **kwargs)
 
     return call

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.types import Trajectory
+from workbench.types.view import Shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +67,8 @@ class RawSequence:
         return trained & self.sampled
 
 
-@dataclass(frozen=True, eq=False)
-class Imported:
+@dataclass(frozen=True, eq=False, repr=False)
+class Imported(Shown):
     """What was read from a dump, and what was not.
 
     `groups` are the attempts that are whole enough to be our own types, by task; every attempt is in `sequences` too.

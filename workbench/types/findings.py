@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from workbench.types.view import Shown
+
 ERROR, NOTE = "error", "note"
 PASSED, NOT_CHECKED, FINDING = "passed", "not checked", "finding"
 SHOWN = 12  # findings of one rule that a report keeps; the rest are counted
@@ -110,8 +112,8 @@ class Answer:
         return tuple(finding for finding in self.findings if finding.severity == NOTE)
 
 
-@dataclass(frozen=True)
-class LintReport:
+@dataclass(frozen=True, repr=False)
+class LintReport(Shown):
     """The answers of all rules, in the order of the rules. `about` names what was looked at."""
 
     answers: tuple[Answer, ...]

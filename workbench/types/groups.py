@@ -1,18 +1,20 @@
 """Several groups as one value: what a rollout returns, and what a step holds.
 
     groups = wb.rollout(session, 4)
+    groups                           as the last line of a cell: a row a group
     groups.to_frame()                a row an attempt, in pandas
 
-It is a tuple: everything that takes a list of groups takes it, and slices and sums stay groups.
+It is a tuple: everything that takes a list of groups takes it.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from workbench.types.trajectories import Group, Trajectory, trajectories_of
+from workbench.types.view import ShownTuple
 
 if TYPE_CHECKING:
     import pandas
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 SHOWN = 5  # names of tasks in a representation
 
 
-class Groups(tuple[Group, ...]):
+class Groups(ShownTuple[Group]):
     """Groups in order. Frozen, like what is in it."""
 
     def to_frame(self) -> pandas.DataFrame:
@@ -39,21 +41,6 @@ class Groups(tuple[Group, ...]):
         frame = pandas.DataFrame(rows)
         frame = frame[first + sorted(set(frame.columns) - set(first))]  # names in an order that no attempt decides
         return frame.astype({"success": "boolean"}) if rows else frame
-
-    def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        return Groups(found) if isinstance(index, slice) else found
-
-    def __add__(self, other: Iterable[Group]) -> Groups:
-        return Groups([*self, *other])
-
-    def __radd__(self, other: Iterable[Group]) -> Groups:
-        return Groups([*other, *self])
-
-    def __eq__(self, other: object) -> bool:
-        return tuple(self) == tuple(other) if isinstance(other, (tuple, list)) else NotImplemented
-
-    __hash__ = tuple.__hash__
 
     def __repr__(self) -> str:
         attempts = trajectories_of(self)

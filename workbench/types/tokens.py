@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from workbench.types.errors import DataError
+from workbench.types.view import Shown
 
 HISTORIES = ("append", "template", "window", "fresh")  # what the policy may see of an attempt's past
 
@@ -103,8 +104,8 @@ class Span:
         return len(self.token_ids)
 
 
-@dataclass(frozen=True, eq=False)
-class Segment:
+@dataclass(frozen=True, eq=False, repr=False)
+class Segment(Shown):
     """One sequence that the model really saw: spans end to end. All arrays below are [T], aligned token by token."""
 
     spans: tuple[Span, ...]
@@ -156,8 +157,8 @@ class Segment:
 # ------------------------------------------------------------------------------------------------ credit
 
 
-@dataclass(frozen=True, eq=False)
-class CreditTable:
+@dataclass(frozen=True, eq=False, repr=False)
+class CreditTable(Shown):
     """Exactly what one update used, one row per token of the batch [T]; a later view shows it, a replay recomputes it.
 
     Columns (numpy, all of length T; a column that was not computed is absent, never zero):

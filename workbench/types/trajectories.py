@@ -23,6 +23,7 @@ from typing import Any
 
 from workbench.types.errors import DataError
 from workbench.types.tokens import Segment
+from workbench.types.view import Shown
 
 
 # ------------------------------------------------------------------------------------------------ what is said
@@ -82,8 +83,8 @@ class Message:
         return "".join(part.text for part in self.content)
 
 
-@dataclass(frozen=True)
-class Observation:
+@dataclass(frozen=True, repr=False)
+class Observation(Shown):
     """What an environment hands over: messages to append and, at reset, the JSON schemas of the tools on offer."""
 
     messages: tuple[Message, ...]
@@ -140,8 +141,8 @@ class StopReason(str, Enum):
         return self in (StopReason.ENV_ERROR, StopReason.ENV_TIMEOUT, StopReason.ENGINE_ERROR)
 
 
-@dataclass(frozen=True)
-class Task:
+@dataclass(frozen=True, repr=False)
+class Task(Shown):
     """One problem to solve. `task_seed` makes the problem; chance inside the environment has its own seed (law 7).
 
     `payload` holds what the environment needs to build it (JSON values: a level, a question, a gold answer).
@@ -154,8 +155,8 @@ class Task:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Turn:
+@dataclass(frozen=True, repr=False)
+class Turn(Shown):
     """One exchange: the whole text the policy wrote (the action) and what came back.
 
     `text` is decoded for people and parsers; the ids in the segments are the truth (law 2).
@@ -174,8 +175,8 @@ class Turn:
     info: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False)
-class Trajectory:
+@dataclass(frozen=True, eq=False, repr=False)
+class Trajectory(Shown):
     """One finished attempt at a task.
 
     `outcome` is what was earned by the trajectory as a whole, scored at its end; None where the environment pays by
@@ -221,8 +222,8 @@ class Trajectory:
         return sum(len(span) for segment in self.segments for span in segment.spans if span.sampled)
 
 
-@dataclass(frozen=True, eq=False)
-class Group:
+@dataclass(frozen=True, eq=False, repr=False)
+class Group(Shown):
     """Attempts at the same task, from the same first observation (law 7)."""
 
     trajectories: tuple[Trajectory, ...]
@@ -247,8 +248,8 @@ class Group:
                     "observations; the first observation must depend on task_seed only, not on dynamics_seed"
                 )
         attempts = [t.attempt for t in self.trajectories]
-        if len(set(attempts)) != len(attempts):
-            raise DataError(f"task {first.task.id!r}: attempt numbers repeat: {attempts}")
+        if again := {number for number in attempts if attempts.count(number) > 1}:
+            raise DataError(f"task {first.task.id!r}: attempt numbers repeat: {sorted(again)[:8]}")
 
     @property
     def task(self) -> Task:

@@ -1,9 +1,14 @@
 """What a `show_*` function returns."""
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+import reprlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from typing import Any, TypeVar
+
+LONGEST_REPR = 2_000  # characters
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,9 @@ class View:
     def __str__(self) -> str:
         return self.text
 
+    def __repr__(self) -> str:
+        return bounded(self.text)
+
 
 class HasView:
     """A value with a `view` (or a method of this name): the last line of a cell draws it, a terminal prints its text. A
@@ -43,8 +51,66 @@ class HasView:
     def __str__(self) -> str:
         return self.text
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return bounded(self.text)
 
 
 def _made(view: View | Callable[[], View]) -> View:
     return view() if callable(view) else view
+
+
+class Shown:
+    """A value that the last line of a cell draws, as `wb.show` does. Its `repr` is bounded, whatever it holds; a dataclass
+    of this kind is made with `repr=False`, since it would else get a `__repr__` of its own."""
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        display(_view_of(self))
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
+        return _view_of(self)._repr_mimebundle_()
+
+    def __repr__(self) -> str:
+        return bounded_repr(self)
+
+
+class ShownTuple(Shown, tuple[Item, ...]):
+    """Several values as one that shows itself. Slices and sums stay what they are; it equals a list of the same."""
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return type(self)(found) if isinstance(index, slice) else found
+
+    def __add__(self, other: Iterable[Item]) -> ShownTuple[Item]:
+        return type(self)([*self, *other])
+
+    def __radd__(self, other: Iterable[Item]) -> ShownTuple[Item]:
+        return type(self)([*other, *self])
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other) if isinstance(other, (tuple, list)) else NotImplemented
+
+    __hash__ = tuple.__hash__
+
+    def __repr__(self) -> str:
+        return bounded(f"{type(self).__name__}({_SHORT.repr(tuple(self))})")
+
+
+def _view_of(value: Any) -> View:
+    # By name: views stand above what they show, and are imported when something is shown.
+    return import_module("workbench").show(value)
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+
+
+def bounded_repr(value: Any) -> str:
+    """`Name(field=..., ...)` of a dataclass, each value cut, and the whole after `LONGEST_REPR` characters."""
+    said = (f"{each.name}={_SHORT.repr(getattr(value, each.name))}" for each in fields(value) if each.repr)
+    return bounded(f"{type(value).__qualname__}({', '.join(said)})")
+
+
+def bounded(text: str) -> str:
+    return text if len(text) <= LONGEST_REPR else text[:LONGEST_REPR - 1] + "…"

@@ -16,13 +16,14 @@ from workbench.learn.ops.gae import whiten
 from workbench.learn.ops.turns import TurnSpans, sum_over_turns, turn_spans
 from workbench.types.errors import DataError
 from workbench.types.tensors import Tensor, torch
+from workbench.types.view import Shown
 
 if TYPE_CHECKING:
     from workbench.learn.algorithms.algorithm import Algorithm
 
 
-@dataclass(frozen=True, eq=False)
-class Credit:
+@dataclass(frozen=True, eq=False, repr=False)
+class Credit(Shown):
     """What each token is worth: computed once a step, for the whole batch, on the CPU, in float64 [T].
 
     `advantage_T` is zero where nothing is trained. `weight_T` is eligibility times the weight of the token's row
