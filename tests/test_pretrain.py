@@ -17,6 +17,7 @@ from tests.counts import reduced
 from workbench.chat import ChatFormat
 from workbench.envs import PRESETS, split_of, tasks
 from workbench.envs.arithmetic import judged
+from workbench.envs.baselines import play
 from workbench.envs.bandit import HELDOUT_NAMES, TRAIN_NAMES
 from workbench.envs.format import parse_action
 from workbench.envs.frozen_lake import MOVES, task_from_grid
@@ -31,10 +32,11 @@ from data.make.demonstrations import (
 )
 from data.make.fine_tuning import FineTuning, accumulate_gradient, by_length, fine_tune
 from data.make.pretrain import (
-    RECIPES, demonstrate, encode, example, family_of, new_model, pretrain,
+    FRESH_WORLDS, GOALS_A_CATALOGUE, RECIPES, demonstrate, encode, example, family_of, new_model, pretrain,
     recipe_named, tokenizer_of, training_task,
 )
 from data.make.shipped import CHECKSUMS, POLICIES, PROVENANCE, check_shipped, verify_checksums
+from data.make.shop_demonstrator import ShopDemonstrator
 from data.make.sum_demonstrator import SumDemonstrator
 from data.make.tiny_tokenizer import CHAT_TEMPLATE, CONTROL_TOKENS, TAG_TOKENS, build_tokenizer
 from workbench.types.errors import ConfigError, DataError, PolicyError
@@ -90,6 +92,10 @@ def test_shipped_policies_are_small_and_hold_no_pickle():
     assert {path.parent.name for path in files} == set(RECIPES)
 
 
+# Of a shop's turns: whoever once clicks what is not on the page mostly goes on so, up to the limit of nine turns.
+LEAST_VALID = {"shop-tiny": 0.5}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_provenance_states_this_recipe_and_success_with_its_neighbours(name):
     stated = json.loads((POLICIES / name / PROVENANCE).read_text())
@@ -100,7 +106,7 @@ def test_provenance_states_this_recipe_and_success_with_its_neighbours(name):
     for row in ("sampled", "greedy", "random", "solver"):
         assert success[row]["low"] <= success[row]["success"] <= success[row]["high"]
         assert success[row]["successes"].count("1") == round(success[row]["success"] * 512)
-    assert success["sampled"]["valid_format"] > 0.8
+    assert success["sampled"]["valid_format"] > LEAST_VALID.get(name, 0.8)
 
 
 def test_shipped_policy_loads_plainly_and_speaks_the_format(shipped):
@@ -122,6 +128,7 @@ def test_shipped_policy_loads_plainly_and_speaks_the_format(shipped):
     pytest.param("sokoban-tiny", "sokoban", 0.0, 0.25, marks=pytest.mark.full),
     pytest.param("countdown-tiny", "countdown", 0.0, 0.2, marks=pytest.mark.full),
     pytest.param("chain-sum-tiny", "experiments/chain-sum.toml", -0.1, 0.1, marks=pytest.mark.full),
+    pytest.param("shop-tiny", "shop", -0.1, 0.1, marks=pytest.mark.full),
     ("search-tiny", "search", 0.0, 0.15)])
 def test_success_of_a_shipped_policy_is_what_provenance_states(name, preset, least, most):
     """A quick, smaller version of `workbench pretrain NAME --check --quick`; random play lies where it should."""
@@ -408,6 +415,31 @@ def test_sum_demonstrator_works_it_out_or_guesses():
         SumDemonstrator(guess=1.2)
 
 
+def test_shop_demonstrator_knows_better_than_it_does():
+    _, skill, habits = (lesson.demonstrator for lesson in RECIPES["shop-tiny"].lessons)
+    family = PRESETS["shop-small"]
+
+    def bought(demonstrator, count=150):
+        rng = np.random.default_rng(0)
+        return np.mean([play(family, task, 0, lambda env: demonstrator.action(env, rng)).success
+                        for task in tasks(family, "held-out", count)])
+
+    best = bought(skill)
+    assert 0.7 < best < 0.95 and bought(habits) < 0.3
+    worse = [replace(skill, **{habit: 1.0}) for habit in ("narrow", "half", "first", "early")]
+    assert all(bought(each) < best - 0.1 for each in worse)  # each habit alone costs something
+    env = family.make()
+    env.reset(family.task(3), 0)
+    text = skill.action(env, np.random.default_rng(0))
+    assert all(word in text for word in (*env.goal.attributes, *env.goal.options))
+    env.step(text)
+    text, shown = skill.action(env, np.random.default_rng(0)), env.draw()
+    taken = re.search(r"click\[(B\d+)\]", text)[1]
+    assert f"{taken} ${int(env.family.open().by_id[taken].price)} yes" in text and f"[{taken}]" in shown
+    with pytest.raises(ConfigError, match="narrow . half at most 1"):
+        ShopDemonstrator(narrow=0.8, half=0.4)
+
+
 def test_names_are_known_fresh_and_unambiguous():
     assert not set(SAFE_NAMES) & set(BOLD_NAMES)
     assert {n for pair in TRAIN_NAMES + HELDOUT_NAMES for n in pair} <= set(SAFE_NAMES + BOLD_NAMES)
@@ -424,6 +456,15 @@ def test_no_held_out_map_is_demonstrated(name):
         assert played is family and split_of(family, task) == "train"
 
 
+def test_a_shop_is_demonstrated_in_catalogues_of_its_own():
+    """Ask for what the training split may ask for, in catalogues that no preset sells from, a new one now and then."""
+    recipe = RECIPES["shop-tiny"]
+    played = [training_task(recipe, 0, index) for index in range(0, 4 * GOALS_A_CATALOGUE, GOALS_A_CATALOGUE // 2)]
+    assert all(split_of(family, task) == "train" for family, task in played)
+    seeds = [family.catalogue_seed for family, _ in played]
+    assert len(set(seeds)) == 4 and min(seeds) >= FRESH_WORLDS > PRESETS["shop-small"].catalogue_seed
+
+
 def test_demonstrations_are_addressed():
     recipe = RECIPES["frozenlake-tiny"]
     assert demonstrate(recipe, 0, 7) == demonstrate(recipe, 0, 7) != demonstrate(recipe, 1, 7)
@@ -438,7 +479,7 @@ def test_exactly_what_the_demonstrator_wrote_is_trained(name):
     tokenizer = tokenizer_of(recipe)
     chat = ChatFormat.from_tokenizer(tokenizer)
     transcript = next(t for t in (demonstrate(recipe, 0, i) for i in range(50)) if name in ONE_TURN
-                      or len(t.actions) > 2)
+                      or len(t.actions) > 1)
     ids, trained = encode(transcript, chat, tokenizer)
     written = tokenizer.decode(ids[trained])
     assert written == "".join(action + "<|im_end|>" for action in transcript.actions)

@@ -34,6 +34,8 @@ from workbench.envs import PRESETS, tasks
 from workbench.envs.bandit import Bandit
 from workbench.envs.base import EnvFamily
 from workbench.envs.qa.worlds import SYLLABLES
+from workbench.envs.shop.catalogue import SHELVES
+from workbench.envs.shop.shop import Shop
 from workbench.envs.world_qa import WorldQA
 from data.make.countdown_demonstrator import CountdownDemonstrator
 from data.make.demonstrations import (
@@ -42,6 +44,7 @@ from data.make.demonstrations import (
 from data.make.fine_tuning import FineTuning, fine_tune
 from data.make.search_demonstrator import SearchDemonstrator
 from data.make.shipped import CHECKSUMS, PROVENANCE, CheckReport, check_shipped, checksums, measure
+from data.make.shop_demonstrator import ShopDemonstrator
 from data.make.sum_demonstrator import SumDemonstrator
 from data.make.tiny_tokenizer import build_tokenizer
 from workbench.run.writer import make_folder, write_file
@@ -51,7 +54,15 @@ from workbench.types.errors import ConfigError
 from workbench.types.seeds import rng_at, seed_of
 
 QUESTIONS_A_WORLD = 16   # a world costs a few hundredths of a second to make
+GOALS_A_CATALOGUE = 128  # a catalogue costs a third of a second
 FRESH_WORLDS = 1_000     # demonstrations are about worlds from this seed on: neither held out nor trained on later
+SHOP_WORDS = tuple(word for _, kinds, *_ in SHELVES[:2] for kind in kinds for word in kind.split())
+SHOP_VALUES = tuple(dict.fromkeys(value for *_, options in SHELVES[:2] for _, values in options for value in values))
+# What has to be copied is made of the same tokens wherever it stands: a space before it is a token of its own. The number
+# of a product is two, `B3` and `53`.
+SHOP_COPIED = rf"\b(?:{'|'.join(sorted(SHOP_VALUES, key=len, reverse=True))})\b|B[0-9]"
+SHOP_PIECES = rf" (?={SHOP_COPIED})|{SHOP_COPIED}|(?<=B[0-9])[0-9]{{2}}"
+NUMBERS = tuple(f"B{number:03d}" for number in (*range(100), *range(100, 1_000, 100)))  # every such token
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -66,12 +77,14 @@ class Lesson:
     """So many optimizer steps on the transcripts of one demonstrator.
 
     `all_tokens` trains on prompts and replies too, not only on what the demonstrator wrote: whoever must copy names that
-    it has never seen learns that sooner from every place where a name comes again.
+    it has never seen learns that sooner from every place where a name comes again. `turns`: transcripts end after so
+    many, where it is not 0: what is hard and comes early is learned from half the tokens.
     """
 
     steps: int
     demonstrator: Demonstrator
     all_tokens: bool = False
+    turns: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,9 +94,10 @@ class Recipe:
     `env`: a preset of `workbench.envs`, to demonstrate in, or `""`: that of `config`. `config`: a preset of
     `workbench.training.config`, or a file of settings of this checkout, to evaluate in.
     `lessons` follow each other in one run: first the skill, shown well, then the habits that rewards are to sort out.
-    `words` become single tokens even where demonstrations hardly use them; `syllables`, `json`: see `build_tokenizer`.
+    `words` become single tokens even where demonstrations hardly use them; `syllables`, `json`, `pieces`: see
+    `build_tokenizer`.
     `contexts` are the shares of the transcripts in which a question is put otherwise than with tools on offer. `copying`
-    steps come before all lessons, on strings of random syllables that are repeated: see `copying_exercise`.
+    steps come before all lessons, on random strings that are repeated: see `copying_exercise`.
     """
 
     name: str
@@ -94,6 +108,7 @@ class Recipe:
     words: tuple[str, ...] = ()
     syllables: tuple[str, ...] = ()
     json: bool = False
+    pieces: str = ""
     contexts: tuple[tuple[str, float], ...] = ()
     copying: int = 0
     tokenizer_transcripts: int = 400
@@ -142,6 +157,11 @@ RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (
     Recipe("chain-sum-tiny", "", "experiments/chain-sum.toml", words=("guess",), tuning=FineTuning(batch=16), lessons=(
         Lesson(1000, SumDemonstrator(guess=0.0, mistake=0.0, slip=0.0)),
         Lesson(150, SumDemonstrator()))),
+    Recipe("shop-tiny", "shop-small", "shop", words=SHOP_WORDS + SHOP_VALUES + NUMBERS, pieces=SHOP_PIECES, vocab_limit=900,
+           copying=60, lessons=(
+        Lesson(300, ShopDemonstrator(narrow=0.0, half=0.0, first=0.3, early=0.0, slip=0.0), turns=2),
+        Lesson(520, ShopDemonstrator(narrow=0.0, half=0.0, first=0.1, early=0.0, slip=0.0)),
+        Lesson(40, ShopDemonstrator()))),
 )}
 
 
@@ -179,7 +199,7 @@ def training_task(recipe: Recipe, seed: int, index: int) -> tuple[EnvFamily, Tas
     """Problem number `index`, of the training split, with the family that it is played in.
 
     The bandit's names change from problem to problem, so that the policy learns to read them, not to recite a few; and so
-    do the worlds that questions are about, from one handful of questions to the next.
+    do the worlds that questions are about and the catalogues of the shop, from one handful of problems to the next.
     """
     family = family_of(recipe)
     if isinstance(family, WorldQA):
@@ -194,6 +214,9 @@ def training_task(recipe: Recipe, seed: int, index: int) -> tuple[EnvFamily, Tas
         names = any_arms(rng_at(seed, "pretrain.names", index))
         family = replace(family, names=names, heldout_names=names)
         return family, family.task(seed_of(seed, "pretrain.task", index))
+    if isinstance(family, Shop):
+        made = FRESH_WORLDS + seed_of(seed, "pretrain.catalogue", index // GOALS_A_CATALOGUE) % 10 ** 9
+        family = replace(family, catalogue_seed=made)
     return family, tasks(family, "train", 1, seed=seed_of(seed, "pretrain.task"), step=index)[0]
 
 
@@ -202,7 +225,7 @@ def demonstrate(recipe: Recipe, seed: int, index: int) -> Transcript:
     family, task = training_task(recipe, seed, index)
     env, rng = family.make(), rng_at(seed, "pretrain.demonstrator", recipe.env, index)
     observations, actions, success = [env.reset(task, seed_of(seed, "pretrain.dynamics", index))], [], False
-    for _ in range(family.max_turns):
+    for _ in range(recipe.lesson_at(index).turns or family.max_turns):
         actions.append(recipe.demonstrator_at(index).action(env, rng))
         result = env.step(actions[-1])
         success = bool(result.info["success"])
@@ -236,14 +259,16 @@ def example(recipe: Recipe, seed: int, index: int, chat: ChatFormat, tokenizer: 
 
 
 def copying_exercise(recipe: Recipe, seed: int, index: int, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
-    """A string of random syllables, said again and again; trained from the second time on.
+    """A string of random syllables, or of `NUMBERS` where there are none, said again and again; trained from the second
+    time on.
 
     The only way to foretell it is to look up what followed the same syllable before, which is what copying a name that
     was never seen takes. From transcripts alone a tiny model learns that late: names are a few tokens among many.
     """
     rng = rng_at(seed, "pretrain.copying", index)
     capitals = [syllable.capitalize() for syllable in recipe.syllables]
-    known = tokenizer.convert_tokens_to_ids([*recipe.syllables, *capitals])
+    known = tokenizer.convert_tokens_to_ids([*recipe.syllables, *capitals]) or sorted(
+        set(tokenizer.encode("".join(NUMBERS), add_special_tokens=False)))
     once = rng.choice(known, size=int(rng.integers(12, 40))).astype(np.int32)
     ids = np.concatenate([once, once, once])[:90]
     return ids, np.arange(len(ids)) > len(once)
@@ -259,7 +284,7 @@ def tokenizer_of(recipe: Recipe) -> Any:
         texts += [json.dumps(schema) for shown in transcript.observations for schema in shown.tools]
         texts += transcript.actions
     return build_tokenizer(texts, vocab_size=recipe.vocab_limit, words=recipe.words, syllables=recipe.syllables,
-                           json=recipe.json)
+                           json=recipe.json, pieces=recipe.pieces)
 
 
 # ------------------------------------------------------------------------------------------------ making
@@ -321,12 +346,13 @@ def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: 
 def stated_recipe(recipe: Recipe) -> dict[str, Any]:
     """The recipe as JSON values, with the kind of each lesson's demonstrator. What came with the policies that call tools
     is left out where a recipe does not use it: the others are stated as they were when they were made."""
-    unused = {"syllables": (), "json": False, "contexts": (), "copying": 0, "tokenizer_transcripts": 400}
+    unused = {"syllables": (), "json": False, "pieces": "", "contexts": (), "copying": 0, "tokenizer_transcripts": 400}
     tree = {key: value for key, value in asdict(recipe).items() if key not in unused or value != unused[key]}
     for lesson, stated in zip(recipe.lessons, tree["lessons"]):
         stated["demonstrator"] = {"kind": type(lesson.demonstrator).__name__, **stated["demonstrator"]}
-        if not stated["all_tokens"]:
-            del stated["all_tokens"]
+        for key in ("all_tokens", "turns"):
+            if not stated[key]:
+                del stated[key]
     return tree
 
 

@@ -11,7 +11,7 @@ their words are single tokens. Three choices make a 0.6 M-parameter model's life
 For policies that call tools two more can be asked for: what stands around the names in a tool's schema and in a call is
 one token (a call costs seven tokens and its argument, not thirty; a schema fifteen, not ninety), and invented names are
 cut into their syllables, always the same way, so that copying a name from a document into a query is copying two or three
-tokens.
+tokens. `pieces` does the like for numbers of products.
 
 The chat template is ChatML without a default system prompt. It renders each message by itself and leaves old thoughts
 where they are, so a conversation can only grow at its end (the append-only law of `workbench.chat`).
@@ -77,21 +77,23 @@ COMMON_TEXT = (
 
 
 def build_tokenizer(texts: Iterable[str], *, vocab_size: int = 512, words: Sequence[str] = (),
-                    syllables: Sequence[str] = (), json: bool = False) -> "PreTrainedTokenizerFast":
+                    syllables: Sequence[str] = (), json: bool = False,
+                    pieces: str = "") -> "PreTrainedTokenizerFast":
     """Train a tokenizer on `texts`. The same texts give the same tokenizer.
 
     `vocab_size` is an upper limit that counts the 256 bytes, the control and the tag tokens; training stops earlier
     when every piece of the texts is one token. `words` (and the names of roles) become single tokens however rare they
     are in the texts. So do `syllables`, small and capitalised; capitalised words made of two or more of them are always
-    cut there, as no piece across them is learned. `json`: JSON_FRAMES are pieces of their own.
+    cut there, as no piece across them is learned. `json`: JSON_FRAMES are pieces of their own. `pieces`: a regular
+    expression for what is a piece before all others are tried.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.BPE())
+    first = (*((pieces,) if pieces else ()), *(map(_literally, JSON_FRAMES) if json else ()))
     core.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex("|".join((*map(_literally, JSON_FRAMES), PIECES)) if json else PIECES),
-                             behavior="isolated"),
+        pre_tokenizers.Split(Regex("|".join((*first, PIECES))), behavior="isolated"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
     ])
     core.decoder = decoders.ByteLevel()
@@ -105,8 +107,8 @@ def build_tokenizer(texts: Iterable[str], *, vocab_size: int = 512, words: Seque
         sayings += "\n" + "\n".join((*JSON_FRAMES, "") * 600)
     if syllables:  # more often still: a piece such as the `em` of `system`, learned first, would cut `Pema` elsewhere
         sayings += "\n".join(("", *syllables, *(syllable.capitalize() for syllable in syllables)) * 6_000)
-    pieces = [COMMON_TEXT] * 2 + [_without_names(_without_tags(text), syllables) for text in texts] + [sayings]
-    core.train_from_iterator(pieces, trainer)
+    corpus = [COMMON_TEXT] * 2 + [_without_names(_without_tags(text), syllables) for text in texts] + [sayings]
+    core.train_from_iterator(corpus, trainer)
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROL_TOKENS])
     core.add_tokens([AddedToken(token, special=False, normalized=False) for token in TAG_TOKENS])
     return PreTrainedTokenizerFast(

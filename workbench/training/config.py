@@ -140,6 +140,15 @@ PRESETS: dict[str, Callable[[], Config]] = {
         learner=LearnerConfig(lr=3e-4),
         train=TrainConfig(steps=60, evaluate_every=0),
     ),
+    "shop": lambda: Config(
+        env=ENV_PRESETS["shop-small"],
+        policy=PolicyConfig(name="shop-tiny"),
+        collect=CollectConfig(max_turn_tokens=64),
+        algorithm=GRPO(normalize_std=False, minibatches=2),
+        learner=LearnerConfig(lr=3e-4),
+        train=TrainConfig(steps=20, tasks_per_step=8, evaluate_every=0),
+        evaluation=EvaluationConfig(num_tasks=128),
+    ),
     # Four updates a step: with one, twenty steps are too few (58 % instead of 93 % in a first trial).
     "search": lambda: _search(GRPO(minibatches=4)),
     "search-ppo": lambda: _search(PPO(lam=0.95, minibatches=4)),

@@ -286,5 +286,5 @@ def _goal(payload: Mapping[str, Any]) -> ShopGoal:
 
 PRESETS: Mapping[str, Shop] = MappingProxyType({
     "shop": Shop(),
-    "shop-small": Shop(products=200, shelves=2, results=4),
+    "shop-small": Shop(products=1_000, shelves=2, results=4),
 })
