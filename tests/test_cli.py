@@ -333,7 +333,7 @@ def test_an_interrupt_is_130_and_not_a_traceback(workbench, trained, monkeypatch
     def interrupted(*_args, **_kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("workbench.notebook.stored.show_run", interrupted)
+    monkeypatch.setattr("workbench.notebook.place.show_run", interrupted)
     status, _, err = workbench("show", trained)
     assert status == 130 and "committed steps are kept" in err
 

@@ -326,6 +326,49 @@ def test_the_curves_of_a_run_are_drawn_by_plotly_and_everything_else_stands_belo
     assert not page.outside, f"asked another machine: {page.outside[:3]}"
 
 
+# ------------------------------------------------------------------------------------------------ the navigator
+
+
+@pytest.mark.full
+def test_one_walks_from_the_curve_to_the_token_in_a_notebook_and_the_kernel_knows_where(lab, page, tmp_path):
+    """Three clicks and no typed number; then the place as a value, a place given by the kernel, and the saved notebook."""
+    shutil.copytree(ROOT / "tests/golden_runs/old/window", lab.folder / "walked")
+    cells = ["import workbench as wb\nnavigator = wb.explore('walked')\nnavigator", "navigator.at",
+             "navigator.widget().at = 'step 2 / task 1 / attempt 3'"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells], metadata={
+        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
+    nbformat.write(notebook, lab.folder / "walk.ipynb")
+    open_notebook(lab, page, lab.folder / "walk.ipynb")
+    run_cell(page, 0)
+    finished(page, 0)
+    page.locator(".wb-plot").click(position={"x": 420, "y": 80})
+    page.locator(".wb-step > .wb-scroll tbody tr").nth(6).click()
+    page.locator(".wb-trained").nth(3).click()
+    page.wait_for_selector(".wb-term tr")
+    page.screenshot(path=tmp_path / "walked.png")
+    run_cell(page, 1)
+    finished(page, 1)
+    place = " / ".join(button.inner_text() for button in page.locator(".wb-path button").all()[1:])
+    assert output_of(page, 1).inner_text() == repr(place) and place.startswith("step ") and " / token " in place
+    run_cell(page, 2)
+    page.wait_for_function("() => document.querySelector('.wb-path').innerText.includes('attempt 3')")
+    page.locator(".wb-tokens").press("n")
+    page.wait_for_function("() => document.querySelector('.wb-path').innerText.includes('token')")
+    place = " / ".join(button.inner_text() for button in page.locator(".wb-path button").all()[1:])
+    picture = f"() => ({CELLS})()[0] && JSON.stringify(({OUTPUTS_OF_FIRST})()).includes('at {place}')"
+    page.wait_for_function(picture)
+    theme(page, "Dark")
+    page.screenshot(path=tmp_path / "dark.png")
+    theme(page, "Light")
+    page.evaluate("async () => { await window.jupyterapp.commands.execute('docmanager:save'); const session = "
+                  "window.jupyterapp.shell.currentWidget.sessionContext; await session.shutdown(); }")
+    page.goto("about:blank")
+    open_notebook(lab, page, lab.folder / "walk.ipynb")
+    page.screenshot(path=tmp_path / "reopened.png")
+    output_of(page, 0).locator(f"text=at {place}").wait_for(state="visible")
+    assert not page.outside, f"asked another machine: {page.outside[:3]}"
+
+
 # ------------------------------------------------------------------------------------------------ the credit editor
 
 

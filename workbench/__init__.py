@@ -82,6 +82,7 @@ PUBLIC: dict[str, str] = {
     "show_evaluations": "workbench.notebook.stored:show_evaluations",
     # views: value -> picture, without torch
     "show": "workbench.notebook.show:show",
+    "explore": "workbench.notebook.explore:explore",
     "show_config": "workbench.views:show_config",
     "show_trajectory": "workbench.views:show_trajectory",
     "show_group": "workbench.views:show_group",

@@ -56,7 +56,8 @@ def replay_command(args: argparse.Namespace) -> int:
 
 def show_command(args: argparse.Namespace) -> int:
     from workbench.importers import looks_like_rollouts
-    from workbench.notebook.stored import show_run, show_step
+    from workbench.notebook.place import show_place
+    from workbench.notebook.stored import show_step
     from workbench.run.store import open_run
 
     if not (args.run_path / "run.json").exists() and looks_like_rollouts(args.run_path):
@@ -66,7 +67,9 @@ def show_command(args: argparse.Namespace) -> int:
     run = open_run(args.run_path)
     if args.step is None and (args.task is not None or args.attempt is not None or args.tokens):
         raise ConfigError("--task, --attempt and --tokens look at one step; name it: workbench show RUN STEP")
-    view = show_run(run) if args.step is None else show_step(
+    if args.at and args.step is not None:
+        raise ConfigError(f"--at {args.at!r} says the step, too; leave {args.step} out")
+    view = show_place(run, args.at) if args.step is None else show_step(
         run, args.step, task=args.task or 0, attempt=args.attempt, tokens=args.tokens)
     put(view, args.html)
     return 0

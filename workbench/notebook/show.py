@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from workbench.types import Groups, View
+from workbench.types.address import Address
 from workbench.types.errors import ConfigError, DataError, nearest
 from workbench.types.view import HasView
 
@@ -65,7 +66,7 @@ VIEWS: Mapping[str, str] = {
 def show(value: Any, **how: Any) -> View:
     """The view of a value that a public function returned; of a path, that of the run there.
 
-    `how` are the options of its view: those of a run are `step`, `task`, `attempt`, `tokens`. Lists of groups and of
+    `how` are the options of its view: those of a run are `at`, `step`, `task`, `attempt`, `tokens`. Lists of groups and of
     scores are shown like what `rollout` and `evaluate` return. Raises DataError for what has no view, and for an option
     that its view does not have.
     """
@@ -112,20 +113,25 @@ def _maker(value: Any) -> str:
 
 
 def show_a_run(run: Run | RunningRun | Path, *, step: int | None = None, task: int | None = None, attempt: int | None = None,
-               tokens: bool = False) -> View:
+               tokens: bool = False, at: str | Address = "") -> View:
     """A run's curves; with `step` the groups of that step, with `task` (counted from 0) one of them, with `attempt` one of
-    its attempts turn by turn, and with `tokens` that attempt's tokens by author, with the credit that training used."""
-    from workbench.notebook.stored import show_run, show_step
+    its attempts turn by turn, and with `tokens` that attempt's tokens by author, with the credit that training used.
+    `at` says a place in words, down to a token: "step 3 / task 2 / attempt 5 / token 812"."""
+    from workbench.notebook.place import show_place
+    from workbench.notebook.stored import show_step
     from workbench.run.store import open_run
-    from workbench.views import show_groups
 
+    run = open_run(run)
+    asked = {"step": step is not None, "task": task is not None, "attempt": attempt is not None, "tokens": tokens}
+    given = [name for name, there in asked.items() if there]
+    if at and given:
+        raise DataError(f"at={str(at)!r} says it all; leave {' and '.join(given)} out")
     if step is None:
-        asked = {"task": task is not None, "attempt": attempt is not None, "tokens": tokens}
-        if given := [name for name, there in asked.items() if there]:
-            raise DataError(f"{' and '.join(given)} of which step? Add step=...; the run has {_range(open_run(run).steps())}")
-        return show_run(run)
+        if given:
+            raise DataError(f"{' and '.join(given)} of which step? Add step=...; the run has {_range(run.steps())}")
+        return show_place(run, at)
     if task is None and attempt is None and not tokens:
-        return show_groups(open_run(run).groups(step))
+        return show_place(run, Address(step))
     return show_step(run, step, task=task or 0, attempt=attempt, tokens=tokens)
 
 

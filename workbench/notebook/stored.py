@@ -86,7 +86,7 @@ def show_step(
     groups = run.groups(step)
     group = groups[_index(task, len(groups), f"step {step} has no task")]
     if attempt is None and not tokens:
-        kept = _kept(run, step, groups)
+        kept = kept_attempts(run, step, groups)
         if kept is None or False not in sum(kept, ()):
             return show_group(group)
         return show_group(group, kept=kept[task], remarks=_left_out(groups, kept))
@@ -158,7 +158,7 @@ def _credit(run: Run, step: int, task: int, attempt: int):
     return credit_of(run.credit(step, run.updates(step)[0]), number)
 
 
-def _kept(run: Run, step: int, groups: Sequence[Group]) -> list[tuple[bool | None, ...]] | None:
+def kept_attempts(run: Run, step: int, groups: Sequence[Group]) -> list[tuple[bool | None, ...]] | None:
     """Per attempt of each group: whether the step's credit gave any of its sampled tokens a weight; None for one that
     is not scored or sampled nothing. None altogether where the step made no update: then no weights are stored."""
     if not run.updates(step):

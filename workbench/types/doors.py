@@ -16,7 +16,7 @@ from workbench.types.errors import DataError
 KINDS: Mapping[str, tuple[str, str]] = {
     "Config": ("workbench.training.config:Config", "wb.open_session(config), or wb.train(config, 'runs/first')"),
     "Session": ("workbench.training.session:Session", "wb.rollout(session), wb.evaluate(session), wb.lint(session)"),
-    "Run": ("workbench.run.store:Run", "wb.show_run(run), wb.show_step(run, 1), wb.lint(run), wb.reopen(run); "
+    "Run": ("workbench.run.store:Run", "wb.show(run), wb.explore(run), wb.lint(run), wb.reopen(run); "
                                        "run.groups(1) are the groups of a step"),
     "RunningRun": ("workbench.notebook.live_run:RunningRun", "what takes a Run; its .wait() gives one that has ended"),
     "Task": ("workbench.types:Task", "wb.show(task), wb.rollout(session, [task])"),
@@ -46,7 +46,7 @@ TAKES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("compare_runs", "replay_step"), ("Run", "RunningRun")),
     **dict.fromkeys(("attach", "resume", "resume_here", "fresh_path"), _NAMES),
     **dict.fromkeys(("show_counts", "show_masks", "show_estimators", "show_mask_switches", "credit_editor", "groups_equal"), _GROUPS),
-    "show_group": ("Group",), **dict.fromkeys(("show_trajectory", "show_tokens"), ("Trajectory",)),
+    "explore": (*_RUN, "list", "tuple"), "show_group": ("Group",), **dict.fromkeys(("show_trajectory", "show_tokens"), ("Trajectory",)),
     **dict.fromkeys(("talk", "audit"), ("Session", "Config", *_RUN)),
 }
 

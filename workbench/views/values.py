@@ -24,10 +24,14 @@ MOST_GROUPS = 64
 
 def show_facts(title: str, facts: Mapping[str, Any], calls: Sequence[str] = ()) -> View:
     """Names with what they are, a line each, and under them the calls that go on from here."""
-    rows = [[name, capped(str(value), LONGEST_VALUE)] for name, value in facts.items()]
     return shown(doc.ViewDocument((
-        doc.Heading(title), doc.Table([doc.Column("", look=BOLD), doc.Column("")], rows, header=False) if rows else None,
-        doc.Note("next: " + ", ".join(calls)) if calls else None)))
+        doc.Heading(title), *facts_parts(facts), doc.Note("next: " + ", ".join(calls)) if calls else None)))
+
+
+def facts_parts(facts: Mapping[str, Any]) -> tuple[doc.Part, ...]:
+    """The same as parts of a larger view."""
+    rows = [[name, capped(str(value), LONGEST_VALUE)] for name, value in facts.items()]
+    return (doc.Table([doc.Column("", look=BOLD), doc.Column("")], rows, header=False),) if rows else ()
 
 
 def show_task(task: Task) -> View:

@@ -1,0 +1,346 @@
+"""From the curve to the token: addresses, what the navigator is told, and the page that it is saved as, in a real browser."""
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import workbench as wb
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.store_values import ordinary_step
+from workbench import cli
+from workbench.notebook.explore import script
+from workbench.notebook.explored import LANES, Answers
+from workbench.run.recording import create_run
+from workbench.types import Group, Message, Source, StopReason
+from workbench.types.address import Address
+from workbench.types.errors import DataError, StoreError
+from workbench.types.findings import Answer, Finding, LintReport, Place
+from workbench.views.tokens import credit_of
+
+OLD = Path(__file__).resolve().parent / "golden_runs" / "old"
+HOSTILE = "</script><img src=x onerror=window.struck=1><b onclick=window.struck=1>\x1b[1m\u202e"
+numbers = st.none() | st.integers(0, 10**6)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("explored")
+    for name in ("small-frozenlake", "small-ppo", "window"):
+        shutil.copytree(OLD / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answers(runs):
+    return Answers([wb.open_run(runs / "small-ppo"), wb.open_run(runs / "window")])
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """A run whose every text is an attack."""
+    def struck(group: Group) -> Group:
+        def of(attempt):
+            turns = tuple(replace(turn, text=HOSTILE, reply=(Message("user", HOSTILE),), reward_parts={HOSTILE: turn.reward or 0.0})
+                          for turn in attempt.turns)
+            return replace(attempt, turns=turns, task=replace(attempt.task, id=HOSTILE),
+                           first_observation=replace(attempt.first_observation, messages=(Message("user", HOSTILE),)))
+        return Group(tuple(of(attempt) for attempt in group))
+
+    path = tmp_path_factory.mktemp("hostile") / "run"
+    with create_run(path, {"policy": {"name": "none"}, "train": {"steps": 1}}) as run:
+        run.write_step(1, [struck(group) for group in ordinary_step(1)[:1]])
+        run.commit_step(1, {"reward_mean": 0.5, "success": 0.5})
+    return path
+
+
+# ------------------------------------------------------------------------------------------------ addresses
+
+
+@given(step=numbers, task=numbers, attempt=numbers, turn=numbers, token=numbers)
+def test_an_address_is_read_as_it_is_written(step, task, attempt, turn, token):
+    try:
+        address = Address(step, task, attempt, turn, token)
+    except DataError:
+        assert (task is not None and step is None or attempt is not None and task is None
+                or (turn is not None or token is not None) and attempt is None)
+    else:
+        assert Address.of(str(address)) == address == Address.of(address) and Address.of(f" {address} / ") == address
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("step", "got 'step'"), ("step 3 task 2", "an address is written 'step 3 / task 2"), ("step 3 / step 4", "got 'step 4'"),
+    ("task 2", "task 2 of which step"), ("step 3 / token 1", "token 1 of which attempt"), ("step -1", "got 'step -1'"),
+    ("update 3", "got 'update 3'"), ("step 3 / task x", "got 'task x'")])
+def test_what_is_no_address_is_refused(text, said):
+    with pytest.raises(DataError, match=re.escape(said)):
+        Address.of(text)
+
+
+@pytest.mark.parametrize(("at", "said"), [
+    ("step 1 / task 4", "there is no task 4; they are counted from 0 to 3"),
+    ("step 1 / task 0 / attempt 4", "there is no attempt 4"), ("step 1 / task 0 / attempt 0 / turn 99", "there is no turn 99"),
+    ("step 1 / task 0 / attempt 0 / token 9999", "there is no token 9999"), ("step 9", "no committed step 9")])
+def test_a_place_that_the_run_does_not_have_is_refused_everywhere(runs, at, said, capsys):
+    for look in (lambda: wb.explore(runs / "small-ppo", at=at), lambda: wb.show(runs / "small-ppo", at=at)):
+        with pytest.raises((DataError, StoreError), match=said):
+            look()
+    assert cli.main(["show", str(runs / "small-ppo"), "--at", at]) == 2 and said in capsys.readouterr().err
+
+
+def test_the_terminal_and_the_notebook_show_the_same_place(runs, capsys):
+    path = runs / "small-ppo"
+    for at in ("", "step 1", "step 1 / task 2", "step 1 / task 2 / attempt 1", "step 1 / task 2 / attempt 1 / turn 0",
+               "step 1 / task 2 / attempt 1 / token 90"):
+        assert cli.main(["show", str(path), "--at", at]) == 0
+        said = capsys.readouterr().out.rstrip("\n")
+        assert said == wb.show(path, at=at).text.rstrip("\n") == wb.explore(path, at=at).text.rstrip("\n") and len(said) > 20
+    with pytest.raises(DataError, match="leave step out"):
+        wb.show(path, step=1, at="step 1")
+    assert cli.main(["show", str(path), "1", "--at", "step 1"]) == 2 and "leave 1 out" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------ what it is told
+
+
+def test_a_step_says_of_every_attempt_what_is_stored(answers):
+    for number, run in enumerate(answers.runs):
+        for step in run.steps():
+            groups, said = run.groups(step), answers.of({"ask": "step", "run": number, "step": step}).content
+            assert [row["task"] for row in said["groups"]] == list(range(len(groups)))
+            attempts = [attempt for group in groups for attempt in group]
+            assert [(row["reward"], row["success"], row["turns"], row["stop"], row["tokens"]) for row in said["attempts"]] == [
+                (t.reward, t.success, len(t.turns), t.stop_reason.value, t.num_sampled) for t in attempts]
+            assert [row["mean"] for row in said["groups"]] == [float(np.mean([t.reward for t in group])) for group in groups]
+            json.dumps(said, allow_nan=False)
+
+
+def test_every_token_of_every_attempt_has_its_author_and_its_stored_numbers(answers):
+    for number, run in enumerate(answers.runs):
+        table, index = run.credit(1, run.updates(1)[0]), 0
+        for task, group in enumerate(run.groups(1)):
+            for attempt, trajectory in enumerate(group):
+                reply = answers.of({"ask": "attempt", "run": number, "step": 1, "task": task, "attempt": attempt})
+                rows, arrays = credit_of(table, index), reply.arrays
+                index += 1
+                assert {len(values) for values in arrays.values()} == {len(reply.content["texts"])} == {sum(map(len, trajectory.segments))}
+                assert (arrays["author"] == rows["source"]).all() and (arrays["turn"] == rows["turn"]).all()
+                assert ((arrays["trained"] > 0) == (rows["weight"] != 0)).all() and not (arrays["trained"] == 3).any()
+                assert (arrays["author"][arrays["trained"] > 0] == Source.POLICY).all()
+                weighs = rows["weight"] != 0
+                assert "advantage" not in arrays or np.array_equal(arrays["advantage"][weighs], rows["advantage"][weighs])
+                assert np.array_equal(arrays["logprob"], rows["rollout_logp"].astype(float), equal_nan=True)
+                assert set(reply.content["lanes"]) == set(arrays) & set(LANES)
+
+
+def test_an_attempt_that_ended_before_its_first_prompt_has_no_tokens(tmp_path, monkeypatch):
+    first, *others = ordinary_step(1)[0]
+    broken = replace(first, turns=(), segments=(), outcome=None, success=None, stop_reason=StopReason.ENV_ERROR, error="it broke")
+    with create_run(tmp_path / "run", {"policy": {"name": "none"}, "train": {"steps": 1}}) as run:
+        run.write_step(1, [Group((broken, *others))])
+        run.commit_step(1, {"reward_mean": 0.5})
+    told = Answers([wb.open_run(tmp_path / "run")]).of({"ask": "attempt", "run": 0, "step": 1, "task": 0, "attempt": 0})
+    assert (told.content["texts"], told.arrays, told.content["error"]) == ([], {}, "it broke") and told.content["ids"]
+
+
+def test_a_token_that_is_trained_though_nobody_sampled_it_is_marked(answers, monkeypatch):
+    """Negative control for the mark: give a token of the prompt a weight."""
+    facts = answers.step(0, 1)
+    weight = facts.table["weight"].copy()
+    weight[0] = 1.0
+    monkeypatch.setattr(answers, "_step", lambda run, step: replace(facts, table=type(facts.table)(1, 0, {**facts.table.columns, "weight": weight})))
+    arrays = answers.of({"ask": "attempt", "run": 0, "step": 1, "task": 0, "attempt": 0}).arrays
+    assert arrays["trained"][0] == 3 and set(arrays["trained"][1:]) <= {0, 1}
+
+
+def test_a_finding_of_the_lint_leads_to_its_token(runs, monkeypatch):
+    """Tokens are counted over the segments of a rewritten history, end to end."""
+    run = wb.open_run(runs / "window")
+    attempt = run.groups(1)[1][2]
+    assert len(attempt.segments) > 1
+    place = Place(f"{attempt.task.id}/{attempt.attempt}", segment=1, position=3)
+    report = LintReport((Answer("R1", "authors", (Finding("a token of nobody", place), Finding("of all of them", Place(step=1)))),))
+    monkeypatch.setattr(type(run), "lint", lambda self, step: report)
+    told = Answers([run]).of({"ask": "step", "run": 0, "step": 1}).content
+    assert [finding["at"] for finding in told["findings"]] == [f"step 1 / task 1 / attempt 2 / token {len(attempt.segments[0]) + 3}", ""]
+    assert [row["findings"] for row in told["attempts"] if (row["task"], row["attempt"]) == (1, 2)] == [1]
+    assert sum(row["findings"] for row in told["attempts"]) == 1
+
+
+def test_attempts_are_found_by_what_is_said_in_them(answers):
+    whole = answers.runs[0].groups(1)
+    word = whole[2][1].turns[0].text[7:15]
+    found = answers.of({"ask": "search", "run": 0, "step": 1, "text": word.upper()}).content["found"]
+    expected = [[task, number] for task, group in enumerate(whole) for number, attempt in enumerate(group) if any(
+        word in text for turn in attempt.turns for text in (turn.text, *(m.text for m in turn.reply)))
+        or any(word in m.text for m in attempt.first_observation.messages)]
+    assert [2, 1] in found and found == expected
+    assert answers.of({"ask": "search", "run": 0, "step": 1, "text": "no such words"}).content["found"] == []
+
+
+@pytest.mark.parametrize("question", [
+    {}, {"ask": "steps"}, {"ask": "step"}, {"ask": "step", "run": 7, "step": 1}, {"ask": "step", "run": 0, "step": "x"},
+    {"ask": "step", "run": 0, "step": [1]}, {"ask": "attempt", "run": 0, "step": 1, "task": 0, "attempt": 77}, {"ask": "runs", "a": 1}])
+def test_a_question_without_an_answer_is_answered_with_why(answers, question):
+    said = answers.of(question).content
+    assert set(said) == {"error"} and len(said["error"]) > 10
+
+
+def test_the_page_reads_no_text_as_anything_but_text():
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|https?://(?!www\.w3\.org/2000/svg)", script())
+
+
+# ------------------------------------------------------------------------------------------------ the saved page
+
+
+def test_no_foreign_text_ends_the_script_of_a_page(hostile, tmp_path):
+    page = wb.explore(hostile, at="step 1 / task 0 / attempt 0").save(tmp_path / "page.html").read_text()
+    assert page.count("</script") == 1 and page.endswith("</script></html>\n") and "onerror=window.struck" in page
+    assert "<img" not in page and not set("\u2028\u2029\u202e\x1b") & set(page)
+
+
+@pytest.fixture
+def browser(chromium):
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[test]'")
+    with sync_api.sync_playwright() as started:
+        made = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        page = made.new_page(viewport={"width": 1200, "height": 1000})
+        page.set_default_timeout(20_000)
+        page.trouble = []
+        page.on("console", lambda message: page.trouble.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: page.trouble.append(str(error)))
+        page.on("request", lambda request: None if request.url.startswith(("file:", "data:")) else page.trouble.append(request.url))
+        yield page
+        made.close()
+
+
+def opened(page, path: Path) -> None:
+    page.goto(path.as_uri())
+    page.wait_for_selector(".wb-plot")
+
+
+ATTEMPTS = ".wb-step > .wb-scroll tbody tr"
+
+
+@pytest.mark.debian("chromium", "fonts-dejavu-core")
+def test_three_clicks_lead_from_the_curve_to_the_token(runs, browser, tmp_path):
+    navigator = wb.explore([runs / "small-ppo", runs / "small-frozenlake"])
+    opened(browser, navigator.save(tmp_path / "page.html", steps=[1, 2]))
+    assert browser.locator(ATTEMPTS).count() == 0
+    browser.locator(".wb-plot").click(position={"x": 400, "y": 100})
+    browser.wait_for_selector(ATTEMPTS)
+    step = int(re.search(r"step (\d+)", browser.inner_text(".wb-path"))[1])
+    row = browser.locator(ATTEMPTS).nth(5)
+    task, attempt = (int(row.locator("td").nth(n).inner_text()) for n in (0, 1))
+    row.click()
+    browser.wait_for_selector(".wb-trained")
+    browser.locator(".wb-trained").nth(2).click()
+    browser.wait_for_selector(".wb-term tr")
+    place = Address.of(" / ".join(button.inner_text() for button in browser.locator(".wb-path button").all()[1:]))
+    assert (place.step, place.task, place.attempt) == (step, task, attempt) and place.token is not None
+    told = dict(zip(browser.locator(".wb-term th").all_inner_texts(), browser.locator(".wb-term td").all_inner_texts()))
+    run = wb.open_run(runs / "small-ppo")
+    rows = credit_of(run.credit(step, run.updates(step)[0]), sum(map(len, run.groups(step)[:task])) + attempt)
+    assert float(told["advantage"]) == rows["advantage"][place.token] and told["trained"] == "yes", "to the last bit"
+    assert float(told["logprob"].split()[0]) == float(rows["rollout_logp"][place.token])
+    browser.screenshot(path=tmp_path / "token.png", full_page=True)
+    assert not browser.trouble, browser.trouble
+
+
+@pytest.mark.debian("chromium", "fonts-dejavu-core")
+def test_attempts_are_sorted_and_filtered_and_the_keyboard_reaches_all(runs, browser, tmp_path):
+    opened(browser, wb.explore(runs / "small-ppo", at="step 1").save(tmp_path / "page.html"))
+    browser.wait_for_selector(ATTEMPTS)
+
+    def column(number: int) -> list[float]:
+        return [float(text.replace("−", "-")) for text in browser.locator(f"{ATTEMPTS} td:nth-child({number})").all_inner_texts()]
+
+    every = column(3)
+    browser.click("button[aria-label='sort by reward']")
+    assert column(3) == sorted(every)
+    browser.click("button[aria-label='sort by reward']")
+    assert column(3) == sorted(every, reverse=True)
+    group = browser.locator(".wb-step details tbody tr").nth(3)
+    group.focus()
+    browser.keyboard.press("Enter")
+    browser.wait_for_function(f"() => document.querySelectorAll('{ATTEMPTS}').length === 4")
+    assert set(column(1)) == {3.0}
+    browser.click(".wb-all")
+    run = wb.open_run(runs / "small-ppo")
+    word = run.groups(1)[0][0].turns[0].text[8:20]
+    found = Answers([run]).of({"ask": "search", "run": 0, "step": 1, "text": word}).content["found"]
+    browser.fill(".wb-step input[type=search]", word)
+    browser.wait_for_function(f"() => document.querySelectorAll('{ATTEMPTS}').length === {len(found)}")
+    assert sorted(map(list, zip(map(int, column(1)), map(int, column(2))))) == found
+    browser.fill(".wb-step input[type=search]", "")
+    browser.locator(ATTEMPTS).first.focus()
+    browser.keyboard.press("ArrowDown")
+    browser.keyboard.press("Enter")
+    browser.wait_for_selector(".wb-tokens .wb-token")
+    browser.focus(".wb-tokens")
+    seen = []
+    for key in ("n", "ArrowRight", "x", "End", "Home"):
+        browser.keyboard.press(key)
+        seen.append(int(re.search(r"token (\d+)", browser.inner_text(".wb-path"))[1]))
+    trained = browser.locator(".wb-token").count()
+    assert seen[1] == seen[0] + 1 and seen[-1] == 0 and seen[-2] > seen[0] and trained > 20
+    assert "token 0 of" in browser.inner_text(".wb-status") and not browser.trouble, browser.trouble
+
+
+@pytest.mark.debian("chromium", "fonts-dejavu-core")
+def test_foreign_text_is_shown_and_nothing_of_it_is_run(hostile, browser, tmp_path):
+    opened(browser, wb.explore(hostile, at="step 1 / task 0 / attempt 0").save(tmp_path / "page.html"))
+    browser.wait_for_selector(".wb-message pre", state="attached")
+    browser.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    text = browser.inner_text(".wb-nav")
+    assert text.count("</script><img src=x onerror=window.struck=1>") > 4 and "␛[1m⟨U+202E⟩" in text and "\x1b" not in text
+    assert browser.locator(".wb-nav img, .wb-nav b[onclick], .wb-nav script").count() == 0
+    assert browser.evaluate("window.struck") is None and not browser.trouble, browser.trouble
+
+
+@pytest.mark.debian("chromium", "fonts-dejavu-core")
+@pytest.mark.parametrize("width", [640, 1900])
+def test_nothing_is_cut_off_on_a_narrow_or_a_wide_page(runs, browser, tmp_path, width):
+    browser.set_viewport_size({"width": width, "height": 900})
+    opened(browser, wb.explore(runs / "window", at="step 1 / task 0 / attempt 0 / token 40").save(tmp_path / "page.html"))
+    browser.wait_for_selector(".wb-term tr")
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert browser.evaluate("[...document.querySelectorAll('.wb-scroll, .wb-tokens')].filter(e => e.scrollWidth > e.clientWidth).length") == 0
+    assert browser.locator(".wb-token[aria-selected=true]").is_visible()
+    browser.screenshot(path=tmp_path / f"{width}.png", full_page=True)
+
+
+def test_a_page_holds_the_steps_that_were_asked_for(runs, tmp_path):
+    run = runs / "small-frozenlake"
+    few, more = (wb.explore(run).save(tmp_path / f"{n}.html", steps=range(1, n + 1)).stat().st_size for n in (1, 3))
+    assert few < more
+    with pytest.raises(StoreError, match="no committed step 9"):
+        wb.explore(run).save(tmp_path / "x.html", steps=[9])
+    assert not (tmp_path / "x.html").exists()
+    with pytest.raises(DataError, match=r"a list of runs, each a Run, a RunningRun or a path; got \["):
+        wb.explore([])
+    with pytest.raises(DataError, match=r"each a Run, a RunningRun or a path; got \[3\]"):
+        wb.explore([3])
+
+
+@pytest.mark.parametrize("looked_at", [True, False])
+def test_a_notebook_keeps_the_place_where_it_was(runs, looked_at, monkeypatch):
+    """Two outputs: the widget, and the picture that a saved notebook shows; where nobody looks the picture alone."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    monkeypatch.setattr("workbench.notebook.explore.has_widgets", lambda: looked_at)
+    seen = []
+    monkeypatch.setattr(InteractiveShell.instance().display_pub, "publish", lambda data, *args, **kwargs: seen.append(data))
+    path = runs / "small-ppo"
+    navigator = wb.explore(path, at="step 1 / task 0")
+    navigator._ipython_display_()
+    assert [any("widget" in key for key in data) for data in seen] == [True, False] if looked_at else [False]
+    assert seen[-1]["text/plain"] == wb.show(path, at="step 1 / task 0").text and "<script" not in seen[-1]["text/html"]
+    navigator.widget().at = "step 2 / task 1 / attempt 3"
+    assert seen[-1]["text/plain"] == wb.show(path, at="step 2 / task 1 / attempt 3").text and navigator.at.endswith("attempt 3")

@@ -1,0 +1,298 @@
+"""What the navigator asks of runs, and the answers: JSON values beside named arrays. No widget, no torch.
+
+    answers = Answers([run])
+    answers.of({"ask": "step", "run": 0, "step": 3})
+
+A notebook sends the questions as somebody clicks; a saved page carries the answers to those that it was made for.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from workbench.notebook.stored import kept_attempts, token_texts
+from workbench.run.store import Run
+from workbench.types import CreditTable, Group, Groups, Trajectory
+from workbench.types.address import Address
+from workbench.types.errors import DataError, WorkbenchError
+from workbench.types.findings import ERROR, Finding
+from workbench.views.curves import Curve, curves_of
+from workbench.views.escape import visible
+from workbench.views.live import live_curves
+from workbench.views.tokens import credit_of, ids_as_texts
+from workbench.views.values import flat_side
+
+LONGEST_TEXT = 20_000   # characters of one message that a panel shows; the tokens show all of them
+PREVIEW = 160           # characters of an attempt's last turn in the table
+# Lane -> what it is made of, and its unit. A lane that was not computed is absent, never zero (law 5).
+LANES: Mapping[str, tuple[str, Callable[[Mapping[str, np.ndarray]], np.ndarray]]] = {
+    "advantage": ("", lambda c: np.where(c["weight"] != 0, c["advantage"], np.nan)),
+    "logprob": ("nats", lambda c: c["rollout_logp"]),
+    "entropy": ("nats", lambda c: c["entropy"]),
+    "ratio": ("", lambda c: c["ratio"]),
+    "KL to the reference": ("nats (logp less the reference's)", lambda c: c["new_logp"] - c["ref_logp"]),
+    "value": ("", lambda c: c["value"]),
+    "return": ("", lambda c: c["return"]),
+    "weight": ("", lambda c: c["weight"]),
+    "clipped": ("(-1: low, +1: high)", lambda c: c["clip_state"].astype(np.float64)),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class NavigatorReply:
+    """`content`: JSON values, every text of them visible. `arrays`: numbers a token, by name."""
+
+    content: dict[str, Any]
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+class Answers:
+    """Answers questions about `runs`. Each reads what the run holds now, so that one that trains is followed."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = tuple(runs)
+        self._step = lru_cache(maxsize=8)(self._read_step)
+
+    def of(self, question: Mapping[str, Any]) -> NavigatorReply:
+        """The reply to a question; one that cannot be answered says so in `content["error"]`, and nothing is lost."""
+        asked = {"runs": self._runs, "step": self._of_step, "attempt": self._of_attempt, "search": self._search,
+                 "texts": self._texts}
+        try:
+            known = {name: value for name, value in question.items() if name != "ask"}
+            if question.get("ask") not in asked or not all(isinstance(value, (int, str)) for value in known.values()):
+                raise DataError(f"no answer to {question!r:.200}; asked can be {', '.join(asked)}")
+            return asked[question["ask"]](**known)
+        except (WorkbenchError, TypeError) as error:
+            return NavigatorReply({"error": visible(str(error))})
+
+    def address(self, at: str | Address, run: int = 0) -> Address:
+        """`at`, as a place that the run has. Raises DataError, or StoreError for a step that is not there."""
+        at = Address.of(at)
+        if at.step is None:
+            return at
+        groups = self.step(run, at.step).groups
+        _within(at, "task", groups)
+        if at.task is not None:
+            _within(at, "attempt", groups[at.task])
+        if at.attempt is not None:
+            attempt = groups[at.task][at.attempt]
+            _within(at, "turn", attempt.turns)
+            _within(at, "token", range(sum(map(len, attempt.segments))))
+        return at
+
+    def step(self, run: int, step: int) -> StepRecord:
+        """A committed step, read once."""
+        if not 0 <= run < len(self.runs):
+            raise DataError(f"there is no run {run}; they are counted from 0 to {len(self.runs) - 1}")
+        return self._step(run, step)
+
+    def _read_step(self, run: int, step: int) -> StepRecord:
+        stored = self.runs[run]
+        groups = stored.groups(step)
+        updates = stored.updates(step)
+        table = stored.credit(step, updates[0]) if updates else None
+        return StepRecord(step, groups, table, kept_attempts(stored, step, groups), _findings(stored, step, groups))
+
+    # -------------------------------------------------------------------------------------------- answers
+
+    def _runs(self) -> NavigatorReply:
+        return NavigatorReply({"runs": [_course(run) for run in self.runs]})
+
+    def _of_step(self, run: int, step: int) -> NavigatorReply:
+        facts = self.step(run, step)
+        return NavigatorReply({"step": step, "groups": [_group(facts, task) for task in range(len(facts.groups))],
+                      "attempts": [_attempt(facts, task, number) for task, group in enumerate(facts.groups)
+                                   for number in range(len(group))],
+                      "findings": [_finding(rule, finding, at) for rule, finding, at in facts.findings],
+                      "neighbours": _neighbours(self.runs[run].steps(), step)})
+
+    def _of_attempt(self, run: int, step: int, task: int, attempt: int) -> NavigatorReply:
+        self.address(Address(step, task, attempt), run)
+        facts = self.step(run, step)
+        trajectory = facts.groups[task][attempt]
+        named = token_texts(self.runs[run])
+        texts = [text for segment in trajectory.segments for text in named(segment.token_ids)]
+        arrays = _token_arrays(trajectory, facts.credit(task, attempt))
+        lanes = {name: unit for name, (unit, _) in LANES.items() if name in arrays}
+        return NavigatorReply(_facts_of(facts, task, attempt) | {
+            "texts": [visible(text) for text in texts], "lanes": lanes, "ids": named is ids_as_texts}, arrays)
+
+    def _texts(self, run: int) -> NavigatorReply:
+        """Load what gives tokens their texts."""
+        return NavigatorReply({"ids": token_texts(self.runs[run]) is ids_as_texts})
+
+    def _search(self, run: int, step: int, text: str) -> NavigatorReply:
+        found = [[task, number] for task, group in enumerate(self.step(run, step).groups)
+                 for number, attempt in enumerate(group) if text.lower() in _whole_text(attempt).lower()]
+        return NavigatorReply({"text": text, "found": found})
+
+
+def _within(at: Address, level: str, there: Sequence[Any]) -> None:
+    number = getattr(at, level)
+    if number is not None and number >= len(there):
+        raise DataError(f"{at}: there is no {level} {number}; they are counted from 0 to {len(there) - 1}")
+
+
+@dataclass(frozen=True, eq=False)
+class StepRecord:
+    """A committed step. `kept`: as `kept_attempts` says. `findings`: (rule, finding, where it is) of its lint."""
+
+    step: int
+    groups: Groups
+    table: CreditTable | None
+    kept: Sequence[tuple[bool | None, ...]] | None
+    findings: Sequence[tuple[str, Finding, Address | None]]
+
+    def credit(self, task: int, attempt: int) -> Mapping[str, np.ndarray] | None:
+        """The rows of one attempt in what the first update used, None where the step made none."""
+        return None if self.table is None else credit_of(self.table, sum(map(len, self.groups[:task])) + attempt)
+
+
+# ------------------------------------------------------------------------------------------------ curves
+
+
+def _course(run: Run) -> dict[str, Any]:
+    from workbench.notebook.live_run import attach
+
+    rows, evaluations = run.metrics_rows(), run.evaluations()
+    status = attach(run.path).status
+    curves = live_curves(rows, evaluations) or curves_of(rows, evaluations, None)
+    return {"name": visible(run.name), "state": status.state, "steps": [row["step"] for row in rows], "of": status.steps,
+            "curves": [_curve(curve) for curve in curves], "marks": _marks(run)}
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    value, mean = ([float(each) if np.isfinite(each) else None for each in values] for values in (curve.value, curve.mean))
+    return {"title": curve.panel.title, "value": value, "mean": mean,
+            "points": [[point.step, point.value, point.mode] for point in curve.points],
+            "levels": [[line.name, line.value] for line in curve.lines], "log": bool(curve.panel.log)}
+
+
+def _marks(run: Run) -> list[list[Any]]:
+    """[step, what happened]: findings of the lint, skipped updates, changed settings."""
+    found = [[step, f"{answer['rule']}: {finding['severity']}"] for step in (*run.steps(), *run.uncommitted())
+             if (said := run.lint_values(step)) is not None for answer in said["answers"] for finding in answer["findings"][:1]]
+    for event in run.events():
+        if event["kind"] == "skipped_update":
+            found.append([event["step"], f"update {event['update']} skipped: {visible(str(event['reason']))}"])
+        elif event["kind"] == "settings":
+            found.append([event["after"] + 1, f"settings changed: {visible(', '.join(event['changed']))}"])
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ a step
+
+
+def _group(facts: StepRecord, task: int) -> dict[str, Any]:
+    group = facts.groups[task]
+    scored, known = _rewards(group), [t.success for t in group if t.success is not None]
+    marks = () if facts.kept is None else facts.kept[task]
+    return {"task": task, "name": visible(group.task.id), "attempts": len(group), "mean": _mean(scored), "std": _std(scored),
+            "succeeded": sum(known) if known else None, "flat": flat_side(group),
+            "kept": None if not marks or set(marks) == {None} else True in marks, "rewards": [t.reward for t in group]}
+
+
+def _attempt(facts: StepRecord, task: int, number: int) -> dict[str, Any]:
+    attempt = facts.groups[task][number]
+    logprobs = [span.logprobs for segment in attempt.segments for span in segment.spans if span.sampled and len(span)]
+    last = attempt.turns[-1].text if attempt.turns else ""
+    return {"task": task, "attempt": number, "reward": attempt.reward, "success": attempt.success,
+            "stop": attempt.stop_reason.value, "turns": len(attempt.turns), "tokens": attempt.num_sampled,
+            "surprise": -float(np.mean(np.concatenate(logprobs), dtype=np.float64)) if logprobs else None,
+            "kept": None if facts.kept is None else facts.kept[task][number],
+            "findings": sum(at is not None and (at.task, at.attempt) == (task, number) for _, _, at in facts.findings),
+            "last": visible(last[:PREVIEW], newline=" ")}
+
+
+def _findings(run: Run, step: int, groups: Groups) -> list[tuple[str, Finding, Address | None]]:
+    report = run.lint(step)
+    if report is None:
+        return []
+    where = {f"{t.task.id}/{t.attempt}": (task, number) for task, group in enumerate(groups) for number, t in enumerate(group)}
+    return [(answer.rule, finding, _place(finding, step, where, groups)) for answer in report.answers for finding in answer.findings]
+
+
+def _place(finding: Finding, step: int, where: Mapping[str, tuple[int, int]], groups: Groups) -> Address | None:
+    """The address of what a finding points at; None where it concerns the whole step."""
+    place = finding.place
+    if place.trajectory not in where:
+        return None
+    task, attempt = where[place.trajectory]
+    segments = groups[task][attempt].segments
+    token = None
+    if place.position is not None and place.segment is not None and place.segment < len(segments):
+        token = sum(map(len, segments[:place.segment])) + place.position
+    return Address(step, task, attempt, place.turn, token)
+
+
+def _finding(rule: str, finding: Finding, at: Address | None) -> dict[str, Any]:
+    return {"rule": rule, "severity": finding.severity, "what": visible(finding.what), "error": finding.severity == ERROR,
+            "at": "" if at is None else str(at)}
+
+
+# ------------------------------------------------------------------------------------------------ an attempt
+
+
+def _facts_of(facts: StepRecord, task: int, attempt: int) -> dict[str, Any]:
+    group = facts.groups[task]
+    trajectory, scored = group[attempt], _rewards(group)
+    turns = [{"turn": turn.index, "wrote": _text(turn.text), "reward": turn.reward,
+              "parts": {visible(name): value for name, value in turn.reward_parts.items()},
+              "reply": [[visible(message.role), _text(message.text)] for message in turn.reply]} for turn in trajectory.turns]
+    first = [[visible(message.role), _text(message.text)] for message in trajectory.first_observation.messages]
+    return {"step": facts.step, "task": task, "attempt": attempt, "name": visible(group.task.id), "first": first, "turns": turns,
+            "reward": trajectory.reward, "outcome": trajectory.outcome, "success": trajectory.success,
+            "stop": trajectory.stop_reason.value, "error": visible(trajectory.error or ""),
+            "group": {"mean": _mean(scored), "std": _std(scored), "scored": len(scored)},
+            "segments": [len(segment) for segment in trajectory.segments]}
+
+
+def _token_arrays(attempt: Trajectory, credit: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
+    """[T] of an attempt's segments end to end: author, turn, trained, weight version (-1: not known), and the lanes that
+    there are, float64 with NaN for what a token does not have."""
+    spans = [span for segment in attempt.segments for span in segment.spans]
+    if not spans:
+        return {}  # it ended before its first prompt
+    eligible = np.concatenate([segment.eligible for segment in attempt.segments])
+    version = np.concatenate([np.full(len(span), -1 if span.policy_version is None else span.policy_version) for span in spans])
+    arrays = {"author": np.concatenate([segment.sources for segment in attempt.segments]).astype(np.uint8),
+              "turn": np.concatenate([segment.turns for segment in attempt.segments]).astype(np.int32), "version": version.astype(np.int32)}
+    columns = {"rollout_logp": np.concatenate([segment.logprobs for segment in attempt.segments])} | dict(credit or {})
+    trained = eligible if credit is None else columns["weight"] != 0
+    arrays["trained"] = trained.astype(np.uint8) + 2 * (trained & ~eligible)  # 3: trained, though nobody sampled it here
+    for name, (_, made) in LANES.items():
+        try:
+            arrays[name] = np.asarray(made(columns), np.float64)
+        except KeyError:
+            continue
+    return {name: values for name, values in arrays.items() if values.dtype.kind != "f" or np.isfinite(values).any()}
+
+
+def _whole_text(attempt: Trajectory) -> str:
+    first = [message.text for message in attempt.first_observation.messages]
+    return "\n".join([*first, *(text for turn in attempt.turns for text in (turn.text, *(m.text for m in turn.reply)))])
+
+
+def _text(text: str) -> str:
+    return visible(text[:LONGEST_TEXT]) + (f" … {len(text) - LONGEST_TEXT:,} more" if len(text) > LONGEST_TEXT else "")
+
+
+def _rewards(group: Group) -> list[float]:
+    return [t.reward for t in group if t.reward is not None]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _std(values: Sequence[float]) -> float | None:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def _neighbours(steps: Sequence[int], step: int) -> list[int | None]:
+    place = list(steps).index(step)
+    return [steps[place - 1] if place else None, steps[place + 1] if place + 1 < len(steps) else None]
