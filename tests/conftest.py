@@ -107,6 +107,17 @@ def chromium() -> str:
     return find_browser()
 
 
+@pytest.fixture
+def shell():
+    """An IPython shell as a notebook has one, without a history on the disk, and gone after the test: while there is one,
+    progress is drawn for a notebook."""
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    yield InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+    InteractiveShell.clear_instance()
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of this checkout."""

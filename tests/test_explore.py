@@ -330,13 +330,11 @@ def test_a_page_holds_the_steps_that_were_asked_for(runs, tmp_path):
 
 
 @pytest.mark.parametrize("looked_at", [True, False])
-def test_a_notebook_keeps_the_place_where_it_was(runs, looked_at, monkeypatch):
+def test_a_notebook_keeps_the_place_where_it_was(runs, looked_at, shell, monkeypatch):
     """Two outputs: the widget, and the picture that a saved notebook shows; where nobody looks the picture alone."""
-    from IPython.core.interactiveshell import InteractiveShell
-
     monkeypatch.setattr("workbench.notebook.explore.has_widgets", lambda: looked_at)
     seen = []
-    monkeypatch.setattr(InteractiveShell.instance().display_pub, "publish", lambda data, *args, **kwargs: seen.append(data))
+    monkeypatch.setattr(shell.display_pub, "publish", lambda data, *args, **kwargs: seen.append(data))
     path = runs / "small-ppo"
     navigator = wb.explore(path, at="step 1 / task 0")
     navigator._ipython_display_()

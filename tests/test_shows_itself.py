@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import workbench as wb
-from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
 from workbench.learn.batch import Batch
@@ -46,7 +45,7 @@ def values(folder):
     every = (groups, groups[0], attempt, attempt.turns[0], attempt.task, attempt.first_observation, attempt.segments[0],
              run.credit(1, 0), report, session.config, session, wb.train_step(session, 1), scores, scores[0], batch,
              session.config.algorithm.credit(batch), replay(run, 1)[0], wb.compare_runs(run, wb.open_run(folder / "ppo")), run, attach(run.path),
-             wb.runs(folder), wb.read_rollouts(IMPORTED))
+             wb.runs(folder), paired := wb.paired(groups, groups[:1]), paired[0], wb.read_rollouts(IMPORTED))
     return {type(value).__name__: value for value in every}
 
 
@@ -55,10 +54,10 @@ def test_every_kind_that_has_a_view_was_made(values):
 
 
 @pytest.mark.parametrize("name", [name.partition(":")[2] for name in VIEWS])
-def test_a_value_as_the_last_line_of_a_cell_is_what_show_draws(name, values, monkeypatch):
+def test_a_value_as_the_last_line_of_a_cell_is_what_show_draws(name, values, shell, monkeypatch):
     if name == "RunningRun":
         return  # draws a widget that follows it: tests/test_live.py
-    shell, drawn = InteractiveShell.instance(), wb.show(values[name])
+    drawn = wb.show(values[name])
     shell.user_ns |= {"value": values[name], "drawn": drawn, "display": display}
     published = {"value": [], "display(drawn)": []}
     for cell, seen in published.items():

@@ -83,6 +83,7 @@ PUBLIC: dict[str, str] = {
     # views: value -> picture, without torch
     "show": "workbench.notebook.show:show",
     "explore": "workbench.notebook.explore:explore",
+    "paired": "workbench.notebook.paired:paired",
     "show_config": "workbench.views:show_config",
     "show_trajectory": "workbench.views:show_trajectory",
     "show_group": "workbench.views:show_group",

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,10 +22,11 @@ from workbench.types import (
     View,
 )
 from workbench.types.dumps import Imported, RawSequence
+from workbench.types.pairs import pair_groups
 from workbench.types.findings import NOTE, Answer, Finding, LintReport, Place
 from workbench.views import (progress, show_config, show_credit, show_credit_table, show_curves, show_demo, show_evaluation,
                              show_facts, show_group, show_groups, show_imported, show_lint, show_masks, show_metrics,
-                             show_mismatch, show_observation, show_retokenized, show_rows, show_segment, show_switches,
+                             show_mismatch, show_observation, show_pair, show_pairs, show_retokenized, show_rows, show_segment, show_switches,
                              show_task, show_text, show_tokens, show_trajectory, show_turn)
 from workbench.views.credit import Credited, failed_view, show_estimators
 from workbench.views.credit_editor import Edit
@@ -282,6 +284,13 @@ def mismatch_view(text: str = "go on") -> View:
         lambda ids: [text for _ in ids]))
 
 
+def other_words(made: Group, text: str) -> Group:
+    """The same group, whose first attempt wrote something else in its last turn."""
+    first = made[0]
+    turns = (*first.turns[:-1], replace(first.turns[-1], text=text + "?"))
+    return Group((replace(first, turns=turns), *made.trajectories[1:]))
+
+
 def runs_view(text: str = "go on") -> View:
     """Of rows as `wb.runs` reads them: two folders, one of them damaged."""
     return show_runs([RunRow(text, "done", "3 of 3", text, ("50.0 %", "—", "25.0 %", text)), RunRow(text, "damaged", problem=text)])
@@ -327,4 +336,6 @@ VIEWS: dict[str, Callable[[str], View]] = {
     "facts": lambda x: show_facts(x, {x: x}, (x,)),
     "credit-table": lambda x: show_credit_table(CreditTable(4, 1, {**credit_table().columns, x: np.full(68, np.nan)})),
     "runs": runs_view,
+    "pairs": lambda x: show_pairs(pair_groups([group(x)], [group(x)], (x, "now"))),
+    "pair": lambda x: show_pair(pair_groups([group(x)], [other_words(group(x), x)], (x, "now"))[0]),
 }

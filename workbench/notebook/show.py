@@ -41,6 +41,8 @@ VIEWS: Mapping[str, str] = {
     "workbench.types:Group": "workbench.views:show_group",
     "workbench.types:Groups": "workbench.views:show_groups",
     "workbench.types:Trajectory": "workbench.views:show_trajectory",
+    "workbench.types.pairs:PairedGroups": "workbench.views:show_pairs",
+    "workbench.types.pairs:Pair": "workbench.views:show_pair",
     "workbench.types:Turn": "workbench.views:show_turn",
     "workbench.types:Task": "workbench.views:show_task",
     "workbench.types:Observation": "workbench.views:show_observation",

@@ -43,6 +43,8 @@ HOME = {
     "show_turn": "values",
     "show_observation": "values",
     "show_credit_table": "values",
+    "show_pairs": "pairs",
+    "show_pair": "pairs",
     "progress": "progress_line",
     "esc": "escape",
     "visible": "escape",
