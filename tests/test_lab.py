@@ -185,9 +185,9 @@ def test_a_committed_notebook_shows_its_pictures_before_anything_is_run_or_trust
     assert not any(cell["trusted"] for cell in page.evaluate(CELLS) if cell["outputs"]), "or this test shows nothing"
     tokens = painted(page, view_after("wb.show_tokens"), tmp_path / "tokens.png")
     assert tokens.get(TRAINED, 0) > 500, f"no trained token is painted; see {tmp_path}/tokens.png"
-    lake = painted(page, view_after("wb.show_trajectory"), tmp_path / "trajectory.png")
+    lake = painted(page, view_after("worst = min"), tmp_path / "trajectory.png")
     assert lake.get(HOLE, 0) > 500, f"no hole is painted; see {tmp_path}/trajectory.png"
-    curves = page.locator(view_after("wb.show_run") + " img").first
+    curves = page.locator(view_after("wait()") + " img").first
     assert curves.evaluate("image => image.complete && image.naturalWidth") > 500, "the curves are a picture in the page"
 
 

@@ -17,7 +17,7 @@ from workbench.views.looks import BLUE, BOLD, GREEN, GREY, ORANGE
 ORDER = (LOST, WON, ALIKE, BOTH, NEITHER, UNKNOWN)
 COLOURS = {LOST: ORANGE, WON: GREEN, BOTH: BLUE}
 LONGEST_TEXT = 600  # characters of one message
-MOST_TASKS = 64
+MOST_TASKS = 24
 
 
 def show_pairs(paired: PairedGroups, *, only: str = "", max_tasks: int = MOST_TASKS) -> View:
@@ -43,7 +43,7 @@ def show_pairs(paired: PairedGroups, *, only: str = "", max_tasks: int = MOST_TA
         doc.Note(f"no task was {only}" if only else "no task"),
         doc.first_shown(max_tasks, len(rows), "tasks"),
         doc.Note(f"{words.count(paired.left_out, 'group')} of one side alone left out") if paired.left_out else None,
-        doc.Note('next: wb.show(paired, only="lost"), wb.show(paired[0]), paired.to_frame()'))))
+        doc.Note("next: wb.show(paired.lost[0]), wb.show(paired[0]), paired.to_frame()"))))
 
 
 def show_pair(pair: Pair, *, max_turns: int = 12) -> View:
