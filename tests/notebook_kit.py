@@ -25,7 +25,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
-MEDIAN_LINES, MOST_LINES, MOST_BYTES = 5, 15, 500_000
+MEDIAN_LINES, MOST_LINES, MOST_BYTES = 5, 15, 550_000
 MACHINE_PATH = re.compile(r"(?<![\w.~])/(?:tmp|home|root|work|var|opt|usr|Users|private|mnt)/[\w.]")
 ACTIVE_HTML = re.compile(r"<(style|script|svg|iframe|link)\b|\son\w+\s*=", re.IGNORECASE)
 PARAMETER = re.compile(r"\w+: (str|int|float|bool) = .+? +# \S.*")

@@ -253,6 +253,7 @@ def test_three_clicks_lead_from_the_curve_to_the_token(runs, browser, tmp_path):
     assert not browser.trouble, browser.trouble
 
 
+@pytest.mark.full
 @pytest.mark.debian("chromium", "fonts-dejavu-core")
 def test_attempts_are_sorted_and_filtered_and_the_keyboard_reaches_all(runs, browser, tmp_path):
     opened(browser, wb.explore(runs / "small-ppo", at="step 1").save(tmp_path / "page.html"))
@@ -305,7 +306,7 @@ def test_foreign_text_is_shown_and_nothing_of_it_is_run(hostile, browser, tmp_pa
 
 
 @pytest.mark.debian("chromium", "fonts-dejavu-core")
-@pytest.mark.parametrize("width", [640, 1900])
+@pytest.mark.parametrize("width", [640, pytest.param(1900, marks=pytest.mark.full)])
 def test_nothing_is_cut_off_on_a_narrow_or_a_wide_page(runs, browser, tmp_path, width):
     browser.set_viewport_size({"width": width, "height": 900})
     opened(browser, wb.explore(runs / "window", at="step 1 / task 0 / attempt 0 / token 40").save(tmp_path / "page.html"))
