@@ -187,7 +187,8 @@ def test_a_committed_notebook_shows_its_pictures_before_anything_is_run_or_trust
     assert tokens.get(TRAINED, 0) > 500, f"no trained token is painted; see {tmp_path}/tokens.png"
     lake = painted(page, view_after("worst = min"), tmp_path / "trajectory.png")
     assert lake.get(HOLE, 0) > 500, f"no hole is painted; see {tmp_path}/trajectory.png"
-    curves = page.locator(view_after("wait()") + " img").first
+    page.screenshot(path=tmp_path / "tour.png")
+    curves = page.locator(view_after("wait()").removesuffix(" > div") + " img").first
     assert curves.evaluate("image => image.complete && image.naturalWidth") > 500, "the curves are a picture in the page"
 
 

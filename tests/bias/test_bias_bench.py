@@ -15,6 +15,7 @@ from workbench.learn.algorithms import ALGORITHMS, GRPO
 from workbench.notebook.bias import bias_bench as cell
 from workbench.types.errors import ConfigError
 from workbench.views import show_bias
+from workbench.types.view import LONGEST_REPR
 from workbench.views.bias import marker_of
 
 HONEST = Claim("honest", "unbiased", "", settings={"normalize_std": False}, correction="G/(G-1)")
@@ -163,4 +164,5 @@ def test_the_picture_colours_by_what_was_found_and_the_report_prints_as_its_text
     found = [row for row in report.rows if row.verdict == NOT_HERE]
     assert found and {marker_of(row) for row in found} == {"right"}
     others = {row.says for row in report.rows if row.verdict != NOT_HERE and marker_of(row) != row.says}
-    assert not others and str(report) == report.view.text == repr(report)
+    assert not others and str(report) == report.view.text
+    assert report.view.text.startswith(repr(report).removesuffix("…")) and len(repr(report)) <= LONGEST_REPR

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -89,9 +89,18 @@ def text_of(observation: Observation | None) -> str:
 def same(one: Any, other: Any) -> bool:
     """Equal, or written alike: NaN and arrays cannot be asked."""
     try:
-        return bool(one == other) or repr(one) == repr(other)
+        return bool(one == other) or _written(one) == _written(other)
     except ValueError:
-        return repr(one) == repr(other)
+        return _written(one) == _written(other)
+
+
+def _written(value: Any) -> Any:
+    """`repr` of all that is in it: that of an observation or a result is made for people, and cut."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value).__qualname__, [(each.name, _written(getattr(value, each.name))) for each in fields(value)]
+    if isinstance(value, (list, tuple)):
+        return type(value).__name__, [_written(each) for each in value]
+    return repr({key: _written(each) for key, each in value.items()} if isinstance(value, dict) else value)
 
 
 # ------------------------------------------------------------------------------------------------ global generators
