@@ -173,6 +173,18 @@ def test_a_finding_of_the_lint_leads_to_its_token(runs, monkeypatch):
     assert sum(row["findings"] for row in told["attempts"]) == 1
 
 
+def test_a_run_that_trains_is_followed(tmp_path):
+    with create_run(tmp_path / "run", {"policy": {"name": "none"}, "train": {"steps": 3}}) as run:
+        told = Answers([wb.open_run(tmp_path / "run")])
+        for step in (1, 2):
+            assert told.of({"ask": "runs"}).content["runs"][0]["steps"] == list(range(1, step))
+            assert "no committed step" in told.of({"ask": "step", "run": 0, "step": step}).content["error"]
+            run.write_step(step, ordinary_step(step))
+            run.commit_step(step, {"reward_mean": 0.5})
+            assert told.of({"ask": "step", "run": 0, "step": step}).content["neighbours"] == [step - 1 or None, None]
+        assert told.of({"ask": "step", "run": 0, "step": 1}).content["neighbours"] == [None, 2]
+
+
 def test_attempts_are_found_by_what_is_said_in_them(answers):
     whole = answers.runs[0].groups(1)
     word = whole[2][1].turns[0].text[7:15]

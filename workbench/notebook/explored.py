@@ -14,15 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from workbench.notebook.course import course_of
 from workbench.notebook.stored import kept_attempts, token_texts
 from workbench.run.store import Run
 from workbench.types import CreditTable, Group, Groups, Trajectory
 from workbench.types.address import Address
 from workbench.types.errors import DataError, WorkbenchError
 from workbench.types.findings import ERROR, Finding
-from workbench.views.curves import Curve, curves_of
 from workbench.views.escape import visible
-from workbench.views.live import live_curves
 from workbench.views.tokens import credit_of, ids_as_texts
 from workbench.views.values import flat_side
 
@@ -100,7 +99,7 @@ class Answers:
     # -------------------------------------------------------------------------------------------- answers
 
     def _runs(self) -> NavigatorReply:
-        return NavigatorReply({"runs": [_course(run) for run in self.runs]})
+        return NavigatorReply({"runs": [course_of(run) for run in self.runs]})
 
     def _of_step(self, run: int, step: int) -> NavigatorReply:
         facts = self.step(run, step)
@@ -150,38 +149,6 @@ class StepRecord:
     def credit(self, task: int, attempt: int) -> Mapping[str, np.ndarray] | None:
         """The rows of one attempt in what the first update used, None where the step made none."""
         return None if self.table is None else credit_of(self.table, sum(map(len, self.groups[:task])) + attempt)
-
-
-# ------------------------------------------------------------------------------------------------ curves
-
-
-def _course(run: Run) -> dict[str, Any]:
-    from workbench.notebook.live_run import attach
-
-    rows, evaluations = run.metrics_rows(), run.evaluations()
-    status = attach(run.path).status
-    curves = live_curves(rows, evaluations) or curves_of(rows, evaluations, None)
-    return {"name": visible(run.name), "state": status.state, "steps": [row["step"] for row in rows], "of": status.steps,
-            "curves": [_curve(curve) for curve in curves], "marks": _marks(run)}
-
-
-def _curve(curve: Curve) -> dict[str, Any]:
-    value, mean = ([float(each) if np.isfinite(each) else None for each in values] for values in (curve.value, curve.mean))
-    return {"title": curve.panel.title, "value": value, "mean": mean,
-            "points": [[point.step, point.value, point.mode] for point in curve.points],
-            "levels": [[line.name, line.value] for line in curve.lines], "log": bool(curve.panel.log)}
-
-
-def _marks(run: Run) -> list[list[Any]]:
-    """[step, what happened]: findings of the lint, skipped updates, changed settings."""
-    found = [[step, f"{answer['rule']}: {finding['severity']}"] for step in (*run.steps(), *run.uncommitted())
-             if (said := run.lint_values(step)) is not None for answer in said["answers"] for finding in answer["findings"][:1]]
-    for event in run.events():
-        if event["kind"] == "skipped_update":
-            found.append([event["step"], f"update {event['update']} skipped: {visible(str(event['reason']))}"])
-        elif event["kind"] == "settings":
-            found.append([event["after"] + 1, f"settings changed: {visible(', '.join(event['changed']))}"])
-    return found
 
 
 # ------------------------------------------------------------------------------------------------ a step

@@ -8,6 +8,7 @@ const SIGNS = ["P", "S", "A", "E"];
 const DASHES = { random: "2 4", untrained: "6 4", solver: "10 4" };
 const RUN_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"]; // Okabe and Ito
 const SVG = "http://www.w3.org/2000/svg";
+const SLOW_MS = 8000;    // without an answer, until that is said
 const ROW = 40;          // pixels of a line of tokens: the text, and below it the lane
 const COLUMNS = [        // of the table of attempts: key, title, number?
   ["task", "task", true], ["attempt", "attempt", true], ["reward", "reward", true], ["success", "success", false],
@@ -70,7 +71,7 @@ function placeOf(address) {
 // ------------------------------------------------------------------------------------------------ asking
 
 // Each question has a number; a reply names the one that it answers, so that a late reply never takes the place of another.
-function liveAsker(model) {
+function liveAsker(model, slow) {
   let last = 0;
   const waiting = new Map();
   model.on("msg:custom", (message, buffers) => {
@@ -81,7 +82,8 @@ function liveAsker(model) {
   });
   return (question) => new Promise((done) => {
     last += 1;
-    waiting.set(last, done);
+    const timer = setTimeout(slow, SLOW_MS, question);
+    waiting.set(last, (reply) => { clearTimeout(timer); done(reply); });
     model.send({ id: last, question });
   });
 }
@@ -206,6 +208,12 @@ class Navigator {
   // ---------------------------------------------------------------------------------------------- curves
 
   drawCurves() {
+    const focused = document.activeElement?.classList.contains("wb-plot") && this.curves.contains(document.activeElement);
+    this.drawPlot();
+    if (focused) this.curves.querySelector(".wb-plot")?.focus(); // a run that trains is drawn anew under whoever uses the keys
+  }
+
+  drawPlot() {
     const titles = this.titles;
     if (!titles.length) { fill(this.curves, make("p", { text: "no steps yet" }), this.refresh()); return; }
     const title = titles[Math.min(this.series, titles.length - 1)];
@@ -592,7 +600,8 @@ function table(heads, rows) {
 // ------------------------------------------------------------------------------------------------ doors
 
 function render({ model, el }) {
-  const navigator = new Navigator(el, liveAsker(model), model.get("at"), (at) => { model.set("at", at); model.save_changes(); });
+  const slow = (question) => question.ask !== "texts" && navigator.say("no answer yet: the kernel is busy, or it has ended (run the cell again)");
+  const navigator = new Navigator(el, liveAsker(model, slow), model.get("at"), (at) => { model.set("at", at); model.save_changes(); });
   const moved = () => { if (model.get("at") !== addressOf(navigator.place)) navigator.go(placeOf(model.get("at"))); };
   model.on("change:at", moved);
   const every = model.get("every_s");
