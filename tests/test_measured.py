@@ -130,6 +130,27 @@ def test_small_parts_are_measured_and_become_a_table(what, rows, tmp_path):
         assert table.rows[0][1] == "2" and float(table.rows[1][1].split()[0]) >= 2.0, "no one is freed before the deadline"
 
 
+def test_the_navigators_times_become_a_table():
+    from docs.make import speeds
+
+    result = {"steps": 1000, "attempts": 128, "tokens": 1000, "long_tokens": 32_000, "open_ms": 61.2, "step_ms": [50.0, 60.0],
+              "attempt_ms": [1.0] * 19 + [9.0], "select_ms": list(range(1, 41)), "heap_mb": 18.6, "long_first_ms": 172.4,
+              "long_lane_ms": 30.0, "long_worst_frame_ms": 25.0}
+    tables = speeds.navigator_tables(result)
+    assert [row[1:] for row in tables["main"].rows[:4]] == [["61 ms", "61 ms"], ["55 ms", "60 ms"], ["1 ms", "9 ms"], ["20 ms", "39 ms"]]
+    assert tables["memory"].rows == [["browser: memory of the page", "19 MB"]]
+
+
+@pytest.mark.full
+@pytest.mark.debian("chromium")
+def test_the_navigator_is_measured(chromium, tmp_path):
+    from experiments.bench.navigator import main
+
+    assert main(["--steps", "8", "--json", str(tmp_path / "times.json")]) == 0
+    tables = KINDS["navigator"](json.loads((tmp_path / "times.json").read_text()))
+    assert len(tables["main"].rows) == 7 and all(cell for row in tables["main"].rows for cell in row)
+
+
 def test_searching_becomes_a_table():
     from docs.make import speeds
 

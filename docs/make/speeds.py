@@ -79,6 +79,23 @@ def watch_tables(result: Result) -> dict[str, Table]:
                            for row in result["rows"]])}
 
 
+def navigator_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.bench.navigator`."""
+    def spread(times_ms: Sequence[float]) -> list[str]:
+        ordered = sorted(times_ms)
+        return [f"{median(ordered):.0f} ms", f"{ordered[len(ordered) * 95 // 100]:.0f} ms"]
+
+    one = [(f"kernel: the courses of a run of {result['steps']:,} steps", [result["open_ms"]]),
+           (f"kernel: a step with {result['attempts']} attempts of {result['tokens']:,} tokens, read for the first time", result["step_ms"]),
+           ("kernel: one of its attempts", result["attempt_ms"]),
+           ("browser: from a click on an attempt until its tokens are painted", result["select_ms"]),
+           (f"browser: an attempt of {result['long_tokens']:,} tokens, first paint", [result["long_first_ms"]]),
+           ("browser: another lane of it", [result["long_lane_ms"]]),
+           ("browser: worst frame while scrolling through it", [result["long_worst_frame_ms"]])]
+    return {"main": Table(["what, wall time", "median", "95 of 100 within"], [[what, *spread(times)] for what, times in one]),
+            "memory": Table(["what", ""], [["browser: memory of the page", f"{result['heap_mb']:.0f} MB"]])}
+
+
 def worker_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.bench.small workers`."""
     freed, step = result["freed_wall_s"], result["step_wall_s"]
@@ -99,4 +116,5 @@ def _time(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.0f} µs"
 
 
-KINDS = {"bench": bench_tables, "search": search_tables, "watch": watch_tables, "workers": worker_tables}
+KINDS = {"bench": bench_tables, "search": search_tables, "watch": watch_tables, "workers": worker_tables,
+         "navigator": navigator_tables}
