@@ -33,9 +33,9 @@ FEW_ATTEMPTS = 'base = "frozenlake"\n[train]\ntasks_per_step = 2\ngroup_size = 4
 by_name = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
-# Run among the fuller counts; 01_rollout runs in tests/test_lab.py, too, in a real JupyterLab. `plain` is left.
+# Run among the fuller counts; 01_rollout runs in tests/test_lab.py, too, in a real JupyterLab.
 LONG = ("00_tour", "01_rollout", "02_masks", "03_advantages", "04_train", "05_silent_bugs", "06_tools_and_search",
-        "09_your_own_env")
+        "09_your_own_env", "plain")
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem, marks=[pytest.mark.full] * (path.stem in LONG))

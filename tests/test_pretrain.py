@@ -47,7 +47,7 @@ OTHERS = ("chain-sum-tiny",)  # play what somebody else's package makes
 PLAYABLE = [name for name in NAMES if name not in OTHERS or find_spec("reasoning_gym")]
 
 
-@pytest.fixture(scope="module", params=PLAYABLE)
+@pytest.fixture(scope="module", params=reduced(PLAYABLE, [name for name in PLAYABLE if name != "shop-tiny"]))
 def shipped(request):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -415,6 +415,7 @@ def test_sum_demonstrator_works_it_out_or_guesses():
         SumDemonstrator(guess=1.2)
 
 
+@pytest.mark.full
 def test_shop_demonstrator_knows_better_than_it_does():
     _, skill, habits = (lesson.demonstrator for lesson in RECIPES["shop-tiny"].lessons)
     family = PRESETS["shop-small"]

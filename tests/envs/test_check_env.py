@@ -154,6 +154,7 @@ def test_the_door_takes_names_values_and_configs_and_shows_itself():
         wb.check_env(mistakes.Numbers(), {"env.max_turns": 2})
 
 
+@pytest.mark.full
 def test_prompts_are_measured_by_the_policy_that_is_named():
     config = wb.load_config("tests.envs.mistakes:Numbers")
     tight = dataclasses.replace(config, collect=dataclasses.replace(config.collect, max_context=30))
