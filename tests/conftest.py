@@ -46,6 +46,9 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+HERE = ("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:", "file:")  # addresses of this machine
+
+
 def find_browser() -> str | None:
     """Path of a Chromium, under the names Debian and others give it."""
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -105,6 +108,23 @@ def chromium() -> str:
     """Path of a browser for playwright's `executable_path`; fonts are there too."""
     need_debian("chromium", "fonts-dejavu-core")
     return find_browser()
+
+
+@pytest.fixture
+def page(chromium):
+    """A browser page of its own. `page.outside` collects what was asked of any other machine, `page.trouble` what the
+    console called an error."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[test]'")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        page = browser.new_page(viewport={"width": 1300, "height": 1000})
+        page.set_default_timeout(120_000)
+        page.outside, page.trouble = [], []
+        page.on("request", lambda request: None if request.url.startswith(HERE) else page.outside.append(request.url))
+        page.on("console", lambda message: page.trouble.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: page.trouble.append(str(error)))
+        yield page
+        browser.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""From the curve to the token: addresses, what the navigator is told, and the page that it is saved as, in a real browser."""
+"""From the curve to the token: addresses, what the navigator is told, and the page that it is saved as, in a real page."""
 from __future__ import annotations
 
 import json
@@ -217,21 +217,6 @@ def test_no_foreign_text_ends_the_script_of_a_page(hostile, tmp_path):
     assert "<img" not in page and not set("\u2028\u2029\u202e\x1b") & set(page)
 
 
-@pytest.fixture
-def browser(chromium):
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[test]'")
-    with sync_api.sync_playwright() as started:
-        made = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        page = made.new_page(viewport={"width": 1200, "height": 1000})
-        page.set_default_timeout(20_000)
-        page.trouble = []
-        page.on("console", lambda message: page.trouble.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: page.trouble.append(str(error)))
-        page.on("request", lambda request: None if request.url.startswith(("file:", "data:")) else page.trouble.append(request.url))
-        yield page
-        made.close()
-
-
 def opened(page, path: Path) -> None:
     page.goto(path.as_uri())
     page.wait_for_selector(".wb-plot")
@@ -241,92 +226,92 @@ ATTEMPTS = ".wb-step > .wb-scroll tbody tr"
 
 
 @pytest.mark.debian("chromium", "fonts-dejavu-core")
-def test_three_clicks_lead_from_the_curve_to_the_token(runs, browser, tmp_path):
+def test_three_clicks_lead_from_the_curve_to_the_token(runs, page, tmp_path):
     navigator = wb.explore([runs / "small-ppo", runs / "small-frozenlake"])
-    opened(browser, navigator.save(tmp_path / "page.html", steps=[1, 2]))
-    assert browser.locator(ATTEMPTS).count() == 0
-    browser.locator(".wb-plot").click(position={"x": 400, "y": 100})
-    browser.wait_for_selector(ATTEMPTS)
-    step = int(re.search(r"step (\d+)", browser.inner_text(".wb-path"))[1])
-    row = browser.locator(ATTEMPTS).nth(5)
+    opened(page, navigator.save(tmp_path / "page.html", steps=[1, 2]))
+    assert page.locator(ATTEMPTS).count() == 0
+    page.locator(".wb-plot").click(position={"x": 400, "y": 100})
+    page.wait_for_selector(ATTEMPTS)
+    step = int(re.search(r"step (\d+)", page.inner_text(".wb-path"))[1])
+    row = page.locator(ATTEMPTS).nth(5)
     task, attempt = (int(row.locator("td").nth(n).inner_text()) for n in (0, 1))
     row.click()
-    browser.wait_for_selector(".wb-trained")
-    browser.locator(".wb-trained").nth(2).click()
-    browser.wait_for_selector(".wb-term tr")
-    place = Address.of(" / ".join(button.inner_text() for button in browser.locator(".wb-path button").all()[1:]))
+    page.wait_for_selector(".wb-trained")
+    page.locator(".wb-trained").nth(2).click()
+    page.wait_for_selector(".wb-term tr")
+    place = Address.of(" / ".join(button.inner_text() for button in page.locator(".wb-path button").all()[1:]))
     assert (place.step, place.task, place.attempt) == (step, task, attempt) and place.token is not None
-    told = dict(zip(browser.locator(".wb-term th").all_inner_texts(), browser.locator(".wb-term td").all_inner_texts()))
+    told = dict(zip(page.locator(".wb-term th").all_inner_texts(), page.locator(".wb-term td").all_inner_texts()))
     run = wb.open_run(runs / "small-ppo")
     rows = credit_of(run.credit(step, run.updates(step)[0]), sum(map(len, run.groups(step)[:task])) + attempt)
     assert float(told["advantage"]) == rows["advantage"][place.token] and told["trained"] == "yes", "to the last bit"
     assert float(told["logprob"].split()[0]) == float(rows["rollout_logp"][place.token])
-    browser.screenshot(path=tmp_path / "token.png", full_page=True)
-    assert not browser.trouble, browser.trouble
+    page.screenshot(path=tmp_path / "token.png", full_page=True)
+    assert not page.trouble + page.outside, page.trouble + page.outside
 
 
 @pytest.mark.full
 @pytest.mark.debian("chromium", "fonts-dejavu-core")
-def test_attempts_are_sorted_and_filtered_and_the_keyboard_reaches_all(runs, browser, tmp_path):
-    opened(browser, wb.explore(runs / "small-ppo", at="step 1").save(tmp_path / "page.html"))
-    browser.wait_for_selector(ATTEMPTS)
+def test_attempts_are_sorted_and_filtered_and_the_keyboard_reaches_all(runs, page, tmp_path):
+    opened(page, wb.explore(runs / "small-ppo", at="step 1").save(tmp_path / "page.html"))
+    page.wait_for_selector(ATTEMPTS)
 
     def column(number: int) -> list[float]:
-        return [float(text.replace("−", "-")) for text in browser.locator(f"{ATTEMPTS} td:nth-child({number})").all_inner_texts()]
+        return [float(text.replace("−", "-")) for text in page.locator(f"{ATTEMPTS} td:nth-child({number})").all_inner_texts()]
 
     every = column(3)
-    browser.click("button[aria-label='sort by reward']")
+    page.click("button[aria-label='sort by reward']")
     assert column(3) == sorted(every)
-    browser.click("button[aria-label='sort by reward']")
+    page.click("button[aria-label='sort by reward']")
     assert column(3) == sorted(every, reverse=True)
-    group = browser.locator(".wb-step details tbody tr").nth(3)
+    group = page.locator(".wb-step details tbody tr").nth(3)
     group.focus()
-    browser.keyboard.press("Enter")
-    browser.wait_for_function(f"() => document.querySelectorAll('{ATTEMPTS}').length === 4")
+    page.keyboard.press("Enter")
+    page.wait_for_function(f"() => document.querySelectorAll('{ATTEMPTS}').length === 4")
     assert set(column(1)) == {3.0}
-    browser.click(".wb-all")
+    page.click(".wb-all")
     run = wb.open_run(runs / "small-ppo")
     word = run.groups(1)[0][0].turns[0].text[8:20]
     found = Answers([run]).of({"ask": "search", "run": 0, "step": 1, "text": word}).content["found"]
-    browser.fill(".wb-step input[type=search]", word)
-    browser.wait_for_function(f"() => document.querySelectorAll('{ATTEMPTS}').length === {len(found)}")
+    page.fill(".wb-step input[type=search]", word)
+    page.wait_for_function(f"() => document.querySelectorAll('{ATTEMPTS}').length === {len(found)}")
     assert sorted(map(list, zip(map(int, column(1)), map(int, column(2))))) == found
-    browser.fill(".wb-step input[type=search]", "")
-    browser.locator(ATTEMPTS).first.focus()
-    browser.keyboard.press("ArrowDown")
-    browser.keyboard.press("Enter")
-    browser.wait_for_selector(".wb-tokens .wb-token")
-    browser.focus(".wb-tokens")
+    page.fill(".wb-step input[type=search]", "")
+    page.locator(ATTEMPTS).first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".wb-tokens .wb-token")
+    page.focus(".wb-tokens")
     seen = []
     for key in ("n", "ArrowRight", "x", "End", "Home"):
-        browser.keyboard.press(key)
-        seen.append(int(re.search(r"token (\d+)", browser.inner_text(".wb-path"))[1]))
-    trained = browser.locator(".wb-token").count()
+        page.keyboard.press(key)
+        seen.append(int(re.search(r"token (\d+)", page.inner_text(".wb-path"))[1]))
+    trained = page.locator(".wb-token").count()
     assert seen[1] == seen[0] + 1 and seen[-1] == 0 and seen[-2] > seen[0] and trained > 20
-    assert "token 0 of" in browser.inner_text(".wb-status") and not browser.trouble, browser.trouble
+    assert "token 0 of" in page.inner_text(".wb-status") and not page.trouble + page.outside, page.trouble + page.outside
 
 
 @pytest.mark.debian("chromium", "fonts-dejavu-core")
-def test_foreign_text_is_shown_and_nothing_of_it_is_run(hostile, browser, tmp_path):
-    opened(browser, wb.explore(hostile, at="step 1 / task 0 / attempt 0").save(tmp_path / "page.html"))
-    browser.wait_for_selector(".wb-message pre", state="attached")
-    browser.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-    text = browser.inner_text(".wb-nav")
+def test_foreign_text_is_shown_and_nothing_of_it_is_run(hostile, page, tmp_path):
+    opened(page, wb.explore(hostile, at="step 1 / task 0 / attempt 0").save(tmp_path / "page.html"))
+    page.wait_for_selector(".wb-message pre", state="attached")
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    text = page.inner_text(".wb-nav")
     assert text.count("</script><img src=x onerror=window.struck=1>") > 4 and "␛[1m⟨U+202E⟩" in text and "\x1b" not in text
-    assert browser.locator(".wb-nav img, .wb-nav b[onclick], .wb-nav script").count() == 0
-    assert browser.evaluate("window.struck") is None and not browser.trouble, browser.trouble
+    assert page.locator(".wb-nav img, .wb-nav b[onclick], .wb-nav script").count() == 0
+    assert page.evaluate("window.struck") is None and not page.trouble + page.outside, page.trouble + page.outside
 
 
 @pytest.mark.debian("chromium", "fonts-dejavu-core")
 @pytest.mark.parametrize("width", [640, pytest.param(1900, marks=pytest.mark.full)])
-def test_nothing_is_cut_off_on_a_narrow_or_a_wide_page(runs, browser, tmp_path, width):
-    browser.set_viewport_size({"width": width, "height": 900})
-    opened(browser, wb.explore(runs / "window", at="step 1 / task 0 / attempt 0 / token 40").save(tmp_path / "page.html"))
-    browser.wait_for_selector(".wb-term tr")
-    assert browser.evaluate("document.documentElement.scrollWidth") <= width
-    assert browser.evaluate("[...document.querySelectorAll('.wb-scroll, .wb-tokens')].filter(e => e.scrollWidth > e.clientWidth).length") == 0
-    assert browser.locator(".wb-token[aria-selected=true]").is_visible()
-    browser.screenshot(path=tmp_path / f"{width}.png", full_page=True)
+def test_nothing_is_cut_off_on_a_narrow_or_a_wide_page(runs, page, tmp_path, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    opened(page, wb.explore(runs / "window", at="step 1 / task 0 / attempt 0 / token 40").save(tmp_path / "page.html"))
+    page.wait_for_selector(".wb-term tr")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("[...document.querySelectorAll('.wb-scroll, .wb-tokens')].filter(e => e.scrollWidth > e.clientWidth).length") == 0
+    assert page.locator(".wb-token[aria-selected=true]").is_visible()
+    page.screenshot(path=tmp_path / f"{width}.png", full_page=True)
 
 
 def test_a_page_holds_the_steps_that_were_asked_for(runs, tmp_path):

@@ -103,21 +103,6 @@ def answers(lab: Lab) -> bool:
         return False
 
 
-@pytest.fixture
-def page(chromium):
-    """A browser page of its own. `page.outside` collects what was asked of any other machine."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[test]'")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        page = browser.new_page(viewport={"width": 1300, "height": 1000})
-        page.set_default_timeout(120_000)
-        page.outside = []
-        page.on("request", lambda request: page.outside.append(request.url) if not request.url.startswith(
-            ("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:")) else None)
-        yield page
-        browser.close()
-
-
 def open_notebook(lab: Lab, page, path: Path) -> None:
     """`reset` drops the workspace that an earlier page saved."""
     page.goto(f"{lab.address}/lab/tree/{path.name}?token={lab.token}&reset")
