@@ -334,9 +334,11 @@ def test_a_notebook_keeps_the_place_where_it_was(runs, looked_at, shell, monkeyp
     seen = []
     monkeypatch.setattr(shell.display_pub, "publish", lambda data, *args, **kwargs: seen.append(data))
     path = runs / "small-ppo"
-    navigator = wb.explore(path, at="step 1 / task 0")
+    navigator = wb.explore([path, runs / "window"], at="step 1 / task 0")
     navigator._ipython_display_()
     assert [any("widget" in key for key in data) for data in seen] == [True, False] if looked_at else [False]
     assert seen[-1]["text/plain"] == wb.show(path, at="step 1 / task 0").text and "<script" not in seen[-1]["text/html"]
     navigator.widget().at = "step 2 / task 1 / attempt 3"
     assert seen[-1]["text/plain"] == wb.show(path, at="step 2 / task 1 / attempt 3").text and navigator.at.endswith("attempt 3")
+    navigator.widget().run = 1
+    assert seen[-1]["text/plain"] == wb.show(runs / "window", at="step 2 / task 1 / attempt 3").text != seen[-2]["text/plain"]

@@ -8,7 +8,7 @@ import numpy as np
 from workbench.notebook.live_run import attach
 from workbench.run.store import Run
 from workbench.types.errors import StoreError
-from workbench.views.curves import Curve, curves_of
+from workbench.views.curves import Curve
 from workbench.views.escape import visible
 from workbench.views.live import live_curves
 
@@ -21,9 +21,8 @@ def course_of(run: Run) -> dict[str, Any]:
         state, of = status.state, status.steps
     except StoreError:  # this process writes it: there is no other to ask
         state, of = "running", None
-    curves = live_curves(rows, evaluations) or curves_of(rows, evaluations, None)
     return {"name": visible(run.name), "state": state, "steps": [row["step"] for row in rows], "of": of,
-            "curves": [_curve(curve) for curve in curves], "marks": _marks(run)}
+            "curves": [_curve(curve) for curve in live_curves(rows, evaluations)], "marks": _marks(run)}
 
 
 def _curve(curve: Curve) -> dict[str, Any]:

@@ -55,14 +55,14 @@ class Navigator(HasView):
         return str(self._at) if self._widget is None else self._widget.at
 
     def view(self) -> View:
-        """The same place without a script."""
-        return show_place(self.runs[0], self.at)
+        """The same place of the run that is looked at, without a script."""
+        return show_place(self.runs[0 if self._widget is None else self._widget.run], self.at)
 
     def widget(self) -> Any:
         """The widget, made on first use. Raises WorkbenchError where anywidget is not installed."""
         if self._widget is None:
             self._widget = _widget(self._answers, str(self._at))
-            self._widget.observe(self._moved, "at")
+            self._widget.observe(self._moved, ["at", "run"])
         return self._widget
 
     def save(self, path: str | os.PathLike, *, steps: Sequence[int] | None = None) -> Path:
@@ -131,6 +131,7 @@ def _widget(answers: Answers, at: str) -> Any:
     class NavigatorWidget(anywidget.AnyWidget):
         _esm, _css = script(), style()
         at = traitlets.Unicode("").tag(sync=True)
+        run = traitlets.Int(0).tag(sync=True)  # the number of the run that `at` is in
         every_s = traitlets.Float(EVERY_S).tag(sync=True)
 
     widget = NavigatorWidget(at=at)

@@ -21,7 +21,7 @@ from workbench.types import CreditTable, Group, Groups, Trajectory
 from workbench.types.address import Address
 from workbench.types.errors import DataError, WorkbenchError
 from workbench.types.findings import ERROR, Finding
-from workbench.views.escape import visible
+from workbench.views.escape import capped, visible
 from workbench.views.tokens import credit_of, ids_as_texts
 from workbench.views.values import flat_side
 
@@ -102,12 +102,13 @@ class Answers:
         return NavigatorReply({"runs": [course_of(run) for run in self.runs]})
 
     def _of_step(self, run: int, step: int) -> NavigatorReply:
-        facts = self.step(run, step)
+        facts, steps = self.step(run, step), self.runs[run].steps()
         return NavigatorReply({"step": step, "groups": [_group(facts, task) for task in range(len(facts.groups))],
                       "attempts": [_attempt(facts, task, number) for task, group in enumerate(facts.groups)
                                    for number in range(len(group))],
                       "findings": [_finding(rule, finding, at) for rule, finding, at in facts.findings],
-                      "neighbours": _neighbours(self.runs[run].steps(), step)})
+                      "neighbours": [max((each for each in steps if each < step), default=None),
+                                     min((each for each in steps if each > step), default=None)]})
 
     def _of_attempt(self, run: int, step: int, task: int, attempt: int) -> NavigatorReply:
         self.address(Address(step, task, attempt), run)
@@ -156,20 +157,19 @@ class StepRecord:
 
 def _group(facts: StepRecord, task: int) -> dict[str, Any]:
     group = facts.groups[task]
-    scored, known = _rewards(group), [t.success for t in group if t.success is not None]
+    known = [t.success for t in group if t.success is not None]
     marks = () if facts.kept is None else facts.kept[task]
-    return {"task": task, "name": visible(group.task.id), "attempts": len(group), "mean": _mean(scored), "std": _std(scored),
+    return {"task": task, "name": visible(group.task.id), "attempts": len(group), **_spread(group),
             "succeeded": sum(known) if known else None, "flat": flat_side(group),
             "kept": None if not marks or set(marks) == {None} else True in marks, "rewards": [t.reward for t in group]}
 
 
 def _attempt(facts: StepRecord, task: int, number: int) -> dict[str, Any]:
     attempt = facts.groups[task][number]
-    logprobs = [span.logprobs for segment in attempt.segments for span in segment.spans if span.sampled and len(span)]
     last = attempt.turns[-1].text if attempt.turns else ""
     return {"task": task, "attempt": number, "reward": attempt.reward, "success": attempt.success,
             "stop": attempt.stop_reason.value, "turns": len(attempt.turns), "tokens": attempt.num_sampled,
-            "surprise": -float(np.mean(np.concatenate(logprobs), dtype=np.float64)) if logprobs else None,
+            "surprise": attempt.surprise,
             "kept": None if facts.kept is None else facts.kept[task][number],
             "findings": sum(at is not None and (at.task, at.attempt) == (task, number) for _, _, at in facts.findings),
             "last": visible(last[:PREVIEW], newline=" ")}
@@ -206,7 +206,7 @@ def _finding(rule: str, finding: Finding, at: Address | None) -> dict[str, Any]:
 
 def _facts_of(facts: StepRecord, task: int, attempt: int) -> dict[str, Any]:
     group = facts.groups[task]
-    trajectory, scored = group[attempt], _rewards(group)
+    trajectory = group[attempt]
     turns = [{"turn": turn.index, "wrote": _text(turn.text), "reward": turn.reward,
               "parts": {visible(name): value for name, value in turn.reward_parts.items()},
               "reply": [[visible(message.role), _text(message.text)] for message in turn.reply]} for turn in trajectory.turns]
@@ -214,7 +214,7 @@ def _facts_of(facts: StepRecord, task: int, attempt: int) -> dict[str, Any]:
     return {"step": facts.step, "task": task, "attempt": attempt, "name": visible(group.task.id), "first": first, "turns": turns,
             "reward": trajectory.reward, "outcome": trajectory.outcome, "success": trajectory.success,
             "stop": trajectory.stop_reason.value, "error": visible(trajectory.error or ""),
-            "group": {"mean": _mean(scored), "std": _std(scored), "scored": len(scored)},
+            "group": _spread(group),
             "segments": [len(segment) for segment in trajectory.segments]}
 
 
@@ -245,21 +245,10 @@ def _whole_text(attempt: Trajectory) -> str:
 
 
 def _text(text: str) -> str:
-    return visible(text[:LONGEST_TEXT]) + (f" … {len(text) - LONGEST_TEXT:,} more" if len(text) > LONGEST_TEXT else "")
+    return visible(capped(text, LONGEST_TEXT))
 
 
-def _rewards(group: Group) -> list[float]:
-    return [t.reward for t in group if t.reward is not None]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
-
-
-def _std(values: Sequence[float]) -> float | None:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
-
-
-def _neighbours(steps: Sequence[int], step: int) -> list[int | None]:
-    place = list(steps).index(step)
-    return [steps[place - 1] if place else None, steps[place + 1] if place + 1 < len(steps) else None]
+def _spread(group: Group) -> dict[str, Any]:
+    scored = [t.reward for t in group if t.reward is not None]
+    return {"mean": float(np.mean(scored)) if scored else None, "std": float(np.std(scored, ddof=1)) if len(scored) > 1 else None,
+            "scored": len(scored)}

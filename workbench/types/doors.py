@@ -46,7 +46,8 @@ TAKES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("compare_runs", "replay_step"), ("Run", "RunningRun")),
     **dict.fromkeys(("attach", "resume", "resume_here", "fresh_path"), _NAMES),
     **dict.fromkeys(("show_counts", "show_masks", "show_estimators", "show_mask_switches", "credit_editor", "groups_equal"), _GROUPS),
-    **dict.fromkeys(("explore", "paired"), (*_RUN, "list", "tuple")), "show_group": ("Group",), **dict.fromkeys(("show_trajectory", "show_tokens"), ("Trajectory",)),
+    **dict.fromkeys(("explore", "paired"), (*_RUN, "list", "tuple")),
+    "show_group": ("Group",), **dict.fromkeys(("show_trajectory", "show_tokens"), ("Trajectory",)),
     **dict.fromkeys(("talk", "audit"), ("Session", "Config", *_RUN)),
 }
 

@@ -54,7 +54,6 @@ _PLAIN = 13  # columns of every row, before those that tasks and environments na
 
 
 def _row(number: int, attempt: Trajectory) -> dict[str, Any]:
-    logprobs = [span.logprobs for segment in attempt.segments for span in segment.spans if span.sampled and len(span)]
     parts: dict[str, float] = {}
     for each in (*(turn.reward_parts for turn in attempt.turns), attempt.outcome_parts):
         for name, value in each.items():
@@ -65,7 +64,7 @@ def _row(number: int, attempt: Trajectory) -> dict[str, Any]:
         "outcome": np.nan if attempt.outcome is None else attempt.outcome, "scored": attempt.reward is not None,
         "stop_reason": attempt.stop_reason.value, "turns": len(attempt.turns), "sampled_tokens": attempt.num_sampled,
         "context_tokens": max(map(len, attempt.segments), default=0),
-        "surprise": -float(np.mean(np.concatenate(logprobs), dtype=np.float64)) if logprobs else np.nan}
+        "surprise": np.nan if attempt.surprise is None else attempt.surprise}
     return row | ({"error": attempt.error} if attempt.error else {}) | parts | _scalars(
         "task", attempt.task.metadata) | _scalars("info", attempt.turns[-1].info if attempt.turns else {})
 

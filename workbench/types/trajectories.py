@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+import numpy as np
+
 from workbench.types.errors import DataError
 from workbench.types.tokens import Segment
 from workbench.types.view import Shown
@@ -220,6 +222,12 @@ class Trajectory(Shown):
     @property
     def num_sampled(self) -> int:
         return sum(len(span) for segment in self.segments for span in segment.spans if span.sampled)
+
+    @property
+    def surprise(self) -> float | None:
+        """Mean -logprob in nats of what was sampled; None where nothing was."""
+        logprobs = [span.logprobs for segment in self.segments for span in segment.spans if span.sampled and len(span)]
+        return -float(np.mean(np.concatenate(logprobs), dtype=np.float64)) if logprobs else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -124,8 +124,8 @@ function decoded(content, arrays, buffers) {
 // ------------------------------------------------------------------------------------------------ the navigator
 
 class Navigator {
-  constructor(el, ask, at, moved) {
-    Object.assign(this, { ask, moved, run: 0, place: {}, series: 0, lane: "", sort: null, filter: "", stop: "", marked: false });
+  constructor(el, ask, at, run, moved) {
+    Object.assign(this, { ask, moved, run, place: {}, series: 0, lane: "", sort: null, filter: "", stop: "", marked: false });
     this.status = make("div", { class: "wb-status", role: "status", "aria-live": "polite" });
     this.path = make("nav", { class: "wb-path", "aria-label": "where this is" });
     this.curves = make("section", { class: "wb-curves", "aria-label": "curves" });
@@ -168,7 +168,7 @@ class Navigator {
     const was = this.place;
     const same = (...names) => names.every((name) => was[name] === place[name]);
     this.place = place;
-    this.moved(addressOf(place));
+    this.moved(addressOf(place), this.run);
     this.drawPath();
     this.moveCursor();
     if (!known(place.step)) { this.stepPanel.replaceChildren(); this.attemptPanel.replaceChildren(); this.facts = null; return; }
@@ -601,7 +601,8 @@ function table(heads, rows) {
 
 function render({ model, el }) {
   const slow = (question) => question.ask !== "texts" && navigator.say("no answer yet: the kernel is busy, or it has ended (run the cell again)");
-  const navigator = new Navigator(el, liveAsker(model, slow), model.get("at"), (at) => { model.set("at", at); model.save_changes(); });
+  const navigator = new Navigator(el, liveAsker(model, slow), model.get("at"), model.get("run"),
+    (at, run) => { model.set("at", at); model.set("run", run); model.save_changes(); });
   const moved = () => { if (model.get("at") !== addressOf(navigator.place)) navigator.go(placeOf(model.get("at"))); };
   model.on("change:at", moved);
   const every = model.get("every_s");
@@ -612,7 +613,7 @@ function render({ model, el }) {
 }
 
 export function renderSaved(el, answers, at) {
-  return new Navigator(el, savedAsker(answers), at, () => {});
+  return new Navigator(el, savedAsker(answers), at, 0, () => {});
 }
 
 export default { render };

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from workbench.types import View
 from workbench.views import doc, words
+from workbench.views.curves import NEIGHBOURS
 from workbench.views.escape import capped
 from workbench.views.html import shown
 from workbench.views.live import STATES
 from workbench.views.looks import BOLD, GREY
 
-NEIGHBOURS = ("random", "untrained", "solver")
 LONGEST_NAME = 60  # characters
 
 
