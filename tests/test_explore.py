@@ -123,11 +123,13 @@ def test_a_step_says_of_every_attempt_what_is_stored(answers):
 
 def test_every_token_of_every_attempt_has_its_author_and_its_stored_numbers(answers):
     for number, run in enumerate(answers.runs):
-        table, index = run.credit(1, run.updates(1)[0]), 0
+        tables, index = [run.credit(1, update) for update in run.updates(1)], 0
         for task, group in enumerate(run.groups(1)):
             for attempt, trajectory in enumerate(group):
                 reply = answers.of({"ask": "attempt", "run": number, "step": 1, "task": task, "attempt": attempt})
-                rows, arrays = credit_of(table, index), reply.arrays
+                each = [credit_of(table, index) for table in tables]
+                rows, arrays = next((rows for rows in each if rows["used"].any()), each[0]), reply.arrays
+                assert reply.content["updates"] == len(each) and each[reply.content["update"]] is not None
                 index += 1
                 assert {len(values) for values in arrays.values()} == {len(reply.content["texts"])} == {sum(map(len, trajectory.segments))}
                 assert (arrays["author"] == rows["source"]).all() and (arrays["turn"] == rows["turn"]).all()
@@ -152,9 +154,11 @@ def test_an_attempt_that_ended_before_its_first_prompt_has_no_tokens(tmp_path, m
 def test_a_token_that_is_trained_though_nobody_sampled_it_is_marked(answers, monkeypatch):
     """Negative control for the mark: give a token of the prompt a weight."""
     facts = answers.step(0, 1)
-    weight = facts.table["weight"].copy()
+    table = facts.table(0)
+    weight = table["weight"].copy()
     weight[0] = 1.0
-    monkeypatch.setattr(answers, "_step", lambda run, step: replace(facts, table=type(facts.table)(1, 0, {**facts.table.columns, "weight": weight})))
+    changed = type(table)(1, 0, {**table.columns, "weight": weight})
+    monkeypatch.setattr(answers, "_step", lambda run, step: replace(facts, tables=[lambda: changed] * len(facts.tables), _read={}))
     arrays = answers.of({"ask": "attempt", "run": 0, "step": 1, "task": 0, "attempt": 0}).arrays
     assert arrays["trained"][0] == 3 and set(arrays["trained"][1:]) <= {0, 1}
 
@@ -241,10 +245,15 @@ def test_three_clicks_lead_from_the_curve_to_the_token(runs, page, tmp_path):
     page.wait_for_selector(".wb-term tr")
     place = Address.of(" / ".join(button.inner_text() for button in page.locator(".wb-path button").all()[1:]))
     assert (place.step, place.task, place.attempt) == (step, task, attempt) and place.token is not None
-    told = dict(zip(page.locator(".wb-term th").all_inner_texts(), page.locator(".wb-term td").all_inner_texts()))
+    told = dict(zip(page.locator(".wb-facts th").all_inner_texts(), page.locator(".wb-facts td").all_inner_texts()))
     run = wb.open_run(runs / "small-ppo")
     rows = credit_of(run.credit(step, run.updates(step)[0]), sum(map(len, run.groups(step)[:task])) + attempt)
     assert float(told["advantage"]) == rows["advantage"][place.token] and told["trained"] == "yes", "to the last bit"
+    page.wait_for_selector(".wb-loss tr")
+    written = {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in page.locator(".wb-loss tr").all()}
+    assert float(written["advantage"][0]) == rows["advantage"][place.token] and written["check"][1].startswith("advantage, weight")
+    adds = float(written["loss of the token"][0]) * float(written["weight"][0]) / float(written["denominator"][1].split(":")[0])
+    assert float(written["adds to the loss"][0]) == adds
     assert float(told["logprob"].split()[0]) == float(rows["rollout_logp"][place.token])
     page.screenshot(path=tmp_path / "token.png", full_page=True)
     assert not page.trouble + page.outside, page.trouble + page.outside

@@ -154,30 +154,33 @@ def _used(table: CreditTable, facts: Mapping[str, np.ndarray], algorithm: Any) -
 
 def _ratios(table: CreditTable, facts: Mapping[str, np.ndarray], algorithm: Any) -> dict[str, np.ndarray]:
     """Ratio and clip state from the stored logprobs, by the algorithm's own loss; {} where the table has none."""
-    needed = ("used", "old_logp", "new_logp", "entropy")
-    if not hasattr(algorithm, "loss") or any(name not in table.columns for name in needed):
-        return {}
-    if len(table["used"]) != len(facts["weight"]):
-        return {}  # another batch altogether: the other columns say so
-    import torch
-
-    from workbench.learn.algorithms.base import LossInputs
-
-    used = np.flatnonzero(table["used"])
-
-    def of(column: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(column[used])
-
-    ref_logp = table.columns.get("ref_logp")
-    result = algorithm.loss(LossInputs(
-        of(table["new_logp"]), of(table["entropy"]), of(table["old_logp"]), of(facts["advantage"]).float(),
-        of(facts["rollout_logp"]), of(facts["segment"]).long(), None if ref_logp is None else of(ref_logp),
-        of(facts["weight"]) != 0,
-    ))
+    if len(table.columns.get("used", ())) != len(facts["weight"]) or (found := stored_loss(table, algorithm, facts)) is None:
+        return {}  # another batch altogether, if any: the other columns say so
+    used, result = found
     ratio = np.full(len(facts["weight"]), np.nan, np.float32)
     clip_state = np.zeros(len(ratio), np.int8)
     ratio[used], clip_state[used] = result.ratio_M.numpy(), result.clip_state_M.numpy()
     return {"ratio": ratio, "clip_state": clip_state}
+
+
+def stored_loss(table: CreditTable, algorithm: Any, facts: Mapping[str, np.ndarray] = {}) -> tuple[np.ndarray, Any] | None:
+    """(indices into T of the tokens that an update used, what the algorithm's own loss makes of their stored logprobs);
+    None where the table has none. `facts`: columns to take instead of the stored ones."""
+    needed = ("used", "old_logp", "new_logp", "entropy")
+    if not hasattr(algorithm, "loss") or any(name not in table.columns for name in needed):
+        return None
+    import torch
+
+    from workbench.learn.algorithms.base import LossInputs
+
+    columns, used = {**table.columns, **facts}, np.flatnonzero(table["used"])
+
+    def of(name: str) -> torch.Tensor:
+        return torch.from_numpy(columns[name][used])
+
+    return used, algorithm.loss(LossInputs(
+        of("new_logp"), of("entropy"), of("old_logp"), of("advantage").float(), of("rollout_logp"), of("segment").long(),
+        None if "ref_logp" not in columns else of("ref_logp"), of("weight") != 0))
 
 
 def _compare(table: CreditTable, name: str, expected: np.ndarray, groups: Sequence[Group],

@@ -170,8 +170,8 @@ def _page(answers: Answers, steps: Sequence[int], at: str) -> bytes:
                 continue  # a shorter run beside a longer one
             groups = answers.step(number, step).groups
             questions.append({"ask": "step", "run": number, "step": step})
-            questions += [{"ask": "attempt", "run": number, "step": step, "task": task, "attempt": attempt}
-                          for task, group in enumerate(groups) for attempt in range(len(group))]
+            questions += [{"ask": ask, "run": number, "step": step, "task": task, "attempt": attempt}
+                          for task, group in enumerate(groups) for attempt in range(len(group)) for ask in ("attempt", "terms")]
     held, size = {}, 0
     for question in questions:
         content, arrays, buffers = _packed(answers.of(question))

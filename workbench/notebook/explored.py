@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from workbench.types.findings import ERROR, Finding
 from workbench.views.escape import capped, visible
 from workbench.views.tokens import credit_of, ids_as_texts
 from workbench.views.values import flat_side
+
+if TYPE_CHECKING:
+    from workbench.notebook.terms import StepTerms
 
 LONGEST_TEXT = 20_000   # characters of one message that a panel shows; the tokens show all of them
 PREVIEW = 160           # characters of an attempt's last turn in the table
@@ -55,11 +58,12 @@ class Answers:
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = tuple(runs)
         self._step = lru_cache(maxsize=8)(self._read_step)
+        self._terms_of = lru_cache(maxsize=4)(self._compute_terms)
 
     def of(self, question: Mapping[str, Any]) -> NavigatorReply:
         """The reply to a question; one that cannot be answered says so in `content["error"]`, and nothing is lost."""
-        asked = {"runs": self._runs, "step": self._of_step, "attempt": self._of_attempt, "search": self._search,
-                 "texts": self._texts}
+        asked = {"runs": self._runs, "step": self._of_step, "attempt": self._of_attempt, "terms": self._terms,
+                 "search": self._search, "texts": self._texts}
         try:
             known = {name: value for name, value in question.items() if name != "ask"}
             if question.get("ask") not in asked or not all(isinstance(value, (int, str)) for value in known.values()):
@@ -93,8 +97,13 @@ class Answers:
         stored = self.runs[run]
         groups = stored.groups(step)
         updates = stored.updates(step)
-        table = stored.credit(step, updates[0]) if updates else None
-        return StepRecord(step, groups, table, kept_attempts(stored, step, groups), _findings(stored, step, groups))
+        tables = [partial(stored.credit, step, update) for update in updates]
+        return StepRecord(step, groups, tables, kept_attempts(stored, step, groups), _findings(stored, step, groups))
+
+    def _compute_terms(self, run: int, step: int, update: int) -> StepTerms:
+        from workbench.notebook.terms import StepTerms  # only here: it takes torch
+
+        return StepTerms.of(self.runs[run], step, self.step(run, step).table(update))
 
     # -------------------------------------------------------------------------------------------- answers
 
@@ -119,7 +128,22 @@ class Answers:
         arrays = _token_arrays(trajectory, facts.credit(task, attempt))
         lanes = {name: unit for name, (unit, _) in LANES.items() if name in arrays}
         return NavigatorReply(_facts_of(facts, task, attempt) | {
-            "texts": [visible(text) for text in texts], "lanes": lanes, "ids": named is ids_as_texts}, arrays)
+            "texts": [visible(text) for text in texts], "lanes": lanes, "updates": len(facts.tables),
+            "update": facts.update(task, attempt) if facts.tables else None, "ids": named is ids_as_texts}, arrays)
+
+    def _terms(self, run: int, step: int, task: int, attempt: int) -> NavigatorReply:
+        """The loss term of every token of an attempt, in the update that its lanes are of."""
+        self.address(Address(step, task, attempt), run)
+        facts = self.step(run, step)
+        if not facts.tables:
+            raise DataError(f"step {step} made no update: no token has a loss term")
+        try:
+            terms = self._terms_of(run, step, facts.update(task, attempt))
+        except ImportError as error:
+            raise DataError(f"a loss term is written out by the run's own algorithm, which needs torch: {error}") from error
+        rows, arrays = terms.written(facts.number(task, attempt))
+        return NavigatorReply({"rows": [{"name": row["name"], "text": visible(row["text"])} | {
+            key: row[key] for key in ("array", "words") if key in row} for row in rows]}, arrays)
 
     def _texts(self, run: int) -> NavigatorReply:
         """Load what gives tokens their texts."""
@@ -139,17 +163,36 @@ def _within(at: Address, level: str, there: Sequence[Any]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class StepRecord:
-    """A committed step. `kept`: as `kept_attempts` says. `findings`: (rule, finding, where it is) of its lint."""
+    """A committed step. `tables`: what reads the credit table of each update. `kept`: as `kept_attempts` says. `findings`:
+    (rule, finding, where it is) of its lint."""
 
     step: int
     groups: Groups
-    table: CreditTable | None
+    tables: Sequence[Callable[[], CreditTable]]
     kept: Sequence[tuple[bool | None, ...]] | None
     findings: Sequence[tuple[str, Finding, Address | None]]
+    _read: dict[int, CreditTable] = field(default_factory=dict)
+
+    def table(self, update: int) -> CreditTable:
+        if update not in self._read:
+            self._read[update] = self.tables[update]()
+        return self._read[update]
+
+    def number(self, task: int, attempt: int) -> int:
+        """Of an attempt, counted over all groups: what the table calls its trajectory."""
+        return sum(map(len, self.groups[:task])) + attempt
+
+    def update(self, task: int, attempt: int) -> int:
+        """The first update that trained this attempt; 0 where none did."""
+        number = self.number(task, attempt)
+        if not self.kept or self.kept[task][attempt] is not True:
+            return 0
+        return next((update for update in range(len(self.tables)) if "used" not in (table := self.table(update)).columns
+                     or bool((table["used"] & (table["trajectory"] == number)).any())), 0)
 
     def credit(self, task: int, attempt: int) -> Mapping[str, np.ndarray] | None:
-        """The rows of one attempt in what the first update used, None where the step made none."""
-        return None if self.table is None else credit_of(self.table, sum(map(len, self.groups[:task])) + attempt)
+        """The rows of one attempt in what that update used, None where the step made none."""
+        return credit_of(self.table(self.update(task, attempt)), self.number(task, attempt)) if self.tables else None
 
 
 # ------------------------------------------------------------------------------------------------ a step

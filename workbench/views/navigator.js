@@ -401,6 +401,7 @@ class Navigator {
     const { step, task, attempt } = found;
     const facts = [`reward ${signed(found.reward)}`, known(found.outcome) ? `outcome ${signed(found.outcome)}` : null, known(found.success) ? (found.success ? "success" : "no success") : null,
       `stopped: ${found.stop}`, `group mean ${signed(found.group.mean)}, std ${said(found.group.std)} of ${found.group.scored}`, found.error || null,
+      found.updates > 1 ? `numbers of update ${found.update + 1} of ${found.updates}, the first that trained it` : null,
       found.ids ? "tokens are shown as ids: the policy that wrote them, and its tokenizer, are not here" : null];
     this.turns = found.turns.map((turn) => make("details", { open: found.turns.length <= 3, class: "wb-turn" },
       make("summary", { text: `turn ${turn.turn} · ${known(turn.reward) ? `reward ${signed(turn.reward)}` : "not scored"}${partsOf(turn.parts)}` }),
@@ -506,9 +507,25 @@ class Navigator {
       ["weights", arrays.version[token] < 0 ? "—" : `version ${arrays.version[token]}`],
       ...Object.keys(lanes).map((lane) => [lane, known(arrays[lane][token]) ? `${arrays[lane][token]} ${lanes[lane]}` : "—"]),
       ["reward of the attempt", `${signed(reward)}; its group: mean ${signed(group.mean)}, std ${said(group.std)}`]];
-    this.term.replaceChildren(make("table", {}, make("tbody", {}, ...facts.map(([name, value]) => make("tr", {}, make("th", { text: name, scope: "row" }), make("td", { text: value }))))));
+    const loss = make("div", { class: "wb-loss" });
+    this.term.replaceChildren(make("table", { class: "wb-facts" }, make("tbody", {}, ...facts.map(([name, value]) => make("tr", {}, make("th", { text: name, scope: "row" }), make("td", { text: value }))))), loss);
+    if (trained) this.writeTerm(token, loss);
     this.say(facts.slice(0, 3).map(([name, value]) => `${name} ${value}`).join(", ")
       + (this.lane && known(arrays[this.lane][token]) ? `, ${this.lane} ${said(arrays[this.lane][token])}` : ""));
+  }
+
+  // How the token's part of the loss comes about, a row a number, in the order of computing.
+  async writeTerm(token, box) {
+    const shown = this.attempt;
+    const { step, task, attempt } = shown;
+    shown.terms ??= this.ask({ ask: "terms", run: this.run, step, task, attempt });
+    const { error, rows, arrays } = await shown.terms;
+    if (this.attempt !== shown || this.token !== token) return;
+    const number = (row) => (row.words ? row.words[arrays[row.array][token]] : String(arrays[row.array][token]));
+    const there = (rows || []).filter((row) => !row.array || (arrays[row.array] && known(arrays[row.array][token])));
+    box.replaceChildren(make("h3", { text: "its loss term" }), error ? make("p", { text: error })
+      : make("table", {}, make("tbody", {}, ...there.map((row) => make("tr", {}, make("th", { text: row.name, scope: "row" }),
+        make("td", { text: row.array ? number(row) : "" }), make("td", { text: row.text }))))));
   }
 
   // What a key does in the tokens; true if it did something.
