@@ -13,7 +13,7 @@ Axis letters: N trajectories · T tokens of the batch.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from workbench.notebook.live import has_widgets
 from workbench.notebook.stored import token_texts as stored_token_texts
 from workbench.run.store import Run, open_run
 from workbench.training.stored import config_of_run
-from workbench.types import CreditTable, Group, Trajectory, View
+from workbench.types import CreditTable, Group, Trajectory, View, trajectories_of
 from workbench.types.errors import ConfigError, DataError
 from workbench.views.credit import show_estimators as draw_estimators
 from workbench.views.credit_editor import CreditEditor, Edit, Outcome
@@ -107,7 +107,7 @@ def credit_editor(groups: Sequence[Group], algorithm: Algorithm | str = "grpo", 
     given = chosen(algorithm)
     start = given.name
     bases = ALGORITHMS | {start: given}
-    credit, usual = _edited_credit(groups, bases, facts_of(groups, facts)), knobs_of(ALGORITHMS.get(start, given))
+    credit, usual = edited_credit(groups, bases, facts_of(groups, facts)), knobs_of(ALGORITHMS.get(start, given))
     own = ", ".join(f"{knob.name} = {knob.default}" for knob, other in zip(knobs_of(given), usual)
                     if knob.default != other.default)
     knobs = {name: knobs_of(base) for name, base in bases.items()}
@@ -130,7 +130,7 @@ def show_estimators(groups: Sequence[Group], names: Sequence[str | Algorithm] = 
     dotted name) are set in each that has them. `names`: of algorithms, or algorithms. One that cannot be computed on this
     batch says why."""
     bases = {base.name: base for base in map(chosen, names)}
-    credit = _edited_credit(groups, bases, facts_of(groups, facts), look_for_inert=False)
+    credit = edited_credit(groups, bases, facts_of(groups, facts), look_for_inert=False)
     found: dict[str, Credited | str] = {}
     for name, base in bases.items():
         here = {key: value for key, value in settings.items() if has_setting(base, key)}
@@ -162,10 +162,18 @@ def credited(batch: Batch, algorithm: Algorithm) -> Credited:
                     kept_N.numpy(), dict(credit.notes) | counts)
 
 
-def with_rewards(groups: Sequence[Group], rewards: Mapping[tuple[int, int], float | None]) -> tuple[Group, ...]:
+def with_rewards(groups: Sequence[Group], rewards: Mapping[tuple[int, int], float | None],
+                 dropped: Collection[int] = ()) -> tuple[Group, ...]:
     """The same groups in which some turns earned something else: (attempt over all groups, turn) -> reward. The turn
-    after the last one is the outcome. Raises DataError for a turn that is not there."""
+    after the last one is the outcome. Attempts that are `dropped` are not scored, so that they leave baseline and loss.
+    Raises DataError for a turn or an attempt that is not there."""
     left, made, n = dict(rewards), [], 0
+    attempts = trajectories_of(groups)
+    for number in dropped:
+        if not 0 <= number < len(attempts):
+            raise DataError(f"no attempt {number} to drop: there are {len(attempts)}, counted over all groups from 0")
+        left |= {(number, turn): None for turn in range(len(attempts[number].turns))}
+        left |= {} if attempts[number].outcome is None else {(number, len(attempts[number].turns)): None}
     for group in groups:
         attempts = []
         for trajectory in group:
@@ -192,15 +200,15 @@ def _with_rewards(trajectory: Trajectory, n: int, rewards: Mapping[int, float | 
     return replace(trajectory, turns=tuple(turns), **outcome)
 
 
-def _edited_credit(groups: Sequence[Group], bases: Mapping[str, Algorithm], known: Mapping[str, Any],
+def edited_credit(groups: Sequence[Group], bases: Mapping[str, Algorithm], known: Mapping[str, Any],
                    look_for_inert: bool = True) -> Callable[[Edit], Outcome]:
     """The function that the editor is handed. The batch of the last rewards is kept: moving a slider builds none."""
     last: dict[str, Any] = {}
 
-    def batch_of(rewards: Mapping[tuple[int, int], float | None]) -> tuple[tuple[Group, ...], Batch]:
-        key = tuple(rewards.items())
+    def batch_of(edit: Edit) -> tuple[tuple[Group, ...], Batch]:
+        key = (tuple(edit.rewards.items()), edit.dropped)
         if last.get("key") != key or "batch" not in last:
-            edited = with_rewards(groups, rewards)
+            edited = with_rewards(groups, edit.rewards, edit.dropped)
             last.update(key=key, groups=edited, batch=with_facts(Batch.from_groups(edited), known))
         return last["groups"], last["batch"]
 
@@ -208,7 +216,7 @@ def _edited_credit(groups: Sequence[Group], bases: Mapping[str, Algorithm], know
         if ("outcome", edit) == last.get("edit"):
             return last["outcome"]
         algorithm = with_settings(bases[known_name(edit.algorithm, bases)], edit.settings)
-        edited, batch = batch_of(edit.rewards)
+        edited, batch = batch_of(edit)
         _demand_facts(algorithm, batch)
         found = credited(batch, algorithm)
         if look_for_inert:

@@ -155,7 +155,8 @@ def _packed(reply: NavigatorReply) -> tuple[dict[str, Any], list[list[str]], lis
 
 
 def script() -> str:
-    return (SCRIPTS / "navigator.js").read_text(encoding="utf-8")
+    """One module: anywidget takes no other kind."""
+    return "\n".join((SCRIPTS / name).read_text(encoding="utf-8") for name in ("navigator_credit.js", "navigator.js"))
 
 
 def style() -> str:
@@ -170,6 +171,7 @@ def _page(answers: Answers, steps: Sequence[int], at: str) -> bytes:
                 continue  # a shorter run beside a longer one
             groups = answers.step(number, step).groups
             questions.append({"ask": "step", "run": number, "step": step})
+            questions.append({"ask": "credit", "run": number, "step": step, "edit": "{}"})
             questions += [{"ask": ask, "run": number, "step": step, "task": task, "attempt": attempt}
                           for task, group in enumerate(groups) for attempt in range(len(group)) for ask in ("attempt", "terms")]
     held, size = {}, 0

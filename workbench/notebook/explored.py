@@ -9,23 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from workbench.notebook.course import course_of
-from workbench.notebook.stored import kept_attempts, token_texts
+from workbench.notebook.step_record import StepRecord
+from workbench.notebook.stored import token_texts
 from workbench.run.store import Run
-from workbench.types import CreditTable, Group, Groups, Trajectory
+from workbench.types import Group, Trajectory
 from workbench.types.address import Address
 from workbench.types.errors import DataError, WorkbenchError
 from workbench.types.findings import ERROR, Finding
 from workbench.views.escape import capped, visible
-from workbench.views.tokens import credit_of, ids_as_texts
+from workbench.views.tokens import ids_as_texts
 from workbench.views.values import flat_side
 
 if TYPE_CHECKING:
+    from workbench.notebook.edited import EditedStep
     from workbench.notebook.terms import StepTerms
 
 LONGEST_TEXT = 20_000   # characters of one message that a panel shows; the tokens show all of them
@@ -59,11 +61,12 @@ class Answers:
         self.runs = tuple(runs)
         self._step = lru_cache(maxsize=8)(self._read_step)
         self._terms_of = lru_cache(maxsize=4)(self._compute_terms)
+        self._edited = lru_cache(maxsize=1)(self._open_edited)
 
     def of(self, question: Mapping[str, Any]) -> NavigatorReply:
         """The reply to a question; one that cannot be answered says so in `content["error"]`, and nothing is lost."""
         asked = {"runs": self._runs, "step": self._of_step, "attempt": self._of_attempt, "terms": self._terms,
-                 "search": self._search, "texts": self._texts}
+                 "credit": self._credit, "search": self._search, "texts": self._texts}
         try:
             known = {name: value for name, value in question.items() if name != "ask"}
             if question.get("ask") not in asked or not all(isinstance(value, (int, str)) for value in known.values()):
@@ -94,11 +97,7 @@ class Answers:
         return self._step(run, step)
 
     def _read_step(self, run: int, step: int) -> StepRecord:
-        stored = self.runs[run]
-        groups = stored.groups(step)
-        updates = stored.updates(step)
-        tables = [partial(stored.credit, step, update) for update in updates]
-        return StepRecord(step, groups, tables, kept_attempts(stored, step, groups), _findings(stored, step, groups))
+        return StepRecord.of(self.runs[run], step)
 
     def _compute_terms(self, run: int, step: int, update: int) -> StepTerms:
         from workbench.notebook.terms import StepTerms  # only here: it takes torch
@@ -131,6 +130,22 @@ class Answers:
             "texts": [visible(text) for text in texts], "lanes": lanes, "updates": len(facts.tables),
             "update": facts.update(task, attempt) if facts.tables else None, "ids": named is ids_as_texts}, arrays)
 
+    def _open_edited(self, run: int, step: int) -> EditedStep:
+        from workbench.notebook.edited import EditedStep  # as above
+
+        return EditedStep(self.runs[run], step, self.step(run, step).groups)
+
+    def _credit(self, run: int, step: int, edit: str, task: int = -1, attempt: int = -1) -> NavigatorReply:
+        """The step's credit after an edit (JSON: see `EditedStep.asked`), with the numbers per token of one attempt."""
+        if task >= 0:
+            self.address(Address(step, task, attempt), run)
+        try:
+            edited = self._edited(run, step)
+        except ImportError as error:
+            raise DataError(f"credit is recomputed by the algorithm itself, which needs torch: {error}") from error
+        number = None if task < 0 else self.step(run, step).number(task, attempt)
+        return NavigatorReply(*edited.after(edit, number))
+
     def _terms(self, run: int, step: int, task: int, attempt: int) -> NavigatorReply:
         """The loss term of every token of an attempt, in the update that its lanes are of."""
         self.address(Address(step, task, attempt), run)
@@ -161,40 +176,6 @@ def _within(at: Address, level: str, there: Sequence[Any]) -> None:
         raise DataError(f"{at}: there is no {level} {number}; they are counted from 0 to {len(there) - 1}")
 
 
-@dataclass(frozen=True, eq=False)
-class StepRecord:
-    """A committed step. `tables`: what reads the credit table of each update. `kept`: as `kept_attempts` says. `findings`:
-    (rule, finding, where it is) of its lint."""
-
-    step: int
-    groups: Groups
-    tables: Sequence[Callable[[], CreditTable]]
-    kept: Sequence[tuple[bool | None, ...]] | None
-    findings: Sequence[tuple[str, Finding, Address | None]]
-    _read: dict[int, CreditTable] = field(default_factory=dict)
-
-    def table(self, update: int) -> CreditTable:
-        if update not in self._read:
-            self._read[update] = self.tables[update]()
-        return self._read[update]
-
-    def number(self, task: int, attempt: int) -> int:
-        """Of an attempt, counted over all groups: what the table calls its trajectory."""
-        return sum(map(len, self.groups[:task])) + attempt
-
-    def update(self, task: int, attempt: int) -> int:
-        """The first update that trained this attempt; 0 where none did."""
-        number = self.number(task, attempt)
-        if not self.kept or self.kept[task][attempt] is not True:
-            return 0
-        return next((update for update in range(len(self.tables)) if "used" not in (table := self.table(update)).columns
-                     or bool((table["used"] & (table["trajectory"] == number)).any())), 0)
-
-    def credit(self, task: int, attempt: int) -> Mapping[str, np.ndarray] | None:
-        """The rows of one attempt in what that update used, None where the step made none."""
-        return credit_of(self.table(self.update(task, attempt)), self.number(task, attempt)) if self.tables else None
-
-
 # ------------------------------------------------------------------------------------------------ a step
 
 
@@ -216,27 +197,6 @@ def _attempt(facts: StepRecord, task: int, number: int) -> dict[str, Any]:
             "kept": None if facts.kept is None else facts.kept[task][number],
             "findings": sum(at is not None and (at.task, at.attempt) == (task, number) for _, _, at in facts.findings),
             "last": visible(last[:PREVIEW], newline=" ")}
-
-
-def _findings(run: Run, step: int, groups: Groups) -> list[tuple[str, Finding, Address | None]]:
-    report = run.lint(step)
-    if report is None:
-        return []
-    where = {f"{t.task.id}/{t.attempt}": (task, number) for task, group in enumerate(groups) for number, t in enumerate(group)}
-    return [(answer.rule, finding, _place(finding, step, where, groups)) for answer in report.answers for finding in answer.findings]
-
-
-def _place(finding: Finding, step: int, where: Mapping[str, tuple[int, int]], groups: Groups) -> Address | None:
-    """The address of what a finding points at; None where it concerns the whole step."""
-    place = finding.place
-    if place.trajectory not in where:
-        return None
-    task, attempt = where[place.trajectory]
-    segments = groups[task][attempt].segments
-    token = None
-    if place.position is not None and place.segment is not None and place.segment < len(segments):
-        token = sum(map(len, segments[:place.segment])) + place.position
-    return Address(step, task, attempt, place.turn, token)
 
 
 def _finding(rule: str, finding: Finding, at: Address | None) -> dict[str, Any]:

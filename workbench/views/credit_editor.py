@@ -44,16 +44,18 @@ class Knob:
 class Edit:
     """What differs from the batch as it was collected: the algorithm, its settings by dotted name, and what a turn of
     an attempt earned: (number of the attempt over all groups, turn) -> reward, None: not scored. The turn after the
-    last one is the outcome."""
+    last one is the outcome. `dropped`: attempts that leave baseline and loss, by the same numbers."""
 
     algorithm: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     rewards: Mapping[tuple[int, int], float | None] = field(default_factory=dict)
+    dropped: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         parts = [self.algorithm, *(f"{name} = {value}" for name, value in self.settings.items())]
         for (attempt, turn), reward in self.rewards.items():
             parts.append(f"attempt {attempt}, turn {turn} earns {words.signed(reward)}")
+        parts += [f"attempt {attempt} dropped" for attempt in self.dropped]
         return " · ".join(parts)
 
 
@@ -115,11 +117,12 @@ class CreditEditor(HasView):
                            edited=edit.rewards)
 
     def after(self, *, algorithm: str | None = None, settings: Mapping[str, Any] = {},
-              rewards: Mapping[tuple[int, int], float | None] = {}, attempt: int | None = None) -> View:
+              rewards: Mapping[tuple[int, int], float | None] = {}, dropped: Sequence[int] = (),
+              attempt: int | None = None) -> View:
         """The picture after a further edit of what is set now. Another algorithm begins with its own settings."""
         kept = self.edit.settings if algorithm in (None, self.edit.algorithm) else {}
-        return self.view(Edit(algorithm or self.edit.algorithm, {**kept, **settings}, {**self.edit.rewards, **rewards}),
-                         attempt)
+        return self.view(Edit(algorithm or self.edit.algorithm, {**kept, **settings}, {**self.edit.rewards, **rewards},
+                              (*self.edit.dropped, *dropped)), attempt)
 
     def inert(self) -> Mapping[str, str]:
         """Settings of the present edit that cannot change its credit, each with the reason. Of an edit that has no

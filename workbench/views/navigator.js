@@ -105,7 +105,8 @@ function savedAsker(answers) {
     if (question.ask === "search") return Promise.resolve(search(question));
     const key = JSON.stringify(question);
     const answer = answers[key];
-    if (!answer) return Promise.resolve({ error: "this page does not hold it: it was saved with other steps. Save it again with steps=[...]" });
+    if (!answer) return Promise.resolve({ error: question.ask === "credit" ? "this page has no kernel: credit is recomputed in JupyterLab"
+      : "this page does not hold it: it was saved with other steps. Save it again with steps=[...]" });
     return Promise.resolve(decoded(answer.content, answer.arrays, answer.buffers.map(bytes)));
   };
 }
@@ -124,8 +125,8 @@ function decoded(content, arrays, buffers) {
 // ------------------------------------------------------------------------------------------------ the navigator
 
 class Navigator {
-  constructor(el, ask, at, run, moved) {
-    Object.assign(this, { ask, moved, run, place: {}, series: 0, lane: "", sort: null, filter: "", stop: "", marked: false });
+  constructor(el, ask, at, run, moved, saved = false) {
+    Object.assign(this, { ask, moved, run, saved, place: {}, series: 0, lane: "", sort: null, filter: "", stop: "", marked: false });
     this.status = make("div", { class: "wb-status", role: "status", "aria-live": "polite" });
     this.path = make("nav", { class: "wb-path", "aria-label": "where this is" });
     this.curves = make("section", { class: "wb-curves", "aria-label": "curves" });
@@ -189,6 +190,7 @@ class Navigator {
       if (reply.error) { this.say(reply.error); return; }
       this.attempt = Object.assign(reply, { run: this.run });
       this.drawAttempt();
+      this.credit.moved();
     }
     if (known(place.token)) this.showToken(place.token);
     else if (known(place.turn)) this.showTurn(place.turn);
@@ -348,7 +350,7 @@ class Navigator {
         make("div", { class: "wb-scroll" }, table(["task", "name", "succeeded", "mean", "std", "flat", "update", "rewards"], this.groupRows))),
       make("div", { class: "wb-bar" }, make("h3", { text: "attempts" }), this.filterBox, stopBox, markBox,
         make("button", { class: "wb-all", text: "all tasks", onclick: () => this.go({ step }) }), this.count),
-      this.attemptTable);
+      this.attemptTable, (this.credit = new CreditPanel(this)).box);
     this.markStep();
   }
 
@@ -407,10 +409,9 @@ class Navigator {
       make("summary", { text: `turn ${turn.turn} · ${known(turn.reward) ? `reward ${signed(turn.reward)}` : "not scored"}${partsOf(turn.parts)}` }),
       message("wrote", turn.wrote), ...turn.reply.map(([role, text]) => message(role, text)),
       make("button", { text: "its tokens", onclick: () => this.go({ step, task, attempt, turn: turn.turn }) })));
-    const lanes = Object.keys(found.lanes);
-    if (!lanes.includes(this.lane)) this.lane = lanes[0] || "";
-    const laneBox = make("select", { "aria-label": "lane", onchange: (event) => { this.lane = event.target.value; this.drawTokens(); } },
-      ...lanes.map((lane) => make("option", { text: lane, selected: lane === this.lane })));
+    if (!(this.lane in found.lanes)) this.lane = Object.keys(found.lanes)[0] || "";
+    this.laneBox = make("select", { "aria-label": "lane", onchange: (event) => { this.lane = event.target.value; this.drawTokens(); } });
+    this.drawLanes();
     const jump = (text, key, title) => make("button", { text, title: `${title} (key ${key})`, onclick: () => this.press(key) });
     this.tokenSearch = make("input", { type: "search", placeholder: "find in the tokens", "aria-label": "find in the tokens; Enter goes to the next",
       onkeydown: (event) => event.key === "Enter" && this.findText(event.target.value) });
@@ -423,13 +424,29 @@ class Navigator {
       make("div", { class: "wb-bar" }, make("h3", { text: `attempt ${attempt} at ${found.name}` })),
       make("p", { class: "wb-quiet", text: facts.filter(Boolean).join(" · ") }),
       make("details", {}, make("summary", { text: "asked" }), ...found.first.map(([role, text]) => message(role, text))), ...this.turns,
-      make("div", { class: "wb-bar" }, make("h3", { text: "tokens" }), laneBox, jump("next trained", "n", "next trained span"), jump("largest", "x", "largest of this lane, then the next largest"),
+      make("div", { class: "wb-bar" }, make("h3", { text: "tokens" }), this.laneBox, jump("next trained", "n", "next trained span"), jump("largest", "x", "largest of this lane, then the next largest"),
         jump("next finding", "f", "next finding of the lint"), this.tokenSearch,
         make("span", { class: "wb-quiet", text: "A written by the policy, P prompt, S scaffold, E environment; bar above: trained; below: the lane, up is positive" })),
       this.tokens, this.term);
     this.token = null;
     this.rank = 0;
     this.drawTokens();
+  }
+
+  drawLanes() {
+    this.laneBox.replaceChildren(...Object.keys(this.attempt.lanes).map((lane) => make("option", { text: lane, selected: lane === this.lane })));
+  }
+
+  // Lanes of the credit editor, in the place of those that it gave before.
+  addLanes(lanes) {
+    const { arrays, lanes: units } = this.attempt;
+    for (const name of Object.keys(units)) if (name.startsWith("credit")) { delete units[name]; delete arrays[name]; }
+    for (const [name, values] of Object.entries(lanes)) { units[name] = ""; arrays[name] = values; }
+    const edited = Object.keys(lanes).find((name) => name.endsWith(", edited"));
+    if (edited || !(this.lane in units)) this.lane = edited || Object.keys(units)[0];
+    this.drawLanes();
+    this.drawTokens();
+    if (known(this.token)) this.showToken(this.token);
   }
 
   // Lines of tokens, as many as fit beside each other; only those in sight are in the page.
@@ -630,7 +647,7 @@ function render({ model, el }) {
 }
 
 export function renderSaved(el, answers, at) {
-  return new Navigator(el, savedAsker(answers), at, 0, () => {});
+  return new Navigator(el, savedAsker(answers), at, 0, () => {}, true);
 }
 
 export default { render };
