@@ -84,6 +84,7 @@ PUBLIC: dict[str, str] = {
     "show": "workbench.notebook.show:show",
     "explore": "workbench.notebook.explore:explore",
     "paired": "workbench.notebook.paired:paired",
+    "group_spread": "workbench.notebook.spread:group_spread",
     "show_config": "workbench.views:show_config",
     "show_trajectory": "workbench.views:show_trajectory",
     "show_group": "workbench.views:show_group",

@@ -156,7 +156,7 @@ def _packed(reply: NavigatorReply) -> tuple[dict[str, Any], list[list[str]], lis
 
 def script() -> str:
     """One module: anywidget takes no other kind."""
-    return "\n".join((SCRIPTS / name).read_text(encoding="utf-8") for name in ("navigator_credit.js", "navigator.js"))
+    return "\n".join((SCRIPTS / name).read_text(encoding="utf-8") for name in ("navigator_credit.js", "navigator_groups.js", "navigator.js"))
 
 
 def style() -> str:
@@ -166,12 +166,14 @@ def style() -> str:
 def _page(answers: Answers, steps: Sequence[int], at: str) -> bytes:
     questions: list[dict[str, Any]] = [{"ask": "runs"}]
     for number in range(len(answers.runs)):
+        questions.append({"ask": "spread", "run": number})
         for step in steps:
             if number and step not in answers.runs[number].steps():
                 continue  # a shorter run beside a longer one
             groups = answers.step(number, step).groups
             questions.append({"ask": "step", "run": number, "step": step})
             questions.append({"ask": "credit", "run": number, "step": step, "edit": "{}"})
+            questions += [{"ask": "columns", "run": number, "step": step, "task": task} for task in range(len(groups))]
             questions += [{"ask": ask, "run": number, "step": step, "task": task, "attempt": attempt}
                           for task, group in enumerate(groups) for attempt in range(len(group)) for ask in ("attempt", "terms")]
     held, size = {}, 0

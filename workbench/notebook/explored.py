@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.notebook.course import course_of
+from workbench.notebook.side_by_side import side_by_side
+from workbench.notebook.spread import group_spread
 from workbench.notebook.step_record import StepRecord
 from workbench.notebook.stored import token_texts
 from workbench.run.store import Run
@@ -24,7 +26,6 @@ from workbench.types.errors import DataError, WorkbenchError
 from workbench.types.findings import ERROR, Finding
 from workbench.views.escape import capped, visible
 from workbench.views.tokens import ids_as_texts
-from workbench.views.values import flat_side
 
 if TYPE_CHECKING:
     from workbench.notebook.edited import EditedStep
@@ -66,7 +67,7 @@ class Answers:
     def of(self, question: Mapping[str, Any]) -> NavigatorReply:
         """The reply to a question; one that cannot be answered says so in `content["error"]`, and nothing is lost."""
         asked = {"runs": self._runs, "step": self._of_step, "attempt": self._of_attempt, "terms": self._terms,
-                 "credit": self._credit, "search": self._search, "texts": self._texts}
+                 "credit": self._credit, "columns": self._columns, "spread": self._spread, "search": self._search, "texts": self._texts}
         try:
             known = {name: value for name, value in question.items() if name != "ask"}
             if question.get("ask") not in asked or not all(isinstance(value, (int, str)) for value in known.values()):
@@ -92,9 +93,12 @@ class Answers:
 
     def step(self, run: int, step: int) -> StepRecord:
         """A committed step, read once."""
+        self._known_run(run)
+        return self._step(run, step)
+
+    def _known_run(self, run: int) -> None:
         if not 0 <= run < len(self.runs):
             raise DataError(f"there is no run {run}; they are counted from 0 to {len(self.runs) - 1}")
-        return self._step(run, step)
 
     def _read_step(self, run: int, step: int) -> StepRecord:
         return StepRecord.of(self.runs[run], step)
@@ -114,6 +118,7 @@ class Answers:
         return NavigatorReply({"step": step, "groups": [_group(facts, task) for task in range(len(facts.groups))],
                       "attempts": [_attempt(facts, task, number) for task, group in enumerate(facts.groups)
                                    for number in range(len(group))],
+                      "removed": _removed(facts),
                       "findings": [_finding(rule, finding, at) for rule, finding, at in facts.findings],
                       "neighbours": [max((each for each in steps if each < step), default=None),
                                      min((each for each in steps if each > step), default=None)]})
@@ -160,6 +165,18 @@ class Answers:
         return NavigatorReply({"rows": [{"name": row["name"], "text": visible(row["text"])} | {
             key: row[key] for key in ("array", "words") if key in row} for row in rows]}, arrays)
 
+    def _columns(self, run: int, step: int, task: int) -> NavigatorReply:
+        """The attempts of a group side by side, each with where it parts from the best one."""
+        self.address(Address(step, task), run)
+        return NavigatorReply(side_by_side(self.step(run, step).groups[task], token_texts(self.runs[run])))
+
+    def _spread(self, run: int) -> NavigatorReply:
+        """Every group of every step: [step, task, std, side]."""
+        self._known_run(run)
+        found = group_spread(self.runs[run])
+        return NavigatorReply({"steps": found.read, "of": found.steps, "groups": [
+            [group.step, group.task, group.std if np.isfinite(group.std) else None, group.side] for group in found.groups]})
+
     def _texts(self, run: int) -> NavigatorReply:
         """Load what gives tokens their texts."""
         return NavigatorReply({"ids": token_texts(self.runs[run]) is ids_as_texts})
@@ -184,8 +201,20 @@ def _group(facts: StepRecord, task: int) -> dict[str, Any]:
     known = [t.success for t in group if t.success is not None]
     marks = () if facts.kept is None else facts.kept[task]
     return {"task": task, "name": visible(group.task.id), "attempts": len(group), **_spread(group),
-            "succeeded": sum(known) if known else None, "flat": flat_side(group),
+            "succeeded": sum(known) if known else None, "flat": group.flat,
             "kept": None if not marks or set(marks) == {None} else True in marks, "rewards": [t.reward for t in group]}
+
+
+def _removed(facts: StepRecord) -> dict[str, Any] | None:
+    """What the filter left out of the update: None where it left nothing out, or there was none."""
+    out = [(attempt, task) for task, (group, marks) in enumerate(zip(facts.groups, facts.kept or ()))
+           for attempt, kept in zip(group, marks) if kept is False]
+    if not out:
+        return None
+    whole = [task for task, marks in enumerate(facts.kept or ()) if False in marks and True not in marks]
+    return {"attempts": len(out), "tokens": sum(attempt.num_sampled for attempt, _ in out), "groups": whole,
+            "succeeded": sum(bool(attempt.success) for attempt, _ in out), "mean": float(np.mean([attempt.reward for attempt, _ in out])),
+            "sides": [facts.groups[task].flat or "not flat" for task in whole]}
 
 
 def _attempt(facts: StepRecord, task: int, number: int) -> dict[str, Any]:

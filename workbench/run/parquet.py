@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,14 @@ def parquet_bytes(columns: Mapping[str, pa.Array], kind: tuple[str, int], facts:
     return memoryview(sink.getvalue())
 
 
-def read_parquet(data: bytes, path: Path, kind: tuple[str, int]) -> tuple[dict[str, pa.Array], dict]:
-    """Columns and facts of a file; StoreError names the file and what is wrong with it."""
+def read_parquet(data: bytes, path: Path, kind: tuple[str, int],
+                 only: Sequence[str] | None = None) -> tuple[dict[str, pa.Array], dict]:
+    """Columns (`only` these, if named) and facts of a file; StoreError names the file and what is wrong with it."""
     try:
         with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
             facts = json.loads(file.schema_arrow.metadata[b"workbench"])
             check_format(path, found=(facts["kind"], facts["format"]), expected=kind)
-            table = file.read(use_threads=False)
+            table = file.read(None if only is None else list(only), use_threads=False)
     except StoreError:
         raise
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:

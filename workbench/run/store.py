@@ -176,7 +176,11 @@ class Run(Shown):
 
     def groups(self, step: int) -> Groups:
         """Every trajectory of a committed step, exactly as it was collected."""
-        return Groups(columns.decode_groups(*self._read(step, TRAJECTORIES)))
+        return Groups(columns.decode_groups(*self.trajectory_bytes(step)))
+
+    def trajectory_bytes(self, step: int) -> tuple[bytes, Path]:
+        """The file that the trajectories of a committed step are in, as its seal says it, and where it is."""
+        return self._read(step, TRAJECTORIES)
 
     def updates(self, step: int) -> list[int]:
         """The updates of a committed step that left a credit table, skipped ones included."""

@@ -152,6 +152,7 @@ class Navigator {
   async follow() {
     const reply = await this.ask({ ask: "runs" });
     if (reply.error) { this.say(reply.error); return false; }
+    if (this.runs?.some((run, index) => run.steps.length !== reply.runs[index].steps.length)) this.spread = null;
     this.runs = reply.runs;
     this.drawCurves();
     return true;
@@ -160,7 +161,7 @@ class Navigator {
   get titles() {
     const found = [];
     for (const run of this.runs) for (const curve of run.curves) if (!found.includes(curve.title)) found.push(curve.title);
-    return found;
+    return found.length ? [...found, SPREAD] : found;
   }
 
   // Show a place; what is already shown of it stays.
@@ -220,6 +221,8 @@ class Navigator {
     if (!titles.length) { fill(this.curves, make("p", { text: "no steps yet" }), this.refresh()); return; }
     const title = titles[Math.min(this.series, titles.length - 1)];
     const width = 900, height = 220, left = 56, right = 150, top = 12, bottom = 34;
+    if (title === SPREAD && this.spread?.run !== this.run) this.readSpread();
+    const spread = title === SPREAD && this.spread?.run === this.run ? this.spread : null;
     const own = this.runs.map((run) => run.curves.find((curve) => curve.title === title));
     const steps = this.runs.flatMap((run) => run.steps);
     const first = Math.min(...steps, 0), last = Math.max(...steps, 1);
@@ -230,7 +233,8 @@ class Navigator {
     const y = (value) => top + (1 - (value - low) / (high - low)) * (height - top - bottom);
     const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0, class: "wb-plot",
       "aria-label": `${title} over steps; arrow keys choose a step, Enter opens it` });
-    for (const share of [0, 0.5, 1]) {
+    if (spread) drawSpread(svg, spread, { x, top, bottom: height - bottom, left, right, width });
+    else if (title !== SPREAD) for (const share of [0, 0.5, 1]) {
       const value = low + share * (high - low);
       svg.append(drawn("line", { x1: left, x2: width - right, y1: y(value), y2: y(value), class: "wb-grid" }),
         drawn("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, said(value)));
@@ -274,7 +278,7 @@ class Navigator {
       const at = ((event.clientX - box.left) / box.width) * width;
       return all.reduce((best, step) => (Math.abs(x(step) - at) < Math.abs(x(best) - at) ? step : best), all[0]);
     };
-    svg.addEventListener("mousemove", (event) => all.length && this.sayStep(title, nearest(event)));
+    svg.addEventListener("mousemove", (event) => all.length && (spread ? this.say(spreadWords(spread, nearest(event))) : this.sayStep(title, nearest(event))));
     svg.addEventListener("click", (event) => all.length && this.go({ step: nearest(event) }));
     svg.addEventListener("keydown", (event) => {
       const now = all.indexOf(this.place.step);
@@ -282,15 +286,26 @@ class Navigator {
       if (to === undefined || !all.length) return;
       event.preventDefault();
       this.go({ step: all[to] });
-      this.sayStep(title, all[to]);
+      if (spread) this.say(spreadWords(spread, all[to]));
+      else this.sayStep(title, all[to]);
     });
     const choice = make("select", { "aria-label": "curve", onchange: (event) => { this.series = event.target.selectedIndex; this.drawCurves(); this.moveCursor(); } },
       ...titles.map((each) => make("option", { text: each, selected: each === title })));
     const runs = this.runs.length > 1 ? make("select", { "aria-label": "run", class: "wb-run", onchange: (event) => this.choose(event.target.selectedIndex) },
       ...this.runs.map((run, index) => make("option", { text: run.name, selected: index === this.run }))) : null;
     const marks = this.runs[this.run].marks.length;
-    fill(this.curves, make("div", { class: "wb-bar" }, choice, runs, this.refresh(),
-      make("span", { class: "wb-quiet", text: `click a step${marks ? `; ▲ ${marks} marks: lint, skipped updates, settings` : ""}; dots: held out, squares: greedy` })), svg);
+    fill(this.curves, make("div", { class: "wb-bar" }, choice, runs, this.refresh(), spread ? firstFlat(spread, (place) => this.go(place)) : null,
+      make("span", { class: "wb-quiet", text: `click a step${marks ? `; ▲ ${marks} marks: lint, skipped updates, settings` : ""}; ${title === SPREAD ? "a dot: a group whose attempts differ; below: what share of the step is flat" : "dots: held out, squares: greedy"}` })), svg);
+  }
+
+  async readSpread() {
+    const { run } = this;
+    this.say("reading every group of the run …");
+    const reply = await this.ask({ ask: "spread", run });
+    if (reply.error) { this.say(reply.error); return; }
+    this.spread = Object.assign(reply, { run });
+    this.say(reply.steps.length < reply.of ? `${reply.steps.length} of ${reply.of} steps, evenly chosen` : "");
+    if (this.run === run) { this.drawCurves(); this.moveCursor(); }
   }
 
   choose(run) {
@@ -325,7 +340,7 @@ class Navigator {
   // ---------------------------------------------------------------------------------------------- a step
 
   drawStep() {
-    const { groups, attempts, findings, neighbours, step } = this.facts;
+    const { groups, attempts, findings, neighbours, step, removed } = this.facts;
     const flat = groups.filter((group) => group.flat);
     const sides = [...new Set(flat.map((group) => group.flat))].map((side) => `${flat.filter((group) => group.flat === side).length} ${side}`);
     const left = groups.filter((group) => group.kept === false).length;
@@ -345,13 +360,27 @@ class Navigator {
     fill(this.stepPanel, 
       make("div", { class: "wb-bar" }, make("h3", { text: `step ${step}` }), to(neighbours[0], "◀ before"), to(neighbours[1], "after ▶"),
         make("span", { class: "wb-quiet", text: `${groups.length} groups, ${attempts.length} attempts; ${flat.length} flat${sides.length ? ` (${sides.join(", ")})` : ""}${left ? `; ${left} left out by the filter` : ""}` })),
+      removed ? make("p", { class: "wb-removed", text: `the filter removed ${removed.attempts} attempts with ${removed.tokens} sampled tokens, mean reward ${signed(removed.mean)}, ${removed.succeeded} successes${
+        removed.groups.length ? `; whole groups: ${removed.groups.map((task, index) => `task ${task} (${removed.sides[index]})`).join(", ")}` : ""}` }) : null,
       findings.length ? this.findingsList(findings) : null,
       make("details", { open: true }, make("summary", { text: "groups" }),
         make("div", { class: "wb-scroll" }, table(["task", "name", "succeeded", "mean", "std", "flat", "update", "rewards"], this.groupRows))),
       make("div", { class: "wb-bar" }, make("h3", { text: "attempts" }), this.filterBox, stopBox, markBox,
         make("button", { class: "wb-all", text: "all tasks", onclick: () => this.go({ step }) }), this.count),
-      this.attemptTable, (this.credit = new CreditPanel(this)).box);
+      this.attemptTable, (this.columns = make("details", { class: "wb-beside", ontoggle: () => this.drawColumns() }, make("summary", { text: "side by side: where the attempts of a group part" }), make("div", {}))), (this.credit = new CreditPanel(this)).box);
     this.markStep();
+  }
+
+  async drawColumns() {
+    const { run, place, columns } = this, box = columns.lastChild;
+    if (!columns.open) return;
+    const task = place.task ?? 0, key = `${run}/${place.step}/${task}`;
+    if (columns.dataset.of === key) return;
+    columns.dataset.of = key;
+    const reply = await this.ask({ ask: "columns", run, step: place.step, task });
+    if (columns.dataset.of !== key) return;
+    fill(box, make("p", { class: "wb-quiet", text: `task ${task}${known(place.task) ? "" : "; click another group above"}` }),
+      reply.error ? make("p", { text: reply.error }) : columnsOf(reply, (at) => this.go(at), { step: place.step, task }));
   }
 
   findingsList(findings) {
@@ -392,6 +421,7 @@ class Navigator {
   }
 
   markStep() {
+    this.drawColumns();
     this.groupRows.forEach((each, task) => each.setAttribute("aria-selected", String(task === this.place.task)));
     this.drawAttempts();
   }

@@ -67,7 +67,7 @@ def show_groups(groups: Sequence[Group], *, max_groups: int = MOST_GROUPS) -> Vi
     attempts = trajectories_of(groups)
     rewards = [t.reward for t in attempts if t.reward is not None]
     known = [t.success for t in attempts if t.success is not None]
-    flat = [side for group in groups if (side := flat_side(group))]
+    flat = [side for group in groups if (side := group.flat)]
     facts = [words.count(len(attempts), "attempt"),
              f"{sum(known)} of {len(known)} succeeded" if known else "success not known",
              f"mean reward {words.signed(float(np.mean(rewards)) if rewards else None)}",
@@ -82,20 +82,10 @@ def show_groups(groups: Sequence[Group], *, max_groups: int = MOST_GROUPS) -> Vi
         doc.first_shown(max_groups, len(groups), "groups"))))
 
 
-def flat_side(group: Group) -> str:
-    """"all won", "all lost" or "all the same" where every scored attempt earned the same reward; "" where they differ, and
-    where fewer than two were scored."""
-    scored = [t for t in group if t.reward is not None]
-    if len(scored) < 2 or len({t.reward for t in scored}) > 1:
-        return ""
-    sides = {t.success for t in scored}
-    return {frozenset({True}): "all won", frozenset({False}): "all lost"}.get(frozenset(sides), "all the same")
-
-
 def _group_row(number: int, group: Group) -> list[str | doc.Cell]:
     scored = np.array([t.reward for t in group if t.reward is not None], float)
     known = [t.success for t in group if t.success is not None]
-    side = flat_side(group)
+    side = group.flat
     return [str(number), capped(words.name_of(group.task.id), 40), f"{sum(known)} of {len(known)}" if known else "—",
             words.signed(float(scored.mean()) if len(scored) else None),
             words.fixed(float(scored.std(ddof=1)) if len(scored) > 1 else None),
