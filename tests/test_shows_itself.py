@@ -45,7 +45,8 @@ def values(folder):
     every = (groups, groups[0], attempt, attempt.turns[0], attempt.task, attempt.first_observation, attempt.segments[0],
              run.credit(1, 0), report, session.config, session, wb.train_step(session, 1), scores, scores[0], batch,
              session.config.algorithm.credit(batch), replay(run, 1)[0], wb.compare_runs(run, wb.open_run(folder / "ppo")), run, attach(run.path),
-             wb.runs(folder), paired := wb.paired(groups, groups[:1]), paired[0], wb.read_rollouts(IMPORTED))
+             wb.runs(folder), paired := wb.paired(groups, groups[:1]), paired[0], wb.read_rollouts(IMPORTED),
+             wb.group_spread(folder / "lake"))
     return {type(value).__name__: value for value in every}
 
 

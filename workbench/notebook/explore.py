@@ -27,6 +27,7 @@ from workbench.run.writer import make_folder, write_file
 from workbench.types import View
 from workbench.types.address import Address
 from workbench.types.errors import DataError, WorkbenchError
+from workbench.types.pairs import LOST, WON
 from workbench.types.view import HasView
 from workbench.views.progress_line import CellOutput
 
@@ -38,6 +39,7 @@ EVERY_S = 3.0  # between two looks at a run that trains
 KEEP_S = 0.7   # at one place, until the picture below is drawn
 KINDS = {"f": ("f8", np.float64), "i": ("i4", np.int32), "u": ("u1", np.uint8)}
 MOST_SAVED = 200_000_000  # bytes of one page
+MOST_PAIRS = 64           # tasks that training won or lost whose attempts a page holds
 
 
 class Navigator(HasView):
@@ -167,6 +169,10 @@ def _page(answers: Answers, steps: Sequence[int], at: str) -> bytes:
     questions: list[dict[str, Any]] = [{"ask": "runs"}]
     for number in range(len(answers.runs)):
         questions.append({"ask": "spread", "run": number})
+        for other in (-1, *(each for each in range(len(answers.runs)) if each != number)):
+            questions.append(question := {"ask": "pairs", "run": number, "other": other})
+            rows = [row for row in answers.of(question).content.get("rows", ()) if row["change"] in (LOST, WON)]
+            questions += [question | {"pair": row["pair"]} for row in rows[:MOST_PAIRS]]
         for step in steps:
             if number and step not in answers.runs[number].steps():
                 continue  # a shorter run beside a longer one

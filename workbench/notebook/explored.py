@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.notebook.course import course_of
-from workbench.notebook.side_by_side import side_by_side
+from workbench.notebook.paired import paired
+from workbench.notebook.side_by_side import pair_of, pairs_of, side_by_side
 from workbench.notebook.spread import group_spread
-from workbench.notebook.step_record import StepRecord
+from workbench.notebook.step_record import (StepRecord, attempt_row, finding_row, group_row, removed_by_filter, spread_of,
+                                            trained_by_author)
 from workbench.notebook.stored import token_texts
 from workbench.run.store import Run
-from workbench.types import Group, Trajectory
+from workbench.types import Trajectory
 from workbench.types.address import Address
 from workbench.types.errors import DataError, WorkbenchError
-from workbench.types.findings import ERROR, Finding
+from workbench.types.pairs import PairedGroups
 from workbench.views.escape import capped, visible
 from workbench.views.tokens import ids_as_texts
 
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from workbench.notebook.terms import StepTerms
 
 LONGEST_TEXT = 20_000   # characters of one message that a panel shows; the tokens show all of them
-PREVIEW = 160           # characters of an attempt's last turn in the table
 # Lane -> what it is made of, and its unit. A lane that was not computed is absent, never zero (law 5).
 LANES: Mapping[str, tuple[str, Callable[[Mapping[str, np.ndarray]], np.ndarray]]] = {
     "advantage": ("", lambda c: np.where(c["weight"] != 0, c["advantage"], np.nan)),
@@ -63,11 +64,12 @@ class Answers:
         self._step = lru_cache(maxsize=8)(self._read_step)
         self._terms_of = lru_cache(maxsize=4)(self._compute_terms)
         self._edited = lru_cache(maxsize=1)(self._open_edited)
+        self._paired = lru_cache(maxsize=4)(self._pair)
 
     def of(self, question: Mapping[str, Any]) -> NavigatorReply:
         """The reply to a question; one that cannot be answered says so in `content["error"]`, and nothing is lost."""
         asked = {"runs": self._runs, "step": self._of_step, "attempt": self._of_attempt, "terms": self._terms,
-                 "credit": self._credit, "columns": self._columns, "spread": self._spread, "search": self._search, "texts": self._texts}
+                 "credit": self._credit, "columns": self._columns, "spread": self._spread, "pairs": self._pairs, "search": self._search, "texts": self._texts}
         try:
             known = {name: value for name, value in question.items() if name != "ask"}
             if question.get("ask") not in asked or not all(isinstance(value, (int, str)) for value in known.values()):
@@ -115,11 +117,11 @@ class Answers:
 
     def _of_step(self, run: int, step: int) -> NavigatorReply:
         facts, steps = self.step(run, step), self.runs[run].steps()
-        return NavigatorReply({"step": step, "groups": [_group(facts, task) for task in range(len(facts.groups))],
-                      "attempts": [_attempt(facts, task, number) for task, group in enumerate(facts.groups)
+        return NavigatorReply({"step": step, "groups": [group_row(facts, task) for task in range(len(facts.groups))],
+                      "attempts": [attempt_row(facts, task, number) for task, group in enumerate(facts.groups)
                                    for number in range(len(group))],
-                      "removed": _removed(facts),
-                      "findings": [_finding(rule, finding, at) for rule, finding, at in facts.findings],
+                      "removed": removed_by_filter(facts), "trained": trained_by_author(facts),
+                      "findings": [finding_row(rule, finding, at) for rule, finding, at in facts.findings],
                       "neighbours": [max((each for each in steps if each < step), default=None),
                                      min((each for each in steps if each > step), default=None)]})
 
@@ -177,6 +179,16 @@ class Answers:
         return NavigatorReply({"steps": found.read, "of": found.steps, "groups": [
             [group.step, group.task, group.std if np.isfinite(group.std) else None, group.side] for group in found.groups]})
 
+    def _pair(self, run: int, other: int, evaluations: int) -> PairedGroups:
+        return paired(self.runs[run], None if other < 0 else self.runs[other])
+
+    def _pairs(self, run: int, other: int, pair: int = -1) -> NavigatorReply:
+        """Attempts paired by task: of the run's first and last evaluation (other -1), or of the last of two runs."""
+        for each in (run, max(other, 0)):
+            self._known_run(each)
+        found = self._paired(run, other, len(self.runs[run].evaluations()))  # a run that trains may have one more by now
+        return NavigatorReply(pairs_of(found) if pair < 0 else pair_of(found, pair, token_texts(self.runs[run])))
+
     def _texts(self, run: int) -> NavigatorReply:
         """Load what gives tokens their texts."""
         return NavigatorReply({"ids": token_texts(self.runs[run]) is ids_as_texts})
@@ -193,46 +205,6 @@ def _within(at: Address, level: str, there: Sequence[Any]) -> None:
         raise DataError(f"{at}: there is no {level} {number}; they are counted from 0 to {len(there) - 1}")
 
 
-# ------------------------------------------------------------------------------------------------ a step
-
-
-def _group(facts: StepRecord, task: int) -> dict[str, Any]:
-    group = facts.groups[task]
-    known = [t.success for t in group if t.success is not None]
-    marks = () if facts.kept is None else facts.kept[task]
-    return {"task": task, "name": visible(group.task.id), "attempts": len(group), **_spread(group),
-            "succeeded": sum(known) if known else None, "flat": group.flat,
-            "kept": None if not marks or set(marks) == {None} else True in marks, "rewards": [t.reward for t in group]}
-
-
-def _removed(facts: StepRecord) -> dict[str, Any] | None:
-    """What the filter left out of the update: None where it left nothing out, or there was none."""
-    out = [(attempt, task) for task, (group, marks) in enumerate(zip(facts.groups, facts.kept or ()))
-           for attempt, kept in zip(group, marks) if kept is False]
-    if not out:
-        return None
-    whole = [task for task, marks in enumerate(facts.kept or ()) if False in marks and True not in marks]
-    return {"attempts": len(out), "tokens": sum(attempt.num_sampled for attempt, _ in out), "groups": whole,
-            "succeeded": sum(bool(attempt.success) for attempt, _ in out), "mean": float(np.mean([attempt.reward for attempt, _ in out])),
-            "sides": [facts.groups[task].flat or "not flat" for task in whole]}
-
-
-def _attempt(facts: StepRecord, task: int, number: int) -> dict[str, Any]:
-    attempt = facts.groups[task][number]
-    last = attempt.turns[-1].text if attempt.turns else ""
-    return {"task": task, "attempt": number, "reward": attempt.reward, "success": attempt.success,
-            "stop": attempt.stop_reason.value, "turns": len(attempt.turns), "tokens": attempt.num_sampled,
-            "surprise": attempt.surprise,
-            "kept": None if facts.kept is None else facts.kept[task][number],
-            "findings": sum(at is not None and (at.task, at.attempt) == (task, number) for _, _, at in facts.findings),
-            "last": visible(last[:PREVIEW], newline=" ")}
-
-
-def _finding(rule: str, finding: Finding, at: Address | None) -> dict[str, Any]:
-    return {"rule": rule, "severity": finding.severity, "what": visible(finding.what), "error": finding.severity == ERROR,
-            "at": "" if at is None else str(at)}
-
-
 # ------------------------------------------------------------------------------------------------ an attempt
 
 
@@ -246,7 +218,7 @@ def _facts_of(facts: StepRecord, task: int, attempt: int) -> dict[str, Any]:
     return {"step": facts.step, "task": task, "attempt": attempt, "name": visible(group.task.id), "first": first, "turns": turns,
             "reward": trajectory.reward, "outcome": trajectory.outcome, "success": trajectory.success,
             "stop": trajectory.stop_reason.value, "error": visible(trajectory.error or ""),
-            "group": _spread(group),
+            "group": spread_of(group),
             "segments": [len(segment) for segment in trajectory.segments]}
 
 
@@ -278,9 +250,3 @@ def _whole_text(attempt: Trajectory) -> str:
 
 def _text(text: str) -> str:
     return visible(capped(text, LONGEST_TEXT))
-
-
-def _spread(group: Group) -> dict[str, Any]:
-    scored = [t.reward for t in group if t.reward is not None]
-    return {"mean": float(np.mean(scored)) if scored else None, "std": float(np.std(scored, ddof=1)) if len(scored) > 1 else None,
-            "scored": len(scored)}

@@ -1,4 +1,4 @@
-"""The attempts of a group side by side: where each of them parts from the best one, to the token."""
+"""Attempts side by side, as the navigator asks for them: those of a group, and those of two policies at the same tasks."""
 from __future__ import annotations
 
 from typing import Any
@@ -6,7 +6,10 @@ from typing import Any
 import numpy as np
 
 from workbench.types import Group, Source, Trajectory
+from workbench.types.errors import DataError
+from workbench.types.pairs import PairedGroups
 from workbench.views.escape import capped, visible
+from workbench.views.pairs import ORDER
 from workbench.views.tokens import TokenTexts
 
 LONGEST_TURN = 600  # characters of a turn in a column
@@ -17,15 +20,33 @@ def side_by_side(group: Group, texts: TokenTexts) -> dict[str, Any]:
     """JSON values. `best`: the attempt that earned most, the first of several; the others say at which token of theirs, in
     which turn and by whose words they part from it (None: they are the same tokens throughout)."""
     best = max(range(len(group)), key=lambda number: (group[number].reward is not None, group[number].reward or 0.0, -number))
-    return {"best": best, "attempts": [_column(number, group, best, texts) for number in range(len(group))]}
+    return {"best": best, "attempts": [_column(number, attempt, group[best], texts) for number, attempt in enumerate(group)]}
 
 
-def _column(number: int, group: Group, best: int, texts: TokenTexts) -> dict[str, Any]:
-    attempt = group[number]
+def _column(number: int, attempt: Trajectory, beside: Trajectory, texts: TokenTexts) -> dict[str, Any]:
     return {"attempt": number, "reward": attempt.reward, "success": attempt.success, "stop": attempt.stop_reason.value,
             "turns": [visible(capped(turn.text, LONGEST_TURN)) for turn in attempt.turns],
             "replies": [visible(capped("\n".join(message.text for message in turn.reply), LONGEST_TURN)) for turn in attempt.turns],
-            "parts": None if number == best else _parting(attempt, group[best], texts)}
+            "parts": None if attempt is beside else _parting(attempt, beside, texts)}
+
+
+def pairs_of(paired: PairedGroups) -> dict[str, Any]:
+    """Two policies at the same tasks as JSON values: the difference, and a row a task, lost ones first."""
+    difference = paired.difference
+    rows = sorted(enumerate(paired.pairs), key=lambda item: ORDER.index(item[1].change))
+    return {"names": [visible(name) for name in paired.names], "measure": paired.measure, "left_out": paired.left_out,
+            "difference": None if difference is None else [difference.mean, difference.low, difference.high],
+            "rows": [{"pair": number, "name": visible(pair.task.id), "change": pair.change, "success": list(pair.success),
+                      "reward": list(pair.reward), "parts": pair.first_difference} for number, pair in rows]}
+
+
+def pair_of(paired: PairedGroups, number: int, texts: TokenTexts) -> dict[str, Any]:
+    """One task: the first attempt of either side, the second held against the first."""
+    if not 0 <= number < len(paired):
+        raise DataError(f"there is no pair {number}; they are counted from 0 to {len(paired) - 1}")
+    pair = paired[number]
+    columns = [_column(side, group[0], pair.first[0], texts) for side, group in enumerate((pair.first, pair.second))]
+    return {"best": 0, "attempts": columns, "names": [visible(name) for name in pair.names]}
 
 
 def _parting(attempt: Trajectory, best: Trajectory, texts: TokenTexts) -> dict[str, Any] | None:

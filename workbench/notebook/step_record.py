@@ -4,15 +4,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from workbench.notebook.stored import kept_attempts
 from workbench.run.store import Run
-from workbench.types import CreditTable, Groups
+from workbench.types import CreditTable, Group, Groups
 from workbench.types.address import Address
-from workbench.types.findings import Finding
+from workbench.types.findings import ERROR, Finding
+from workbench.views.escape import visible
 from workbench.views.tokens import credit_of
+
+PREVIEW = 160  # characters of an attempt's last turn in the table
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +35,8 @@ class StepRecord:
     def of(cls, run: Run, step: int) -> StepRecord:
         groups = run.groups(step)
         tables = [partial(run.credit, step, update) for update in run.updates(step)]
-        return cls(step, groups, tables, kept_attempts(run, step, groups), _findings(run, step, groups))
+        first = tables[0]() if tables else None
+        return cls(step, groups, tables, kept_attempts(first, groups), _findings(run, step, groups), {} if first is None else {0: first})
 
     def table(self, update: int) -> CreditTable:
         if update not in self._read:
@@ -74,3 +79,57 @@ def _place(finding: Finding, step: int, where: Mapping[str, tuple[int, int]], gr
     if place.position is not None and place.segment is not None and place.segment < len(segments):
         token = sum(map(len, segments[:place.segment])) + place.position
     return Address(step, task, attempt, place.turn, token)
+
+
+# ------------------------------------------------------------------------------------------------ as JSON values
+
+
+def group_row(facts: StepRecord, task: int) -> dict[str, Any]:
+    group = facts.groups[task]
+    known = [t.success for t in group if t.success is not None]
+    marks = () if facts.kept is None else facts.kept[task]
+    return {"task": task, "name": visible(group.task.id), "attempts": len(group), **spread_of(group),
+            "succeeded": sum(known) if known else None, "flat": group.flat,
+            "kept": None if not marks or set(marks) == {None} else True in marks, "rewards": [t.reward for t in group]}
+
+
+def trained_by_author(facts: StepRecord) -> list[int] | None:
+    """[tokens with a weight, those of them that the policy did not sample there]; None where no update was made."""
+    if not facts.tables:
+        return None
+    weighs = facts.table(0)["weight"] != 0
+    return [int(weighs.sum()), int((weighs & ~facts.table(0)["eligible"]).sum())]
+
+
+def removed_by_filter(facts: StepRecord) -> dict[str, Any] | None:
+    """What the filter left out of the update: None where it left nothing out, or there was none."""
+    out = [(attempt, task) for task, (group, marks) in enumerate(zip(facts.groups, facts.kept or ()))
+           for attempt, kept in zip(group, marks) if kept is False]
+    if not out:
+        return None
+    whole = [task for task, marks in enumerate(facts.kept or ()) if False in marks and True not in marks]
+    return {"attempts": len(out), "tokens": sum(attempt.num_sampled for attempt, _ in out), "groups": whole,
+            "succeeded": sum(bool(attempt.success) for attempt, _ in out), "mean": float(np.mean([attempt.reward for attempt, _ in out])),
+            "sides": [facts.groups[task].flat or "not flat" for task in whole]}
+
+
+def attempt_row(facts: StepRecord, task: int, number: int) -> dict[str, Any]:
+    attempt = facts.groups[task][number]
+    last = attempt.turns[-1].text if attempt.turns else ""
+    return {"task": task, "attempt": number, "reward": attempt.reward, "success": attempt.success,
+            "stop": attempt.stop_reason.value, "turns": len(attempt.turns), "tokens": attempt.num_sampled,
+            "surprise": attempt.surprise,
+            "kept": None if facts.kept is None else facts.kept[task][number],
+            "findings": sum(at is not None and (at.task, at.attempt) == (task, number) for _, _, at in facts.findings),
+            "last": visible(last[:PREVIEW], newline=" ")}
+
+
+def finding_row(rule: str, finding: Finding, at: Address | None) -> dict[str, Any]:
+    return {"rule": rule, "severity": finding.severity, "what": visible(finding.what), "error": finding.severity == ERROR,
+            "at": "" if at is None else str(at)}
+
+
+def spread_of(group: Group) -> dict[str, Any]:
+    scored = [t.reward for t in group if t.reward is not None]
+    return {"mean": float(np.mean(scored)) if scored else None, "std": float(np.std(scored, ddof=1)) if len(scored) > 1 else None,
+            "scored": len(scored)}

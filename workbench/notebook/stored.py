@@ -16,7 +16,7 @@ import numpy as np
 from workbench.rollouts.metrics import filter_words
 from workbench.run.code import why_foreign
 from workbench.run.store import Run, open_run
-from workbench.types import Group, Observation, Segment, View
+from workbench.types import CreditTable, Group, Observation, Segment, View
 from workbench.types.dumps import Imported
 from workbench.types.errors import DataError, PolicyError
 from workbench.types.findings import ERROR, NOTE
@@ -86,7 +86,7 @@ def show_step(
     groups = run.groups(step)
     group = groups[_index(task, len(groups), f"step {step} has no task")]
     if attempt is None and not tokens:
-        kept = kept_attempts(run, step, groups)
+        kept = kept_attempts(run.credit(step, run.updates(step)[0]) if run.updates(step) else None, groups)
         if kept is None or False not in sum(kept, ()):
             return show_group(group)
         return show_group(group, kept=kept[task], remarks=_left_out(groups, kept))
@@ -158,12 +158,12 @@ def _credit(run: Run, step: int, task: int, attempt: int):
     return credit_of(run.credit(step, run.updates(step)[0]), number)
 
 
-def kept_attempts(run: Run, step: int, groups: Sequence[Group]) -> list[tuple[bool | None, ...]] | None:
+def kept_attempts(table: CreditTable | None, groups: Sequence[Group]) -> list[tuple[bool | None, ...]] | None:
     """Per attempt of each group: whether the step's credit gave any of its sampled tokens a weight; None for one that
     is not scored or sampled nothing. None altogether where the step made no update: then no weights are stored."""
-    if not run.updates(step):
+    if table is None:
         return None
-    table, number, found = run.credit(step, run.updates(step)[0]), 0, []
+    number, found = 0, []
     weighing = set(np.unique(table["trajectory"][table["weight"] != 0]).tolist())
     for group in groups:
         marks = [number + n in weighing if t.reward is not None and t.num_sampled else None

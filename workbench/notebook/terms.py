@@ -18,7 +18,7 @@ from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import Credit, CreditInputs, Share, TokenLoss, shares_of
 from workbench.learn.algorithms.credit import credit_inputs
 from workbench.learn.algorithms.estimators import group_relative, rloo
-from workbench.learn.algorithms.objectives import CISPOObjective, ClipObjective, GSPOObjective
+from workbench.learn.algorithms.objectives import CISPOObjective, ClipObjective, GSPOObjective, Objective
 from workbench.learn.ops.gae import WHITEN_EPSILON
 from workbench.learn.ops.group import STD_EPSILON, group_statistics
 from workbench.learn.ops.loss import masked_sum_over
@@ -126,7 +126,7 @@ class StepTerms:
             found.append(({"name": "paid here", "array": "paid", "text": "at this token, of the reward"}, self._at(inputs.reward_A)))
         if inputs.value_A is not None:
             found.append(({"name": "value", "array": "expected", "text": "what the critic expected before it"}, self._at(inputs.value_A)))
-        said = self._formula(number)
+        said = _formula(self.algorithm, float(inputs.reward_N[number]), self._group(number) if bool(inputs.kept_N[number]) else None)
         before_A = vars(inputs).get("before_A")
         if before_A is not None:
             over = before_A[inputs.whiten_T[inputs.token_A]].double()
@@ -137,18 +137,6 @@ class StepTerms:
                         f"{len(over)} tokens")
         found.append(({"name": "advantage", "array": "advantage", "text": said}, self._trained(self.credit.advantage_T)))
         return found
-
-    def _formula(self, number: int) -> str:
-        function = self.algorithm.estimator.function
-        if function not in (group_relative, rloo) or not bool(self.inputs.kept_N[number]):
-            return f"by {function.__name__}"
-        count, mean, std, flat = self._group(number)
-        reward = float(self.inputs.reward_N[number])
-        if flat or count < 2:
-            return "nothing to compare with: exactly 0"
-        if function is rloo:
-            return f"= ({reward!r} − {mean!r}) × {count} / {count - 1}"
-        return f"= ({reward!r} − {mean!r})" + (f" / ({std!r} + {STD_EPSILON})" if self.algorithm.normalize_std else "")
 
     def _at(self, values_A: torch.Tensor) -> np.ndarray:
         """Numbers of the timeline [T], NaN beside it."""
@@ -167,9 +155,9 @@ class StepTerms:
             found.append(({"name": "logprob " + name[:3], "array": name, "text": "nats, when the update was made" if name == "new_logp"
                            else "nats, by the weights that the step began with"}, self._of_used(self.table[name][self.used])))
         found += [
-            ({"name": "ratio", "array": "ratio", "text": self._ratio_words()}, self._of_used(self.result.ratio_M)),
+            ({"name": "ratio", "array": "ratio", "text": _ratio_words(self.algorithm.objective)}, self._of_used(self.result.ratio_M)),
             ({"name": "clip", "array": "clip", "words": CLIP_WORDS, "text": ""}, self._of_used(self.result.clip_state_M)),
-            ({"name": "loss of the token", "array": "loss", "text": self._loss_words()}, self._of_used(self.result.loss_M))]
+            ({"name": "loss of the token", "array": "loss", "text": _loss_words(self.algorithm.objective)}, self._of_used(self.result.loss_M))]
         if (sampler := self.result.figures.get("sampler_weight")) is not None:
             found.append(({"name": "sampler's weight", "array": "sampler", "text": "in the loss already"}, self._of_used(sampler)))
         for name, term_T in self.terms_T().items():
@@ -189,22 +177,6 @@ class StepTerms:
         found[self.used] = values_M.detach().numpy() if isinstance(values_M, torch.Tensor) else values_M
         return found
 
-    def _ratio_words(self) -> str:
-        if isinstance(self.algorithm.objective, GSPOObjective):
-            return "= exp of the mean of new − old over its segment, trained tokens only"
-        return "= exp(new − old logprob)"
-
-    def _loss_words(self) -> str:
-        objective = self.algorithm.objective
-        if isinstance(objective, (ClipObjective, GSPOObjective)):
-            bounds = f"{1 - objective.clip_low:.6g}, {1 + objective.clip_high:.6g}"
-            dual = getattr(objective, "dual_clip", 0.0)
-            return (f"= −min(ratio × advantage, ratio held within [{bounds}] × advantage)"
-                    + (f", at most {dual} × |advantage| where that is negative" if dual else ""))
-        if isinstance(objective, CISPOObjective):
-            return f"= −(ratio held within [{1 - objective.clip_low:.6g}, {1 + objective.clip_high:.6g}]) × advantage × logprob"
-        return f"by {type(objective).__name__}"
-
     # -------------------------------------------------------------------------------------------- against what is stored
 
     def differing(self) -> dict[str, int]:
@@ -222,3 +194,36 @@ class StepTerms:
         if self.stored is not None:
             whole += ", the stored loss to the last bit" if self.loss == self.stored else f"; stored is {self.stored!r}"
         return [{"name": "sum", "text": whole}, {"name": "check", "text": said}]
+
+
+# ------------------------------------------------------------------------------------------------ formulas in words
+
+
+def _formula(algorithm: Algorithm, reward: float, group: tuple[int, float, float, bool] | None) -> str:
+    """Of an attempt's advantage, where its group's statistics are all that it takes; else by which function."""
+    function = algorithm.estimator.function
+    if function not in (group_relative, rloo) or group is None:
+        return f"by {function.__name__}"
+    count, mean, std, flat = group
+    if flat or count < 2:
+        return "nothing to compare with: exactly 0"
+    if function is rloo:
+        return f"= ({reward!r} − {mean!r}) × {count} / {count - 1}"
+    return f"= ({reward!r} − {mean!r})" + (f" / ({std!r} + {STD_EPSILON})" if algorithm.normalize_std else "")
+
+
+def _ratio_words(objective: Objective) -> str:
+    if isinstance(objective, GSPOObjective):
+        return "= exp of the mean of new − old over its segment, trained tokens only"
+    return "= exp(new − old logprob)"
+
+
+def _loss_words(objective: Objective) -> str:
+    if isinstance(objective, (ClipObjective, GSPOObjective)):
+        bounds = f"{1 - objective.clip_low:.6g}, {1 + objective.clip_high:.6g}"
+        dual = getattr(objective, "dual_clip", 0.0)
+        return (f"= −min(ratio × advantage, ratio held within [{bounds}] × advantage)"
+                + (f", at most {dual} × |advantage| where that is negative" if dual else ""))
+    if isinstance(objective, CISPOObjective):
+        return f"= −(ratio held within [{1 - objective.clip_low:.6g}, {1 + objective.clip_high:.6g}]) × advantage × logprob"
+    return f"by {type(objective).__name__}"

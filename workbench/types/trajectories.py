@@ -216,7 +216,9 @@ class Trajectory(Shown):
     @property
     def reward(self) -> float | None:
         """Undiscounted sum of turn rewards and outcome; None if any of it could not be scored (law 5)."""
-        return reward_of([turn.reward for turn in self.turns], self.outcome, self.scored and not self.stop_reason.is_fault)
+        if not self.scored or self.stop_reason.is_fault or any(turn.reward is None for turn in self.turns):
+            return None
+        return float(sum(turn.reward for turn in self.turns) + (self.outcome or 0.0))
 
     @property
     def num_sampled(self) -> int:
@@ -227,13 +229,6 @@ class Trajectory(Shown):
         """Mean -logprob in nats of what was sampled; None where nothing was."""
         logprobs = [span.logprobs for segment in self.segments for span in segment.spans if span.sampled and len(span)]
         return -float(np.mean(np.concatenate(logprobs), dtype=np.float64)) if logprobs else None
-
-
-def reward_of(turn_rewards: Sequence[float | None], outcome: float | None, scored: bool) -> float | None:
-    """What an attempt earned in all; None where it, or one of its turns, is not scored."""
-    if not scored or any(reward is None for reward in turn_rewards):
-        return None
-    return float(sum(turn_rewards) + (outcome or 0.0))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

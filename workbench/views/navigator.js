@@ -15,6 +15,8 @@ const COLUMNS = [        // of the table of attempts: key, title, number?
   ["stop", "stopped", false], ["turns", "turns", true], ["tokens", "tokens", true], ["surprise", "surprise", true],
   ["kept", "trained", false], ["findings", "lint", true], ["last", "last words", false]];
 
+const LARGEST_FIRST = ["turns", "tokens", "surprise", "findings"]; // when sorted; the others begin with the smallest
+
 // ------------------------------------------------------------------------------------------------ small
 
 function make(name, props = {}, ...children) {
@@ -106,6 +108,7 @@ function savedAsker(answers) {
     const key = JSON.stringify(question);
     const answer = answers[key];
     if (!answer) return Promise.resolve({ error: question.ask === "credit" ? "this page has no kernel: credit is recomputed in JupyterLab"
+      : question.ask === "pairs" ? "this page holds the attempts at tasks that were won or lost only"
       : "this page does not hold it: it was saved with other steps. Save it again with steps=[...]" });
     return Promise.resolve(decoded(answer.content, answer.arrays, answer.buffers.map(bytes)));
   };
@@ -133,7 +136,7 @@ class Navigator {
     this.stepPanel = make("section", { class: "wb-step", "aria-label": "step" });
     this.attemptPanel = make("section", { class: "wb-attempt", "aria-label": "attempt" });
     this.root = make("div", { class: "wb-nav", "data-lm-suppress-shortcuts": "true" },
-      this.path, this.curves, this.stepPanel, this.attemptPanel, this.status);
+      this.path, this.curves, (this.pairs = new PairsPanel(this)).box, this.stepPanel, this.attemptPanel, this.status);
     el.append(this.root);
     this.root.addEventListener("keydown", (event) => event.stopPropagation()); // JupyterLab has keys of its own
     this.turnAt = 0;
@@ -310,6 +313,7 @@ class Navigator {
 
   choose(run) {
     this.run = run;
+    if (this.pairs.box.open) this.pairs.read();
     this.drawCurves();
     this.go(known(this.place.step) && this.runs[run].steps.includes(this.place.step) ? { step: this.place.step } : {});
   }
@@ -340,7 +344,7 @@ class Navigator {
   // ---------------------------------------------------------------------------------------------- a step
 
   drawStep() {
-    const { groups, attempts, findings, neighbours, step, removed } = this.facts;
+    const { groups, attempts, findings, neighbours, step, removed, trained } = this.facts;
     const flat = groups.filter((group) => group.flat);
     const sides = [...new Set(flat.map((group) => group.flat))].map((side) => `${flat.filter((group) => group.flat === side).length} ${side}`);
     const left = groups.filter((group) => group.kept === false).length;
@@ -360,6 +364,7 @@ class Navigator {
     fill(this.stepPanel, 
       make("div", { class: "wb-bar" }, make("h3", { text: `step ${step}` }), to(neighbours[0], "◀ before"), to(neighbours[1], "after ▶"),
         make("span", { class: "wb-quiet", text: `${groups.length} groups, ${attempts.length} attempts; ${flat.length} flat${sides.length ? ` (${sides.join(", ")})` : ""}${left ? `; ${left} left out by the filter` : ""}` })),
+      trained ? make("p", { class: "wb-authors", text: trained[1] ? `⚠ ${trained[1]} of ${trained[0]} trained tokens were not sampled by the policy there` : `all ${trained[0]} trained tokens were sampled by the policy` }) : null,
       removed ? make("p", { class: "wb-removed", text: `the filter removed ${removed.attempts} attempts with ${removed.tokens} sampled tokens, mean reward ${signed(removed.mean)}, ${removed.succeeded} successes${
         removed.groups.length ? `; whole groups: ${removed.groups.map((task, index) => `task ${task} (${removed.sides[index]})`).join(", ")}` : ""}` }) : null,
       findings.length ? this.findingsList(findings) : null,
@@ -409,7 +414,7 @@ class Navigator {
       shown = [...shown].sort((a, b) => { const [p, q] = [order(a[key]), order(b[key])]; return (p < q ? -1 : p > q ? 1 : 0) * (up ? 1 : -1); });
     }
     const heads = COLUMNS.map(([key, title]) => make("button", { text: title + (this.sort?.[0] === key ? (this.sort[1] ? " ▲" : " ▼") : ""),
-      "aria-label": `sort by ${title}`, onclick: () => { this.sort = [key, this.sort?.[0] === key ? !this.sort[1] : true]; this.drawAttempts(); } }));
+      "aria-label": `sort by ${title}`, onclick: () => { this.sort = [key, this.sort?.[0] === key ? !this.sort[1] : !LARGEST_FIRST.includes(key)]; this.drawAttempts(); } }));
     this.attemptRows = shown.map((attempt) => row(COLUMNS.map(([key, , number]) => [key === "reward" ? signed(attempt[key]) : key === "kept"
       ? (known(attempt.kept) ? (attempt.kept ? "yes" : "left out") : "—") : said(attempt[key]), number, key === "last" ? "wb-rest" : null]),
       `task ${attempt.task}, attempt ${attempt.attempt}, reward ${signed(attempt.reward)}`,

@@ -40,7 +40,7 @@ function firstFlat(reply, go) {
 }
 
 // The attempts of a group in columns; each but the best is marked where it parts from the best.
-function columnsOf(reply, go, place) {
+function columnsOf(reply, go, place, names) {
   return make("div", { class: "wb-columns" }, ...reply.attempts.map((column) => {
     const { parts } = column, best = column.attempt === reply.best;
     const at = parts && { ...place, attempt: column.attempt, ...(known(parts.token) ? { token: parts.token } : { turn: parts.turn }) };
@@ -52,12 +52,55 @@ function columnsOf(reply, go, place) {
         make("pre", { text }), column.replies[turn] ? make("pre", { class: "wb-quiet", text: column.replies[turn] }) : null);
     });
     return make("div", { class: "wb-column" },
-      make("button", { text: `attempt ${column.attempt}`, onclick: () => go({ ...place, attempt: column.attempt }) }),
+      names ? make("b", { text: names[column.attempt] }) : make("button", { text: `attempt ${column.attempt}`, onclick: () => go({ ...place, attempt: column.attempt }) }),
       make("span", { text: ` ${signed(column.reward)}${known(column.success) ? (column.success ? " · success" : " · no success") : ""} · ${column.stop}` }),
-      best ? make("p", { text: "the best; the others are held against it" })
-        : parts ? make("p", {}, make("button", { class: "wb-parting", text: `◆ turn ${parts.turn}${known(parts.token) ? `, token ${parts.token}` : ", where it ends"}`, onclick: () => go(at) }),
+      best ? make("p", { text: names ? "the other is held against it" : "the best; the others are held against it" })
+        : parts ? make("p", {}, make("button", { class: "wb-parting", disabled: Boolean(names), text: `◆ turn ${parts.turn}${known(parts.token) ? `, token ${parts.token}` : ", where it ends"}`, onclick: () => go(at) }),
           make("span", { text: ` ${parts.author}: ` }), make("b", { class: "wb-here", text: parts.here || "(ends)" }), make("span", { text: " instead of " }), make("span", { class: "wb-best", text: parts.best || "(ends)" }))
-          : make("p", { text: "the same tokens as the best" }),
+          : make("p", { text: "the same tokens throughout" }),
       ...turns);
   }));
+}
+
+// Two policies at the same tasks: a run before and after training, or two runs.
+class PairsPanel {
+  constructor(navigator) {
+    Object.assign(this, { navigator, other: -1, only: "" });
+    this.body = make("div", {});
+    this.box = make("details", { class: "wb-pairs", ontoggle: () => this.box.open && this.read() },
+      make("summary", { text: "the same tasks before and after training, or in another run" }), this.body);
+  }
+
+  async read() {
+    const { ask, run, runs } = this.navigator;
+    if (this.other === run) this.other = -1;
+    const against = make("select", { "aria-label": "held against", onchange: (event) => { this.other = Number(event.target.value); this.read(); } },
+      make("option", { text: "before training", value: -1, selected: this.other < 0 }),
+      ...runs.map((each, index) => (index === run ? null : make("option", { text: each.name, value: index, selected: index === this.other }))).filter(Boolean));
+    const reply = await ask({ ask: "pairs", run, other: this.other });
+    if (reply.error) { fill(this.body, make("div", { class: "wb-bar" }, against), make("p", { text: reply.error })); return; }
+    Object.assign(this, { reply, against });
+    this.draw();
+  }
+
+  draw() {
+    const { reply: { names, measure, difference, rows } } = this;
+    const changes = [...new Set(rows.map((each) => each.change))];
+    const count = (change) => rows.filter((each) => each.change === change).length;
+    const only = make("div", { class: "wb-bar" }, ...["", ...changes].map((change) => make("button", { text: change ? `${count(change)} ${change}` : `all ${rows.length}`,
+      "aria-pressed": String(this.only === change), onclick: () => { this.only = change; this.draw(); } })));
+    const pair = make("div", {});
+    const made = rows.filter((each) => !this.only || each.change === this.only).map((each) => row([[each.name, false, "wb-name"], [each.change],
+      ...each[measure].map((value) => [signed(value), true]), [known(each.parts) ? `turn ${each.parts}` : "the same", false]], `${each.name}: ${each.change}`, () => this.show(each.pair, pair)));
+    fill(this.body, make("div", { class: "wb-bar" }, make("span", { text: `${names[1]} held against ` }), this.against,
+      difference ? make("span", { text: `${measure} ${signed(difference[0])} [${signed(difference[1])}, ${signed(difference[2])}], 95 %, paired by task` }) : null),
+    only, make("div", { class: "wb-scroll" }, table(["task", "change", names[0], names[1], "part in"], made)), pair);
+  }
+
+  async show(number, box) {
+    const { ask, run } = this.navigator;
+    const reply = await ask({ ask: "pairs", run, other: this.other, pair: number });
+    fill(box, reply.error ? make("p", { text: reply.error }) : columnsOf(reply, () => {}, {}, reply.names));
+    box.scrollIntoView?.({ block: "nearest" });
+  }
 }
