@@ -28,6 +28,7 @@ atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
+from tests.lab_kit import lab  # noqa: E402, F401
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -81,7 +82,7 @@ def need_debian(*packages: str) -> None:
 
 # Half a minute and more each. A worker of `make test` takes a whole file at a time, in this order and then the others':
 # a long one that came last would be waited for.
-LONG_FILES = ("test_lab.py", "test_notebooks.py", "test_readme.py", "test_cli.py", "test_distributed.py", "test_resume.py",
+LONG_FILES = ("test_lab.py", "test_lab_tasks.py", "test_notebooks.py", "test_readme.py", "test_cli.py", "test_distributed.py", "test_resume.py",
               "test_golden_runs.py", "test_old_runs.py", "test_kills.py", "test_process_runner.py", "test_audit_names.py",
               "test_views_escape.py", "test_running.py", "test_learner_terms.py", "test_credit_editor.py",
               "test_lint_doors.py", "test_bias_bench.py", "test_critic.py", "test_train.py", "test_plan.py",

@@ -7,107 +7,22 @@ from __future__ import annotations
 
 import io
 import json
-import secrets
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
 import pytest
 
-from tests.notebook_kit import ROOT, code_cells, isolated
+from tests.lab_kit import (CELLS, KERNEL_IS_IDLE, finished, open_notebook, output_of, run_cell, theme,
+                           write_notebook)
+from tests.notebook_kit import ROOT, code_cells
 from workbench.notebook.live_run import attach
 
 pytestmark = pytest.mark.debian("chromium", "fonts-dejavu-core")
 
 SMALL = {"group_size": 3, "num_tasks": 2, "num_held_out": 8}
 TRAINED, HOLE = (0xBF, 0xDF, 0xF5), (0x27, 0x32, 0x3D)  # background of a trained token, and of a hole in the lake
-SETTINGS = {
-    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True},
-    "notebook-extension/tracker": {"windowingMode": "none"},  # cells outside the window are drawn too
-    "docmanager-extension/plugin": {"autosave": False},
-}
-# The state of the notebook that is open, as JupyterLab has it in memory. Empty while there is none.
-CELLS = """() => {
-    const panel = window.jupyterapp?.shell.currentWidget;
-    const cells = panel?.content?.model?.cells;
-    return cells ? Array.from({length: cells.length}, (_, i) => cells.get(i)).filter(cell => cell.type === 'code').map(cell => (
-        {count: cell.executionCount, state: cell.executionState, outputs: cell.outputs.toJSON().map(output => output.output_type),
-         trusted: cell.trusted})) : [];
-}"""
 OUTPUTS_OF_FIRST = "() => window.jupyterapp.shell.currentWidget.content.model.cells.get(0).outputs.toJSON()"
-KERNEL_IS_IDLE = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
-
-
-# ------------------------------------------------------------------------------------------------ server and browser
-
-
-@dataclass(frozen=True)
-class Lab:
-    """A server that runs: its address, its token, the folder it shows."""
-
-    address: str
-    token: str
-    folder: Path
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    home = tmp_path_factory.mktemp("lab")
-    environment = isolated(home / "jupyter")
-    for name, values in SETTINGS.items():
-        path = Path(environment["JUPYTERLAB_SETTINGS_DIR"]) / "@jupyterlab" / f"{name}.jupyterlab-settings"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(values))
-    shown, log = home / "notebooks", home / "lab.log"
-    shown.mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    lab = Lab(f"http://127.0.0.1:{port}", secrets.token_hex(16), shown)
-    options = {"ServerApp.ip": "127.0.0.1", "ServerApp.port": port, "ServerApp.port_retries": 0, "ServerApp.root_dir": shown,
-               "IdentityProvider.token": lab.token, "LabApp.expose_app_in_browser": True, "LabApp.news_url": "",
-               "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate", "LabApp.extension_manager": "readonly"}
-    with open(log, "wb") as file:
-        server = subprocess.Popen([sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root",
-                                   *(f"--{name}={value}" for name, value in options.items())],
-                                  env=environment, cwd=shown, stdout=file, stderr=subprocess.STDOUT)
-    try:
-        wait_until(lambda: answers(lab) or server.poll() is not None, 90, lambda: f"no JupyterLab:\n{log.read_text()[-3000:]}")
-        assert server.poll() is None, log.read_text()[-3000:]
-        yield lab
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
-
-
-def wait_until(ready: Callable[[], bool], limit_s: float, otherwise: Callable[[], str]) -> None:
-    end = time.monotonic() + limit_s
-    while not ready():
-        assert time.monotonic() < end, otherwise()
-        time.sleep(0.1)
-
-
-def answers(lab: Lab) -> bool:
-    try:
-        with urllib.request.urlopen(f"{lab.address}/api/status?token={lab.token}", timeout=5):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False
-
-
-def open_notebook(lab: Lab, page, path: Path) -> None:
-    """`reset` drops the workspace that an earlier page saved."""
-    page.goto(f"{lab.address}/lab/tree/{path.name}?token={lab.token}&reset")
-    page.wait_for_function(KERNEL_IS_IDLE)
-    page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
 
 
 def with_parameters(path: Path, **parameters):
@@ -191,33 +106,10 @@ STEPS_DRAWN = """index => Math.max(...[...document.querySelectorAll('.jp-CodeCel
     .flatMap(plot => plot.data.filter(trace => trace.name === 'training').map(trace => trace.x.length)))"""
 
 
-def run_cell(page, index: int) -> None:
-    """Run one cell and do not wait for it."""
-    page.evaluate("""async index => { const panel = window.jupyterapp.shell.currentWidget; panel.content.activeCellIndex = index;
-        await Promise.race([window.jupyterapp.commands.execute('notebook:run-cell'), new Promise(r => setTimeout(r, 200))]); }""",
-                  index)
-
-
-def finished(page, index: int) -> None:
-    page.wait_for_function(f"() => {{ const cell = ({CELLS})()[{index}]; return cell && cell.count && cell.state !== 'running'; }}")
-
-
-def output_of(page, index: int):
-    return page.locator(".jp-CodeCell").nth(index).locator(".jp-OutputArea-output")
-
-
-def theme(page, name: str) -> None:
-    page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", f"JupyterLab {name}")
-    page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(name == "Light").lower())
-    page.wait_for_selector("#jupyterlab-splash", state="detached")
-
-
 @pytest.fixture
 def live_notebook(lab):
     """A notebook that trains and watches; its run is over when the test is, whatever became of both."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in LIVE_CELLS], metadata={
-        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
-    nbformat.write(notebook, lab.folder / "live.ipynb")
+    write_notebook(lab.folder / "live.ipynb", LIVE_CELLS)
     yield lab.folder / "live.ipynb"
     if (lab.folder / "live.process.json").exists():
         attach(lab.folder / "live").stop(kill_after_s=10)
@@ -287,9 +179,7 @@ def it_can_be_hovered_over_and_stays_zoomed(page, curves) -> None:
 def test_the_curves_of_a_run_are_drawn_by_plotly_and_everything_else_stands_below(lab, page, tmp_path):
     """Two outputs: the PNG that becomes a figure under the pointer, and the table, notes and warnings."""
     cells = [f"import workbench as wb\nwb.show_run({str(ROOT / 'tests/golden_runs/old/search')!r})"]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells], metadata={
-        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
-    nbformat.write(notebook, lab.folder / "curves.ipynb")
+    write_notebook(lab.folder / "curves.ipynb", cells)
     open_notebook(lab, page, lab.folder / "curves.ipynb")
     run_cell(page, 0)
     finished(page, 0)
@@ -321,9 +211,7 @@ def test_one_walks_from_the_curve_to_the_token_in_a_notebook_and_the_kernel_know
     shutil.copytree(ROOT / "tests/golden_runs/old/window", lab.folder / "walked")
     cells = ["import workbench as wb\nnavigator = wb.explore('walked')\nnavigator", "navigator.at",
              "navigator.widget().at = 'step 2 / task 1 / attempt 3'"]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells], metadata={
-        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
-    nbformat.write(notebook, lab.folder / "walk.ipynb")
+    write_notebook(lab.folder / "walk.ipynb", cells)
     open_notebook(lab, page, lab.folder / "walk.ipynb")
     run_cell(page, 0)
     finished(page, 0)
@@ -374,9 +262,7 @@ def credits(page) -> list[str]:
 def test_an_edited_reward_changes_the_credit_of_tokens_before_ones_eyes(lab, page, tmp_path):
     """Type a reward, choose an estimator that has no critic here, undo: the tokens follow, and errors are shown. Then the
     same editor, saved, without its kernel."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in EDITOR_CELLS], metadata={
-        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
-    nbformat.write(notebook, lab.folder / "editor.ipynb")
+    write_notebook(lab.folder / "editor.ipynb", EDITOR_CELLS)
     open_notebook(lab, page, lab.folder / "editor.ipynb")
     run_cell(page, 0)
     run_cell(page, 1)

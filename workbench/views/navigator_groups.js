@@ -74,7 +74,7 @@ class PairsPanel {
   async read() {
     const { ask, run, runs } = this.navigator;
     if (this.other === run) this.other = -1;
-    const against = make("select", { "aria-label": "held against", onchange: (event) => { this.other = Number(event.target.value); this.read(); } },
+    const against = make("select", { "aria-label": "paired with", onchange: (event) => { this.other = Number(event.target.value); this.read(); } },
       make("option", { text: "before training", value: -1, selected: this.other < 0 }),
       ...runs.map((each, index) => (index === run ? null : make("option", { text: each.name, value: index, selected: index === this.other }))).filter(Boolean));
     const reply = await ask({ ask: "pairs", run, other: this.other });
@@ -85,15 +85,15 @@ class PairsPanel {
 
   draw() {
     const { reply: { names, measure, difference, rows } } = this;
-    const changes = [...new Set(rows.map((each) => each.change))];
+    const changes = [...new Set(["lost", "won", ...rows.map((each) => each.change)])];
     const count = (change) => rows.filter((each) => each.change === change).length;
     const only = make("div", { class: "wb-bar" }, ...["", ...changes].map((change) => make("button", { text: change ? `${count(change)} ${change}` : `all ${rows.length}`,
       "aria-pressed": String(this.only === change), onclick: () => { this.only = change; this.draw(); } })));
     const pair = make("div", {});
     const made = rows.filter((each) => !this.only || each.change === this.only).map((each) => row([[each.name, false, "wb-name"], [each.change],
       ...each[measure].map((value) => [signed(value), true]), [known(each.parts) ? `turn ${each.parts}` : "the same", false]], `${each.name}: ${each.change}`, () => this.show(each.pair, pair)));
-    fill(this.body, make("div", { class: "wb-bar" }, make("span", { text: `${names[1]} held against ` }), this.against,
-      difference ? make("span", { text: `${measure} ${signed(difference[0])} [${signed(difference[1])}, ${signed(difference[2])}], 95 %, paired by task` }) : null),
+    fill(this.body, make("div", { class: "wb-bar" }, make("span", { text: "paired with" }), this.against,
+      difference ? make("span", { class: "wb-difference", text: `${measure}, ${names[1]} less ${names[0]}: ${signed(difference[0])} [${signed(difference[1])}, ${signed(difference[2])}], 95 %, paired by task` }) : null),
     only, make("div", { class: "wb-scroll" }, table(["task", "change", names[0], names[1], "part in"], made)), pair);
   }
 
