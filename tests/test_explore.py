@@ -17,6 +17,7 @@ from tests.store_values import ordinary_step
 from workbench import cli
 from workbench.notebook.explore import script
 from workbench.notebook.explored import LANES, Answers
+from workbench.notebook.step_record import addressed
 from workbench.run.recording import create_run
 from workbench.types import Group, Message, Source, StopReason
 from workbench.types.address import Address
@@ -175,6 +176,23 @@ def test_a_finding_of_the_lint_leads_to_its_token(runs, monkeypatch):
     assert [finding["at"] for finding in told["findings"]] == [f"step 1 / task 1 / attempt 2 / token {len(attempt.segments[0]) + 3}", ""]
     assert [row["findings"] for row in told["attempts"] if (row["task"], row["attempt"]) == (1, 2)] == [1]
     assert sum(row["findings"] for row in told["attempts"]) == 1
+
+
+def test_the_lint_says_of_a_run_where_to_look(runs, capsys):
+    """The address that `workbench lint` prints is one that `workbench show --at` takes, and holds what the finding names."""
+    run = wb.open_run(runs / "window")
+    table = run.credit(1, 0)
+    weight = table["weight"].copy()
+    row = int(np.flatnonzero((table["trajectory"] == 9) & ~table["eligible"])[-1])
+    weight[row] = 1.0
+    found = addressed(LintReport((Answer("R1", "authors", (Finding("trained", Place(
+        "/".join((run.groups(1)[1].task.id, "1")), segment=int(table["segment"][row] - table["segment"][table["trajectory"] == 9].min()),
+        position=int(table["position"][row]), step=1)),)),)), 1, run.groups(1))
+    at = f"step 1 / task 1 / attempt 1 / token {row - int((table['trajectory'] == 9).argmax())}"
+    assert f"error: {at}, trajectory" in found.text and "step 1," not in found.text
+    assert wb.show(run, at=at).text.startswith(f"token {at.rpartition(' ')[2]} of ")
+    planted = wb.lint(runs / "window", step=1)
+    assert all(finding.place.address is None or Address.of(finding.place.address).step == 1 for answer in planted.report for finding in answer.findings)
 
 
 def test_a_run_that_trains_is_followed(tmp_path):

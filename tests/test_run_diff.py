@@ -1,6 +1,7 @@
 """Two runs compared: equal to the last bit, or the first step, file, column and token named."""
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from workbench.run.recording import create_run
 from workbench.run.store import open_run
 from workbench.training import checkpoint
 from workbench.types import CreditTable, Group, Segment
+from workbench.types.address import Address
 
 ROW = {"policy": "trained", "mode": "sampled", "success": 0.75}
 CONFIG = {"seed": 3, "train": {"steps": 2}, "env": {"name": "lake"}}
@@ -108,6 +110,12 @@ def test_the_smallest_change_is_found_and_named(name, ordinary, tmp_path):
     assert not found.equal
     first = found.first
     assert (first.part, first.step) == (part, step) and first.file.endswith(file) and words in first.what, str(first)
+    for at in re.findall(r"at (step [\d a-z/]+)\)", str(first)):
+        place = Address.of(at)  # which the run has, and its token is the row that is named
+        segments = ordinary.groups(place.step)[place.task][place.attempt or 0].segments
+        assert f"groups[{place.task}]" in first.what or f"token {place.token} " in first.what or "clip_state" in words
+        assert place.token is None or place.token < sum(map(len, segments))
+    assert (" / task " in first.what) == (name in ("token", "credit bit", "clip state")), first.what
 
 
 @pytest.mark.parametrize("name", [name for name in CHANGES if name != "bytes"])

@@ -74,7 +74,7 @@ class Navigator(HasView):
         place = Address.of(self.at)
         if steps is None:
             steps = [place.step] if place.step is not None else self.runs[0].steps()[-1:]
-        page = _page(self._answers, steps, str(place))
+        page = _page(self._answers, steps, str(place), 0 if self._widget is None else self._widget.run)
         make_folder(Path(path).absolute().parent)
         write_file(Path(path), replace=True, content=page)
         return Path(path)
@@ -165,7 +165,7 @@ def style() -> str:
     return (SCRIPTS / "navigator.css").read_text(encoding="utf-8")
 
 
-def _page(answers: Answers, steps: Sequence[int], at: str) -> bytes:
+def _page(answers: Answers, steps: Sequence[int], at: str, run: int) -> bytes:
     questions: list[dict[str, Any]] = [{"ask": "runs"}]
     for number in range(len(answers.runs)):
         questions.append({"ask": "spread", "run": number})
@@ -196,4 +196,4 @@ def _page(answers: Answers, steps: Sequence[int], at: str) -> bytes:
     return (f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
             f"<title>navigator</title><style>body{{margin:12px;color-scheme:light dark}}{style()}</style><div id=\"navigator\"></div>"
             f"<script type=\"module\">{script().replace('export default { render };', '').replace('export function', 'function')}\n"
-            f"const answers = {data};\nrenderSaved(document.getElementById('navigator'), answers, {name});</script></html>\n").encode()
+            f"const answers = {data};\nrenderSaved(document.getElementById('navigator'), answers, {name}, {run});</script></html>\n").encode()

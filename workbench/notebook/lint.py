@@ -28,6 +28,7 @@ from workbench.linting.in_training import given_by, probe_of_session, raise_erro
 from workbench.linting.rule import check
 from workbench.linting.runs import evaluation_facts, run_claims, step_facts
 from workbench.notebook.credit import facts_of, with_facts
+from workbench.notebook.step_record import addressed
 from workbench.notebook.stored import token_texts as texts_of_run
 from workbench.run.store import Run, open_run
 from workbench.types import Group, Trajectory, View
@@ -175,7 +176,8 @@ def _of_run(run: Run, step: int | None, start: bool) -> Linted:
     for number in (number for number in steps if number not in ended):
         evidence = opened.evidence(number)
         report = lint_evidence(evidence, ("step", "update", *(("start",) if start and number == steps[-1] else ())))
-        reports += [report, _only_in_training(run.lint(number), report)]
+        found = addressed(report, number, run.groups(number)) if any(answer.findings for answer in report) else report
+        reports += [found, _only_in_training(run.lint(number), report)]
         if report.errors and not kept:
             kept = evidence.trajectories
     reports += ended.values()

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from workbench.notebook.stored import kept_attempts
 from workbench.run.store import Run
 from workbench.types import CreditTable, Group, Groups
 from workbench.types.address import Address
-from workbench.types.findings import ERROR, Finding
+from workbench.types.findings import ERROR, Finding, LintReport
 from workbench.views.escape import visible
 from workbench.views.tokens import credit_of
 
@@ -64,8 +64,24 @@ def _findings(run: Run, step: int, groups: Groups) -> list[tuple[str, Finding, A
     report = run.lint(step)
     if report is None:
         return []
-    where = {f"{t.task.id}/{t.attempt}": (task, number) for task, group in enumerate(groups) for number, t in enumerate(group)}
+    where = _numbers(groups)
     return [(answer.rule, finding, _place(finding, step, where, groups)) for answer in report.answers for finding in answer.findings]
+
+
+def addressed(report: LintReport, step: int, groups: Groups) -> LintReport:
+    """The same report, each finding with its address in the run."""
+    where = _numbers(groups)
+
+    def of(finding: Finding) -> Finding:
+        at = _place(finding, step, where, groups)
+        return finding if at is None else replace(finding, place=replace(finding.place, address=str(at)))
+
+    return LintReport(tuple(replace(answer, findings=tuple(map(of, answer.findings))) for answer in report), report.about)
+
+
+def _numbers(groups: Groups) -> dict[str, tuple[int, int]]:
+    """What a finding calls a trajectory -> (task, attempt)."""
+    return {f"{t.task.id}/{t.attempt}": (task, number) for task, group in enumerate(groups) for number, t in enumerate(group)}
 
 
 def _place(finding: Finding, step: int, where: Mapping[str, tuple[int, int]], groups: Groups) -> Address | None:

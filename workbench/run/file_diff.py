@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from workbench.run.equality import differing_bits, first_difference
 from workbench.run.store import Run, step_name
 from workbench.types import canonical_json
+from workbench.types.address import Address
 from workbench.types.errors import StoreError
 
 EVERY = "every column"  # where two tables are not of one length
@@ -32,6 +34,8 @@ def first_in_files(a: Run, b: Run, part: str, step: int, name: str) -> str:
     """Where two files of one name first differ. Raises StoreError for a file that is damaged."""
     if part == "trajectories":
         found = first_difference(a.groups(step), b.groups(step))
+        if match := re.match(r"groups\[(\d+)\](?:\.trajectories\[(\d+)\])?", found or ""):
+            found += f" (at {Address(step, *(None if each is None else int(each) for each in match.groups()))})"
     elif part == "lint":
         found = first_difference(*(run.lint(step).as_dict() for run in (a, b)), "lint")
     elif part == "credit":
@@ -69,13 +73,21 @@ def credit_columns(a: Run, b: Run, step: int, file: str) -> tuple[ColumnDifferen
                 gap = np.abs(x.astype(float) - y.astype(float)) if x.dtype.kind in "fiu" else np.array([np.nan])
             largest = float(np.nanmax(gap)) if np.isfinite(gap).any() else None
             found.append(ColumnDifference(name, int(differs.sum()), largest,
-                                          f"token {at}{_place(left, at)}: {x[at].item()!r} is not {y[at].item()!r}"))
+                                          f"token {at}{_place(a, step, left, at)}: {x[at].item()!r} is not {y[at].item()!r}"))
     return tuple(found)
 
 
-def _place(columns: Mapping[str, np.ndarray], at: int) -> str:
+def _place(run: Run, step: int, columns: Mapping[str, np.ndarray], at: int) -> str:
+    """What row `at` of a credit table is of: its columns, and its address in the run."""
     names = [name for name in ("trajectory", "segment", "position", "token_id") if name in columns]
-    return f" ({', '.join(f'{name} {columns[name][at]}' for name in names)})" if names else ""
+    said = [f"{name} {columns[name][at]}" for name in names]
+    if "trajectory" in columns:
+        number = int(columns["trajectory"][at])
+        place = [(task, attempt) for task, group in enumerate(run.groups(step)) for attempt in range(len(group))]
+        if number < len(place):  # or the table is of another batch
+            token = at - int((columns["trajectory"] == number).argmax())
+            said.append(f"at {Address(step, *place[number], token=token)}")
+    return f" ({', '.join(said)})" if said else ""
 
 
 def _tensors_differ(a: Path, b: Path) -> str | None:

@@ -25,6 +25,7 @@ class Place:
 
     `trajectory` is "task id/attempt"; `index` its number in the batch [N]; `segment` and `turn` are counted within the
     trajectory, `position` (and `length` tokens from there) within the segment. `step` and `update` name those of a run.
+    `address` is where a stored run has it, as `wb.explore(run, at=...)` and `workbench show RUN --at` take it.
     """
 
     trajectory: str | None = None
@@ -35,9 +36,11 @@ class Place:
     length: int = 1
     step: int | None = None
     update: int | None = None
+    address: str | None = None
 
     def __str__(self) -> str:
-        said = [f"{name} {getattr(self, name)}" for name in ("step", "update") if getattr(self, name) is not None]
+        said = [] if self.address is None else [self.address]
+        said += [f"{name} {getattr(self, name)}" for name in ("step", "update")[len(said):] if getattr(self, name) is not None]
         if self.trajectory is not None:
             said.append(f"trajectory {self.trajectory}")
         said += [f"{name} {getattr(self, name)}" for name in ("segment", "turn") if getattr(self, name) is not None]

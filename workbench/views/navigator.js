@@ -681,8 +681,8 @@ function render({ model, el }) {
   return () => { model.off("change:at", moved); if (timer) clearInterval(timer); };
 }
 
-export function renderSaved(el, answers, at) {
-  return new Navigator(el, savedAsker(answers), at, 0, () => {}, true);
+export function renderSaved(el, answers, at, run) {
+  return new Navigator(el, savedAsker(answers), at, run, () => {}, true);
 }
 
 export default { render };
