@@ -40,9 +40,9 @@ def test_another_kind_is_refused_with_the_call_that_fits(name, values):
 
 
 def test_what_takes_runs_takes_no_numbers_and_says_how_to_write_it():
-    with pytest.raises(DataError, match=r"wb\.show_run takes a Run or a RunningRun or a text or a path, got an int \(3\)\. Write "
-                                        r"wb\.show_run\(run, \.\.\.\), with run = wb\.open_run\('runs/first'\)"):
-        wb.show_run(3)
+    with pytest.raises(DataError, match=r"wb\.show_replay takes a Run or a RunningRun or a text or a path, got an int \(3\)\. Write "
+                                        r"wb\.show_replay\(run, \.\.\.\), with run = wb\.open_run\('runs/first'\)"):
+        wb.show_replay(3)
 
 
 def test_nothing_public_that_takes_one_of_these_is_left_out():
@@ -63,8 +63,7 @@ def test_another_kind_of_value_is_named_with_the_call_that_fits():
     for call, said in (
             (lambda: wb.train("frozenlake", "x"), "wb.train takes a Config, got a text \\('frozenlake'\\).*wb.load_config"),
             (lambda: wb.load_config(config), "takes a text or a path, got a Config.*wb.open_session"),
-            (lambda: wb.show_group(group[0]), "takes a Group, got a Trajectory.*wb.show\\(trajectory\\)"),
-            (lambda: wb.show_trajectory(group), "takes a Trajectory, got a Group.*wb.show\\(group\\)"),
+            (lambda: wb.show_tokens(group, str), "takes a Trajectory, got a Group.*wb.show\\(group\\)"),
             (lambda: wb.rollout(config), "takes a Session, got a Config.*wb.open_session"),
             (lambda: wb.open_session(Path("x.toml")), "takes a Config, got a path.*wb.load_config"),
             (lambda: wb.reopen(config), "takes a Run or a RunningRun or a text or a path, got a Config")):
@@ -77,4 +76,4 @@ def test_every_guarded_door_is_public_and_each_kind_is_there():
     assert {kind for kinds in doors.TAKES.values() for kind in kinds} <= set(doors.KINDS)
     for name, _ in doors.KINDS.values():
         assert isinstance(load_named(name, "kind"), type)
-    assert doors.kind_of(object()) == "" and wb.show_group.__wrapped__.__name__ == "show_group"
+    assert doors.kind_of(object()) == "" and wb.show_tokens.__wrapped__.__name__ == "show_tokens"

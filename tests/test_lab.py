@@ -70,7 +70,7 @@ def test_a_notebook_runs_in_jupyterlab_and_its_views_are_painted(lab, page, tmp_
 
     tokens = painted(page, view_after("max_segments"), tmp_path / "tokens.png")
     assert tokens.get(TRAINED, 0) > 500, f"no trained token is painted; see {tmp_path}/tokens.png"
-    lake = painted(page, view_after("wb.show_trajectory(longest)"), tmp_path / "trajectory.png")
+    lake = painted(page, view_after("wb.show(longest)"), tmp_path / "trajectory.png")
     assert lake.get(HOLE, 0) > 500, f"no hole is painted; see {tmp_path}/trajectory.png"
     prompt = painted(page, view_after("wb.show_prompt(session, observation)"), tmp_path / "prompt.png")
     assert TRAINED not in prompt and len(prompt) > 10, "nothing of a prompt is trained"
@@ -178,7 +178,7 @@ def it_can_be_hovered_over_and_stays_zoomed(page, curves) -> None:
 @pytest.mark.full
 def test_the_curves_of_a_run_are_drawn_by_plotly_and_everything_else_stands_below(lab, page, tmp_path):
     """Two outputs: the PNG that becomes a figure under the pointer, and the table, notes and warnings."""
-    cells = [f"import workbench as wb\nwb.show_run({str(ROOT / 'tests/golden_runs/old/search')!r})"]
+    cells = [f"import workbench as wb\nwb.show({str(ROOT / 'tests/golden_runs/old/search')!r})"]
     write_notebook(lab.folder / "curves.ipynb", cells)
     open_notebook(lab, page, lab.folder / "curves.ipynb")
     run_cell(page, 0)

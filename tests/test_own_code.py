@@ -263,7 +263,7 @@ def test_a_run_whose_code_is_gone_is_shown_linted_and_exported(own, monkeypatch)
     assert "PYTHONPATH" in found.report.about and "is not the code" not in found.report.about
     answers = {answer.rule: answer for answer in found.report}
     assert not answers["R20"].looked and answers["R20"].missing  # not checked, never passed
-    assert wb.show_run(run).text and wb.show_step(run, 1).text
+    assert wb.show(run).text and wb.show(run, step=1).text
     assert "weights in float32" in wb.export_policy(run, own / "weights").text
     for call in (lambda: wb.reopen(run), lambda: wb.show_replay(run, 1), lambda: wb.resume_here(own / "run")):
         with pytest.raises(ConfigError, match="law_.*cannot be imported: there is no module"):

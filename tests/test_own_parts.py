@@ -107,7 +107,7 @@ def test_without_them_the_run_is_shown_and_linted_and_says_what_lacks(folder, aw
     assert set(stored_config(run).missing) == {"algorithm", "engine", "policy"}
     found = wb.lint(run)
     assert found.ok and "policy.loader 'part_policy:load' cannot be imported" in found.report.about
-    assert wb.show_run(run).text and wb.show_step(run, 1, tokens=True).text
+    assert wb.show(run).text and wb.show(run, step=1, tokens=True).text
     for ask in (lambda: wb.reopen(run), lambda: replay(run, 1), lambda: wb.export_policy(run, folder / "none")):
         with pytest.raises(ConfigError, match="part_.*cannot be imported: there is no module"):
             ask()
@@ -122,7 +122,7 @@ def test_a_foreign_run_imports_none_of_them(folder, tmp_path, monkeypatch, key):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
     forget()
     wb.lint(run.path)
-    assert wb.show_step(open_run(run.path), 1, tokens=True).text
+    assert wb.show(open_run(run.path), step=1, tokens=True).text
     for ask in (wb.reopen, wb.resume, wb.talk, wb.resume_here, wb.audit):
         with pytest.raises(ConfigError, match="--trust"):
             ask(str(run.path))

@@ -53,7 +53,7 @@ def test_an_environment_of_ones_own_trains_by_name_from_a_file_of_settings(tmp_p
     run = wb.open_run(tmp_path / "run")
     rows = {row["policy"]: row for row in list(run.evaluations().values())[-1]["rows"]}
     assert rows["solver"]["success"] == 1.0 and run.config["env"] == {"kind": "my_env:Guessing", "max_turns": 2}
-    assert "Guess my number" in wb.show_trajectory(run.groups(1)[0][0]).text
+    assert "Guess my number" in wb.show(run.groups(1)[0][0]).text
 
 
 def run_cell(code: str, kernel: dict) -> None:

@@ -12,6 +12,7 @@ from workbench.learn.batch import Batch
 from workbench.notebook.live_run import attach
 from workbench.notebook.replay import replay
 from workbench.notebook.show import VIEWS, show_a_run
+from workbench.notebook.stored import show_step
 from workbench.rollouts.evaluate import Scores
 from workbench.types import CreditTable, Group, Groups, Message, Turn, View
 from workbench.types.errors import DataError, StoreError
@@ -100,13 +101,13 @@ def test_a_run_is_shown_from_its_curves_to_its_tokens(folder, values):
     assert wb.show(path).text == wb.show(run).text == wb.show(str(path)).text == wb.show(attach(path)).text
     attempts = run.groups(1)
     assert wb.show(run, step=1).text == wb.show(attempts).text
-    assert wb.show(run, step=1, task=1, attempt=0).text == wb.show_step(run, 1, task=1, attempt=0).text
+    assert wb.show(run, step=1, task=1, attempt=0).text == show_step(run, 1, task=1, attempt=0).text
     assert "[TRAIN turn 0" in wb.show(run, step=1, tokens=True).text
 
 
 def test_a_running_run_is_taken_where_a_run_is(folder):
     running = attach(folder / "lake")
-    assert wb.show_run(running).text == wb.show_run(running.run).text
+    assert wb.show(running).text == wb.show(running.run).text
     assert wb.open_run(running).path == folder / "lake"
 
 

@@ -69,50 +69,40 @@ PUBLIC: dict[str, str] = {
     "retokenize": "workbench.notebook.retokenize:retokenize",
     "replay_step": "workbench.learn.replay:replay_step",
     "show_prompt": "workbench.notebook.stored:show_prompt",
-    "show_scores": "workbench.notebook.stored:show_scores",
-    "diff_runs": "workbench.notebook.stored:diff_runs",
     "compare_runs": "workbench.run.diff:compare_runs",
     "export_run": "workbench.notebook.export:export_run",
     "export_policy": "workbench.notebook.export_policy:export_policy",
     "show_replay": "workbench.notebook.stored:show_replay",
-    "show_run": "workbench.notebook.stored:show_run",
-    "show_step": "workbench.notebook.stored:show_step",
-    "show_rollouts": "workbench.notebook.stored:show_rollouts",
     "read_rollouts": "workbench.importers:read_rollouts",
-    "show_evaluations": "workbench.notebook.stored:show_evaluations",
     # views: value -> picture, without torch
     "show": "workbench.notebook.show:show",
     "explore": "workbench.notebook.explore:explore",
     "paired": "workbench.notebook.paired:paired",
     "group_spread": "workbench.notebook.spread:group_spread",
-    "show_config": "workbench.views:show_config",
-    "show_trajectory": "workbench.views:show_trajectory",
-    "show_group": "workbench.views:show_group",
     "show_tokens": "workbench.views:show_tokens",
     "show_masks": "workbench.views:show_masks",
     "show_counts": "workbench.views:show_counts",
-    "show_curves": "workbench.views:show_curves",
-    "curves_figure": "workbench.views:curves_figure",
-    "show_bias": "workbench.views:show_bias",
-    "show_evaluation": "workbench.views:show_evaluation",
-    "show_diff": "workbench.views:show_diff",
     "show_metrics": "workbench.views:show_metrics",
-    "show_mismatch": "workbench.views:show_mismatch",
     "show_rows": "workbench.views:show_rows",
     "credit_of": "workbench.views:credit_of",
     "progress": "workbench.views:progress",
 }
 
 
-# Names of earlier versions -> what they are called now.
-RENAMED = {"neighbours": "baselines"}
+# Names of earlier versions -> how one says it now.
+RENAMED = {
+    "neighbours": "wb.baselines(session)", "show_run": "wb.show(run)", "show_curves": "wb.show(run)", "curves_figure": "wb.show(run)",
+    "show_step": "wb.show(run, step=3, task=0)", "show_evaluations": "wb.show(run, evaluation='last')", "show_evaluation": "wb.show(scores)",
+    "show_scores": "wb.show(scores)", "show_config": "wb.show(config)", "show_trajectory": "wb.show(trajectory)",
+    "show_group": "wb.show(group)", "show_diff": "wb.show(difference)", "diff_runs": "wb.compare_runs(run, other)",
+    "show_rollouts": "wb.show(wb.read_rollouts(path))", "show_bias": "wb.show(found)", "show_mismatch": "wb.show(found)"}
 
 
 def __getattr__(name: str) -> Any:
     """Import what stands behind a public name on first use; later uses find it without coming here."""
     if name not in PUBLIC:
         if name in RENAMED:
-            raise AttributeError(f"workbench.{name} is called workbench.{RENAMED[name]} now", name=name)
+            raise AttributeError(f"workbench.{name} is gone: {RENAMED[name]} does it now", name=name)
         nearest = import_module("workbench.types.errors").nearest
         raise AttributeError(f"module 'workbench' has no attribute {name!r}; {nearest(name, PUBLIC)}", name=name)
     module_name, _, attribute = PUBLIC[name].partition(":")

@@ -39,7 +39,7 @@ def views_of(run_path: Path) -> dict[str, Any]:
     run = wb.open_run(run_path)
     step = run.steps()[0]
     task, attempt = _telling_attempt(run.groups(step))
-    return {"tokens": wb.show_step(run, step, task=task, attempt=attempt, tokens=True), "run": wb.show_run(run)}
+    return {"tokens": wb.show(run, step=step, task=task, attempt=attempt, tokens=True), "run": wb.show(run)}
 
 
 def _telling_attempt(groups: Any) -> tuple[int, int]:

@@ -78,11 +78,11 @@ def shown(run: Any) -> str:
     """The texts of the views of a run, one below the other."""
     groups, last = run.groups(1), run.steps()[-1]
     views = {
-        "show_run": wb.show_run(run), "show_evaluations": wb.show_evaluations(run),
-        f"show_step {last}, task 0": wb.show_step(run, last),
-        f"show_step {last}, task 1, attempt 2": wb.show_step(run, last, task=1, attempt=2),
-        "show_step 1, tokens of task 0, attempt 0": wb.show_step(run, 1, tokens=True),
-        "show_trajectory, step 1, task 3, attempt 3": wb.show_trajectory(groups[3][3]),
+        "show_run": wb.show(run), "show_evaluations": wb.show(run, evaluation="last"),
+        f"show_step {last}, task 0": wb.show(run, step=last, task=0),
+        f"show_step {last}, task 1, attempt 2": wb.show(run, step=last, task=1, attempt=2),
+        "show_step 1, tokens of task 0, attempt 0": wb.show(run, step=1, tokens=True),
+        "show_trajectory, step 1, task 3, attempt 3": wb.show(groups[3][3]),
         "show_masks, step 1": wb.show_masks(groups),
     }
     return "\n".join(f"== {name}\n{view.text}" for name, view in views.items()) + "\n"

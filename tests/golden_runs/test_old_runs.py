@@ -63,7 +63,7 @@ def test_it_shows_what_it_showed(name):
     run = wb.open_run(OLD / name)
     assert shown(run) == (OLD / f"{name}.txt").read_text(encoding="utf-8"), (
         "another text; where that is meant: python -m tests.golden_runs.make_old --texts")
-    for view in (wb.show_run(run), wb.show_evaluations(run), wb.show_masks(run.groups(1))):
+    for view in (wb.show(run), wb.show(run, evaluation="last"), wb.show_masks(run.groups(1))):
         assert view.html.startswith("<") and view.png.startswith(b"\x89PNG")
 
 
@@ -95,7 +95,7 @@ def test_it_goes_on_and_ends_as_if_it_had_never_been_stopped(name, tmp_path):
     expect(read_record(name), record_of(run), name)
     if read_record(name)["machine"] == this_machine():
         assert not [event for event in run.events() if event["kind"] == "rounding"], "repeated steps are equal too"
-        assert wb.diff_runs(OLD / name, path).text.startswith(f"different: step {STEPS[name] + 1}, ")
+        assert wb.show(wb.compare_runs(OLD / name, path)).text.startswith(f"different: step {STEPS[name] + 1}, ")
 
 
 @pytest.mark.parametrize("name", WITH_CHECKPOINT)

@@ -14,19 +14,19 @@ from workbench.views import show_imported
 
 
 def test_trained_tokens_are_marked_and_read():
-    view = wb.show_rollouts(FILES / RESULTS, attempt=1, tokenizer="frozenlake-tiny")
+    view = wb.show(wb.read_rollouts(FILES / RESULTS), attempt=1, tokenizer="frozenlake-tiny")
     assert "example 0, line 2: group 0, reward +1.00, advantage +0.33" in view.text
     assert "[TRAIN turn 0, 10, +0.33|<think>down : down G</think><answer>Down</answer><|im_end|>]" in view.text
     assert "3 segments" in view.text and "[TRAIN turn 2" in view.text
 
 
 def test_of_a_trace_replies_are_told_from_what_was_sampled():
-    view = wb.show_rollouts(FILES / TRACES, attempt=3, tokenizer="frozenlake-tiny")
+    view = wb.show(wb.read_rollouts(FILES / TRACES), attempt=3, tokenizer="frozenlake-tiny")
     assert "234 tokens (92 prompt, 120 env, 22 TRAIN)" in view.text and "-0.73" in view.text
 
 
 def test_texts_alone_are_shown_as_texts_and_what_is_missing_is_said():
-    view = wb.show_rollouts(FILES / "verl_generations.jsonl")
+    view = wb.show(wb.read_rollouts(FILES / "verl_generations.jsonl"))
     assert "not in the file: token ids: verl writes the texts" in view.text
     assert "[completion, text alone|<think>guess" in view.text and "first 4 attempts shown, 2 hidden" in view.text
 
@@ -34,14 +34,14 @@ def test_texts_alone_are_shown_as_texts_and_what_is_missing_is_said():
 def test_arrays_that_do_not_fit_are_drawn_as_far_as_they_go(tmp_path):
     rows = rows_of(RESULTS)
     mask_is_longer(rows)
-    view = wb.show_rollouts(write(rows, tmp_path / "results.jsonl"), attempt=0)
+    view = wb.show(wb.read_rollouts(write(rows, tmp_path / "results.jsonl")), attempt=0)
     assert "⚠ sequence 0: mask has" in view.text and "drawn as far as they go" in view.html
 
 
 def test_a_reply_that_is_trained_is_widened(tmp_path):
     rows = rows_of(TRACES)
     reply_is_trained(rows)
-    assert "[widened turn 0" in wb.show_rollouts(write(rows, tmp_path / "traces.jsonl"), attempt=0).text
+    assert "[widened turn 0" in wb.show(wb.read_rollouts(write(rows, tmp_path / "traces.jsonl")), attempt=0).text
 
 
 def test_foreign_text_acts_nowhere(tmp_path):
@@ -51,7 +51,7 @@ def test_foreign_text_acts_nowhere(tmp_path):
     rows[1] |= {"example_id": bad, "trajectory": None, "prompt": bad, "completion": bad}
     path = write(rows, tmp_path / "results.jsonl")
     path.write_text(path.read_text() + json.dumps({bad: 1}) + "\n")
-    view, linted = wb.show_rollouts(path), wb.lint(path)
+    view, linted = wb.show(wb.read_rollouts(path)), wb.lint(path)
     for text in (view.text, view.html, linted.text, linted.view().html, read_rollouts(path).about):
         assert "\x1b" not in text and "\u202e" not in text
     assert "<script>" not in view.html + linted.view().html and "line 3" in view.text

@@ -96,10 +96,10 @@ def of_a_run(run: object) -> dict[str, Callable[[], object]]:
         "estimators": lambda: wb.show_estimators(groups, ["grpo", "rloo", "ppo"]),
         "editor": lambda: wb.edit_step(run, 1, attempt=2, widgets=False).view(),
         "editor, edited": lambda: wb.edit_step(run, 1, widgets=False).after(rewards={(0, 0): 2.0}),
-        "groups": lambda: SimpleNamespace(text="\n".join(wb.show_group(group).text for group in groups)),
-        "attempts": lambda: SimpleNamespace(text="\n".join(wb.show_trajectory(t).text for t in groups[0])),
+        "groups": lambda: SimpleNamespace(text="\n".join(wb.show(group).text for group in groups)),
+        "attempts": lambda: SimpleNamespace(text="\n".join(wb.show(t).text for t in groups[0])),
         "all tokens": lambda: SimpleNamespace(text="\n".join(
-            wb.show_step(run, 1, task=task, attempt=1, tokens=True).text for task in range(len(groups)))),
+            wb.show(run, step=1, task=task, attempt=1, tokens=True).text for task in range(len(groups)))),
     }
 
 
@@ -110,7 +110,7 @@ def cases() -> dict[str, Callable[[], object]]:
         found |= {f"{name}, {which}": make for name, make in other_views(text).items()}
     for path in old_runs():
         found |= {f"{path.name}: {name}": make for name, make in of_a_run(wb.open_run(path)).items()}
-    found["two runs"] = lambda: wb.diff_runs(*old_runs()[1:3])
+    found["two runs"] = lambda: wb.show(wb.compare_runs(*old_runs()[1:3]))
     return found
 
 

@@ -17,7 +17,7 @@ from views_page import Page
 from workbench.types import Group, Segment, Source, Span, StopReason, Turn
 from workbench.types.errors import DataError
 from workbench.views import (
-    curves_figure, show_curves, show_evaluation, show_group, show_masks, show_tokens, show_trajectory,
+    show_curves, show_evaluation, show_group, show_masks, show_tokens, show_trajectory,
 )
 from workbench.views.curves import curves_of, running_mean
 from workbench.views.grid import find_grid
@@ -273,9 +273,8 @@ def test_a_row_without_a_step_is_refused():
 
 def test_curves_live_in_plotly_too():
     pytest.importorskip("plotly")
-    drawing = curves_figure(examples.steps(), examples.evaluations())
+    drawing = show_curves(examples.steps(), examples.evaluations()).figure
     assert {"random", "untrained", "solver", "held out, sampled"} <= {trace.name for trace in drawing.data}
-    assert curves_figure([]).data == ()
 
 
 def test_no_rate_is_shown_without_its_interval():

@@ -76,12 +76,13 @@ def show_command(args: argparse.Namespace) -> int:
 
 
 def _show_rollouts(args: argparse.Namespace) -> int:
+    from workbench.importers import read_rollouts
     from workbench.notebook.stored import show_rollouts
 
     if args.step is not None or args.task is not None:
         raise ConfigError(f"{args.run_path} holds rollouts of another framework, which have no steps or tasks to "
                           "choose from; name an attempt: workbench show PATH --attempt 0")
-    put(show_rollouts(args.run_path, attempt=args.attempt, tokenizer=args.tokenizer), args.html)
+    put(show_rollouts(read_rollouts(args.run_path), attempt=args.attempt, tokenizer=args.tokenizer), args.html)
     return 0
 
 
@@ -105,14 +106,12 @@ def lint_command(args: argparse.Namespace) -> int:
 
 
 def diff_command(args: argparse.Namespace) -> int:
-    from workbench.notebook.stored import diff_runs
+    from workbench.notebook.show import show_run_diff
     from workbench.run.diff import compare_runs
-    from workbench.run.store import open_run
     from workbench.views import show_diff
 
-    a, b = open_run(args.run_path), open_run(args.other_path)
-    diff = compare_runs(a, b, exact=args.exact)
-    put(show_diff(diff) if args.html is None else diff_runs(a, b, exact=args.exact), args.html)
+    diff = compare_runs(args.run_path, args.other_path, exact=args.exact)
+    put(show_diff(diff) if args.html is None else show_run_diff(diff), args.html)
     return 0 if diff.equal else 1
 
 

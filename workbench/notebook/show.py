@@ -116,15 +116,20 @@ def _maker(value: Any) -> str:
 
 
 def show_a_run(run: Run | RunningRun | Path, *, step: int | None = None, task: int | None = None, attempt: int | None = None,
-               tokens: bool = False, at: str | Address = "") -> View:
+               tokens: bool = False, at: str | Address = "", evaluation: int | str | None = None) -> View:
     """A run's curves; with `step` the groups of that step, with `task` (counted from 0) one of them, with `attempt` one of
     its attempts turn by turn, and with `tokens` that attempt's tokens by author, with the credit that training used.
-    `at` says a place in words, down to a token: "step 3 / task 2 / attempt 5 / token 812"."""
+    `at` says a place in words, down to a token: "step 3 / task 2 / attempt 5 / token 812". `evaluation`: the table of the one
+    after that step, or "last": every policy on the same tasks, with intervals and paired differences."""
     from workbench.notebook.place import show_place
-    from workbench.notebook.stored import show_step
+    from workbench.notebook.stored import show_evaluations, show_step
     from workbench.run.store import open_run
 
     run = open_run(run)
+    if evaluation is not None:
+        if evaluation != "last" and not isinstance(evaluation, int):
+            raise DataError(f"evaluation={evaluation!r}: expected 'last', or the number of the step after which it was made")
+        return show_evaluations(run, None if evaluation == "last" else evaluation)
     asked = {"step": step is not None, "task": task is not None, "attempt": attempt is not None, "tokens": tokens}
     given = [name for name, there in asked.items() if there]
     if at and given:

@@ -111,19 +111,6 @@ def show_scores(scores: Sequence[Score], absent: Mapping[str, str] = {}) -> View
     return show_report(report(scores, absent))
 
 
-def diff_runs(a: Run | str | Path, b: Run | str | Path, *, exact: bool = False) -> View:
-    """Where two runs part: settings, the first step, file, column and token that differ, and both runs' curves.
-
-    `exact` reads every byte of both, checkpoints too; without it the seals on the files are compared.
-    `run_diff.compare_runs` gives the same as a value.
-    """
-    from workbench.run.diff import compare_runs
-    from workbench.views import show_diff
-
-    a, b = open_run(a), open_run(b)
-    return show_diff(compare_runs(a, b, exact=exact), a.metrics_rows(), b.metrics_rows(), a.evaluations())
-
-
 def show_replay(run: Run | str | Path, step: int) -> View:
     """Recompute a step's credit from its stored ids and rewards, and say whether every stored number is the same."""
     from workbench.notebook.replay import replay
@@ -132,15 +119,13 @@ def show_replay(run: Run | str | Path, step: int) -> View:
     return show_text("\n".join([*notes, report.text]), title=f"replay of {run.name}, step {step}")
 
 
-def show_rollouts(path: Imported | str | Path, *, attempt: int | None = None, tokenizer: str | None = None) -> View:
-    """Rollouts that another framework wrote (`read_rollouts` says which are known): what the file holds and what not,
-    then the first attempts, or number `attempt`, token by token with what is trained. `tokenizer`: a policy or path
-    whose tokenizer gives the tokens their texts; ids are shown without.
+def show_rollouts(found: Imported, *, attempt: int | None = None, tokenizer: str | None = None) -> View:
+    """Rollouts that another framework wrote: what the file holds and what not, then the first attempts, or number
+    `attempt`, token by token with what is trained. `tokenizer`: a policy or path whose tokenizer gives the tokens their
+    texts; ids are shown without.
     """
-    from workbench.importers import read_rollouts
     from workbench.views import show_imported
 
-    found = path if isinstance(path, Imported) else read_rollouts(path)
     return show_imported(found, None if tokenizer is None else _token_texts(tokenizer), attempt=attempt)
 
 

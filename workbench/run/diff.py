@@ -22,7 +22,7 @@ from typing import Any
 
 from workbench.run.equality import first_difference
 from workbench.run.file_diff import ColumnDifference, credit_columns, first_in_files, more, only_in, short
-from workbench.run.store import LINT, TRAJECTORIES, Run, step_folders, step_name
+from workbench.run.store import LINT, TRAJECTORIES, Run, open_run, step_folders, step_name
 from workbench.types import canonical_json
 from workbench.types.canonical_json import Seal
 from workbench.types.errors import StoreError
@@ -82,9 +82,10 @@ class RunDiff(Shown):
         return self.differences[0] if self.differences else None
 
 
-def compare_runs(a: Run, b: Run, *, exact: bool = False) -> RunDiff:
-    """Compare two run folders; see the top of this file. A step's file or a checkpoint that is damaged is a difference,
+def compare_runs(a: Run | str | Path, b: Run | str | Path, *, exact: bool = False) -> RunDiff:
+    """Compare two run folders; see the top of this file. `exact` reads every byte of both, checkpoints too. A step's file or a checkpoint that is damaged is a difference,
     not an error; StoreError where the run itself (its lines, config or evaluations) cannot be read."""
+    a, b = open_run(a), open_run(b)
     facts = [_read(run) for run in (a, b)]
     settings = _settings(a.config, b.config)
     steps = sorted(facts[0].steps() | facts[1].steps())

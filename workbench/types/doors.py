@@ -41,13 +41,13 @@ TAKES: Mapping[str, tuple[str, ...]] = {
     "load_config": _NAMES, "open_session": ("Config",), "train": ("Config",), "train_here": ("Config",),
     **dict.fromkeys(("rollout", "evaluate", "baselines", "evaluation_report", "train_step", "facts", "retokenize", "show_prompt"),
                     ("Session",)),
-    **dict.fromkeys(("open_run", "reopen", "step_facts", "edit_step", "export_policy", "export_run", "show_replay", "show_step",
-                     "show_run", "show_evaluations", "diff_runs", "group_spread"), _RUN),
-    **dict.fromkeys(("compare_runs", "replay_step"), ("Run", "RunningRun")),
+    **dict.fromkeys(("open_run", "reopen", "step_facts", "edit_step", "export_policy", "export_run", "show_replay",
+                     "compare_runs", "group_spread"), _RUN),
+    "replay_step": ("Run", "RunningRun"),
     **dict.fromkeys(("attach", "resume", "resume_here", "fresh_path"), _NAMES),
     **dict.fromkeys(("show_counts", "show_masks", "show_estimators", "show_mask_switches", "credit_editor", "groups_equal"), _GROUPS),
     **dict.fromkeys(("explore", "paired"), (*_RUN, "list", "tuple")),
-    "show_group": ("Group",), **dict.fromkeys(("show_trajectory", "show_tokens"), ("Trajectory",)),
+    "show_tokens": ("Trajectory",),
     **dict.fromkeys(("talk", "audit"), ("Session", "Config", *_RUN)),
 }
 

@@ -21,7 +21,6 @@ HOME = {
     "show_arms": "arms",
     "show_arm_curves": "arms",
     "show_curves": "curves",
-    "curves_figure": "curves",
     "show_bias": "bias",
     "show_evaluation": "evaluation",
     "show_demo": "evaluation",

@@ -1,7 +1,7 @@
 """Learning curves beside their baselines: what a run's numbers did from step to step.
 
     show_curves(run.metrics(), run.evaluations())      picture, table and sparklines
-    curves_figure(run.metrics(), run.evaluations())    the same as a plotly figure, to change it
+    show_curves(...).figure                            the same as a plotly figure, to change it
 
 Baselines (random, untrained, solver) are read from the evaluations, or handed in (law 12).
 """
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from workbench.types import View
-from workbench.types.errors import DataError, WorkbenchError
+from workbench.types.errors import DataError
 from workbench.views import doc, words
 from workbench.views.figures import LevelLine, Plot, Trace, plotly_figure
 from workbench.views.html import shown
@@ -107,17 +107,6 @@ def curves_document(curves: Sequence[Curve], title: str, remark: str = "") -> do
     return doc.ViewDocument((
         doc.TextPart(title), picture, doc.Fold(f"The numbers, {_range(curves)}", (_table(curves),)),
         doc.Note(told) if told else None, doc.Note(remark) if remark else None, doc.WarningLine(notice) if notice else None))
-
-
-def curves_figure(metrics: Any, evaluations: Any = (), baselines: Mapping[str, Any] | None = None, *,
-                  title: str = "learning curves", panels: Sequence[Panel] = PANELS) -> Any:
-    """The curves of `show_curves` as a `plotly.graph_objects.Figure` (needs the package plotly)."""
-    try:
-        from plotly.graph_objects import Figure
-    except ImportError as error:
-        raise WorkbenchError("a plotly figure needs plotly: pip install plotly; show_curves does without") from error
-    curves = curves_of(metrics, evaluations, baselines, panels)
-    return Figure(plotly_figure([plot_of(curve) for curve in curves], title))
 
 
 def plot_of(curve: Curve) -> Plot:

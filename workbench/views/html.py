@@ -8,6 +8,7 @@ import base64
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 from workbench.types import View
 from workbench.views import doc
@@ -46,6 +47,13 @@ class InteractiveView(View):
     @cached_property
     def png(self) -> bytes:
         return self._document.png or _png_of(self._document.picture)
+
+    @property
+    def figure(self) -> Any:
+        """The curves as a `plotly.graph_objects.Figure`, to change them. Needs plotly."""
+        from plotly.graph_objects import Figure
+
+        return Figure(self._document.picture.figure)
 
     @cached_property
     def html(self) -> Html:
