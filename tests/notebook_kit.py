@@ -2,6 +2,7 @@
 
     python -m tests.notebook_kit                 run every notebook with its own parameters and save its outputs
     python -m tests.notebook_kit 01_rollout      ... only this one
+    python -m tests.notebook_kit --check         ... and say where the saved outputs are not those of the present code
 
 Saving strips what belongs to one machine or one moment: timings, widget state, papermill's notes. Pictures stay, so that a
 reader on the web sees them without running anything.
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 MEDIAN_LINES, MOST_LINES, MOST_BYTES = 5, 15, 550_000
+MOST_WORDS = 400  # of prose in a notebook
 MACHINE_PATH = re.compile(r"(?<![\w.~])/(?:tmp|home|root|work|var|opt|usr|Users|private|mnt)/[\w.]")
 ACTIVE_HTML = re.compile(r"<(style|script|svg|iframe|link)\b|\son\w+\s*=", re.IGNORECASE)
 PARAMETER = re.compile(r"\w+: (str|int|float|bool) = .+? +# \S.*")
@@ -116,6 +118,9 @@ def faults_of_form(notebook: Any) -> list[str]:
     for line in (line for cell in parameters for line in cell.source.splitlines()):
         if not PARAMETER.fullmatch(line):
             found.append(f"a parameter reads `name: type = default  # help`, got {line!r}")
+    words = sum(any(map(str.isalnum, word)) for cell in notebook.cells if cell.cell_type == "markdown" for word in cell.source.split())
+    if words > MOST_WORDS:
+        found.append(f"{words} words of prose, at most {MOST_WORDS}: a notebook is looked at, not read")
     lengths = [len(cell.source.splitlines()) for cell in cells]
     if median(lengths or [0]) > MEDIAN_LINES or max(lengths, default=0) > MOST_LINES:
         found.append(f"cells have a median of at most {MEDIAN_LINES} lines and at most {MOST_LINES}, got {lengths}")
@@ -164,6 +169,33 @@ def _output_faults(output: Any) -> list[str]:
     return found
 
 
+# ------------------------------------------------------------------------------------------------ comparing
+
+# What differs from run to run: durations, sizes of processes, paths and folders, versions, and how far progress had come.
+MOMENT = re.compile(r"\d[\d.,]* ?(s|ms|min|h|kB|MB|GiB|tokens/s)\b|/tmp/\S+|pid \d+|\d+ %|\d{4}-\d\d-\d\d[ T][\d:]+|=+>?\.*")
+NUMBER = re.compile(r"[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+
+
+def differing(saved: Any, again: Any) -> list[str]:
+    """Cells whose outputs are others, in words: their kinds, the words of their texts, or numbers by more than a hundredth (a
+    processor of another kind rounds in another way). What belongs to the moment is left out."""
+    found = []
+    for old, new in zip(code_cells(saved), code_cells(again), strict=True):
+        kinds = [[(each.output_type, *sorted(each.get("data", {}))) for each in cell.outputs] for cell in (old, new)]
+        texts = ["\n".join(each.get("text", "") or each.get("data", {}).get("text/plain", "") for each in cell.outputs) for cell in (old, new)]
+        texts = [MOMENT.sub("", text) for text in texts]
+        words, numbers = zip(*((NUMBER.sub("#", text), [float(each.replace("−", "-")) for each in NUMBER.findall(text)]) for text in texts))
+        if kinds[0] != kinds[1]:
+            found.append(f"{named(old)}: saved are outputs of {kinds[0]}, made are {kinds[1]}")
+        elif words[0] != words[1]:
+            a, b = (text.splitlines() for text in words)
+            line = next((n for n, pair in enumerate(zip(a, b)) if pair[0] != pair[1]), min(len(a), len(b)))
+            found.append(f"{named(old)}, line {line}: saved is {(a + ['nothing'])[line]!r:.200}, made is {(b + ['nothing'])[line]!r:.200}")
+        elif far := [(x, y) for x, y in zip(*numbers) if abs(x - y) > 0.01 * max(abs(x), abs(y)) + 1e-3]:
+            found.append(f"{named(old)}: saved is {far[0][0]}, made is {far[0][1]} ({len(far)} numbers)")
+    return found
+
+
 # ------------------------------------------------------------------------------------------------ saving
 
 
@@ -192,21 +224,34 @@ def joined(outputs: list[Any]) -> list[Any]:
     return found
 
 
-def save(path: Path) -> None:
-    """Run a notebook with its own parameters and write its outputs into it. Raises SystemExit where it fails."""
+def made(path: Path) -> Any:
+    """The notebook run with its own parameters, as it would be saved. Raises SystemExit where it fails."""
     with tempfile.TemporaryDirectory() as folder:
         ran = run(path, Path(folder), limit_s=900)
     if faults := ran.faults():
         raise SystemExit(f"{path.name}: " + "\n".join(faults))
     notebook = stripped(ran.notebook)
     notebook.cells = [cell for cell in notebook.cells if "injected-parameters" not in cell.metadata.get("tags", ())]
+    return notebook
+
+
+def save(path: Path) -> None:
+    """Run a notebook and write its outputs into it."""
+    notebook = made(path)
     if faults := faults_of_form(notebook) + faults_of_outputs(notebook):
         print(f"{path.name}: saved, but " + "\n".join(faults), file=sys.stderr)
     nbformat.write(notebook, path)
 
 
 if __name__ == "__main__":
+    names = [name for name in sys.argv[1:] if name != "--check"]
+    wrong = []
     for each in NOTEBOOKS:
-        if not sys.argv[1:] or each.stem in sys.argv[1:]:
+        if names and each.stem not in names:
+            continue
+        if "--check" in sys.argv:
+            wrong += [f"{each.name}: {fault}" for fault in differing(nbformat.read(each, as_version=4), made(each))]
+        else:
             save(each)
             print(f"{each.relative_to(ROOT)}: {each.stat().st_size:,} bytes")
+    sys.exit("\n".join(wrong) or None)

@@ -11,8 +11,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from tests.notebook_kit import (MACHINE_PATH, NOTEBOOKS, code_cells, faults_of_form, faults_of_outputs, is_parameters, run,
-                                stripped, unfinished)
+from tests.notebook_kit import (MACHINE_PATH, NOTEBOOKS, code_cells, differing, faults_of_form, faults_of_outputs, is_parameters,
+                                made, run, stripped, unfinished)
 
 # As small as they go. A notebook that is not named here runs with its own parameters.
 SMALL = {
@@ -72,6 +72,13 @@ def test_its_saved_outputs_travel(path):
     assert not (faults := faults_of_outputs(nbformat.read(path, as_version=4))), "\n".join(faults)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["01_rollout", "plain"])  # the others: python -m tests.notebook_kit --check
+def test_its_saved_outputs_are_those_of_the_present_code(name):
+    path = next(path for path in NOTEBOOKS if path.stem == name)
+    assert not (faults := differing(nbformat.read(path, as_version=4), made(path))), "\n".join(faults)
+
+
 @by_name
 def test_papermill_reads_the_type_and_the_help_of_every_parameter(path):
     from papermill import inspect_notebook
@@ -125,6 +132,27 @@ def test_functions_and_long_lines_are_noticed(source, fault):
     notebook = sound()
     notebook.cells[2].source = source
     assert any(fault in found for found in faults_of_form(notebook))
+
+
+def test_a_wall_of_text_is_noticed():
+    notebook = sound()
+    notebook.cells[0].source = "# Why?\n\n" + "word " * 399
+    assert not faults_of_form(notebook)
+    notebook.cells[0].source += "and another"
+    assert any("402 words of prose" in found for found in faults_of_form(notebook))
+
+
+@pytest.mark.parametrize(("text", "fault"), [
+    ("2", ""), ("mean 0.5001 in 3.2 s", ""), ("mean 0.51 in 2.9 s", "saved is 0.5, made is 0.51"), ("means 0.5 in 2.9 s", "saved is 'mean # in"),
+    ("mean 0.5 in 2.9 s\nmore", "saved is 'nothing', made is 'more'")])
+def test_outputs_of_other_code_are_noticed(text, fault):
+    saved, again = sound(), sound()
+    saved.cells[2].outputs[0].data["text/plain"] = "2" if text == "2" else "mean 0.5 in 2.9 s"
+    again.cells[2].outputs[0].data["text/plain"] = text
+    found = differing(saved, again)
+    assert fault in "".join(found) and bool(found) == bool(fault)
+    again.cells[2].outputs[0].data["text/html"] = "<b>2</b>"
+    assert "text/html" in differing(saved, again)[0]
 
 
 def test_a_function_may_be_written_to_a_file():
