@@ -28,6 +28,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 MEDIAN_LINES, MOST_LINES, MOST_BYTES = 5, 15, 550_000
 MOST_WORDS = 400  # of prose in a notebook
+CARD_HTML = '<div style="background-color:#ffffff;'  # how every view begins
 MACHINE_PATH = re.compile(r"(?<![\w.~])/(?:tmp|home|root|work|var|opt|usr|Users|private|mnt)/[\w.]")
 ACTIVE_HTML = re.compile(r"<(style|script|svg|iframe|link)\b|\son\w+\s*=", re.IGNORECASE)
 PARAMETER = re.compile(r"\w+: (str|int|float|bool) = .+? +# \S.*")
@@ -161,6 +162,8 @@ def _output_faults(output: Any) -> list[str]:
     found += [f"{kind} needs this machine's widget state" for kind in data if "widget" in kind]
     if data and "text/plain" not in data:
         found.append("has no text form")
+    if data.get("text/html", "").startswith(CARD_HTML) and "image/png" not in data:
+        found.append("is a view without a PNG, which is all that some hosts show")
     if match := ACTIVE_HTML.search(re.sub(r'="[^"]*"', "", data.get("text/html", ""))):
         found.append(f"{match[0]!r} does not survive where the notebook is not trusted; use inline styles")
     for text in (output.get("text", ""), *(value for kind, value in data.items() if kind.startswith("text/"))):

@@ -11,6 +11,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from workbench.views import show_text
 from tests.notebook_kit import (MACHINE_PATH, NOTEBOOKS, code_cells, differing, faults_of_form, faults_of_outputs, is_parameters,
                                 made, run, stripped, unfinished)
 
@@ -168,6 +169,7 @@ def test_a_function_may_be_written_to_a_file():
     (new_output("display_data", {"text/html": "<style>b{}</style>", "text/plain": ""}), "<style"),
     (new_output("display_data", {"text/html": "<b onclick=go()>x</b>", "text/plain": ""}), "onclick"),
     (new_output("display_data", {"text/html": "<b>x</b>"}), "no text form"),
+    (new_output("display_data", {"text/html": show_text("x").html, "text/plain": "x"}), "without a PNG"),
     (new_output("display_data", {"application/vnd.jupyter.widget-view+json": {}, "text/plain": ""}), "widget"),
     (new_output("display_data", {"text/plain": "x" * 600_000}), "bytes"),
 ])

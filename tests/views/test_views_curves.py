@@ -45,11 +45,12 @@ def test_an_exported_page_shows_the_picture_and_the_numbers(outputs):
     nbconvert = pytest.importorskip("nbconvert")
     import nbformat
 
-    png = {**outputs[0], "image/png": base64.b64encode(b"\x89PNG").decode()}
+    png, rest = ({**bundle, "image/png": base64.b64encode(b"\x89PNG" + end).decode()} for bundle, end in zip(outputs, (b"1", b"2")))
     cell = nbformat.v4.new_code_cell("show", outputs=[nbformat.v4.new_output("display_data", bundle)
-                                                      for bundle in (png, outputs[1])])
+                                                      for bundle in (png, rest)])
     page = nbconvert.HTMLExporter(embed_images=True).from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))[0]
     assert f"data:image/png;base64,{png['image/png']}" in page and "The numbers, steps 1 to 24" in page
+    assert rest["image/png"] not in page, "where there is HTML it is shown, and its picture is for those who drop it"
 
 
 def test_words_alone_draw_no_picture_and_what_is_looked_at_is_drawn_once(monkeypatch):

@@ -164,7 +164,7 @@ def test_sokoban_is_drawn_cell_by_cell_and_the_text_says_the_same(preset):
         assert all(line in view.text for line in state.split("\n"))
         assert find_grid(state).tiles[symbols[0]].meaning == "wall"
     assert all(meaning in page.text for meaning in SOKOBAN_MEANINGS) and "hole" not in page.text
-    assert view.png is None  # a trajectory has no picture besides its table, whatever the game
+    assert view.picture is None  # a trajectory has no picture besides its table, whatever the game
     group = show_group(Group((trajectory,)))
     assert ("wall" in group.html) == (preset != "sokoban-6x6-coordinates")
 

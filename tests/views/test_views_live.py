@@ -34,7 +34,7 @@ def test_a_run_under_way_is_one_line_and_its_curves_with_their_baselines():
     status = Status("first", "running", 7, 20, "step 8: playing", 83.0, ("update skipped",))
     view = show_live(status, rows(7, explained_variance=0.3), evaluation("random", "untrained", "solver"))
     assert view.text.splitlines()[:2] == ["first  [running]  step 7 of 20 · step 8: playing · 1:23", "! update skipped"]
-    assert "success 0.47 (random 0.2, untrained 0.4, solver 0.6)" in view.text and view.png is None
+    assert "success 0.47 (random 0.2, untrained 0.4, solver 0.6)" in view.text and view.picture is None
     drawn = json.dumps(live_figure(live_curves(rows(7, explained_variance=0.3), evaluation("random", "untrained", "solver"))))
     for word in ("success", "reward", "reward std within a group", "gradient norm", "entropy", "explained variance", "random",
                  "untrained", "solver"):
@@ -110,7 +110,7 @@ def test_two_runs_side_by_side_say_where_they_part_in_words_and_marks():
 def test_equal_runs_say_how_sure_that_is():
     empty = dict(settings=(), differences=(), credit=(), notes=())
     assert "every hashed byte was read" in show_diff(diff(exact=True, **empty)).text
-    assert "--exact reads every byte" in show_diff(diff(**empty)).text and show_diff(diff(**empty)).png is None
+    assert "--exact reads every byte" in show_diff(diff(**empty)).text and show_diff(diff(**empty)).picture is None
 
 
 @pytest.mark.parametrize("at", [0, 59, 60, 998])

@@ -51,9 +51,11 @@ class Page(HTMLParser):
         return "".join(self.texts)
 
     def styles(self) -> list[tuple[str, dict[str, str]]]:
-        """Element name and style properties, for every element that has any."""
+        """Element name and style properties, for every element that has any: as a sanitizer leaves them, which knows no
+        themes."""
         out = []
         for tag, attributes in self.elements:
-            pairs = [pair.partition(":") for pair in attributes.get("style", "").split(";") if pair]
+            pairs = [pair.partition(":") for pair in attributes.get("style", "").split(";")
+                     if pair and "light-dark(" not in pair]
             out.append((tag, {name.strip(): value.strip() for name, _, value in pairs}))
         return out

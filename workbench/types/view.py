@@ -1,11 +1,16 @@
 """What a `show_*` function returns."""
 from __future__ import annotations
 
+import os
 import reprlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
+
+from workbench.types.errors import DataError
 
 LONGEST_REPR = 2_000  # characters
 Item = TypeVar("Item")
@@ -20,13 +25,34 @@ class View:
 
     html: str
     text: str
-    png: bytes | None = field(default=None, repr=False)
+    picture: bytes | None = field(default=None, repr=False)
+
+    @cached_property
+    def png(self) -> bytes:
+        """The picture of the view; of one without a picture its text, drawn: for a host that drops styles."""
+        return self.picture or import_module("workbench.views.text_png").text_png(self.text)
+
+    def save(self, path: str | os.PathLike) -> Path:
+        """One file that needs nothing else: a page (.html), the picture (.png) or the text (.txt). What was there is replaced.
+
+        Raises DataError for a path with another ending."""
+        path = Path(path)
+        made = {".html": self._page, ".png": lambda: self.png, ".txt": lambda: f"{self.text}\n".encode()}
+        if path.suffix not in made:
+            raise DataError(f"a view is saved as {', '.join(made)}; got {path.name!r}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        part.write_bytes(made[path.suffix]())
+        part.replace(path)
+        return path
+
+    def _page(self) -> bytes:
+        return (f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+                f'<title>Agent RL Workbench</title><style>html{{color-scheme:light dark}}body{{margin:12px}}</style>'
+                f'{self.html}</html>\n').encode()
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        bundle: dict[str, Any] = {"text/plain": self.text, "text/html": self.html}
-        if self.png is not None:
-            bundle["image/png"] = self.png
-        return bundle
+        return {"text/plain": self.text, "text/html": self.html, "image/png": self.png}
 
     def __str__(self) -> str:
         return self.text
@@ -44,6 +70,9 @@ class HasView:
     @property
     def text(self) -> str:
         return _made(self.view).text
+
+    def save(self, path: str | os.PathLike) -> Path:
+        return _made(self.view).save(path)
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
         return _made(self.view)._repr_mimebundle_()

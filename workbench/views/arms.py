@@ -20,7 +20,7 @@ from workbench.types import View
 from workbench.views import doc, words
 from workbench.views.figures import Plot, Trace, plotly_figure
 from workbench.views.html import shown
-from workbench.views.looks import BLUE, BOLD, GREEN, GREY, ORANGE
+from workbench.views.looks import BLUE, BOLD, GREEN, GREY, ORANGE, PURPLE
 from workbench.views.png import plots_png
 from workbench.views.text import markdown_of
 
@@ -31,7 +31,7 @@ HEAD = ("", "sampled % [95 %]", "lowest to highest", "over its start, points", "
 PANELS = (("success", "success of the step's own attempts; dots: held out", False),
           ("turns", "turns of an attempt", False), ("entropy", "entropy, nats per token", False),
           ("grad_norm", "gradient norm", True))
-ARM_LOOKS = ((BLUE, "solid"), ("#d55e00", "dash"), (GREEN, "dashdot"), ("#8a5fa8", "dot"), ("#7a6a00", "longdash"),
+ARM_LOOKS = ((BLUE, "solid"), ("#d55e00", "dash"), (GREEN, "dashdot"), (PURPLE, "dot"), ("#7a6a00", "longdash"),
              ("#06283f", "longdashdot"), (ORANGE, "dot"), (GREY, "dash"))
 NEIGHBOURS = {"random": "random play", "solver": "solver"}
 # What a table of returns has instead: no per cent and no points, three digits.

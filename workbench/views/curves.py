@@ -19,12 +19,12 @@ from workbench.types.errors import DataError
 from workbench.views import doc, words
 from workbench.views.figures import LevelLine, Plot, Trace, plotly_figure
 from workbench.views.html import shown
-from workbench.views.looks import BLUE, GREEN, GREY, Look
+from workbench.views.looks import BLUE, GREEN, GREY, Look, PURPLE
 from workbench.views.png import plots_png
 
 COURSE_PALE = "#9ccbe8"
 MODES = {"sampled": ("#06283f", "o"), "greedy": ("#d55e00", "s")}
-NEIGHBOUR_LOOKS = {"random": (GREY, "dash"), "untrained": ("#8a5fa8", "dashdot"), "solver": (GREEN, "dot")}
+NEIGHBOUR_LOOKS = {"random": (GREY, "dash"), "untrained": (PURPLE, "dashdot"), "solver": (GREEN, "dot")}
 OTHER_LOOK = ("#7a6a00", "longdash")
 NEIGHBOURS = ("random", "untrained", "solver")
 SMOOTH = 5  # steps in the running mean

@@ -19,14 +19,14 @@ from workbench.types.errors import DataError
 from workbench.views import doc, words
 from workbench.views.curves import NEIGHBOURS
 from workbench.views.html import shown
-from workbench.views.looks import BLUE, GREEN, GREY, MUTED, ORANGE, RED, Look
+from workbench.views.looks import BLUE, GREEN, GREY, MUTED, ORANGE, RED, Look, PURPLE
 from workbench.views.png import RowMark, draw_rows, figure, png_of, tidy
 
 NEEDED = ("policy", "mode", "n", "success", "success_low", "success_high")
 NEEDED_OF_RETURNS = ("policy", "mode", "n", "reward")
 PASSES = "at least one of k attempts at a task succeeds (pass@k, unbiased, 95 % interval over tasks)"
 BAR = 220  # pixels of the scale from 0 to 1
-COLOURS = {"random": GREY, "untrained": "#8a5fa8", "solver": GREEN}
+COLOURS = {"random": GREY, "untrained": PURPLE, "solver": GREEN}
 RIVALS = "the same questions without a search of one's own, each trained for its job with as many attempts"
 RIVAL_HEADER = ("seed", "who", "untrained sampled", "trained sampled", "untrained greedy", "trained greedy")
 HEADER = ("policy", "mode", "success", "95 % interval", "return", "turns", "tokens", "valid format", "tasks")

@@ -16,6 +16,7 @@ from workbench.views.escape import visible
 from workbench.views.looks import CARD, INK, LINE, MUTED, PANEL, RED_BLUE, Look
 from workbench.views.markup import Html, finished, join, tag
 from workbench.views.text import text_of
+from workbench.views.text_png import text_png
 
 SANS = "system-ui, Helvetica, Arial, DejaVu Sans, sans-serif"
 MONO = "DejaVu Sans Mono, Menlo, Consolas, monospace"
@@ -66,7 +67,7 @@ class InteractiveView(View):
         picture = self._document.picture
         rest = card([part for part in self._document.parts if part is not picture])
         display({PLOTLY: picture.figure, "image/png": self.png, "text/plain": picture.alt}, raw=True)
-        display({"text/html": rest, "text/plain": self.text}, raw=True)
+        display({"text/html": rest, "text/plain": self.text, "image/png": text_png(self.text)}, raw=True)
 
 
 def _png_of(picture: doc.Picture) -> bytes:

@@ -9,8 +9,12 @@ from dataclasses import dataclass
 
 INK, MUTED, CARD, PANEL, LINE = "#1b2733", "#525f6b", "#ffffff", "#f4f6f8", "#d5dbe1"
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#b84a00", "#00734f", "#5a6775"  # Okabe-Ito, darkened until white text reads
-RED = "#a01626"
+RED, PURPLE = "#a01626", "#8a5fa8"
 YELLOW_PAPER, LILAC_PAPER, LILAC_INK = "#fff3d6", "#e9e2ef", "#432a55"
+
+# What these are in a dark theme, each readable on the dark CARD and PANEL.
+DARK = {INK: "#e3e8ed", MUTED: "#aeb8c2", CARD: "#15191d", PANEL: "#22282e", LINE: "#49535d", BLUE: "#6bbcf0", ORANGE: "#ff9d57",
+        GREEN: "#54cba0", GREY: "#a9b4bf", RED: "#ff8d96", PURPLE: "#c9a6e3"}
 
 # Red to blue through white (ColorBrewer RdBu, 7 steps): background and the text colour that reads on it.
 RED_BLUE = (("#b2182b", "#ffffff"), ("#ef8a62", INK), ("#fddbc7", INK), ("#f7f7f7", INK), ("#d1e5f0", INK),
