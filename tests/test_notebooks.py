@@ -171,7 +171,7 @@ def test_a_function_may_be_written_to_a_file():
     (new_output("display_data", {"text/html": "<b>x</b>"}), "no text form"),
     (new_output("display_data", {"text/html": show_text("x").html, "text/plain": "x"}), "without a PNG"),
     (new_output("display_data", {"application/vnd.jupyter.widget-view+json": {}, "text/plain": ""}), "widget"),
-    (new_output("display_data", {"text/plain": "x" * 600_000}), "bytes"),
+    (new_output("display_data", {"text/plain": "x" * 950_000}), "bytes"),
 ])
 def test_outputs_that_do_not_travel_are_noticed(output, fault):
     notebook = sound()

@@ -78,6 +78,7 @@ PUBLIC: dict[str, str] = {
     "show": "workbench.notebook.show:show",
     "explore": "workbench.notebook.explore:explore",
     "paired": "workbench.notebook.paired:paired",
+    "branch": "workbench.notebook.branch:branch",
     "group_spread": "workbench.notebook.spread:group_spread",
     "show_tokens": "workbench.views:show_tokens",
     "show_masks": "workbench.views:show_masks",

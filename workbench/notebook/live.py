@@ -160,8 +160,7 @@ class PictureScreen(CellOutput):
 
     def show(self, status: Status, rows: Rows, evaluations: Mapping[str, Any]) -> None:
         hint = "run.stop() stops it; it goes on without this notebook" if status.running else ""
-        view = show_live(status, rows, evaluations, hint=hint)
-        self.put({"text/plain": view.text, "text/html": view.html} if status.running else view._repr_mimebundle_())
+        self.put(show_live(status, rows, evaluations, hint=hint)._repr_mimebundle_())
 
     def line(self, status: Status) -> None:
         pass  # not worth a new picture

@@ -41,6 +41,7 @@ VIEWS: Mapping[str, str] = {
     "workbench.types:Group": "workbench.views:show_group",
     "workbench.types:Groups": "workbench.views:show_groups",
     "workbench.types:Trajectory": "workbench.views:show_trajectory",
+    "workbench.types.branches:BranchedAttempt": "workbench.views.branches:show_branches",
     "workbench.types.spreads:RunSpread": "workbench.views.spread:show_spread",
     "workbench.types.pairs:PairedGroups": "workbench.views:show_pairs",
     "workbench.types.pairs:Pair": "workbench.views:show_pair",

@@ -13,13 +13,12 @@ from typing import Any
 from workbench.types import View
 from workbench.views import doc
 from workbench.views.escape import visible
-from workbench.views.looks import CARD, INK, LINE, MUTED, PANEL, RED_BLUE, Look
+from workbench.views.looks import CARD, INK, LINE, MONO, MUTED, PANEL, RED_BLUE, Look, css
 from workbench.views.markup import Html, finished, join, tag
 from workbench.views.text import text_of
 from workbench.views.text_png import text_png
 
 SANS = "system-ui, Helvetica, Arial, DejaVu Sans, sans-serif"
-MONO = "DejaVu Sans Mono, Menlo, Consolas, monospace"
 PLOTLY = "application/vnd.plotly.v1+json"
 PAPER = f"background-color:{CARD};color:{INK}"
 
@@ -83,16 +82,6 @@ def card(parts: Sequence[doc.Part | None]) -> Html:
 
 def parts_html(parts: Sequence[doc.Part | doc.Inline | None]) -> Html:
     return join(WRITERS[type(part)](part) for part in parts if part is not None)
-
-
-def css(look: Look) -> str:
-    """A look as inline style."""
-    named = (("background-color", look.background), ("color", look.foreground),
-             ("font-weight", "600" if look.bold else ""), ("font-family", MONO if look.mono else ""),
-             ("font-style", "italic" if look.italic else ""), ("white-space", "nowrap" if look.nowrap else ""),
-             ("border-top", look.top), ("border-bottom", look.below), ("border-left", look.left),
-             ("border-right", look.right))
-    return ";".join(f"{name}:{value}" for name, value in named if value)
 
 
 # ------------------------------------------------------------------------------------------------ inside a line

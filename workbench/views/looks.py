@@ -10,6 +10,7 @@ from dataclasses import dataclass
 INK, MUTED, CARD, PANEL, LINE = "#1b2733", "#525f6b", "#ffffff", "#f4f6f8", "#d5dbe1"
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#b84a00", "#00734f", "#5a6775"  # Okabe-Ito, darkened until white text reads
 RED, PURPLE = "#a01626", "#8a5fa8"
+MONO = "DejaVu Sans Mono, Menlo, Consolas, monospace"
 YELLOW_PAPER, LILAC_PAPER, LILAC_INK = "#fff3d6", "#e9e2ef", "#432a55"
 
 # What these are in a dark theme, each readable on the dark CARD and PANEL.
@@ -40,6 +41,16 @@ class Look:
 PLAIN = Look()
 BOLD = Look(bold=True)
 QUIET = Look(foreground=MUTED)
+
+
+def css(look: Look) -> str:
+    """A look as inline style."""
+    named = (("background-color", look.background), ("color", look.foreground),
+             ("font-weight", "600" if look.bold else ""), ("font-family", MONO if look.mono else ""),
+             ("font-style", "italic" if look.italic else ""), ("white-space", "nowrap" if look.nowrap else ""),
+             ("border-top", look.top), ("border-bottom", look.below), ("border-left", look.left),
+             ("border-right", look.right))
+    return ";".join(f"{name}:{value}" for name, value in named if value)
 
 
 def red_blue(value: float, scale: float) -> tuple[str, str]:
