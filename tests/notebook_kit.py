@@ -162,7 +162,8 @@ def _output_faults(output: Any) -> list[str]:
     found += [f"{kind} needs this machine's widget state" for kind in data if "widget" in kind]
     if data and "text/plain" not in data:
         found.append("has no text form")
-    if data.get("text/html", "").startswith(CARD_HTML) and "image/png" not in data:
+    several = "\n" in data.get("text/plain", "")  # a line of progress is its own picture
+    if several and data.get("text/html", "").startswith(CARD_HTML) and "image/png" not in data:
         found.append("is a view without a PNG, which is all that some hosts show")
     if match := ACTIVE_HTML.search(re.sub(r'="[^"]*"', "", data.get("text/html", ""))):
         found.append(f"{match[0]!r} does not survive where the notebook is not trusted; use inline styles")

@@ -169,7 +169,7 @@ def test_a_function_may_be_written_to_a_file():
     (new_output("display_data", {"text/html": "<style>b{}</style>", "text/plain": ""}), "<style"),
     (new_output("display_data", {"text/html": "<b onclick=go()>x</b>", "text/plain": ""}), "onclick"),
     (new_output("display_data", {"text/html": "<b>x</b>"}), "no text form"),
-    (new_output("display_data", {"text/html": show_text("x").html, "text/plain": "x"}), "without a PNG"),
+    (new_output("display_data", {"text/html": show_text("x").html, "text/plain": "x\ny"}), "without a PNG"),
     (new_output("display_data", {"application/vnd.jupyter.widget-view+json": {}, "text/plain": ""}), "widget"),
     (new_output("display_data", {"text/plain": "x" * 950_000}), "bytes"),
 ])
