@@ -22,11 +22,12 @@ import numpy as np
 import workbench as wb
 from workbench.notebook.explored import Answers
 from workbench.run.recording import create_run
+from workbench.training.config import to_dict
 from workbench.types import CreditTable, Group, Message, Observation, Segment, Source, Span, StopReason, Task, Trajectory, Turn
 
 GROUPS, ATTEMPTS, LARGE = 16, 8, 5  # groups and attempts of a large step, and how many steps are large
 METRICS = ("success", "reward_mean", "reward_std_within", "entropy", "grad_norm", "valid_format", "approx_kl", "kl_ref")
-CONFIG = {"policy": {"name": "frozenlake-tiny"}, "train": {"steps": 1}}
+CONFIG = to_dict(wb.load_config("frozenlake"))
 
 # Milliseconds from a click on a row until its tokens are painted.
 CLICKED = """async row => { const node = document.querySelectorAll('.wb-step > .wb-scroll tbody tr')[row];
@@ -91,7 +92,11 @@ def in_the_kernel(folder: Path, steps: int) -> dict[str, Any]:
     answers.of({"ask": "texts", "run": 0})
     large = [asked(ask="step", run=0, step=step) for step in range(steps - LARGE + 1, steps + 1)]
     every = [asked(ask="attempt", run=0, step=steps, task=task, attempt=number) for task in range(GROUPS) for number in range(ATTEMPTS)]
-    return {"open_ms": opened, "step_ms": large, "attempt_ms": every}
+    edits = [{"columns": ["grpo"], "settings": {"normalize_std": False}} if number % 2 else
+             {"columns": ["grpo"], "rewards": [[number, 0, 0.5]]} for number in range(20)]
+    edited = [asked(ask="credit", run=0, step=steps, edit=json.dumps(edit), task=0, attempt=number % ATTEMPTS) for number, edit in enumerate([{}, *edits])]
+    return {"open_ms": opened, "step_ms": large, "attempt_ms": every, "editor_opened_ms": edited[0], "editor_edit_ms": edited[1:],
+            "spread_ms": asked(ask="spread", run=0)}
 
 
 def in_the_browser(run: Path, long: Path, steps: int, folder: Path) -> dict[str, Any]:
