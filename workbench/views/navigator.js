@@ -185,6 +185,7 @@ class Navigator {
       this.found = null;
       this.filter = "";
       this.stop = "";
+      this.range = { key: "reward", least: null, most: null };
       this.drawStep();
     } else this.markStep();
     if (!known(place.attempt)) { this.attemptPanel.replaceChildren(); this.attempt = null; return; }
@@ -358,6 +359,11 @@ class Navigator {
       oninput: (event) => this.search(event.target.value) });
     const stopBox = make("select", { "aria-label": "stopped because", onchange: (event) => { this.stop = event.target.value; this.drawAttempts(); } },
       make("option", { text: "any stop", value: "" }), ...stops.map((each) => make("option", { text: each, value: each })));
+    const numbers = COLUMNS.filter(([key, , number]) => number && !["task", "attempt"].includes(key));
+    const bound = (end, words) => make("input", { type: "number", step: "any", class: "wb-bound", placeholder: words, "aria-label": `${words} of the chosen number`,
+      oninput: (event) => { this.range[end] = event.target.value === "" ? null : Number(event.target.value); this.drawAttempts(); } });
+    const rangeBox = make("span", { class: "wb-range" }, make("select", { "aria-label": "number to filter by", onchange: (event) => { this.range.key = event.target.value; this.drawAttempts(); } },
+      ...numbers.map(([key, title]) => make("option", { text: title, value: key, selected: key === this.range.key }))), bound("least", "at least"), bound("most", "at most"));
     const markBox = make("label", {}, make("input", { type: "checkbox", onchange: (event) => { this.marked = event.target.checked; this.drawAttempts(); } }), "with findings only");
     this.attemptTable = make("div", { class: "wb-scroll" });
     this.count = make("span", { class: "wb-quiet" });
@@ -370,7 +376,7 @@ class Navigator {
       findings.length ? this.findingsList(findings) : null,
       make("details", { open: true }, make("summary", { text: "groups" }),
         make("div", { class: "wb-scroll" }, table(["task", "name", "succeeded", "mean", "std", "flat", "update", "rewards"], this.groupRows))),
-      make("div", { class: "wb-bar" }, make("h3", { text: "attempts" }), this.filterBox, stopBox, markBox,
+      make("div", { class: "wb-bar" }, make("h3", { text: "attempts" }), this.filterBox, stopBox, rangeBox, markBox,
         make("button", { class: "wb-all", text: "all tasks", onclick: () => this.go({ step }) }), this.count),
       this.attemptTable, (this.columns = make("details", { class: "wb-beside", ontoggle: () => this.drawColumns() }, make("summary", { text: "side by side: where the attempts of a group part" }), make("div", {}))), (this.credit = new CreditPanel(this)).box);
     this.markStep();
@@ -406,7 +412,9 @@ class Navigator {
 
   drawAttempts() {
     const { step, attempts } = this.facts;
-    let shown = attempts.filter((attempt) => (!known(this.place.task) || attempt.task === this.place.task) && (!this.stop || attempt.stop === this.stop)
+    const { key: ranged, least, most } = this.range;
+    const within = (value) => (least === null && most === null) || (known(value) && (least === null || value >= least) && (most === null || value <= most));
+    let shown = attempts.filter((attempt) => within(attempt[ranged]) && (!known(this.place.task) || attempt.task === this.place.task) && (!this.stop || attempt.stop === this.stop)
       && (!this.marked || attempt.findings) && (!this.found || this.found.has(`${attempt.task}/${attempt.attempt}`)));
     if (this.sort) {
       const [key, up] = this.sort;
