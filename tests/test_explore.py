@@ -13,6 +13,7 @@ import workbench as wb
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.payloads import PAYLOADS
 from tests.store_values import ordinary_step
 from workbench import cli
 from workbench.notebook.explore import script
@@ -43,15 +44,17 @@ def answers(runs):
     return Answers([wb.open_run(runs / "small-ppo"), wb.open_run(runs / "window")])
 
 
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory):
-    """A run whose every text is an attack."""
+@pytest.fixture(scope="module", params=["one", pytest.param("all", marks=pytest.mark.full)])
+def hostile(request, tmp_path_factory):
+    """A run whose every text is an attack: one, or all that the static views are tried with, one after the other."""
+    text = HOSTILE if request.param == "one" else HOSTILE + "".join(PAYLOADS.values())
+
     def struck(group: Group) -> Group:
         def of(attempt):
-            turns = tuple(replace(turn, text=HOSTILE, reply=(Message("user", HOSTILE),), reward_parts={HOSTILE: turn.reward or 0.0})
+            turns = tuple(replace(turn, text=text, reply=(Message("user", text),), reward_parts={text: turn.reward or 0.0})
                           for turn in attempt.turns)
-            return replace(attempt, turns=turns, task=replace(attempt.task, id=HOSTILE),
-                           first_observation=replace(attempt.first_observation, messages=(Message("user", HOSTILE),)))
+            return replace(attempt, turns=turns, task=replace(attempt.task, id=text),
+                           first_observation=replace(attempt.first_observation, messages=(Message("user", text),)))
         return Group(tuple(of(attempt) for attempt in group))
 
     path = tmp_path_factory.mktemp("hostile") / "run"
@@ -333,8 +336,9 @@ def test_foreign_text_is_shown_and_nothing_of_it_is_run(hostile, page, tmp_path)
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     text = page.inner_text(".wb-nav")
     assert text.count("</script><img src=x onerror=window.struck=1>") > 4 and "␛[1m⟨U+202E⟩" in text and "\x1b" not in text
-    assert page.locator(".wb-nav img, .wb-nav b[onclick], .wb-nav script").count() == 0
-    assert page.evaluate("window.struck") is None and not page.trouble + page.outside, page.trouble + page.outside
+    page.wait_for_selector(".wb-column", state="attached")
+    assert page.locator(".wb-nav :is(img, b[onclick], script, iframe, style, link, object, embed, form)").count() == 0
+    assert page.evaluate("window.struck") is None and "owned" not in page.title() and not page.trouble + page.outside, page.trouble + page.outside
 
 
 @pytest.mark.debian("chromium", "fonts-dejavu-core")

@@ -13,42 +13,12 @@ from views_examples import VIEWS
 from views_page import Page
 
 from tests.counts import reduced
+from tests.payloads import PAYLOADS
 from workbench.types import View
 from workbench.views import esc, visible
 from workbench.views.markup import Html, tag
 
 BENIGN = "go on"
-PAYLOADS = {
-    "script": "<script>document.title='owned'</script>",
-    "script-closed-early": "</script><script>document.title='owned'</script>",
-    "onerror": "<img src=x onerror=\"document.title='owned'\">",
-    "onload": "<svg onload=\"document.title='owned'\"></svg>",
-    "details-ontoggle": "<details open ontoggle=\"document.title='owned'\">",
-    "iframe": "<iframe srcdoc=\"<script>parent.document.title='owned'</script>\"></iframe>",
-    "style-element": "<style>body{display:none}</style>",
-    "closes-everything": "</span></div></td></tr></table></details>",
-    "double-quote": "\" onmouseover=\"document.title='owned'\" x=\"",
-    "single-quote": "' onmouseover='document.title=1' x='",
-    "backtick": "` onmouseover=`document.title=1`",
-    "style-in-attribute": '";background:url(https://example.org/x);x:"',
-    "javascript-url": "<a href=\"javascript:document.title='owned'\">click</a>",
-    "data-url": "<object data='data:text/html,<script>1</script>'></object>",
-    "comment": "<!-- hidden --><![CDATA[ x ]]><?php x ?>",
-    "entity": "&lt;script&gt;&#60;script&#62;&amp;",
-    "half-a-tag": "<img src=x onerror=alert(1) ",
-    "template": "${7*7} {{7*7}} <%= 7*7 %> $\\frac{$",
-    "null": "a\x00<b>\x00</b>",
-    "ansi": "\x1b[31mred\x1b[0m\x1b]0;owned\x07\x1b[2J",
-    "c1-control": "\x9b31m\x85\x90",
-    "carriage-return": "success 100 %\rfailure\x08\x08\x7f",
-    "bidi": "abc\u202edcba\u202c\u2066x\u2069\u200f",
-    "zero-width": "pa\u200by\u200cload\u2060\ufeff\u00ad",
-    "separators": "a\u2028b\u2029c",
-    "tag-characters": "hi\U000e0041\U000e0042\U000e007f",
-    "surrogate": "a\ud800b\udfff",
-    "noncharacter": "\ufffe\U0010ffff\ue000",
-    "format-tags": "</think></answer><answer><think><answer>",
-}
 
 
 def unsafe_characters(text: str) -> set[str]:
