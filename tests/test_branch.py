@@ -80,6 +80,7 @@ def test_the_same_call_samples_the_same(session, place):
 # ------------------------------------------------------------------------------------------------ what it is worth
 
 
+@pytest.mark.full
 def test_values_are_means_of_what_is_still_earned(run, place):
     at, attempt = place
     branched = wb.branch(run, at=at, k=6)

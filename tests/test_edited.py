@@ -53,7 +53,7 @@ def test_without_an_edit_it_is_what_training_used_bit_for_bit(steps, name):
 
 
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_an_edit_is_the_credit_of_groups_that_earned_otherwise(steps, data):
     """Every column is what its algorithm gives for the edited groups, in every bit."""
     edited = steps["window"]

@@ -175,6 +175,7 @@ def test_a_trained_token_that_the_policy_did_not_sample_is_counted(runs):
 # ------------------------------------------------------------------------------------------------ pairs in the navigator
 
 
+@pytest.mark.full
 def test_pairs_are_those_of_wb_paired(tmp_path, runs):
     config = wb.load_config("frozenlake", {"train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 2, "train.evaluate_every": 1,
                                            "evaluation.num_tasks": 3, "lint.start": False})

@@ -77,6 +77,7 @@ def test_todays_verifiers_reads_the_traces(run, attempts, tmp_path):
     assert found[0]["calls"] == [["search", '{"query": "Zeno"}'], ["add", '{"numbers": [1, 2]}']]
 
 
+@pytest.mark.full
 def test_the_verifiers_of_before_reads_the_results(run, attempts, tmp_path):
     wb.export_run(run, tmp_path / "out", to="verifiers-v0")
     rows = read_by("read_verifiers_v0.py", tmp_path / "out", "WORKBENCH_VERIFIERS_V0_PYTHON", ".venv-readers-v0")

@@ -63,7 +63,7 @@ def test_a_colour_is_said_plainly_first_for_those_who_know_no_themes():
 
 
 @pytest.mark.debian("chromium", "fonts-dejavu-core")
-@pytest.mark.parametrize("width", [640, 1900])
+@pytest.mark.parametrize("width", [640, pytest.param(1900, marks=pytest.mark.full)])
 def test_no_view_makes_the_page_wider_than_the_window(everything, page, width):
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(everything.as_uri())
