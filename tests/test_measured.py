@@ -148,7 +148,7 @@ def test_the_navigator_is_measured(chromium, tmp_path):
 
     assert main(["--steps", "8", "--json", str(tmp_path / "times.json")]) == 0
     tables = KINDS["navigator"](json.loads((tmp_path / "times.json").read_text()))
-    assert len(tables["main"].rows) == 7 and all(cell for row in tables["main"].rows for cell in row)
+    assert len(tables["main"].rows) == 11 and all(cell for row in tables["main"].rows for cell in row)
 
 
 def test_searching_becomes_a_table():

@@ -91,6 +91,7 @@ def navigator_tables(result: Result) -> dict[str, Table]:
            ("kernel: the credit editor of that step, opened", [result["editor_opened_ms"]]),
            ("kernel: the credit of its 128,000 tokens after an edit", result["editor_edit_ms"]),
            ("kernel: the spread of every group of the run, 500 steps read", [result["spread_ms"]]),
+           (f"browser: the editor's table of {result['attempts']} attempts painted", [result["editor_paint_ms"]]),
            ("browser: from a click on an attempt until its tokens are painted", result["select_ms"]),
            (f"browser: an attempt of {result['long_tokens']:,} tokens, first paint", [result["long_first_ms"]]),
            ("browser: another lane of it", [result["long_lane_ms"]]),

@@ -35,6 +35,10 @@ CLICKED = """async row => { const node = document.querySelectorAll('.wb-step > .
     await new Promise(done => { const look = () => document.querySelector('.wb-tokens .wb-token')
         ? requestAnimationFrame(() => requestAnimationFrame(done)) : setTimeout(look, 1); look(); });
     return performance.now() - began; }"""
+EDITED = """async () => { const editor = document.querySelector('.wb-editor'), began = performance.now(); editor.open = true;
+    await new Promise(done => { const look = () => document.querySelector('.wb-code')
+        ? requestAnimationFrame(() => requestAnimationFrame(done)) : setTimeout(look, 1); look(); });
+    return performance.now() - began; }"""
 SCROLLED = """async () => { const sheet = document.querySelector('.wb-tokens'), frames = []; let last = performance.now();
     for (let part = 0; part <= 60; part += 1) { sheet.scrollTop = sheet.scrollHeight * part / 60; await new Promise(requestAnimationFrame);
         frames.push(performance.now() - last); last = performance.now(); }
@@ -113,10 +117,12 @@ def in_the_browser(run: Path, long: Path, steps: int, folder: Path) -> dict[str,
         for row in range(0, GROUPS * ATTEMPTS, 3):
             page.click(".wb-all")
             selected.append(page.evaluate(CLICKED, row))
+        page.click(".wb-all")
+        painted = page.evaluate(EDITED)
         heap = page.evaluate("performance.memory.usedJSHeapSize / 1e6")
         page.goto(pages[1].as_uri())
         page.wait_for_selector(".wb-step > .wb-scroll tbody tr")
-        found = {"select_ms": selected, "heap_mb": heap, "long_first_ms": page.evaluate(CLICKED, 0),
+        found = {"select_ms": selected, "heap_mb": heap, "editor_paint_ms": painted, "long_first_ms": page.evaluate(CLICKED, 0),
                  "long_worst_frame_ms": page.evaluate(SCROLLED), "long_lane_ms": page.evaluate(SWITCHED)}
         browser.close()
     return found

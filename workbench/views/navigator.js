@@ -15,6 +15,7 @@ const COLUMNS = [        // of the table of attempts: key, title, number?
   ["stop", "stopped", false], ["turns", "turns", true], ["tokens", "tokens", true], ["surprise", "surprise", true],
   ["kept", "trained", false], ["findings", "lint", true], ["last", "last words", false]];
 
+const PAIRS = /[\ud800-\udbff]/; // characters that JavaScript counts as two
 const LARGEST_FIRST = ["turns", "tokens", "surprise", "findings"]; // when sorted; the others begin with the smallest
 
 // ------------------------------------------------------------------------------------------------ small
@@ -502,7 +503,7 @@ class Navigator {
     this.lineOf = new Int32Array(texts.length);
     let begin = 0, used = 0;
     texts.forEach((text, token) => {
-      const length = Math.max(1, [...text].length) + 0.15; // with its border
+      const length = Math.max(1, PAIRS.test(text) ? [...text].length : text.length) + 0.15; // with its border
       const author = token && (arrays.author[token] !== arrays.author[token - 1] || arrays.turn[token] !== arrays.turn[token - 1]);
       if (token > begin && (used + length > room || author || ends.has(token))) { this.lines.push([begin, token]); begin = token; used = 0; }
       used += length;
