@@ -70,6 +70,16 @@ def test_a_value_as_the_last_line_of_a_cell_is_what_show_draws(name, values, she
     assert published["value"] and all(data["text/plain"].strip() for data in published["value"])
 
 
+@pytest.mark.parametrize("name", [name.partition(":")[2] for name in VIEWS])
+def test_every_value_is_a_page_words_and_a_picture(name, values, tmp_path):
+    drawn = wb.show(values[name])
+    assert drawn.html.startswith("<div") and drawn.text.strip() and drawn.png.startswith(b"\x89PNG"), name
+    for ending in ("html", "png", "txt"):
+        assert drawn.save(tmp_path / f"x.{ending}").stat().st_size > 40
+    bundle = values[name]._repr_mimebundle_() if name != "RunningRun" else drawn._repr_mimebundle_()
+    assert set(bundle) >= {"text/plain", "text/html", "image/png"}
+
+
 def test_no_representation_is_long_whatever_is_in_it(values):
     attempt = values["Trajectory"]
     long = replace(attempt.turns[0], text="x" * 10_000, reply=(Message("user", "y" * 10_000),) * 300)

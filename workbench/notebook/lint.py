@@ -32,9 +32,9 @@ from workbench.notebook.step_record import addressed
 from workbench.notebook.stored import token_texts as texts_of_run
 from workbench.run.store import Run, open_run
 from workbench.types import Group, Trajectory, View
-from workbench.types.view import bounded
 from workbench.types.errors import DataError, WorkbenchError
 from workbench.types.findings import LintReport, together
+from workbench.types.view import HasView
 from workbench.views.words import count
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ LOOK_TASKS, LOOK_ATTEMPTS = 2, 4  # what `lint(session)` samples
 OF_ATTEMPTS = ("R1", "R2", "R3", "R4", "R7", "R9", "R12", "R15", "R16", "R20", "R22", "R27", "R28", "R29")
 
 
-@dataclass(frozen=True, eq=False)
-class Linted:
+@dataclass(frozen=True, eq=False, repr=False)
+class Linted(HasView):
     """A report with the rollouts it is about, so that it can show the tokens. Shows itself."""
 
     report: LintReport
@@ -73,15 +73,6 @@ class Linted:
         from workbench.views import show_lint
 
         return show_lint(self.report, self.trajectories, self.token_texts, max_findings=max_findings)
-
-    def _repr_mimebundle_(self, include=None, exclude=None):
-        return self.view()._repr_mimebundle_()
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        return bounded(self.text)
 
 
 def lint(what: Any, *, session: Session | None = None, step: int | None = None, credit: Credit | None = None,
