@@ -17,6 +17,7 @@ TABLE_ARGS ?=
 BIAS_ARGS ?=
 SILENT_BUGS_ARGS ?=
 SHARE ?=
+LAYOUT ?=
 # Jupyter asks for this where one is root, as in most containers; it listens on 127.0.0.1 and wants its token anyway.
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -44,8 +45,15 @@ help:  ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*##  *\(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
 		| while IFS='|' read -r target text; do printf '  make %-14s %s\n' "$$target" "$$text"; done
 
-demo: setup-demo  ## train the tiny policy to search and show what it learned; SEEDS="0 1 2" for three, TASK=frozenlake for a game
+ifeq ($(LAYOUT),server)
+# A core for the server, a core for the learner; on a game, because search trains four agents at once.
+demo: setup-vllm
+	@$(NO_HUB) $(ONE_THREAD) $(VLLM_VENV)/bin/workbench demo --task frozenlake --seeds $(SEEDS) \
+		--set engine.kind=vllm --set engine.cache_tokens=65536 --set layout.kind=one_node
+else
+demo: setup-demo  ## train the tiny policy to search and show what it learned; SEEDS="0 1 2", TASK=frozenlake, LAYOUT=server (vLLM)
 	@$(NO_HUB) $(VENV)/bin/workbench demo --task $(TASK) --seeds $(SEEDS)
+endif
 
 # A worker takes a file at a time, so that what the tests of a file share is made once; long files come first (conftest).
 test: setup-test  ## the test suite, two workers, one thread each; PYTEST_ARGS="-k chat" to choose
@@ -95,7 +103,7 @@ bench: setup-test  ## our step against TRL's, in turns, and what our own parts c
 # One process: each vLLM that is opened stays open for the tests after it.
 test-vllm: setup-vllm  ## the tests that need vLLM, in an environment of its own (CPU build, Linux)
 	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_VLLM=1 $(VLLM_VENV)/bin/python -m pytest --durations=10 $(PYTEST_ARGS) \
-		-k "vllm and not stand-in" tests/engines/test_contract.py tests/engines/test_vllm_engine.py \
+		-k "vllm and not stand-in" tests/engines/test_contract.py tests/engines/test_vllm_engine.py tests/engines/test_server_vllm.py \
 		tests/mismatch/test_audit_vllm.py
 
 test-readers: setup-test setup-readers  ## exports read by Inspect and verifiers; environments of verifiers, both generations; OpenEnv's server played

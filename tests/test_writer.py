@@ -491,6 +491,13 @@ ALLOWED = {
     ("workbench/run/code.py", "open"): "this user's key, in the user's own folder and readable by nobody else: no run holds it",
     ("workbench/run/code.py", "os.open"): "the same key", ("workbench/run/code.py", "os.link"): "the same key",
     ("workbench/run/code.py", "os.unlink"): "the same key",
+    ("workbench/engines/server/transfer.py", "save_file"): "weights on their way to a server, in shared memory: no run holds them",
+    ("workbench/engines/server/transfer.py", "path.unlink"): "the same, where they found no room",
+    ("workbench/engines/server/transfer.py", "self._older.unlink"): "the same, once newer ones have arrived",
+    ("workbench/engines/server/core.py", "shutil.rmtree"): "the folder that they lie in",
+    ("workbench/engines/server/keeper.py", "shutil.rmtree"): "the same, of a run that was killed",
+    ("workbench/engines/server/process.py", "hf_config.save_pretrained"): "a server's own folder: what it is told of the model",
+    ("workbench/engines/server/process.py", "self._log.open"): "the same folder: what it prints",
 }
 
 WRITING_CALLS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from engine_models import VOCAB, ask, drain, tiny
+from server_kit import on_a_stand_in_server, real_server
 from vllm_kit import real, stand_in, wide
 
 from workbench.engines import TransformersEngineConfig, open_engine
@@ -30,8 +31,10 @@ ENGINES = {
     "transformers without a kept cache": lambda: embedded(cache="off"),
     "transformers, one row at a time": lambda: embedded(max_rows=1, prefill_tokens=3, cache_tokens=CONTEXT),
     "vllm on a stand-in": stand_in,
+    "vllm as a server, a stand-in": on_a_stand_in_server,
     "vllm": real,
     "vllm, two rows at a time": lambda: real(max_rows=2, prefill_tokens=2),
+    "vllm as a server": real_server,
 }
 
 
@@ -82,15 +85,12 @@ def test_one_poll_hands_over_in_the_order_of_request_ids(engine):
 
 
 def test_the_same_address_gives_the_same_tokens_in_whatever_order(engine, request):
-    name = request.node.callspec.params["engine"]
-    again = real(number=1) if name == "vllm" else ENGINES[name]()  # two of them at once need two vLLMs
-    if name == "vllm, two rows at a time":
-        again = real(number=1, max_rows=2, prefill_tokens=2)
     for number in range(5):
         engine.submit(ask(number, f"s{number}", PROMPT))
+    first = {c.request_id: c.token_ids.tolist() for c in drain(engine)}
+    again = ENGINES[request.node.callspec.params["engine"]]()
     for number in reversed(range(5)):
         again.submit(ask(number, f"s{number}", PROMPT))
-    first = {c.request_id: c.token_ids.tolist() for c in drain(engine)}
     assert first == {c.request_id: c.token_ids.tolist() for c in drain(again)}
     assert len({tuple(tokens) for tokens in first.values()}) > 1, "different addresses draw different noise"
 

@@ -15,7 +15,7 @@ from vllm_kit import CONTEXT, STEPS, StandIn, stand_in, wide
 
 from workbench.engines import VllmEngineConfig, open_engine
 from workbench.engines.gap import Gap, PlainForward, came_along, head_differs, limits, what_is_stale
-from workbench.engines.vllm_core import VllmOutput, engine_arguments
+from workbench.engines.vllm_core import VllmOutput, server_arguments
 from workbench.engines.vllm_engine import VllmEngine, context_for
 from workbench.engines.vllm_turns import completion_of, fault_of, is_bent, sampling_params
 from workbench.types.errors import ConfigError, EngineError
@@ -173,7 +173,7 @@ def test_the_counters_tell_computed_from_reused():
 
 
 def test_control_every_step_of_a_sync_that_is_left_out_is_named():
-    told = {"load": "nothing of the new weights arrived", "refresh_tied": "output head is stale",
+    told = {"load": "nothing of the new weights arrived", "tied head": "output head is stale",
             "forget_prefixes": "prefix cache is stale"}
     assert set(told) == set(STEPS)
     for step, words in told.items():
@@ -196,7 +196,7 @@ def test_a_head_that_is_one_small_update_old_is_noticed(dtype):
     """In bfloat16 the logprobs show nothing of it: the head itself is looked at."""
     model, left_out = wide(), set()
     engine = stand_in(left_out, dtype=dtype)
-    left_out.add("refresh_tied")
+    left_out.add("tied head")
     with pytest.raises(EngineError, match="output head is stale"):
         engine.sync(updated(model), 1)
     assert dtype == "float32" or engine.stats()["gap_mean"] < limits(torch.bfloat16)[0]
@@ -204,14 +204,29 @@ def test_a_head_that_is_one_small_update_old_is_noticed(dtype):
     engine.sync(updated(model), 2)
 
 
-@pytest.mark.parametrize("left_out, told", [({"refresh_tied"}, False), (set(), True)])
+def test_weights_that_arrived_as_others_are_not_sampled_from():
+    """The digests are held against what was sent, before anything is sampled."""
+    left_out: set[str] = set()
+    engine = stand_in(left_out)
+    left_out.add("digests")
+    engine._core.resumed = False
+    with pytest.raises(EngineError, match="version 1 did not arrive in vLLM: 1 of .* tensors are not those that were sent, the first"):
+        engine.sync(wide(seed=1).state_dict(), 1)
+    assert not engine._core.resumed and engine.policy_version == 0
+    with pytest.raises(EngineError, match="request 0 refused: version 1 did not arrive"):
+        engine.submit(ask(0, "s", PROMPT))
+    left_out.clear()
+    engine.sync(wide(seed=1).state_dict(), 2)
+    assert engine._core.resumed and engine.policy_version == 2
+
+
+@pytest.mark.parametrize("left_out, told", [({"tied head"}, False), (set(), True)])
 def test_updates_too_small_to_be_told_in_bfloat16_add_up_until_they_are(left_out, told):
     model, seen = wide(), []
     engine = stand_in(left_out, dtype="bfloat16")
     while len(seen) < 100 and (not seen or seen[-1] is None):
         rounded = {name: w.to(torch.bfloat16) for name, w in engine._plain.names.choose(updated(model, 1e-5)).items()}
-        engine._core.load(rounded)
-        engine._core.refresh_tied()
+        engine._core.load(rounded, len(seen))
         seen.append(engine._check._look_at_head(rounded, torch.bfloat16)[0])
     assert seen[-1] is told and len(seen) > 1, "else this test shows nothing"
 
@@ -307,7 +322,7 @@ def test_one_position_stays_free_and_what_cannot_fit_is_refused():
 
 @pytest.mark.parametrize("wrong, told", [
     (dict(dtype="int8"), "engine.dtype"), (dict(cache="on"), "engine.cache"), (dict(max_rows=0), "max_rows"),
-    (dict(tensor_parallel=2), "tensor_parallel is 1; got 2.*not supported yet"), (dict(prefill_tokens=8), "max_rows"),
+    (dict(tensor_parallel=0), "tensor_parallel.*at least 1"), (dict(prefill_tokens=8), "max_rows"),
     (dict(gap_mean=0.0), "gap_mean"), (dict(max_context=1), "max_context"),
 ])
 def test_settings_that_cannot_be_are_refused_by_name(wrong, told):
@@ -318,14 +333,14 @@ def test_settings_that_cannot_be_are_refused_by_name(wrong, told):
 def test_vllm_is_opened_to_say_the_logprobs_it_sampled_from():
     """What each of these does is seen on the real one only (test_vllm_engine); that none is lost is seen here."""
     text = wide().config
-    said = engine_arguments(text, VllmEngineConfig(dtype="bfloat16", cache_tokens=64, block_tokens=32), 40)
+    said = server_arguments(text, VllmEngineConfig(dtype="bfloat16", cache_tokens=64, block_tokens=32), 40)
     expected = {"logprobs_mode": "processed_logprobs", "enable_chunked_prefill": False, "enable_prefix_caching": True,
-                "load_format": "dummy", "max_model_len": 40, "dtype": "bfloat16", "distributed_executor_backend": "uni"}
+                "load_format": "dummy", "max_model_len": 40, "dtype": "bfloat16"}
     assert said | expected == said
     # 2 blocks and one for vLLM itself: keys and values of 3 layers, 2 heads of 32, two bytes each.
     assert said["kv_cache_memory_bytes"] == (2 + 1) * 32 * 2 * 3 * 2 * 32 * 2
     assert said["max_num_batched_tokens"] >= said["max_model_len"], "a prompt fits whole into a tick"
-    assert not engine_arguments(text, VllmEngineConfig(cache="off"), 40)["enable_prefix_caching"]
+    assert not server_arguments(text, VllmEngineConfig(cache="off"), 40)["enable_prefix_caching"]
 
 
 def test_without_vllm_the_error_says_what_to_install(monkeypatch):
@@ -366,7 +381,7 @@ def test_several_processes_and_other_gpus_are_refused(monkeypatch):
     with pytest.raises(EngineError, match="CUDA_VISIBLE_DEVICES"):
         open_engine(VllmEngineConfig(device="cuda:1"), wide())
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(EngineError, match="runs in one process so far.*started 2"):
+    with pytest.raises(EngineError, match="is for one process.*started 2.*one_node"):
         open_engine(VllmEngineConfig(), wide())
     with pytest.raises(EngineError, match="causal language model, got Linear"):
         open_engine(VllmEngineConfig(), torch.nn.Linear(2, 2))

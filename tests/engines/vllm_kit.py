@@ -19,13 +19,14 @@ import transformers as hf
 from engine_models import SHAPE
 
 from workbench.engines import VllmEngineConfig
+from workbench.engines.digests import digests
 from workbench.engines.sampling import bend, uniforms
-from workbench.engines.vllm_core import VllmOutput, open_core
+from workbench.engines.vllm_core import VllmCore, VllmOutput, open_core
 from workbench.engines.vllm_engine import VllmEngine, context_for
 from workbench.engines.intake import copy_weights
 
 CONTEXT = 40
-STEPS = ("load", "refresh_tied", "forget_prefixes")
+STEPS = ("load", "tied head", "forget_prefixes")
 
 
 def wide(seed: int = 0, tied: bool = True) -> torch.nn.Module:
@@ -45,7 +46,7 @@ class StandIn:
     Weights and what the head makes of states are rounded to `dtype`; the rest is computed in float32.
     """
 
-    cache_tokens = 1 << 16
+    cache_tokens, patience_s = 1 << 16, 0.0
 
     def __init__(self, model: torch.nn.Module, leave_out: set[str] | None = None,
                  dtype: str = "float32") -> None:
@@ -70,13 +71,21 @@ class StandIn:
         queue, self.queue = self.queue, {}
         return [self._answer(name, prompt, params) for name, (prompt, params) in queue.items()]
 
-    def load(self, weights):
+    def load(self, weights, version):
         if "load" not in self.leave_out:
             copy_weights(self.body, {name: w.to(self.dtype).float() for name, w in weights.items()})
-
-    def refresh_tied(self):
-        if "refresh_tied" not in self.leave_out:
+        if "tied head" not in self.leave_out:
             self.head = self.body.lm_head.weight.detach().clone()
+        arrived = digests(weights)
+        if "digests" in self.leave_out:
+            arrived[next(iter(arrived))] = "noise"
+        return arrived
+
+    def resume(self):
+        self.resumed = True
+
+    def close(self):
+        pass
 
     def forget_prefixes(self):
         if "forget_prefixes" not in self.leave_out:
@@ -131,6 +140,16 @@ def need_vllm() -> None:
         if os.environ.get("WORKBENCH_VLLM") == "1":
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
+
+
+def leave_out(monkeypatch, step: str) -> None:
+    """Have vLLM in this process leave out a step of a sync, while it says that all is well."""
+    if step == "load":
+        monkeypatch.setattr(VllmCore, "load", lambda core, weights, version: digests(weights))
+    elif step == "tied head":
+        monkeypatch.setattr("workbench.engines.vllm_transfer.pack_embeddings", lambda model: None)
+    else:
+        monkeypatch.setattr(VllmCore, step, lambda core: None)
 
 
 def real(model: torch.nn.Module | None = None, number: int = 0, **settings) -> VllmEngine:

@@ -27,7 +27,7 @@ MEND = {
     TEMPERATURE: "tell the trainer: divide its logits by the temperature, or train on the plain logprobs",
     TOP_P: "renormalise the trainer's distribution over the same tokens, or sample with top_p = 1 for training",
     STALE: "sync after every update and before the next rollout; check that nothing keeps the old weights (a cache)",
-    HEAD: "prepare the tied output head again after loading (vLLM on CPU: VllmCore.refresh_tied)",
+    HEAD: "prepare the tied output head again after loading (vLLM on CPU: vllm_transfer.pack_embeddings)",
     PART: "find out why these tensors are not loaded: a name that the engine spells otherwise is passed over in silence",
     DTYPE: "set engine.dtype to the trainer's, or keep a per-token importance ratio and watch its size",
     POSITION: "compare position ids token by token at the first turn's border; a cache that counts one token too many or "

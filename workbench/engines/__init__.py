@@ -1,37 +1,43 @@
 """Engines: token ids in, sampled ids with their logprobs out. They know no tasks and no text.
 
     base                  the contract            scripted              follows a script (tests, a human)
-    config                settings                transformers_engine   embedded: a Hugging Face model, CPU and GPU
-                                                  vllm_engine           vLLM in this process
+    config, layout        settings                transformers_engine   embedded: a Hugging Face model, CPU and GPU
+                                                  vllm_engine           vLLM in this process, or
+                                                  server/               as a server of its own
 
 Inside the embedded engine: intake (refuses requests and weights) · slot_runner, slots, attention (kept cache) ·
 cohort_runner (fallback) · probe (which of the two) · sampling.
-Inside the vllm engine: intake · vllm_core (all that touches vLLM) · vllm_turns (turns in its words) · vllm_check and gap
-(are these the new weights?).
+Inside the vllm engine: intake · vllm_core (all that touches vLLM) · vllm_transfer (runs in its workers) · vllm_turns (turns
+in its words) · digests, vllm_check and gap (are these the new weights?).
 """
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from workbench.engines.config import TransformersEngineConfig, VllmEngineConfig
+from workbench.engines.layout import LayoutConfig
 from workbench.types.plugins import NameTable
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
 
-__all__ = ["ENGINES", "TransformersEngineConfig", "VllmEngineConfig", "open_engine"]
+__all__ = ["ENGINES", "LayoutConfig", "TransformersEngineConfig", "VllmEngineConfig", "open_engine"]
 
 # What a config can name.
 ENGINES = NameTable({"transformers": "workbench.engines.config:TransformersEngineConfig",
                          "vllm": "workbench.engines.config:VllmEngineConfig"})
 
 
-def open_engine(config: TransformersEngineConfig | VllmEngineConfig, model) -> "Engine":
-    """The engine that these settings describe, with its own copy of `model`'s weights. Settings of one's own bring
-    `open(model)`. Raises EngineError."""
+def open_engine(config: TransformersEngineConfig | VllmEngineConfig, model, layout: LayoutConfig = LayoutConfig()) -> "Engine":
+    """The engine that these settings describe, with its own copy of `model`'s weights, where `layout` has it. Settings of
+    one's own bring `open(model)`. Raises EngineError."""
     if hasattr(config, "open"):
         return config.open(model)
     # Torch, and vLLM, are imported only when they are needed.
+    if isinstance(config, VllmEngineConfig) and layout.has_server:
+        from workbench.engines.server.opening import open_server_engine
+
+        return open_server_engine(model, config, layout)
     if isinstance(config, VllmEngineConfig):
         from workbench.engines.vllm_engine import open_vllm_engine
 

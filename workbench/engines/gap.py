@@ -154,7 +154,7 @@ def what_is_stale(*, finite: bool, answers_as_before: bool, head_is_old: bool, p
                 "dropped after loading (VllmCore.forget_prefixes), or switched off with engine.cache='off'")
     if head_is_old:
         return ("the output head is stale: it still holds other weights than those of this sync. Where it is tied to "
-                "the embedding it must be prepared again after loading (VllmCore.refresh_tied)")
+                "the embedding it must be prepared again after loading (vllm_transfer.pack_embeddings)")
     return ("weights below the output head are stale, or this model is computed differently by the two; if it was so "
             "when the engine was opened, and only a little over the limit in a half-precision dtype, it may be "
             "rounding: engine.gap_mean raises the limit, engine.dtype='float32' removes the doubt")

@@ -5,7 +5,8 @@ plain forward pass with the new weights (`gap`); the output head, which small lo
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -109,13 +110,10 @@ class SyncCheck:
 
     def scoring_fault(self) -> str | None:
         """Why this vLLM cannot tell the plain logprobs of a sequence, or None. Bent sampling alone needs that."""
-        sequence, name, answers = [0, 0], f"{PROBE}-scoring", []  # less than a block, so that no cache holds it
+        sequence, name = [0, 0], f"{PROBE}-scoring"  # less than a block, so that no cache holds it
         try:
             self._core.add(name, sequence, SCORING)
-            for _ in range(100):
-                answers += self._core.step()
-                if answers:
-                    break
+            answers = list(self._answers([name], steps=100).values())
         except Exception as error:  # as in `_probe`; a core that is broken altogether fails there
             with suppress(Exception):  # past even that, it is told by the probe
                 self._core.abort(name)
@@ -125,20 +123,25 @@ class SyncCheck:
             return f"vLLM cannot score what was sampled (asked for one logprob it gave {scored})"
         return None
 
+    def _answers(self, names: Sequence[str], steps: int) -> dict[str, VllmOutput]:
+        """What came of these requests within so many steps of vLLM, and no less than the seconds that a server may take."""
+        found: dict[str, VllmOutput] = {}
+        ends, step = time.monotonic() + self._core.patience_s, 0
+        while len(found) < len(names) and (step < steps or time.monotonic() < ends):
+            found |= {answer.name: answer for answer in self._core.step()}
+            step += 1
+        return found
+
     def _probe(self, prompts_NT: np.ndarray, what: str) -> ProbeResult:
         """Sample a few tokens after each prompt. Only while nothing else is in flight. Raises EngineError."""
         count = min(PROBE_TOKENS, self._context_length - prompts_NT.shape[1])
         names = [f"{PROBE}-{what}-{row}" for row in range(len(prompts_NT))]
-        found: dict[str, VllmOutput] = {}
         try:
             for row, name in enumerate(names):
                 request = Request(row, name, prompts_NT[row], seed=row, max_new_tokens=count, stop_ids=frozenset(),
                                   temperature=PROBE_TEMPERATURE)
                 self._core.add(name, prompts_NT[row].tolist(), sampling_params(request, count))
-            for _ in range(100 + prompts_NT.size + count * len(names)):
-                found |= {answer.name: answer for answer in self._core.step()}
-                if len(found) == len(names):
-                    break
+            found = self._answers(names, steps=100 + prompts_NT.size + count * len(names))
         except Exception as error:  # a kernel that this model has none of shows here, when the engine is opened
             raise EngineError(f"vLLM cannot sample from this model in {self._config.dtype} "
                               f"({type(error).__name__}: {error}); use engine.kind='transformers'") from error

@@ -1,12 +1,13 @@
 """All that touches vLLM: opening it in this process, handing it requests, changing its weights. Nothing is decided here.
 
-Only this module imports vllm, and only when an engine is opened. It was written against 0.32; where it leans on more
-than vLLM's public calls (`refresh_tied`, `head_logits`) it says why.
+Only this module imports vllm, and only when an engine is opened; beside it what runs inside vLLM's workers, here and in a
+server (vllm_transfer). It was written against 0.32.
 """
 from __future__ import annotations
 
 import copy
 import importlib.util
+import json
 import os
 import random
 import tempfile
@@ -21,6 +22,7 @@ import torch
 
 from workbench.engines.config import VllmEngineConfig
 from workbench.engines.intake import position_numbers
+from workbench.engines.vllm_words import BACKEND, EXTENSION
 from workbench.types.errors import EngineError
 
 HOW_TO_INSTALL = (
@@ -44,10 +46,13 @@ class VllmOutput:
     cached_tokens: int                    # of the prompt, taken from the prefix cache
     prompt_logprobs: list[float] | None   # of the prompt's tokens after the first, where they were asked for
     whole: list[Mapping[int, float]] | None = None  # per sampled token, of every token of the vocabulary, if asked for
+    error: str | None = None              # why it is no turn
 
 
 class VllmCore:
     """One vLLM engine in this process, by the few calls that ours needs."""
+
+    patience_s = 0.0
 
     def __init__(self, llm: Any, vllm: Any) -> None:
         self._llm, self._vllm = llm, vllm
@@ -70,34 +75,35 @@ class VllmCore:
     def abort(self, name: str) -> None:
         self._llm.abort_request([name])
 
-    def load(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Copy weights in, by checkpoint name, each tensor once."""
-        # A list, so that no tensor is dropped while vLLM still reads it.
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": list(weights.items())})
+    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> dict[str, str]:
+        """Copy weights in, by checkpoint name, each tensor once; the digests of what arrived (vllm_transfer)."""
+        from workbench.engines.vllm_transfer import handed
 
-    def refresh_tied(self) -> None:
-        """Prepare the output head again where it is tied to the embedding.
-
-        On the CPU vLLM packs the weights of linear layers. `reload_weights` packs them again, but for a head that is
-        no layer of its own, and that goes on multiplying by the old one.
-        """
-        if self._vllm.platforms.current_platform.is_cpu():
-            self._llm.apply_model(_pack_embeddings)
+        name = f"{id(self)}:{version}"
+        handed[name] = weights
+        try:
+            self._llm.collective_rpc("start_weight_update")
+            self._llm.collective_rpc("update_weights", args=({"handed": name},))
+            self._llm.collective_rpc("finish_weight_update")
+        finally:
+            del handed[name]
+        return self._llm.collective_rpc("workbench_arrived")[0]
 
     def forget_prefixes(self) -> None:
         """Drop keys and values that were computed by older weights: loading does not."""
         if not self._llm.reset_prefix_cache():
             raise EngineError("vLLM did not drop its prefix cache, because requests still hold parts of it")
 
+    def resume(self) -> None:
+        """Nothing was paused: this process samples when it polls."""
+
+    def close(self) -> None:
+        """Nothing to end: it goes with the last reference to it."""
+
     def head_logits(self, hidden_ND: torch.Tensor) -> torch.Tensor:
         """What its output head makes of hidden states, float32 [N, V] on the CPU: to find out which part is stale."""
-
-        def compute(model: torch.nn.Module) -> torch.Tensor:
-            weight = next(p for p in model.parameters() if p.numel())
-            return model.compute_logits(hidden_ND.to(weight)).float().cpu()
-
-        with torch.no_grad():
-            return self._llm.apply_model(compute)[0]
+        hidden = json.dumps(hidden_ND.float().tolist())
+        return torch.tensor(self._llm.collective_rpc("workbench_head_logits", args=(hidden,))[0])
 
 
 def open_core(model: torch.nn.Module, config: VllmEngineConfig, context: int) -> VllmCore:
@@ -127,7 +133,16 @@ def open_core(model: torch.nn.Module, config: VllmEngineConfig, context: int) ->
 
 
 def engine_arguments(text: Any, config: VllmEngineConfig, context: int) -> dict[str, Any]:
-    """Our settings in the words of vLLM's EngineArgs. `text`: a Hugging Face config of the text model."""
+    """Of vLLM in this process: EngineArgs. `text`: a Hugging Face config of the text model."""
+    from vllm.config.weight_transfer import WeightTransferConfig
+
+    return server_arguments(text, config, context) | dict(
+        distributed_executor_backend="uni", async_scheduling=False,
+        weight_transfer_config=WeightTransferConfig(backend=BACKEND), worker_extension_cls=EXTENSION)
+
+
+def server_arguments(text: Any, config: VllmEngineConfig, context: int) -> dict[str, Any]:
+    """Our settings in the words of vLLM's EngineArgs, for a server as for this process."""
     return dict(
         skip_tokenizer_init=True, load_format="dummy", generation_config="vllm", dtype=config.dtype, seed=0,
         max_model_len=context, max_num_seqs=config.max_rows,
@@ -138,10 +153,9 @@ def engine_arguments(text: Any, config: VllmEngineConfig, context: int) -> dict[
         block_size=config.block_tokens, enable_prefix_caching=config.cache != "off",
         # Logprobs of the distribution that was sampled from; vLLM's own habit is the one before temperature and top-p.
         enforce_eager=not config.compiled, logprobs_mode="processed_logprobs", disable_log_stats=True,
-        distributed_executor_backend="uni", async_scheduling=False,
         kv_cache_memory_bytes=_cache_bytes(text, config),
         # The cache has the size that was asked for; no share of the device is set aside beside it.
-        gpu_memory_utilization=0.01,
+        gpu_memory_utilization=0.01, tensor_parallel_size=config.tensor_parallel,
     )
 
 
@@ -168,13 +182,18 @@ def _let_go(core: Any) -> None:
         core.shutdown()
 
 
+def check_vllm() -> None:
+    """Raise EngineError where vLLM is not installed."""
+    if importlib.util.find_spec("vllm") is None:
+        raise EngineError(f"engine.kind='vllm' needs the package vllm, which is not installed here. {HOW_TO_INSTALL}")
+
+
 def _import_vllm(device: str) -> Any:
     # Read when vLLM is imported or opened. In this process: weights are handed over by reference.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    if importlib.util.find_spec("vllm") is None:
-        raise EngineError(f"engine.kind='vllm' needs the package vllm, which is not installed here. {HOW_TO_INSTALL}")
+    check_vllm()
     try:
         import vllm
         import vllm.platforms
@@ -194,16 +213,6 @@ def _cache_bytes(text: Any, config: VllmEngineConfig) -> int:
     per_token = position_numbers(text) * getattr(torch, config.dtype).itemsize
     blocks = -(-config.cache_tokens // config.block_tokens) + 1
     return per_token * config.block_tokens * blocks
-
-
-def _pack_embeddings(model: torch.nn.Module) -> None:
-    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
-
-    for module in model.modules():
-        weight = getattr(module, "weight", None)
-        # Linear layers gave their weight away when they were packed; what still has one is an embedding that is a head.
-        if hasattr(module, "cpu_linear") and weight is not None and weight.numel():
-            dispatch_cpu_unquantized_gemm(module, remove_weight=False)
 
 
 def _answer(output: Any) -> VllmOutput:

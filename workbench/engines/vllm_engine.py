@@ -1,7 +1,9 @@
-"""The vllm engine: vLLM in this process behind the same contract as the embedded engine. No vllm is imported here.
+"""The vllm engine: vLLM behind the same contract as the embedded engine, in this process or as a server. No vllm is
+imported here.
 
     submit ─▶ intake (refuses) ─▶ core.add          poll ─▶ core.step() ─▶ completion_of
-    sync   ─▶ names checked ─▶ core.load, refresh_tied, forget_prefixes ─▶ the gap to a plain forward pass, asserted
+    sync   ─▶ names checked ─▶ core.load, forget_prefixes ─▶ digests of what arrived ─▶ core.resume
+                                                          ─▶ the gap to a plain forward pass, asserted
 
 What is the same: ids in and out, the stop token among them, one logprob per token of the distribution sampled from.
 What is not, and cannot be: the noise is vLLM's own, so the same address gives other tokens than in the embedded engine.
@@ -23,6 +25,7 @@ import torch
 
 from workbench.engines.base import Completion, Listener, Request
 from workbench.engines.config import VllmEngineConfig
+from workbench.engines.digests import digests, unequal
 from workbench.engines.gap import PlainForward
 from workbench.engines.intake import Intake, model_context, new_token_limit
 from workbench.engines.vllm_check import SyncCheck
@@ -135,6 +138,11 @@ class VllmEngine:
         self._intake.check_sync(version, self._policy_version)
         self._load(self._plain.names.choose(weights), version)
 
+    def close(self) -> None:
+        """A server that was started for this engine is ended, and then it cannot be used any more. vLLM in this process
+        goes with the last reference to it."""
+        self._core.close()
+
     def stats(self) -> dict[str, float]:
         """Counts since the engine was made (see `VllmCounters`), and the positions its cache has room for."""
         return {**asdict(self._counters), "cache_tokens": self._core.cache_tokens}
@@ -200,12 +208,18 @@ class VllmEngine:
             before = self._check.before_sync()
         self._fault = f"the sync to version {version} was interrupted"
         try:
-            self._core.load(weights)
+            arrived = self._core.load(weights, version)
+        except EngineError as error:  # it says itself what went wrong, as a server's does
+            self._fault = str(error)
+            raise
         except Exception as error:  # a name or layout that vLLM has otherwise than transformers
             raise EngineError(f"vLLM could not take the weights of version {version} ({type(error).__name__}: {error}); "
                               "it may know this architecture by other names: use engine.kind='transformers'") from error
-        self._core.refresh_tied()
         self._core.forget_prefixes()
+        if why := unequal(digests(weights), arrived):
+            self._fault = f"version {version} did not arrive in vLLM: {why}"
+            raise EngineError(self._fault)
+        self._core.resume()
         if opening:
             self._cannot_score = self._check.scoring_fault()
         self._fault = self._check.fault(weights, version, before)
@@ -214,6 +228,7 @@ class VllmEngine:
         if self._fault is not None:
             raise EngineError(self._fault)
         self._policy_version = version
+
 
 # ---------------------------------------------------------------------------------------------- opening
 
@@ -233,14 +248,20 @@ def context_for(model: torch.nn.Module, config: VllmEngineConfig) -> int:
     return context
 
 
-def open_vllm_engine(model: torch.nn.Module, config: VllmEngineConfig) -> VllmEngine:
-    """vLLM with `model`'s weights, checked against it. Takes ten to forty seconds. Raises EngineError."""
+def check_model(model: torch.nn.Module) -> None:
+    """Raise EngineError for what vLLM could not be told the architecture of."""
     if not hasattr(model, "config") or not hasattr(model, "get_output_embeddings"):
         raise EngineError(f"expected a Hugging Face causal language model, got {type(model).__name__}; if it is wrapped "
                           "(DDP, FSDP, accelerate), hand over the model inside")
+
+
+def open_vllm_engine(model: torch.nn.Module, config: VllmEngineConfig) -> VllmEngine:
+    """vLLM with `model`'s weights, checked against it. Takes ten to forty seconds. Raises EngineError."""
+    check_model(model)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise EngineError("engine.kind='vllm' runs in one process so far, and torchrun or accelerate started "
-                          f"{os.environ['WORLD_SIZE']}; start one, or use engine.kind='transformers'")
+        raise EngineError("engine.kind='vllm' in the learner's process is for one process, and torchrun or accelerate started "
+                          f"{os.environ['WORLD_SIZE']}; layout.kind='one_node' gives them a server, "
+                          "engine.kind='transformers' samples in each")
     if config.device.startswith("cuda:") and config.device != "cuda:0":
         raise EngineError(f"vLLM takes the first GPU that this process sees, and the policy is on {config.device}; set "
                           "CUDA_VISIBLE_DEVICES and policy.device='cuda'")

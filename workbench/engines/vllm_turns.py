@@ -14,16 +14,18 @@ from workbench.types import Sampling
 
 
 class Core(Protocol):
-    """What the engine needs of vLLM: `vllm_core.VllmCore`, or a stand-in in tests."""
+    """What the engine needs of vLLM: `vllm_core.VllmCore` in this process, `server.core.ServerCore`, a stand-in in tests."""
 
     cache_tokens: int
+    patience_s: float  # that an answer may take which comes from elsewhere; 0: `step` itself computes it
 
     def add(self, name: str, prompt: list[int], params: Mapping[str, Any]) -> None: ...
     def step(self) -> list[VllmOutput]: ...
     def abort(self, name: str) -> None: ...
-    def load(self, weights: Mapping[str, torch.Tensor]) -> None: ...
-    def refresh_tied(self) -> None: ...
+    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> Mapping[str, str]: ...  # digests of what arrived
     def forget_prefixes(self) -> None: ...
+    def resume(self) -> None: ...  # after `load`, once the digests were seen to be right
+    def close(self) -> None: ...
     def head_logits(self, hidden_ND: torch.Tensor) -> torch.Tensor: ...
 
 
@@ -71,6 +73,8 @@ def is_bent(request: Request) -> bool:
 
 def fault_of(request: Request, limit: int, answer: VllmOutput) -> str | None:
     """Why an answer cannot be a turn, or None."""
+    if answer.error is not None:
+        return answer.error
     ids, last_stops = answer.token_ids, bool(answer.token_ids) and answer.token_ids[-1] in request.stop_ids
     if answer.finish not in ("stop", "length"):
         return f"vLLM ended the turn with {answer.finish!r} after {len(ids)} of {limit} tokens"

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from workbench.engines import TransformersEngineConfig
+from workbench.engines import LayoutConfig, TransformersEngineConfig
 from workbench.envs import PRESETS as ENV_PRESETS
 from workbench.envs.base import EnvFamily
 from workbench.learn.algorithms import GRPO, PPO, ReinforcePP, StarPO_S
@@ -83,6 +83,7 @@ class Config(Shown):
     seed: Annotated[int, "of the whole run; every draw is addressed by it"] = 0
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     engine: Any = field(default_factory=TransformersEngineConfig)
+    layout: LayoutConfig = field(default_factory=LayoutConfig)
     collect: CollectConfig = field(default_factory=CollectConfig)
     algorithm: Any = GRPO
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -175,9 +176,9 @@ BARE = ""  # no preset to begin with: every setting has its own default, and the
 # ------------------------------------------------------------------------------------------------ to and from dicts
 
 
-# Settings that came after runs had been stored: at this value they are left out, so that what was stored before is what
+# Settings, and whole parts, that came after runs had been stored: at this value they are left out, so that what was stored before is what
 # would be stored now.
-LATER: Mapping[str, Any] = {"policy.loader": None}
+LATER: Mapping[str, Any] = {"policy.loader": None, "layout": asdict(LayoutConfig())}
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -185,7 +186,9 @@ def to_dict(config: Config) -> dict[str, Any]:
     tree = _whole(config)
     for key, usual in LATER.items():
         part, _, name = key.partition(".")
-        if tree[part][name] == usual:
+        if not name and tree[part] == usual:
+            del tree[part]
+        elif name and tree[part][name] == usual:
             del tree[part][name]
     return tree
 

@@ -1,7 +1,7 @@
 """Which settings of a configuration contradict each other, and which cannot act beside the others (law 11).
 
 A part whose settings depend on each other says so itself: `inert_settings()` of the environment family, of the
-collecting. What depends on several parts stands here.
+collecting, of the layout. What depends on several parts stands here.
 """
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ def refuse_contradictions(config: Config) -> None:
                           f"{algorithm.min_group_size}, got {train.group_size}")
     if impossible := obstacles(config, config.learner.num_processes):
         raise ConfigError(". ".join(impossible))
+    if not config.layout.has_server and getattr(config.engine, "tensor_parallel", 1) > 1:
+        raise ConfigError(f"engine.tensor_parallel = {config.engine.tensor_parallel}: without a server vLLM lives in the process "
+                          "that trains, on its one device; set layout.kind = 'one_node'")
+    if config.layout.has_server and config.kind_of("engine") != "vllm":
+        raise ConfigError(f"layout.kind = {config.layout.kind!r} has a vLLM server, and engine.kind = {config.kind_of('engine')!r} "
+                          "lives in the process that trains; set engine.kind = 'vllm', or layout.kind = 'one_device'")
     if config.collect.temperature == 0:
         raise ConfigError("collect.temperature = 0 makes all attempts at a task alike, so that nothing can be "
                           "compared; training samples at a temperature above 0 (evaluation is greedy by itself)")
@@ -46,7 +52,7 @@ def inert_settings_of(config: Config) -> Iterator[Inert]:
         yield Inert(f"algorithm.masks.{mask.name}", config.collect.history == "fresh", "with collect.history = 'fresh' "
                     "every reply stands in the prompt of the next segment, so that the response is the actions and "
                     "nothing else")
-    for part in ("env", "collect"):
+    for part in ("env", "collect", "layout"):
         own = getattr(getattr(config, part), "inert_settings", list)()
         yield from (Inert(f"{part}.{name}", dead, why) for name, dead, why in own)
     for setting in fields(config.critic):

@@ -72,9 +72,12 @@ class Session(Shown):
         return self.config.collect.runner()
 
     def close(self) -> None:
-        """Give back threads, processes and environments that are still open. Used again, it starts them anew."""
+        """Give back threads, processes and environments that are still open: used again, it starts them anew. And a server
+        that was started for the engine: that is over then."""
         if "runner" in self.__dict__:
             self.runner.shutdown()
+        if hasattr(self.engine, "close"):
+            self.engine.close()
 
     @cached_property
     def looked_at(self) -> list[str]:
@@ -123,7 +126,7 @@ def open_session(config: Config, *, quiet: bool = False) -> Session:
             _told.add(difference)
             print(f"note: {policy.name}: {difference}", file=sys.stderr)
     engine = config.engine if not hasattr(config.engine, "device") else replace(config.engine, device=device)
-    return Session(config, policy, chat, open_engine(engine, policy.model))
+    return Session(config, policy, chat, open_engine(engine, policy.model, config.layout))
 
 
 def check_prompts(session: Session, tasks: Sequence[Task] | None = None, config: CollectConfig | None = None) -> None:

@@ -20,10 +20,11 @@ def obstacles(config: Config, processes: int, *, gpus: int | None = None) -> lis
     """What stands in the way, each with what to change. `gpus`: that each machine has (None: not known)."""
     found = []
     device, named = config.policy.device, config.learner.num_processes
-    why = getattr(config.engine, "one_process", "")
+    why = "" if config.layout.has_server else getattr(config.engine, "one_process", "")
     if processes > 1 and why:
         found.append(f"engine.kind = {config.kind_of('engine')!r} and {processes} processes: {why}; set "
-                     "learner.num_processes = 1 and start one process, or engine.kind = 'transformers'")
+                     "learner.num_processes = 1 and start one process, or layout.kind = 'one_node' (a server for all), or "
+                     "engine.kind = 'transformers'")
     if processes != named:
         found.append(f"learner.num_processes = {named}: asked for {named} processes, but this is a world of {processes}. "
                      f"Start it with `torchrun --nproc_per_node {named} ...` (`accelerate launch --cpu` quietly starts one "

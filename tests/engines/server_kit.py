@@ -1,0 +1,195 @@
+"""A vLLM server for tests: the real one, started once a process, and a stand-in that speaks the same routes.
+
+The stand-in is told which promise to break (`faults`); what the engine makes of it is tested wherever the suite runs.
+Whether vLLM's own server keeps the promises is asked of the real one: `make test-vllm`.
+"""
+from __future__ import annotations
+
+import functools
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import torch
+from safetensors.torch import load_file
+from vllm_kit import CONTEXT, StandIn, need_vllm, wide
+
+from workbench.engines import LayoutConfig, VllmEngineConfig
+from workbench.engines.digests import digests
+from workbench.engines.server.opening import open_server_engine
+from workbench.engines.vllm_engine import VllmEngine
+
+
+class StandInServer:
+    """Serves at `url` until `close`. `faults` may change while it serves:
+
+    noise (says that all is well, and loads something else) · digests (of other tensors) · refuse update · hang update ·
+    stranger (its tokens are of somebody else's weights) · salt (is not looked at) · forget_prefixes, tied head (as in
+    `StandIn`) · half (the connection breaks in the middle, once) · busy (503, once) · hang turn (once) · no dev mode ·
+    no json · no such answer · gone (every connection breaks)
+    """
+
+    def __init__(self, model: torch.nn.Module | None = None, faults: set[str] | None = None) -> None:
+        self.faults = faults if faults is not None else set()
+        self.core, self.lock = StandIn(model or wide(seed=9), self.faults), threading.Lock()
+        self.version, self.paused, self.arrived, self.asked = "default", False, {}, []
+        self.prefixes: dict[str, dict] = {}
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            answer = self._answer
+
+            def log_message(self, *arguments):
+                pass
+
+            def do_GET(self):
+                self.answer(self, {})
+
+            def do_POST(self):
+                self.answer(self, json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}"))
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+    def once(self, fault: str) -> bool:
+        found = fault in self.faults
+        self.faults.discard(fault)
+        return found
+
+    def _answer(self, handler, body) -> None:
+        if "gone" in self.faults:
+            handler.close_connection = True
+            return None
+        path = handler.path.partition("?")[0].strip("/").replace("/", "_")
+        if "no dev mode" in self.faults and path != "health":
+            return self._say(handler, 404, {"detail": "Not Found"})
+        found = getattr(self, f"_{path}")(handler, body)
+        if found is not None:
+            self._say(handler, *found)
+
+    def _say(self, handler, status, said) -> None:
+        text = b"<html>" if "no json" in self.faults else json.dumps(said).encode()
+        handler.send_response(status)
+        handler.send_header("Content-Length", str(len(text)))
+        handler.end_headers()
+        handler.wfile.write(text)
+
+    def _health(self, handler, body):
+        return 200, {}
+
+    def _pause(self, handler, body):
+        self.paused = True
+        return 200, {}
+
+    def _resume(self, handler, body):
+        self.paused = False
+        return 200, {}
+
+    def _is_paused(self, handler, body):
+        return 200, {"is_paused": self.paused}
+
+    def _weight_info(self, handler, body):
+        return 200, {"weight_version": self.version}
+
+    def _start_weight_update(self, handler, body):
+        self.arrived = {}
+        return 200, {}
+
+    def _update_weights(self, handler, body):
+        if "hang update" in self.faults:
+            time.sleep(3)
+        if "refuse update" in self.faults:
+            return 500, {"error": {"message": "There is no module or parameter named 'other.weight'"}}
+        weights = load_file(body["update_info"]["path"])
+        self.arrived = digests(weights)
+        if "digests" in self.faults:
+            self.arrived[min(self.arrived)] = "float32 1 0000000000000000"
+        if "noise" in self.faults:
+            weights = {name: torch.randn_like(tensor) for name, tensor in weights.items()}
+        with self.lock:
+            self.core.load(weights, 0)
+        return 200, {}
+
+    def _finish_weight_update(self, handler, body):
+        self.version = body["weight_version"]
+        return 200, {}
+
+    def _reset_prefix_cache(self, handler, body):
+        if "forget_prefixes" not in self.faults:
+            self.prefixes.clear()
+        return 200, {}
+
+    def _collective_rpc(self, handler, body):
+        if body["method"] == "workbench_arrived":
+            return 200, {"results": [self.arrived]}
+        return 200, {"results": [self.core.head_logits(torch.tensor(json.loads(body["args"][0]))).tolist()]}
+
+    def _inference_v1_generate(self, handler, body):
+        self.asked.append(body["request_id"])
+        if len(body["cache_salt"]) > 128 or set(body["cache_salt"]) & set("@/\\\0"):  # as vLLM has it
+            return 400, {"error": {"message": "Parameter 'cache_salt'"}}
+        if self.once("half"):
+            handler.send_response(200)
+            handler.send_header("Content-Length", "1000")
+            handler.end_headers()
+            handler.wfile.write(b'{"choices": [')
+            handler.close_connection = True
+            return None
+        if self.once("busy"):
+            return 503, {}
+        if self.once("hang turn"):
+            time.sleep(3)
+        if "no such answer" in self.faults:
+            return 200, {"choices": []}
+        while self.paused:
+            time.sleep(0.01)
+        params = body["sampling_params"]
+        with self.lock:
+            self.core.kept = self.prefixes.setdefault("" if "salt" in self.faults else body["cache_salt"], {})
+            self.core.add("turn", body["token_ids"], params)
+            [found] = self.core.step()
+        version = "somebody:3" if "stranger" in self.faults else self.version
+        content = [{"token_id": token, "logprob": logprob, "top_logprobs": []}
+                   for token, logprob in zip(found.token_ids, found.logprobs)]
+        scored = [None, *({str(token): {"logprob": logprob}} for token, logprob in zip(body["token_ids"][1:], found.prompt_logprobs))
+                  ] if found.prompt_logprobs is not None else None
+        return 200, {"usage": {"prompt_tokens_details": {"cached_tokens": found.cached_tokens}}, "prompt_logprobs": scored,
+                     "choices": [{"finish_reason": found.finish, "token_ids": found.token_ids, "logprobs": {"content": content},
+                                  "weight_versions": [{"version": version, "start": 0, "end": len(found.token_ids)}]}]}
+
+
+def joined(server: StandInServer, model: torch.nn.Module | None = None, folder: str = "", **deadlines) -> VllmEngine:
+    """An engine over a server that somebody else started."""
+    layout = LayoutConfig(kind="one_node", url=server.url, folder=folder, **deadlines)
+    return open_server_engine(model or wide(), VllmEngineConfig(max_context=CONTEXT, max_rows=16), layout)
+
+
+def on_a_stand_in_server(**deadlines) -> VllmEngine:
+    """An engine over a stand-in server of its own."""
+    return joined(StandInServer(), **deadlines)
+
+
+# ---------------------------------------------------------------------------------------------- the real one
+
+CONFIG = VllmEngineConfig(max_context=CONTEXT, cache_tokens=4096)
+
+
+def real_server() -> VllmEngine:
+    """An engine at version 0 on the vLLM server of this process; only the newest may be used."""
+    core = _server()
+    for name in list(core._asked):
+        core.abort(name)
+    return VllmEngine(core, wide(), CONFIG)
+
+
+@functools.cache
+def _server():
+    need_vllm()
+    return open_server_engine(wide(), CONFIG, LayoutConfig(kind="one_node"))._core

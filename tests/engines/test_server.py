@@ -1,0 +1,333 @@
+"""A vLLM server that misbehaves, is gone, or is somebody else's: named, never sampled from. On a stand-in.
+
+What only vLLM's own server can show is in test_server_vllm.
+"""
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from engine_models import ask, drain
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from server_kit import StandInServer, joined
+from vllm_kit import wide
+
+from workbench.engines import LayoutConfig, TransformersEngineConfig, VllmEngineConfig
+from workbench.engines.digests import digest, digests, unequal
+from workbench.engines.server.process import flags
+from workbench.training.config import load_config, to_dict
+from workbench.types.errors import ConfigError, EngineError
+
+PROMPT = np.arange(6, 16)
+
+
+@pytest.fixture
+def server():
+    server = StandInServer()
+    yield server
+    server.close()
+
+
+def sampled(engine, count=6):
+    for number in range(count):
+        engine.submit(ask(number, f"s{number}", PROMPT[: 3 + number]))
+    return {done.request_id: (done.token_ids.tolist(), done.error) for done in drain(engine)}
+
+
+# ---------------------------------------------------------------------------------------------- digests
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=40), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_digest_tells_every_bit_and_every_place(values, data):
+    tensor = torch.tensor(values)
+    bits = tensor.clone().view(torch.int32)
+    place = data.draw(st.integers(0, len(values) - 1))
+    bits[place] ^= 1 << data.draw(st.integers(0, 30))
+    assert digest(tensor) == digest(tensor.clone()) and digest(bits.view(torch.float32)) != digest(tensor)
+    other = data.draw(st.integers(0, len(values) - 1))
+    swapped = tensor.clone().view(torch.int32)
+    swapped[[place, other]] = swapped[[other, place]]
+    same = torch.equal(swapped, tensor.view(torch.int32))
+    assert (digest(swapped.view(torch.float32)) == digest(tensor)) == same
+
+
+def test_a_digest_is_of_type_and_shape_too_and_pieces_do_not_show(monkeypatch):
+    zeros = [torch.zeros(6), torch.zeros(2, 3), torch.zeros(6, dtype=torch.bfloat16), torch.zeros(6, dtype=torch.int64)]
+    assert len({digest(each) for each in zeros}) == 4
+    tensor = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    whole = digest(tensor)
+    monkeypatch.setattr("workbench.engines.digests.PIECE", 7)
+    assert digest(tensor) == whole == digest(tensor.reshape(10, 100).T.contiguous().T.reshape(1000))
+
+
+def test_what_did_not_arrive_is_named():
+    sent = digests({"a": torch.zeros(2), "b": torch.ones(2)})
+    assert unequal(sent, dict(sent)) is None
+    assert "1 of 2 tensors are not those that were sent, the first b" in unequal(sent, sent | digests({"b": torch.zeros(2)}))
+    assert "arrived nothing" in unequal(sent, {"a": sent["a"]}) and "sent nothing" in unequal({"a": sent["a"]}, sent)
+
+
+# ---------------------------------------------------------------------------------------------- a sync that goes wrong
+
+BROKEN_SYNCS = {
+    "digests": "did not get the weights.*1 of .* tensors are not those that were sent.*so it was not resumed: restart it",
+    "refuse update": "/update_weights answered with HTTP status 500: There is no module.*restart it",
+    "hang update": "/update_weights: no answer within .* s.*restart it",
+    "noise": "vLLM does not sample from the weights it was given",
+    "tied head": "output head is stale",
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN_SYNCS)
+def test_a_sync_that_goes_wrong_is_named_and_nothing_is_sampled(server, fault):
+    engine = joined(server, sync_deadline_s=1.0)
+    server.faults.add(fault)
+    began = time.monotonic()
+    with pytest.raises(EngineError, match=BROKEN_SYNCS[fault]):
+        engine.sync(wide(seed=1).state_dict(), 1)
+    assert time.monotonic() - began < 20
+    assert server.paused == (fault not in ("noise", "tied head")), "it is resumed only where the digests were right"
+    assert engine.policy_version == 0
+    with pytest.raises(EngineError, match="request 0 refused"):
+        engine.submit(ask(0, "s", PROMPT))
+    server.faults.clear()
+    engine.sync(wide(seed=1).state_dict(), 2)
+    assert engine.policy_version == 2 and len(sampled(engine)) == 6
+
+
+def test_a_prefix_cache_that_is_not_dropped_cannot_be_hit(server):
+    """Every request is salted by version; a server that ignores that, too, is named."""
+    engine = joined(server)
+    server.faults.add("forget_prefixes")
+    engine.sync(wide(seed=1).state_dict(), 1)
+    server.faults.add("salt")
+    sampled(engine)
+    with pytest.raises(EngineError, match="prefix cache is stale"):
+        engine.sync(wide(seed=2).state_dict(), 2)
+        engine.sync(wide(seed=3).state_dict(), 3)
+
+
+def test_weights_that_find_no_room_are_refused_before_the_server_is_touched(server, monkeypatch):
+    engine = joined(server)
+
+    def full(tensors, path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("workbench.engines.server.transfer.save_file", full)
+    with pytest.raises(EngineError, match="version 1 do not fit into .*No space left.*layout.folder"):
+        engine.sync(wide(seed=1).state_dict(), 1)
+    assert not server.paused
+
+
+# ---------------------------------------------------------------------------------------------- turns that go wrong
+
+
+@pytest.mark.parametrize("fault", ["half", "busy", "hang turn"])
+def test_a_turn_that_broke_off_is_asked_again_and_is_the_same(server, fault):
+    engine = joined(server, answer_deadline_s=1.0)
+    plain = sampled(engine)
+    asked = len(server.asked)
+    server.faults.add(fault)
+    assert sampled(engine) == plain and all(error is None for _, error in plain.values())
+    assert len(server.asked) == asked + 7 and len(set(server.asked)) == len(server.asked)
+
+
+def test_an_answer_that_comes_late_is_not_taken_for_another_requests(server):
+    """Request ids begin anew with each rollout; what was dropped may have been answered already."""
+    engine = joined(server)
+    engine.submit(ask(0, "old", PROMPT[:3]))
+    wait_until(lambda: not engine._core._client._came.empty())
+    engine.release("old")
+    engine.submit(ask(0, "new", PROMPT[:5], seed=77))
+    (done,) = drain(engine)
+    again = joined(StandInServer())
+    again.submit(ask(0, "new", PROMPT[:5], seed=77))
+    assert done.token_ids.tolist() == drain(again)[0].token_ids.tolist()
+
+
+def test_tokens_of_other_weights_are_an_error_of_their_turn(server):
+    engine = joined(server)
+    server.faults.add("stranger")
+    found = sampled(engine)
+    assert all(not tokens and "were sampled from the weights 'somebody:3'" in error for tokens, error in found.values())
+
+
+def test_an_answer_that_is_none_ends_its_turn(server):
+    engine = joined(server)
+    server.faults.add("no such answer")
+    assert all("the server's answer is none of its kind (IndexError" in error for _, error in sampled(engine).values())
+
+
+def test_two_runs_on_one_server_are_told(server):
+    first = joined(server)
+    joined(server)
+    assert all("does another run use this server?" in error for _, error in sampled(first).values())
+    with pytest.raises(EngineError, match="another run uses the same server. Give each run a server of its own"):
+        first.sync(wide(seed=1).state_dict(), 1)
+
+
+def test_a_server_that_is_gone_is_named_to_all_who_wait(server):
+    engine = joined(server)
+    server.faults.add("gone")
+    found = sampled(engine)
+    assert len(found) == 6 and not any(tokens for tokens, _ in found.values())
+    assert all("broke in the middle of a turn" in error and "started by somebody else: see that it runs, then resume this run" in error
+               for _, error in found.values())
+
+
+def test_a_closed_engine_says_so_and_leaves_nothing(server, tmp_path):
+    engine = joined(server, folder=str(tmp_path))
+    assert [each.name for each in next(tmp_path.iterdir()).iterdir()] == ["0.safetensors"]
+    engine.sync(wide(seed=1).state_dict(), 1)
+    assert [each.name for each in next(tmp_path.iterdir()).iterdir()] == ["1.safetensors"]
+    engine.close()
+    engine.close()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(EngineError, match="engine was closed"):
+        engine.submit(ask(0, "s", PROMPT))
+
+
+# ---------------------------------------------------------------------------------------------- joining
+
+
+def test_what_is_no_server_of_ours_is_refused_when_it_is_joined(server):
+    server.faults.add("no dev mode")
+    with pytest.raises(EngineError, match="is not open .*VLLM_SERVER_DEV_MODE=1 and --enable-scale-out: docs/guides/vllm.md"):
+        joined(server)
+    server.faults = {"no json"}
+    with pytest.raises(EngineError, match="sent what is no JSON"):
+        joined(server)
+
+
+def test_nobody_there_is_said_with_the_address():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{found.getsockname()[1]}"
+    with pytest.raises(EngineError, match=f"{url} cannot be reached"):
+        joined(StandInServerAt(url))
+
+
+class StandInServerAt:
+    def __init__(self, url):
+        self.url = url
+
+
+# ---------------------------------------------------------------------------------------------- settings
+
+SERVED = {"engine.kind": "vllm", "layout.kind": "one_node"}
+
+
+def test_a_layout_that_cannot_be_is_refused_and_what_cannot_act_is_told():
+    with pytest.raises(ConfigError, match="engine.kind = 'transformers' lives in the process that trains"):
+        load_config("frozenlake", {"layout.kind": "one_node"})
+    with pytest.raises(ConfigError, match="layout.port has no effect: layout.kind = 'one_device' has no server"):
+        load_config("frozenlake", {"layout.port": 8000})
+    with pytest.raises(ConfigError, match="layout.devices has no effect: the server at layout.url"):
+        load_config("frozenlake", SERVED | {"layout.url": "http://localhost:1", "layout.devices": "1"})
+    with pytest.raises(ConfigError, match="begins with http://"):
+        load_config("frozenlake", SERVED | {"layout.url": "localhost:8000"})
+    with pytest.raises(ConfigError, match="many_nodes.*layout.url.*layout.folder"):
+        load_config("frozenlake", SERVED | {"layout.kind": "many_nodes"})
+    with pytest.raises(ConfigError, match="one of one_device, one_node, many_nodes"):
+        LayoutConfig(kind="ray")
+    with pytest.raises(ConfigError, match="tensor_parallel = 2: without a server.*one_node"):
+        load_config("frozenlake", {"engine.kind": "vllm", "engine.tensor_parallel": 2})
+    with pytest.raises(ConfigError, match="learner.num_processes = 1.*layout.kind = 'one_node'"):
+        load_config("frozenlake", {"engine.kind": "vllm", "learner.num_processes": 2})
+    assert load_config("frozenlake", SERVED | {"learner.num_processes": 2}).layout.has_server
+
+
+def test_a_run_without_a_server_is_stored_as_it_always_was():
+    assert "layout" not in to_dict(load_config("frozenlake"))
+    assert to_dict(load_config("frozenlake", SERVED))["layout"]["kind"] == "one_node"
+    assert load_config("frozenlake").engine == TransformersEngineConfig()
+
+
+def test_arguments_become_words_of_a_command():
+    words = flags({"max_model_len": 40, "enforce_eager": True, "enable_chunked_prefill": False})
+    assert words[-4:] == ["--max-model-len", "40", "--enforce-eager", "--no-enable-chunked-prefill"]
+    assert '{"backend": "workbench"}' in words
+
+
+# ---------------------------------------------------------------------------------------------- the keeper
+
+CHILD = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); time.sleep(60)"
+
+
+def keeper(tmp_path, child=CHILD):
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    process = subprocess.Popen([sys.executable, "-m", "workbench.engines.server.keeper", str(folder), sys.executable, "-c", child],
+                               stdin=subprocess.PIPE, start_new_session=True)
+    return process, folder
+
+
+def members(group: int) -> list[int]:
+    found = []
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = each.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(int(each.parent.name))
+    return found
+
+
+def wait_until(true, seconds=15.0):
+    ends = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < ends, "not within its time"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("end", ["closed", "kept", "child killed", "keeper told"])
+def test_nothing_of_a_group_outlives_it(tmp_path, end):
+    process, folder = keeper(tmp_path)
+    wait_until(lambda: len(members(process.pid)) == 3)
+    if end == "kept":
+        process.stdin.write(b"k")
+    if end in ("closed", "kept"):
+        process.stdin.close()
+    elif end == "child killed":
+        child = next(pid for pid in members(process.pid) if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(process.pid))
+        os.kill(child, signal.SIGKILL)
+    else:
+        os.kill(process.pid, signal.SIGTERM)  # to it alone: it stays until its pipe ends
+        time.sleep(1)
+        assert len(members(process.pid)) == 3
+        process.stdin.close()
+    process.wait(timeout=15)
+    wait_until(lambda: not members(process.pid))
+    assert folder.exists() == (end in ("kept", "child killed"))
+
+
+def test_a_starter_that_is_killed_takes_the_group_along(tmp_path):
+    starter = subprocess.Popen([sys.executable, "-c", f"""
+import subprocess, sys, time
+keeper = subprocess.Popen([sys.executable, "-m", "workbench.engines.server.keeper", {str(tmp_path / 'weights')!r}, sys.executable, "-c",
+                          {CHILD!r}], stdin=subprocess.PIPE, start_new_session=True)
+print(keeper.pid, flush=True)
+time.sleep(60)
+"""], stdout=subprocess.PIPE, text=True)
+    (tmp_path / "weights").mkdir()
+    group = int(starter.stdout.readline())
+    wait_until(lambda: len(members(group)) == 3)
+    starter.kill()
+    starter.wait()
+    wait_until(lambda: not members(group) and not (tmp_path / "weights").exists())
+    starter.stdout.close()
+
+
+def test_the_config_of_vllm_takes_a_server():
+    assert VllmEngineConfig(tensor_parallel=2).tensor_parallel == 2

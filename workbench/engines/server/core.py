@@ -1,0 +1,227 @@
+"""A vLLM server as the engine sees it (`vllm_turns.Core`): requests in flight, and a sync that is proven before it is used.
+
+    sync    pause ─▶ start ─▶ update ─▶ finish ─▶ forget prefixes ─▶ what arrived? ─▶ resume      (all by the first process)
+    turn    ask ─▶ answer, of the version that was asked for; what broke off is asked again
+
+A server that we started and that is gone, or whose sync failed, is started anew and given the newest weights; what was in
+flight is asked again, with the same seeds. Of a server that somebody else started it is only said what is wrong with it.
+"""
+from __future__ import annotations
+
+import shutil
+import uuid
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from workbench.engines.layout import LayoutConfig
+from workbench.engines.server.client import ServerClient, ServerError
+from workbench.engines.server.process import ServerProcess
+from workbench.engines.server.ranks import ServerRanks
+from workbench.engines.server.transfer import WeightTransfer
+from workbench.engines.vllm_core import WHOLE, VllmOutput
+from workbench.types.errors import EngineError
+
+MOST_TRIES = 4      # of the same turn
+WAIT_S = 0.02       # for a first answer, in a poll
+REJOIN_S = 30.0     # that another learner process waits until the first one has started the server anew
+
+
+@dataclass
+class _Asked:
+    """A request in flight: what it was asked with, for it may be asked again. `ticket` is of this one try: names come
+    again in the next rollout, and an answer that was on its way must not be taken for that one's."""
+
+    prompt: list[int]
+    params: Mapping[str, Any]
+    tries: int = 1
+    ticket: str = ""
+
+
+class ServerCore:
+    """One server. `process` is None for one that somebody else started, and on all learner processes but the first."""
+
+    def __init__(self, url: str, layout: LayoutConfig, *, rows: int, cache_tokens: int, ranks: ServerRanks,
+                 folder: str = "", process: ServerProcess | None = None) -> None:
+        """`folder`: where weights are written, by the process that speaks; it is taken away with the server."""
+        self.cache_tokens, self.patience_s, self.layout = cache_tokens, layout.answer_deadline_s, layout
+        self._ranks, self._process = ranks, process
+        self._client = ServerClient(url, rows=rows, answer_s=layout.answer_deadline_s)
+        self._run = ranks.hear(uuid.uuid4().hex[:8])
+        self._transfer = WeightTransfer(self._client, self._run, folder, layout.sync_deadline_s)
+        self.head_logits = self._transfer.head_logits
+        self._asked: dict[str, _Asked] = {}
+        self.restarts = 0
+        # Also where nobody closes it: when it is forgotten, as by a notebook's cell that is run twice, or at the end.
+        self._end = weakref.finalize(self, _let_go, self._client, process, folder)
+
+    def wait(self) -> None:
+        """Until it answers. Raises EngineError, also for a server that is none of ours."""
+        if self._process is not None:
+            self._process.wait(lambda: self._client.answers_at_all, self.layout.start_deadline_s)
+        self._ranks.meet()
+        self._client.call("GET", "/health")
+        self._client.call("POST", "/collective_rpc", {"method": "workbench_arrived"}, seconds=self.layout.sync_deadline_s)
+
+    # ------------------------------------------------------------------------------------------ turns
+
+    def add(self, name: str, prompt: list[int], params: Mapping[str, Any]) -> None:
+        if not self._end.alive:
+            raise EngineError("the engine was closed; open the session anew")
+        self._ask(name, _Asked(prompt, dict(params)))
+
+    def abort(self, name: str) -> None:
+        if (asked := self._asked.pop(name, None)) is not None:
+            self._client.drop(asked.ticket)
+
+    def step(self) -> list[VllmOutput]:
+        """What is over. Raises EngineError where the server is gone for good; it is named, and so is what to do."""
+        over, broken, names = [], [], {asked.ticket: name for name, asked in self._asked.items()}
+        for ticket, answer in self._client.answers(WAIT_S):
+            if (name := names.get(ticket)) is None:
+                continue
+            if isinstance(answer, ServerError):
+                broken.append((name, answer))
+            else:
+                del self._asked[name]
+                over.append(output_of(name, answer, self._transfer.label))
+        if broken:
+            self._ask_again(broken)
+        return over
+
+    def _ask(self, name: str, asked: _Asked) -> None:
+        self._asked[name] = asked
+        asked.ticket = f"{self._run}-{name}-{uuid.uuid4().hex[:8]}"
+        # Keys and values of another version are another prefix: a cache that was not dropped cannot be hit (R26). And of
+        # another process, whose probe after a sync must find nothing that this one's has left.
+        salt = f"{self._transfer.label or 'none'}.{self._ranks.rank}"
+        self._client.ask(asked.ticket, {"request_id": asked.ticket, "token_ids": asked.prompt, "cache_salt": salt,
+                                        "sampling_params": {**asked.params, "detokenize": False}})
+
+    def _ask_again(self, broken: list[tuple[str, ServerError]]) -> None:
+        """Turns whose answer broke off. A turn is its seed: asked again, it is the same one."""
+        if not self._client.answers_at_all:
+            self._recover(str(broken[0][1]))  # asks for everything in flight
+            return
+        for name, error in broken:
+            asked = self._asked[name]
+            if asked.tries >= MOST_TRIES:
+                raise EngineError(f"{error}; asked {asked.tries} times. {self._what_to_do}")
+            asked.tries += 1
+            self._ask(name, asked)
+
+    # ------------------------------------------------------------------------------------------ weights
+
+    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> dict[str, str]:
+        """Bring these weights into the server; the digests of what arrived. Afterwards it is paused until `resume`.
+
+        Every learner process calls it, with the same weights. Raises EngineError, and then the server is not resumed.
+        """
+        self._ranks.meet()  # nobody's turn is under way while it is paused
+        told: tuple[dict[str, str] | None, str] = (None, "")
+        if self._ranks.speaks:
+            try:
+                told = self._send(weights, version), self._transfer.label
+            except EngineError as error:
+                told = None, str(error)
+        arrived, label = self._ranks.hear(told)
+        if arrived is None:
+            raise EngineError(label)
+        self._transfer.label = label
+        return arrived
+
+    def forget_prefixes(self) -> None:
+        """Done with every delivery, while the server is paused; and every request is salted by version."""
+
+    def resume(self) -> None:
+        """Go on sampling: the digests were right."""
+        if self._ranks.speaks:
+            self._client.call("POST", "/resume")
+        self._ranks.meet()
+
+    def _send(self, weights: Mapping[str, torch.Tensor], version: int) -> dict[str, str]:
+        if self._process is None:
+            self._transfer.refuse_a_stranger()
+        self._transfer.prepare(weights, version)
+        try:
+            return self._transfer.send()
+        except EngineError as error:
+            if self._process is None:
+                raise EngineError(f"{error}. It may hold half of the weights now, so it was not resumed: restart it") from error
+            self._restart(f"its sync to version {version} failed: {error}")
+            return self._transfer.send()
+
+    # ------------------------------------------------------------------------------------------ a server that is gone
+
+    def _recover(self, why: str) -> None:
+        """Have the server back with the newest weights, and ask again for what was in flight. Raises EngineError."""
+        if self._process is not None:
+            self._restart(why)
+            self._transfer.send()
+            self._client.call("POST", "/resume")
+        elif self.layout.url or not self._transfer.comes_back(REJOIN_S):
+            raise EngineError(f"{why}. {self._what_to_do}")
+        for name, asked in list(self._asked.items()):
+            asked.tries += 1
+            if asked.tries > MOST_TRIES:
+                raise EngineError(f"{why}, {MOST_TRIES} times in the same turn. {self._what_to_do}")
+            self._ask(name, asked)
+
+    def _restart(self, why: str) -> None:
+        self.restarts += 1
+        for asked in self._asked.values():  # their answers could only be of the server that is gone
+            self._client.drop(asked.ticket)
+        self._process.start()
+        try:
+            self._process.wait(lambda: self._client.answers_at_all, self.layout.start_deadline_s)
+        except EngineError as error:
+            raise EngineError(f"{why}; started anew, {error}") from error
+
+    @property
+    def _what_to_do(self) -> str:
+        if self._process is not None:
+            return f"Its log ends with: {self._process.last_words}"
+        if not self.layout.url:
+            return "It was started by the first process: resume the run"
+        return "It was started by somebody else: see that it runs, then resume this run"
+
+    def close(self) -> None:
+        """End a server that was started here. Nothing may be asked of it afterwards."""
+        self._end()
+
+
+def _let_go(client: ServerClient, process: ServerProcess | None, folder: str) -> None:
+    client.close()
+    if process is not None:
+        process.close()
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def output_of(name: str, answer: Mapping[str, Any] | EngineError, label: str) -> VllmOutput:
+    """A server's answer to a turn. What is none, and tokens of other weights than those asked for, are its `error`."""
+    if isinstance(answer, EngineError):
+        return VllmOutput(name, [], [], "error", 0, None, error=str(answer))
+    try:
+        choice = answer["choices"][0]
+        content = (choice["logprobs"] or {}).get("content") or []
+        spans = choice.get("weight_versions") or []
+        cached = ((answer.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        scored = answer.get("prompt_logprobs")
+        whole = any(len(each.get("top_logprobs") or ()) > WHOLE for each in content)
+        output = VllmOutput(
+            name, [int(token) for token in choice["token_ids"]], [float(each["logprob"]) for each in content],
+            choice["finish_reason"] or "none", int(cached),
+            None if scored is None else [float(next(iter(each.values()))["logprob"]) for each in scored[1:]],
+            [{int(one["token_id"]): float(one["logprob"]) for one in each["top_logprobs"]} for each in content] if whole else None)
+        others = [span for span in spans if label and span["version"] != label]
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        return VllmOutput(name, [], [], "error", 0, None, error=f"the server's answer is none of its kind ({type(error).__name__}: "
+                          f"{error}): {str(dict(answer))[:200]}")
+    if others:
+        return replace(output, error=f"tokens {others[0]['start']} to {others[0]['end']} were sampled from the weights "
+                       f"{others[0]['version']!r}, and {label!r} were asked for; does another run use this server?")
+    return output

@@ -1,0 +1,73 @@
+"""A vLLM server and the engine over it: started here, or joined where it runs."""
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+
+from workbench.engines.config import VllmEngineConfig
+from workbench.engines.layout import LayoutConfig
+from workbench.engines.server.core import ServerCore
+from workbench.engines.server.process import ServerProcess
+from workbench.engines.server.ranks import ServerRanks
+from workbench.engines.vllm_core import check_vllm, server_arguments
+from workbench.engines.vllm_engine import VllmEngine, check_model, context_for
+from workbench.types.errors import EngineError
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def open_server_engine(model: torch.nn.Module, config: VllmEngineConfig, layout: LayoutConfig) -> VllmEngine:
+    """An engine whose vLLM is a server. Every learner process calls it; the first one starts the server, unless
+    `layout.url` names one. Raises EngineError."""
+    check_model(model)
+    ranks = ServerRanks(cpu=config.device == "cpu")
+    context, process, folder, told = context_for(model, config), None, "", ("", "")
+    try:
+        if ranks.speaks:
+            try:
+                folder = _transfer_folder(layout)
+                process = None if layout.url else _process(model, config, layout, context, folder)
+                told = (layout.url or process.url), ""
+            except EngineError as error:
+                told = "", str(error)
+        url, why = ranks.hear(told)
+        if not url:
+            raise EngineError(why)
+        core = ServerCore(url, layout, rows=config.max_rows, cache_tokens=config.cache_tokens, ranks=ranks, folder=folder,
+                          process=process)
+    except BaseException:
+        if process is not None:
+            process.close()
+        raise
+    try:
+        core.wait()
+        return VllmEngine(core, model, config)
+    except BaseException:
+        core.close()
+        raise
+
+
+def _process(model: torch.nn.Module, config: VllmEngineConfig, layout: LayoutConfig, context: int, folder: str) -> ServerProcess:
+    check_vllm()
+    hf_config = copy.deepcopy(model.config)
+    hf_config.architectures = [type(model).__name__]
+    arguments = server_arguments(model.config.get_text_config(decoder=True), config, context + 1)
+    if layout.data_parallel > 1:
+        arguments["data_parallel_size"] = layout.data_parallel
+    process = ServerProcess(hf_config, arguments, devices=layout.devices, port=layout.port, weights=folder)
+    process.start()
+    return process
+
+
+def _transfer_folder(layout: LayoutConfig) -> str:
+    """A new folder where weights pass: in the one that the layout names, else in shared memory where there is some."""
+    within = layout.folder or (str(SHARED_MEMORY) if os.access(SHARED_MEMORY, os.W_OK) else None)
+    try:
+        return tempfile.mkdtemp(prefix="workbench-weights-", dir=within)
+    except OSError as error:
+        raise EngineError(f"weights cannot pass through {within} ({error.strerror}); layout.folder names a folder that is there, "
+                          "and that this process writes") from error

@@ -1,0 +1,142 @@
+"""A vLLM server that we started: its command, its log, whether it lives, its end."""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from workbench.engines.vllm_words import BACKEND, EXTENSION
+from workbench.types.errors import EngineError
+
+HOST = "127.0.0.1"   # nobody else's: its control routes have no key
+MODEL = "policy"     # the name that requests know it by
+LAST_LINES = 12      # of its log, in an error
+
+
+class ServerProcess:
+    """Started by `start`, also once more after its end. Not thread-safe."""
+
+    def __init__(self, hf_config: Any, arguments: Mapping[str, Any], *, devices: str = "", port: int = 0, weights: str = "") -> None:
+        """`hf_config`: of the architecture that it serves; no checkpoint is read. `arguments`: as in vLLM's EngineArgs.
+        `devices`: its CUDA_VISIBLE_DEVICES ("": all that this process has). `port`: 0 takes a free one, and keeps it.
+        `weights`: a folder that goes with the server, should this process be killed. Raises EngineError for a port that
+        is taken."""
+        if port and not _is_free(port):
+            raise EngineError(f"layout.port = {port} is taken on this machine: end what holds it, name another one, or 0 for "
+                              "any that is free")
+        self._arguments, self._devices = dict(arguments), devices
+        self._folder = tempfile.TemporaryDirectory(prefix="workbench-server-")
+        hf_config.save_pretrained(self._folder.name)
+        self._log = Path(self._folder.name, "server.log")
+        self._child: subprocess.Popen | None = None
+        self._weights, self._port = weights, port or _free_port()
+        self.url = f"http://{HOST}:{self._port}"
+
+    def start(self) -> None:
+        """Begin to start it, once more if need be: at the same address."""
+        self._end(keep=True)
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", self._folder.name,
+                   "--host", HOST, "--port", str(self._port), "--served-model-name", MODEL, *flags(self._arguments)]
+        environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1",
+                       "VLLM_CPU_OMP_THREADS_BIND": "nobind", "PYTHONPATH": _import_path()}
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):  # the learner's, not its own
+            environment.pop(name, None)
+        if self._devices:
+            environment["CUDA_VISIBLE_DEVICES"] = self._devices
+        with self._log.open("wb") as log:
+            keeper = [sys.executable, "-m", "workbench.engines.server.keeper", os.pathsep.join([self._folder.name, self._weights])]
+            self._child = subprocess.Popen([*keeper, *command], stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
+                                           env=environment, start_new_session=True)
+
+    def wait(self, answers: Callable[[], bool], seconds: float) -> None:
+        """Until `answers` says so. Raises EngineError where it ends before, or takes longer; it is stopped then."""
+        ends = time.monotonic() + seconds
+        while not answers():
+            if not self.lives:
+                raise EngineError(f"vLLM's server ended while it was starting: {self.last_words}")
+            if time.monotonic() > ends:
+                words = self.last_words
+                self._end(keep=True)
+                raise EngineError(f"vLLM's server did not answer within {seconds:g} s of being started "
+                                  f"(layout.start_deadline_s): {words}")
+            time.sleep(0.1)
+
+    @property
+    def lives(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def last_words(self) -> str:
+        """The end of its log: the last error in it, if there is one."""
+        try:
+            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return "it left no log"
+        told = [line for line in lines if "Error" in line and "Traceback" not in line] or lines[-LAST_LINES:]
+        return " ".join(told[-1].split())[-600:] if told else "it said nothing"
+
+    def close(self) -> None:
+        """End it and all that it started; its folders go, too."""
+        self._end(keep=False)
+        self._folder.cleanup()
+
+    def _end(self, *, keep: bool) -> None:
+        """Nothing to do where it has ended. `keep`: the folders stay, for it is started again."""
+        if self._child is None:
+            return
+        with contextlib.suppress(BrokenPipeError):
+            if keep:
+                self._child.stdin.write(b"k")
+                self._child.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.close()  # the keeper ends the group
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(timeout=10)
+        with contextlib.suppress(ProcessLookupError):  # of whatever outlived the keeper
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+        self._child = None
+
+
+def flags(arguments: Mapping[str, Any]) -> list[str]:
+    """EngineArgs as the words of a command line, and what makes a server one of ours."""
+    words = ["--enable-scale-out", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log",
+             "--weight-transfer-config", json.dumps({"backend": BACKEND}), "--worker-extension-cls", EXTENSION]
+    for name, value in arguments.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", str(value)]
+    return words
+
+
+def _import_path() -> str:
+    """Where vLLM's worker finds this package, wherever it is started."""
+    own = str(Path(__file__).parents[3])
+    return os.pathsep.join([own, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind((HOST, 0))
+        return found.getsockname()[1]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((HOST, port))
+        except OSError:
+            return False
+    return True

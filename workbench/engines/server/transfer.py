@@ -1,0 +1,92 @@
+"""Bringing weights into a server, and holding what arrived against what was sent. The server stays paused: `core` resumes it."""
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from workbench.engines.digests import digests, unequal
+from workbench.engines.server.client import ServerClient
+from workbench.types.errors import EngineError
+
+LOAD_RATE = 100e6   # bytes a second that a transfer makes at least: larger weights have longer
+
+
+class WeightTransfer:
+    """What one run sends to one server: the newest weights lie in `folder`, so that they can be sent again."""
+
+    def __init__(self, client: ServerClient, run: str, folder: str, deadline_s: float) -> None:
+        """`run` is of this run alone: weights of two that use one server by mistake must not be taken for each other's."""
+        self._client, self._run, self._folder, self._deadline_s = client, run, folder, deadline_s
+        self.label = ""                     # of the newest weights that arrived, as the server calls them
+        self._path: Path | None = None      # where they lie
+        self._sent: Mapping[str, str] = {}  # their digests, by name
+        self._older: Path | None = None
+
+    def prepare(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        """Write the weights down, for `send`. Raises EngineError where they find no room; the server was not asked then."""
+        path = Path(self._folder, f"{version}.safetensors")
+        held = {name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}
+        try:
+            save_file(held, path)
+        except (OSError, RuntimeError) as error:  # safetensors' own error is a RuntimeError
+            path.unlink(missing_ok=True)
+            raise EngineError(f"the weights of version {version} do not fit into {path.parent} ({error}); name a folder with "
+                              "room that the server reads too: layout.folder") from error
+        if self._older is not None:
+            self._older.unlink(missing_ok=True)
+        self._older, self._path, self._sent = self._path, path, digests(held)
+        self._next = f"{self._run}:{version}"
+
+    def send(self) -> dict[str, str]:
+        """Pause, start, update, finish, forget prefixes; the digests of what arrived. Raises EngineError, also where those
+        are not what was sent: then the server must not be resumed."""
+        seconds = self._deadline_s + self._path.stat().st_size / LOAD_RATE
+
+        def post(path, body=None, **query):
+            return self._client.call("POST", path, body, seconds=seconds, query=query)
+
+        post("/pause", mode="keep")
+        post("/start_weight_update")
+        post("/update_weights", {"update_info": {"path": str(self._path)}})
+        post("/finish_weight_update", {"weight_version": self._next})
+        post("/reset_prefix_cache")
+        arrived, *others = post("/collective_rpc", {"method": "workbench_arrived"})["results"]
+        for other in others:  # of a server with several workers
+            if why := unequal(arrived, other):
+                raise EngineError(f"the workers of {self._client.url} do not agree: {why}")
+        if why := unequal(self._sent, arrived):
+            raise EngineError(f"{self._client.url} did not get the weights {self._next}: {why}")
+        self.label = self._next
+        if self._older is not None:
+            self._older.unlink(missing_ok=True)
+            self._older = None
+        return arrived
+
+    def refuse_a_stranger(self) -> None:
+        """Raise EngineError where somebody else has put weights into this server since."""
+        held = self._client.call("GET", "/weight_info")["weight_version"]
+        if self.label and held.partition(":")[0] != self._run:
+            raise EngineError(f"{self._client.url} holds the weights {held!r}, and this run gave it {self.label!r}: another run "
+                              "uses the same server. Give each run a server of its own")
+
+    def comes_back(self, seconds: float) -> bool:
+        """Wait for another process to start the server anew, with the weights that it had."""
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            with contextlib.suppress(EngineError):
+                if (self._client.call("GET", "/weight_info")["weight_version"] == self.label
+                        and not self._client.call("GET", "/is_paused")["is_paused"]):
+                    return True
+            time.sleep(0.2)
+        return False
+
+    def head_logits(self, hidden_ND: torch.Tensor) -> torch.Tensor:
+        """What the server's output head makes of hidden states, float32 [N, V]."""
+        body = {"method": "workbench_head_logits", "args": [json.dumps(hidden_ND.float().tolist())]}
+        return torch.tensor(self._client.call("POST", "/collective_rpc", body, seconds=self._deadline_s)["results"][0])

@@ -1,0 +1,105 @@
+"""Our end of a sync inside vLLM: takes new weights, notes what arrived, loads it. Imported by vLLM's workers only.
+
+vLLM calls a *weight transfer engine* in every worker: start, then update with one or more pieces, then finish. This one
+takes tensors from a safetensors file (a server) or from the same process. Digests are taken of the tensors as they come:
+afterwards vLLM may pack a matrix and give the original away (its CPU build does, for every linear layer), and its own
+checksum is then one of nothing.
+
+A worker finds all this by `worker_extension_cls`, so nothing has to be installed as a plugin. Written against 0.32.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from safetensors.torch import load_file
+from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.platforms import current_platform
+
+from workbench.engines.digests import digests
+from workbench.engines.vllm_words import BACKEND
+
+handed: dict[str, Mapping[str, torch.Tensor]] = {}  # within this process: what is handed over, under a name
+
+
+@dataclass
+class _NoInit(WeightTransferInitInfo):
+    """There is nothing to agree on beforehand."""
+
+
+@dataclass
+class WeightPiece(WeightTransferUpdateInfo):
+    """Some of the weights: in a file, or handed over under a name in this process."""
+
+    path: str = ""
+    handed: str = ""
+
+
+class WorkerTransfer(WeightTransferEngine[_NoInit, WeightPiece]):
+    """Loads what it is given; `arrived` holds the digests of the newest update."""
+
+    init_info_cls, update_info_cls = _NoInit, WeightPiece
+
+    def init_transfer_engine(self, init_info: _NoInit) -> None:
+        pass
+
+    def start_weight_update(self) -> None:
+        self.arrived: dict[str, str] = {}
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict) -> None:
+        # vLLM's own waits for an accelerator afterwards, and raises where there is none.
+        self.receive_weights(self.parse_update_info(update_info))
+        if not current_platform.is_cpu():
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: WeightPiece) -> None:
+        weights = handed[update_info.handed] if update_info.handed else load_file(update_info.path)
+        self.arrived |= digests(weights)
+        self.model.load_weights(list(weights.items()))  # a list: no tensor is dropped while vLLM still reads it
+
+    def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
+        if current_platform.is_cpu():
+            pack_embeddings(self.model)
+
+    def shutdown(self) -> None:
+        pass
+
+
+class WorkerCalls:
+    """What vLLM's worker can be asked beside its own methods."""
+
+    def workbench_arrived(self) -> dict[str, str]:
+        """Digests by name of what the newest update brought; empty before the first."""
+        return dict(getattr(self.weight_transfer_engine, "arrived", {}))
+
+    def workbench_head_logits(self, hidden_ND: str) -> list[list[float]]:
+        """What the output head makes of hidden states (JSON), without the rest of the model."""
+        model = self.model_runner.get_model()
+        weight = next(parameter for parameter in model.parameters() if parameter.numel())
+        with torch.no_grad():
+            return model.compute_logits(torch.tensor(json.loads(hidden_ND)).to(weight)).float().tolist()
+
+
+def pack_embeddings(model: torch.nn.Module) -> None:
+    """Prepare the output head again where it is tied to the embedding.
+
+    On the CPU vLLM packs the weights of linear layers. A reload packs them again, but for a head that is no layer of its
+    own, and that goes on multiplying by the old one.
+    """
+    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        # Linear layers gave their weight away when they were packed; what still has one is an embedding that is a head.
+        if hasattr(module, "cpu_linear") and weight is not None and weight.numel():
+            dispatch_cpu_unquantized_gemm(module, remove_weight=False)
+
+
+if BACKEND not in WeightTransferEngineFactory._registry:
+    WeightTransferEngineFactory.register_engine(BACKEND, WorkerTransfer)
