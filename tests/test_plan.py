@@ -13,6 +13,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from tests.memory_run import ROOMY, SMALL, larger_model, planned_and_measured
 from workbench import cli
 from workbench.doctor.plan import LOGITS, measured_baseline, model_size, plan
+from workbench.learn.microbatch import LOGITS_AT_ONCE
 from workbench.training.config import load_config
 from workbench.types.errors import ConfigError, PolicyError
 
@@ -83,15 +84,21 @@ def test_an_evaluation_of_more_tasks_costs_its_attempts_and_its_cache():
     assert "Largest: attempts evaluated" in planned({}, **{"evaluation.num_tasks": 100_000}).verdicts[0]
 
 
-def test_more_vocabulary_costs_its_logits(tmp_path):
+def test_more_vocabulary_costs_its_logits_unless_they_are_made_in_pieces(tmp_path, monkeypatch):
     tiny = {**QWEN_3B, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
             "head_dim": 32}
     folders = [folder_with(tmp_path / str(size), {**tiny, "vocab_size": size}) for size in (10_000, 20_000)]
     few, many = (planned(**{"policy.name": folder}) for folder in folders)
+    trained = [int(next(item.why for item in made.items if item.name == "activations").split("logits of ")[1].split()[0])
+               for made in (few, many)]
+    assert trained[0] == 900 == LOGITS_AT_ONCE["cpu"] // 10_000 and trained[1] == 450, "more of them are made in pieces"
+    assert by_name(many)["activations"] == by_name(few)["activations"], "so a larger vocabulary takes no more"
+    monkeypatch.setitem(LOGITS_AT_ONCE, "cpu", 1 << 40)
+    few, many = (planned(**{"policy.name": folder}) for folder in folders)
     trained = int(next(item.why for item in few.items if item.name == "activations").split("logits of ")[1].split()[0])
     more = by_name(many)["activations"] - by_name(few)["activations"]
-    # The logits and their gradient at least; no more than those, the softmax and two of the kind in passing.
-    assert 2 * trained * 10_000 * 4 <= more <= 6 * trained * 10_000 * 4
+    # At once: the logits and their gradient at least; no more than those, the softmax and two of the kind in passing.
+    assert trained > 900 and 2 * trained * 10_000 * 4 <= more <= 6 * trained * 10_000 * 4
 
 
 class Ledger(TorchDispatchMode):

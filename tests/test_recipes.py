@@ -110,7 +110,8 @@ def test_its_memory_is_planned_at_the_real_size_and_fits_the_gpus_that_it_names(
     assert report.parameters == 3_085_938_688 and moment == "updating" and report.ok
     assert need + exchanged < 141 * 10**9, "with DDP's buckets, too"
     text = HOTPOTQA.read_text()
-    assert f"says {need / 1e9:.0f} GB for each" in text and f"adds another {exchanged / 1e9:.0f} GB" in text
+    kept = next(item.bytes for item in report.items if item.name == "activations")
+    assert f"says {need / 1e9:.0f} GB for each, {kept / 1e9:.0f} GB of them activations" in text and f"adds another {exchanged / 1e9:.0f} GB" in text
     assert any(line.startswith("8 processes: each holds as much") for line in report.remarks)
     assert "attempt up to 5120 tokens" in report.remarks[0], "the longest that may be"
 
@@ -129,7 +130,7 @@ def test_what_stands_in_the_way_is_said_with_what_to_change(settings, processes,
 
 
 @pytest.mark.parametrize(("settings", "words"), [
-    ({"engine.kind": "vllm", "learner.num_processes": 8}, "vllm runs in one process .* set learner.num_processes = 1 .* engine.kind = 'transformers'"),
+    ({"engine.kind": "vllm", "learner.num_processes": 8}, "without a server, vllm lives in the one process that trains.* set learner.num_processes = 1 .* layout.kind = 'one_node' .* engine.kind = 'transformers'"),
     ({"policy.device": "cuda:1", "learner.num_processes": 2}, "set policy.device = 'cuda'"),
 ])
 def test_an_impossible_combination_is_refused_when_it_is_loaded(settings, words):

@@ -32,7 +32,7 @@ from workbench.engines.policy import SHIPPED
 from workbench.envs import tasks as env_tasks
 from workbench.envs.shared import opened
 from workbench.learn.algorithms.base import needs_critic
-from workbench.learn.microbatch import output_head
+from workbench.learn.microbatch import LOGITS_AT_ONCE, output_head
 from workbench.training.config import Config
 from workbench.training.starting import obstacles
 from workbench.types import Observation
@@ -124,7 +124,8 @@ def _items(config: Config, model_config: PreTrainedConfig, size: _ModelSize, wor
     always, playing = MOMENTS, ("evaluating", "sampling")
     slabs = 2 * model_config.get_text_config(decoder=True).num_hidden_layers
     sampled = min(config.engine.max_rows, max(work.attempts, work.evaluated)) * size.vocabulary
-    arrays = LOGITS + LOGITS_OF_ENTROPY * bool(config.algorithm.entropy_coef)
+    at_once = min(work.trained, LOGITS_AT_ONCE["cpu" if on_cpu else "cuda"] // size.vocabulary)  # tokens
+    logits = (LOGITS + LOGITS_OF_ENTROPY * bool(config.algorithm.entropy_coef)) * at_once * size.vocabulary * 4
     items = [
         Item("Python and torch", baseline, always, "a process that imported everything, measured", "host"),
         Item("policy's weights", weights * BYTES[policy_dtype] + size.buffers, always,
@@ -140,9 +141,8 @@ def _items(config: Config, model_config: PreTrainedConfig, size: _ModelSize, wor
         Item("sampling", LOGITS * sampled * BYTES[engine_dtype], playing,
              "logits of all attempts that are decoded at once"),
         Item("gradients", weights * 4, ("updating",), "float32, of the policy"),
-        Item("activations", size.kept + arrays * work.trained * size.vocabulary * 4, ("updating",),
-             f"{work.rows} x {work.tokens} tokens, logits of {work.trained} (learner.micro_batch_tokens = "
-             f"{config.learner.micro_batch_tokens:,})"),
+        Item("activations", size.kept + logits, ("updating",), f"{work.rows} x {work.tokens} tokens, logits of "
+             f"{at_once} at once (learner.micro_batch_tokens = {config.learner.micro_batch_tokens:,})"),
         Item("trajectories", tokens * OBJECTS_A_TOKEN, ("sampling", "updating"),
              f"{tokens:,} tokens at most, as arrays", "host"),
         Item("attempts evaluated", evaluated * OBJECTS_A_TOKEN, always,

@@ -21,10 +21,11 @@ from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.critic import Critic
 from workbench.learn.distributed import Ranks
-from workbench.learn.microbatch import MicroBatch, output_head, trained_logits
+from workbench.learn.microbatch import MicroBatch, fits_at_once, output_head, trained_logits
 from workbench.learn.ops.loss import logprobs_of
 from workbench.learn.optimizer import TrainedWeights, refuse_other
 from workbench.learn.packing import make_packable
+from workbench.learn.pieces import scores_in_pieces
 from workbench.learn.update import Models, Updates, rate_of
 from workbench.learn.update_report import UpdateReport
 from workbench.types.errors import LearnerError
@@ -134,8 +135,10 @@ class Learner:
         head = output_head(model)
 
         def of_micro(micro: MicroBatch) -> Tensor:
-            logits_MV = trained_logits(model, head, micro, bf16=self.models.bf16)
-            return logprobs_of(logits_MV, batch.token_ids_T[micro.token_M].to(logits_MV.device))
+            ids_M = batch.token_ids_T[micro.token_M].to(micro.input_ids_BL.device)
+            if fits_at_once(head, micro):
+                return logprobs_of(trained_logits(model, head, micro, bf16=self.models.bf16), ids_M)
+            return scores_in_pieces(model, head, micro, ids_M, "none", bf16=self.models.bf16).logp_M
 
         return self._ranks.gathered(batch, tokens_T, self.config.micro_batch_tokens, of_micro)
 

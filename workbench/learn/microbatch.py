@@ -14,18 +14,25 @@ Either way a segment ends before its last trained token: what stands there and a
 """
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from workbench.learn.batch import Batch
 from workbench.learn.packing import Part, attending_to, is_packable
-from workbench.learn.ops.loss import scoring_position
+from workbench.learn.ops.loss import entropy_of, logprobs_of, scoring_position
 from workbench.types.errors import LearnerError
 
+# Logits that are made at once, as numbers; more of them are made in pieces (pieces.py), which have a few arrays of this
+# size each. On the CPU more than 32 MiB, because smaller arrays come from a heap that falls to pieces between them and
+# grows by one a piece (glibc; measured 1.1 times all logits).
+LOGITS_AT_ONCE = defaultdict(lambda: 1 << 26, cpu=9_000_000)  # by type of device
+ENTROPY_ROWS = 1024  # logits to take the entropy of at once, where no gradient is asked for: bounds memory, not results
 PADDING_ID = 0  # any valid id would do: no trained token can see it
 
 
@@ -179,6 +186,26 @@ def output_head(model: nn.Module) -> nn.Module:
     return head
 
 
+class TokenScores(NamedTuple):
+    """Of each trained token, float32 [M]: its logprob, and the entropy of the distribution it is from (None: not asked)."""
+
+    logp_M: Tensor
+    entropy_M: Tensor | None
+
+
+def scored(logits_MV: Tensor, ids_M: Tensor, entropy: str) -> TokenScores:
+    """Of the tokens `ids_M`. `entropy`: "none", "value" (without gradient) or "gradient"."""
+    logp_M = logprobs_of(logits_MV, ids_M)
+    if entropy == "value":
+        return TokenScores(logp_M, torch.cat([entropy_of(some) for some in logits_MV.detach().split(ENTROPY_ROWS)]))
+    return TokenScores(logp_M, entropy_of(logits_MV) if entropy == "gradient" else None)
+
+
+def fits_at_once(head: nn.Module, micro: MicroBatch) -> bool:
+    """Whether all logits of a micro-batch may be made at once; else `pieces` makes them."""
+    return len(micro.token_M) * head.weight.shape[0] <= LOGITS_AT_ONCE[micro.input_ids_BL.device.type]
+
+
 @contextmanager
 def _only(head: nn.Module, scored_by_M: Tensor) -> Iterator[None]:
     """While open, `head` sees only the chosen hidden states [1, M, H], so only their logits are ever made. Whatever
@@ -208,8 +235,7 @@ def trained_logits(model: nn.Module, head: nn.Module, micro: MicroBatch, *, bf16
             logits = model(input_ids=micro.input_ids_BL, use_cache=False).logits
         else:
             with attending_to(packed.parts):
-                logits = model(input_ids=packed.input_ids_1P, position_ids=packed.position_ids_1P,
-                               use_cache=False).logits
+                logits = model(input_ids=packed.input_ids_1P, position_ids=packed.position_ids_1P, use_cache=False).logits
     if logits.shape[:-1] != (1, len(micro.token_M)):
         raise LearnerError(
             f"asked {type(model).__name__} for the logits of {len(micro.token_M)} positions and got shape "

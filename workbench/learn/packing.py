@@ -68,7 +68,7 @@ class _PackedAttention(torch.autograd.Function):
         scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
         ctx.parts, ctx.scale, ctx.dtypes = parts, scale, (query.dtype, key.dtype, value.dtype)
         with torch.autocast(query.device.type, enabled=False):
-            query, key, value = _grouped(query.float(), key.shape[0]), key.float(), value.float()
+            query, key, value = query.float().unflatten(0, (len(key), -1)), key.float(), value.float()  # [K, G, T, D]
             ctx.save_for_backward(query, key, value)
             out = query.new_zeros((*query.shape[:3], value.shape[2]))
             for part in parts:
@@ -83,7 +83,7 @@ class _PackedAttention(torch.autograd.Function):
     def backward(ctx, grad):
         query, key, value = ctx.saved_tensors
         with torch.autocast(query.device.type, enabled=False):
-            grad = _grouped(grad.float(), key.shape[0])
+            grad = grad.float().unflatten(0, (len(key), -1))
             grad_query = torch.zeros_like(query, memory_format=torch.contiguous_format)
             grad_key, grad_value = torch.zeros_like(key), torch.zeros_like(value)
             for part in ctx.parts:
@@ -95,19 +95,12 @@ class _PackedAttention(torch.autograd.Function):
                     grad_values[:, :seen].baddbmm_(weights.transpose(1, 2), gradient)
                     grad_weights = torch.bmm(gradient, values[:, :seen].transpose(1, 2))
                     grad_scores = torch.ops.aten._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
-                    grad_query[:, :, first:last] = torch.bmm(grad_scores, keys[:, :seen]).view(
-                        grad_query[:, :, first:last].shape)
+                    grad_query[:, :, first:last] = torch.bmm(grad_scores, keys[:, :seen]).view_as(query[:, :, first:last])
                     grad_keys[:, :seen].baddbmm_(grad_scores.transpose(1, 2), queries)
                 _add_sequence(grad_key, part, grad_keys)
                 _add_sequence(grad_value, part, grad_values)
             grad_query, grad_key = grad_query.mul_(ctx.scale).flatten(0, 1), grad_key.mul_(ctx.scale)
-            grads = (grad_query, grad_key, grad_value)
-            return (*(g.to(dtype) for g, dtype in zip(grads, ctx.dtypes)), None, None)
-
-
-def _grouped(states_HTD: Tensor, key_heads: int) -> Tensor:
-    """[K, H / K, T, D]"""
-    return states_HTD.unflatten(0, (key_heads, -1))
+            return (*(g.to(dtype) for g, dtype in zip((grad_query, grad_key, grad_value), ctx.dtypes)), None, None)
 
 
 def _rows(states_KGnD: Tensor) -> Tensor:
@@ -169,8 +162,8 @@ def packed_forward(module, query, key, value, attention_mask, scaling=None, slid
     """
     parts = _PARTS.get()
     if parts is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, is_causal=is_causal,
-                                      **others)
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling,
+                                      is_causal=is_causal, **others)
     strange = [name for name, other in others.items() if isinstance(other, Tensor) and name not in SPENT]
     longest = max(part.stop - part.start + part.prefix_stop - part.prefix_start for part in parts)
     if strange or softcap is not None or attention_mask is not None or is_causal is False:

@@ -3,7 +3,7 @@
 One denominator (law 4): every process is handed the *whole* batch, works out the same deal of rows and the same count
 of trained tokens, and divides its own sum by that count; the sums are added up by the gradient reduction.
 
-Axis letters: T tokens of the whole batch (flat) · M trained tokens of a micro-batch · V vocabulary.
+Axis letters: T tokens of the whole batch (flat) · M trained tokens of a micro-batch.
 """
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from workbench.learn.batch import Batch
 from workbench.learn.config import LearnerConfig
 from workbench.learn.critic import Critic
 from workbench.learn.distributed import Ranks
-from workbench.learn.microbatch import MicroBatch, Rows, trained_logits
-from workbench.learn.ops.loss import entropy_of, logprobs_of, masked_sum_over
+from workbench.learn.microbatch import MicroBatch, Rows, fits_at_once, scored, trained_logits
+from workbench.learn.ops.loss import masked_sum_over
 from workbench.learn.optimizer import TrainedWeights
+from workbench.learn.pieces import scores_in_pieces
 from workbench.learn.update_report import UpdateNumbers, UpdateReport, credit_table, figures, first_bad
-
-ENTROPY_ROWS = 1024  # logits to take the entropy of at once, where no gradient is asked for: bounds memory, not results
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +61,10 @@ class GradientPass:
     def run(self, budget: int) -> int:
         """Pass everything through the models, at most `budget` tokens at once. Returns the number of micro-batches."""
         ranks, critic = self.models.ranks, self.models.critic
-        wrapped = [self.models.policy.model]  # models whose gradients are exchanged between processes by themselves
-        if critic is not None and not critic.shares_trunk:
-            wrapped.append(critic.model)
+        # Models whose gradients are exchanged between processes by themselves.
+        wrapped = [self.models.policy.model] + ([] if critic is None or critic.shares_trunk else [critic.model])
         micro_batches = ranks.micro_batches(Rows.of(self.batch, self.used_T), budget)
+        self.numbers = UpdateNumbers(self.batch.num_tokens, ranks.device)
         self.models.clear_gradients()
         for index, micro in enumerate(micro_batches):
             last = index + 1 == len(micro_batches)
@@ -87,15 +86,14 @@ class GradientPass:
     def add(self, micro: MicroBatch) -> None:
         """Add one micro-batch's share to the gradients."""
         models, batch, credit, critic = self.models, self.batch, self.credit, self.models.critic
-        shared = critic is not None and critic.shares_trunk
+        shared, entropy = critic is not None and critic.shares_trunk, "gradient" if self.algorithm.entropy_coef else "value"
+        device, at_M, backward = models.ranks.device, micro.token_M, models.ranks.accelerator.backward
+        passed, ids_M = (models.policy.model, models.head, micro), batch.token_ids_T[at_M].to(device)
         with critic.listening(models.head) if shared else nullcontext() as heard:
-            logits_MV = trained_logits(models.policy.model, models.head, micro, bf16=models.bf16)
-        device, at_M, backward = logits_MV.device, micro.token_M, models.ranks.accelerator.backward
-        logp_M = logprobs_of(logits_MV, batch.token_ids_T[at_M].to(device))
-        if self.algorithm.entropy_coef:
-            entropy_M = entropy_of(logits_MV)
-        else:
-            entropy_M = torch.cat([entropy_of(some) for some in logits_MV.detach().split(ENTROPY_ROWS)])
+            if fits_at_once(models.head, micro):
+                logp_M, entropy_M = scored(trained_logits(*passed, bf16=models.bf16), ids_M, entropy)
+            else:
+                logp_M, entropy_M = scores_in_pieces(*passed, ids_M, entropy, bf16=models.bf16)
 
         def fact(values_T: Tensor | None) -> Tensor | None:
             return None if values_T is None else values_T[at_M].float().to(device)
@@ -108,7 +106,7 @@ class GradientPass:
         terms = {"policy": result.loss_M, "entropy": result.entropy_loss_M, "kl": result.kl_loss_M}
         terms = {name: term_M for name, term_M in terms.items() if name in self.shares and term_M is not None}
         # Of no token: zero, and yet every parameter takes part in the reduction.
-        loss = logits_MV.sum() * 0.0 if not len(at_M) or not terms else sum(
+        loss = logp_M.sum() * 0.0 if not len(at_M) or not terms else sum(
             self._share_of(name, term_M, at_M) for name, term_M in terms.items())
         if shared:  # one graph, one backward pass: the trunk gets both gradients
             loss = loss + critic.config.value_coef * self._value_loss(critic.values_heard(heard), at_M)

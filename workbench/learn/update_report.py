@@ -36,21 +36,22 @@ class UpdateReport:
 class UpdateNumbers:
     """Notebook of one update in progress: per-token numbers [T], float32, written down as micro-batches pass.
 
-    Private to the update and mutable, unlike everything else here. Zero where nothing was written, only because the
+    Private to the update and mutable, unlike everything else here. They stay on the device until the
+    update is through: a copy per micro-batch would make it wait. Zero where nothing was written, only because the
     processes' shares are put together by a sum; whatever leaves this file is NaN there.
     """
 
-    def __init__(self, num_tokens: int) -> None:
+    def __init__(self, num_tokens: int, device: torch.device | str = "cpu") -> None:
         self.logp_T, self.old_logp_T, self.entropy_T, self.loss_T, self.ratio_T, self.clip_state_T = (
-            torch.zeros(num_tokens) for _ in range(6))
+            torch.zeros(num_tokens, device=device) for _ in range(6))
         self.figures: dict[str, Tensor] = {}
 
     def record(self, at_M: Tensor, *, figures: Mapping[str, Tensor], **values: Tensor) -> None:
         """Write down a micro-batch's numbers: `logp=...` goes to `logp_T` at the places `at_M`."""
         for name, values_M in values.items():
-            getattr(self, f"{name}_T")[at_M] = values_M.detach().float().cpu()
+            getattr(self, f"{name}_T")[at_M] = values_M.detach().float()
         for name, values_M in figures.items():
-            self.figures.setdefault(name, torch.zeros_like(self.logp_T))[at_M] = values_M.detach().float().cpu()
+            self.figures.setdefault(name, torch.zeros_like(self.logp_T))[at_M] = values_M.detach().float()
 
     def terms(self) -> list[tuple[str, Tensor]]:
         """The terms of the policy's loss that were written down, by name, before weighting [T], float64."""
@@ -58,10 +59,10 @@ class UpdateNumbers:
         return [(name, term_T.double()) for name, term_T in known.items() if term_T is not None]
 
     def share(self, summed: Callable[[Tensor], Tensor]) -> None:
-        """Replace every column by its sum over the processes."""
+        """Replace every column by its sum over the processes, on the CPU."""
         for name in ("logp_T", "old_logp_T", "entropy_T", "loss_T", "ratio_T", "clip_state_T"):
-            setattr(self, name, summed(getattr(self, name)))
-        self.figures = {name: summed(values_T) for name, values_T in self.figures.items()}
+            setattr(self, name, summed(getattr(self, name)).cpu())
+        self.figures = {name: summed(values_T).cpu() for name, values_T in self.figures.items()}
 
 
 def credit_table(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *,
@@ -112,8 +113,7 @@ def _at_ends(batch: Batch, value_N: Tensor) -> np.ndarray:
         0, batch.last_token_N[has_end_N], value_N[has_end_N]).numpy()
 
 
-def figures(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *,
-            version: int | None) -> dict[str, float]:
+def figures(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *, version: int | None) -> dict[str, float]:
     """Means over the action tokens this update trained, whatever else a widened mask lets in; of the critic's, over the
     tokens it is fitted at. `approx_kl` estimates KL(old || new) in nats as r - 1 - log r (Schulman,
     joschu.net/blog/kl-approx.html); `explained_variance` is of the values that credit was made of, before this step's
