@@ -15,7 +15,14 @@ from pathlib import Path
 import pytest
 import torch
 from distributed_worker import LR, SCENARIOS, play
+from learning_data import tiny_model
 from safetensors.torch import load_file
+
+from workbench.learn.algorithms import GRPO
+from workbench.learn.config import LearnerConfig
+from workbench.learn.distributed import ASKED_TO_SHARD
+from workbench.learn.learner import Learner
+from workbench.types.errors import LearnerError
 
 TESTS = Path(__file__).resolve().parent
 
@@ -66,3 +73,24 @@ def test_what_is_refused_is_refused_on_every_rank(two_processes):
         assert "this is a world of 2" in said["wrong number of processes"]
         assert "different batches" in said["different batches"]
         assert "advantage = nan" in said["not finite"] and said["unchanged"] == "True"
+
+
+@pytest.mark.parametrize("name", ASKED_TO_SHARD)
+def test_a_setting_that_shards_is_refused_by_name(name, monkeypatch):
+    monkeypatch.setenv(name, "true")
+    with pytest.raises(LearnerError, match=f"accelerate is set to {ASKED_TO_SHARD[name]}, but weights are trained whole"):
+        Learner(tiny_model(), GRPO(), LearnerConfig())
+
+
+@pytest.mark.full
+def test_a_config_file_of_fsdp_is_refused_on_a_cpu_too(tmp_path):
+    """Accelerate itself would train whole weights there, without a word."""
+    file = tmp_path / "fsdp2.yaml"
+    file.write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nuse_cpu: true\nnum_machines: 1\nmachine_rank: 0\n"
+                    "num_processes: 1\nmixed_precision: 'no'\nfsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: true\n"
+                    "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file), "-m", "workbench.cli", "train",
+         "frozenlake", "--set", "train.steps=1", "--out", str(tmp_path / "run")],
+        capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0 and "accelerate is set to FSDP" in done.stderr + done.stdout

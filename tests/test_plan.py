@@ -12,7 +12,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from tests.memory_run import ROOMY, SMALL, larger_model, planned_and_measured
 from workbench import cli
-from workbench.doctor.plan import LOGITS, measured_baseline, model_size, plan
+from workbench.doctor.model_size import model_size
+from workbench.doctor.plan import LOGITS, measured_baseline, plan
+from workbench.learn.config import LearnerConfig
 from workbench.learn.microbatch import LOGITS_AT_ONCE
 from workbench.training.config import load_config
 from workbench.types.errors import ConfigError, PolicyError
@@ -134,7 +136,7 @@ def test_activations_are_those_of_a_real_step(vocabulary):
             logits = model(input_ids=ids, use_cache=False).logits
             logits.log_softmax(-1)[..., 0].sum().backward()
             del logits
-    size = model_size(config, rows, tokens, bf16=False)
+    size = model_size(config, rows, tokens, LearnerConfig())
     assert size.parameters == sum(p.numel() for p in model.parameters())
     counted = size.kept + LOGITS * rows * tokens * vocabulary * 4
     assert counted == pytest.approx(ledger.peak - 4 * size.parameters, rel=0.15)

@@ -212,7 +212,7 @@ def test_negative_control_a_setting_that_is_lost_in_the_arithmetic(setting, bug,
 
 def test_negative_control_a_setting_that_the_learner_does_not_hand_on(monkeypatch):
     """Credit and loss heed it; the learner takes the entropy without a gradient."""
-    import workbench.learn.update as module
+    import workbench.learn.microbatch as module
     real = module.entropy_of
     monkeypatch.setattr(module, "entropy_of", lambda logits: real(logits.detach()))
     finding, = with_probe(GRPO(entropy_coef=0.01)).errors

@@ -60,6 +60,7 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "env.max_moves_per_action": 1, "algorithm.minibatches": 2, "lint.start": False}),
     "grpo, decayed, in half precision, cut turns": ("frozenlake", {
         "learner.weight_decay": 0.1, "learner.precision": "bf16", "collect.max_turn_tokens": 12}),
+    "grpo, adapters": ("frozenlake", {"learner.lora_rank": 4, "learner.lr": 1e-2, "lint.start": False}),
     "search, paid for documents": ("search", {
         "env.rewards.process": 0.2, "env.documents": 2, "train.tasks_per_step": 2, "train.group_size": 4}),
 }

@@ -122,8 +122,8 @@ def export_command(args: argparse.Namespace) -> int:
         raise ConfigError("export makes one thing: a folder of the policy (workbench export RUN DIR), a file of attempts "
                           "(... RUN --to trl-sft FILE.jsonl), or a tracker's copy of its numbers (... --to tensorboard)")
     if args.to is not None:
-        if args.step is not None or args.dtype is not None:
-            raise ConfigError("--step and --dtype are for the policy's folder; attempts are chosen by --steps, and a "
+        if args.step is not None or args.dtype is not None or args.adapter:
+            raise ConfigError("--step, --dtype and --adapter are for the policy's folder; attempts are chosen by --steps, and a "
                               "tracker gets the numbers of all steps")
         if args.out is not None and (args.to not in TARGETS or args.folder is not None):
             raise ConfigError(f"name what is made behind the run, once: workbench export RUN --to {args.to} DEST")
@@ -134,7 +134,7 @@ def export_command(args: argparse.Namespace) -> int:
         raise ConfigError("--out, --steps, --min-reward go with --to; the policy's folder is named behind the run")
     from workbench.notebook.export_policy import export_policy
 
-    print(export_policy(args.run_path, args.folder, step=args.step, dtype=args.dtype).text)
+    print(export_policy(args.run_path, args.folder, step=args.step, dtype=args.dtype, merge=not args.adapter).text)
     return 0
 
 

@@ -136,6 +136,7 @@ def _add_making(command: AddCommand) -> None:
     sub.add_argument("--step", type=whole_number, help="of the policy: checkpoint to write (default: the newest)")
     sub.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the policy: of the weights "
                      "(default: as trained)")
+    sub.add_argument("--adapter", action="store_true", help="of the policy: the trained adapter alone, as peft and vLLM read it")
     sub.add_argument("--to", choices=EXPORTS)
     sub.add_argument("--steps", type=step_numbers, metavar="A-B,C", help="of attempts: these steps (default: all)")
     sub.add_argument("--min-reward", type=float, help="of attempts to learn from (trl-sft, trl-sft-tokens, openai): those "

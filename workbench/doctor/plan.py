@@ -16,23 +16,23 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.autograd.graph import saved_tensors_hooks
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 
 from workbench.doctor.memory import MOMENTS, Item, MemoryPlan
+from workbench.doctor.model_size import ModelSize, model_size
 from workbench.doctor.trials import run_probe
 from workbench.engines.intake import position_numbers
 from workbench.engines.policy import SHIPPED
 from workbench.envs import tasks as env_tasks
 from workbench.envs.shared import opened
 from workbench.learn.algorithms.base import needs_critic
-from workbench.learn.microbatch import LOGITS_AT_ONCE, output_head
+from workbench.learn.microbatch import LOGITS_AT_ONCE
 from workbench.training.config import Config
 from workbench.training.starting import obstacles
 from workbench.types import Observation
@@ -70,19 +70,6 @@ class _Work:
     evaluated: int
 
 
-@dataclass(frozen=True)
-class _ModelSize:
-    """A model as its config describes it: numbers of `parameters`, and of those `below_the_head` (without the output
-    head: a critic's trunk); bytes of `buffers`; bytes that a forward pass of one micro-batch keeps (`kept`)."""
-
-    parameters: int
-    below_the_head: int
-    buffers: int
-    kept: int
-    vocabulary: int
-    width: int
-
-
 # ------------------------------------------------------------------------------------------------ the plan
 
 
@@ -103,7 +90,7 @@ def plan(config: Config, *, limits: dict[str, int | None] | None = None, baselin
     lengths = _lengths(config, model_config, folder)
     work = _work(config, lengths)
     try:
-        size = model_size(model_config, work.rows, work.tokens, bf16=config.learner.precision == "bf16")
+        size = model_size(model_config, work.rows, work.tokens, config.learner)
     except (ValueError, KeyError, AttributeError, TypeError, RuntimeError) as error:
         raise PolicyError(f"{name}: no causal language model can be made from its config.json "
                           f"({type(error).__name__}: {error})") from error
@@ -114,46 +101,53 @@ def plan(config: Config, *, limits: dict[str, int | None] | None = None, baselin
                       _remarks(config, size, lengths, device))
 
 
-def _items(config: Config, model_config: PreTrainedConfig, size: _ModelSize, work: _Work, lengths: Lengths,
+def _items(config: Config, model_config: PreTrainedConfig, size: ModelSize, work: _Work, lengths: Lengths,
            baseline: int, *, on_cpu: bool) -> list[Item]:
-    weights, own = size.parameters, size.below_the_head + size.width + 1 if _critic_of_its_own(config) else 0
-    engine_dtype, policy_dtype = config.engine.dtype, config.policy.dtype
+    weights, engine_dtype, policy_dtype = size.parameters, config.engine.dtype, config.policy.dtype
     reference = "; the reference policy" if "ref_logp_T" in config.algorithm.requires else ""
     positions, position_bytes = _cache(config, model_config, work, lengths)
     tokens, evaluated = work.attempts * lengths.attempt, work.evaluated * lengths.attempt
-    always, playing = MOMENTS, ("evaluating", "sampling")
+    playing = ("evaluating", "sampling")
     slabs = 2 * model_config.get_text_config(decoder=True).num_hidden_layers
     sampled = min(config.engine.max_rows, max(work.attempts, work.evaluated)) * size.vocabulary
-    at_once = min(work.trained, LOGITS_AT_ONCE["cpu" if on_cpu else "cuda"] // size.vocabulary)  # tokens
-    logits = (LOGITS + LOGITS_OF_ENTROPY * bool(config.algorithm.entropy_coef)) * at_once * size.vocabulary * 4
     items = [
-        Item("Python and torch", baseline, always, "a process that imported everything, measured", "host"),
-        Item("policy's weights", weights * BYTES[policy_dtype] + size.buffers, always,
+        Item("Python and torch", baseline, MOMENTS, "a process that imported everything, measured", "host"),
+        Item("policy's weights", weights * BYTES[policy_dtype] + size.buffers, MOMENTS,
              f"{policy_dtype}, kept as it was{reference}"),
-        Item("engine's weights", weights * BYTES[engine_dtype] + size.buffers, always, f"{engine_dtype}, its own copy"),
-        Item("learner's weights", weights * 4 + size.buffers, always, "float32, trained"),
-        Item("optimizer", weights * 8, always, "AdamW: two moments, from the first update on"),
-        Item("keys and values", positions * position_bytes, always if on_cpu else MOMENTS[:-1],
+        Item("engine's weights", weights * BYTES[engine_dtype] + size.buffers, MOMENTS, f"{engine_dtype}, its own copy"),
+        Item("keys and values", positions * position_bytes, MOMENTS if on_cpu else MOMENTS[:-1],
              f"{positions:,} positions of {position_bytes:,} bytes "
              f"(engine.cache_tokens = {config.engine.cache_tokens:,})"),
         Item("cache that grows", positions * position_bytes // slabs, playing,
              "keys or values of one layer, once more"),
         Item("sampling", LOGITS * sampled * BYTES[engine_dtype], playing,
              "logits of all attempts that are decoded at once"),
-        Item("gradients", weights * 4, ("updating",), "float32, of the policy"),
-        Item("activations", size.kept + logits, ("updating",), f"{work.rows} x {work.tokens} tokens, logits of "
-             f"{at_once} at once (learner.micro_batch_tokens = {config.learner.micro_batch_tokens:,})"),
+        *_learner_items(config, size, work, on_cpu=on_cpu),
         Item("trajectories", tokens * OBJECTS_A_TOKEN, ("sampling", "updating"),
              f"{tokens:,} tokens at most, as arrays", "host"),
-        Item("attempts evaluated", evaluated * OBJECTS_A_TOKEN, always,
+        Item("attempts evaluated", evaluated * OBJECTS_A_TOKEN, MOMENTS,
              f"{evaluated:,} tokens at most (evaluation.num_tasks = {config.evaluation.num_tasks:,}, attempts = "
              f"{config.evaluation.attempts}); mostly kept by the allocator", "host"),
-        Item("copies to save", (weights + own) * 12, ("saving",), "weights and moments, each once more", "host"),
-        Item("critic", own * 4, always, "float32: a trunk of its own (critic.trunk='policy' shares it)"),
-        Item("critic's optimizer", own * 8, always, "two moments"),
-        Item("critic's gradients", own * 4, ("updating",), "float32"),
     ]
     return [item for item in items if item.bytes]
+
+
+def _learner_items(config: Config, size: ModelSize, work: _Work, *, on_cpu: bool) -> Iterator[Item]:
+    trained, lora = size.trained, config.learner.lora_rank > 0
+    own = size.below_the_head + size.width + 1 if _critic_of_its_own(config) else 0
+    at_once = min(work.trained, LOGITS_AT_ONCE["cpu" if on_cpu else "cuda"] // size.vocabulary)  # tokens
+    logits = (LOGITS + LOGITS_OF_ENTROPY * bool(config.algorithm.entropy_coef)) * at_once * size.vocabulary * 4
+    yield Item("learner's weights", trained * 4 + size.buffers * (not lora), MOMENTS,
+               "adapters, float32: what is below them is the policy's" if lora else "float32, trained")
+    yield Item("optimizer", trained * 8, MOMENTS, "AdamW: two moments, from the first update on")
+    yield Item("gradients", trained * 4, ("updating",), f"float32, of the {'adapters' if lora else 'policy'}")
+    yield Item("activations", size.kept + logits, ("updating",), f"{work.rows} x {work.tokens} tokens, logits of "
+               f"{at_once} at once (learner.micro_batch_tokens = {config.learner.micro_batch_tokens:,})")
+    yield Item("merged weights", size.merged * 4, ("saving",), "float32, for the engine: adapters are added to them")
+    yield Item("copies to save", (trained + own) * 12, ("saving",), "weights and moments, each once more", "host")
+    yield Item("critic", own * 4, MOMENTS, "float32: a trunk of its own (critic.trunk='policy' shares it)")
+    yield Item("critic's optimizer", own * 8, MOMENTS, "two moments")
+    yield Item("critic's gradients", own * 4, ("updating",), "float32")
 
 
 def _critic_of_its_own(config: Config) -> bool:
@@ -175,29 +169,6 @@ def _cache(config: Config, model_config: PreTrainedConfig, work: _Work, lengths:
     reach = math.ceil(lengths.attempt / 64) * 64
     positions = min(config.engine.cache_tokens, max(work.attempts, work.evaluated) * reach)
     return positions, position_numbers(model_config.get_text_config(decoder=True)) * BYTES[config.engine.dtype]
-
-
-def model_size(config: PreTrainedConfig, rows: int, tokens: int, *, bf16: bool) -> _ModelSize:
-    """Measure the model of this config over `rows` sequences of `tokens` tokens, on tensors without memory. Raises what
-    transformers raises for a config that it cannot build."""
-    kept: dict[int, torch.UntypedStorage] = {}  # held, so that none of their addresses is used again
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage._cdata] = storage
-        return tensor
-
-    with FakeTensorMode():
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-        trunk = model.base_model
-        with saved_tensors_hooks(keep, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            trunk(input_ids=torch.zeros(rows, tokens, dtype=torch.int64), use_cache=False)
-    own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
-    vocabulary, width = output_head(model).weight.shape
-    return _ModelSize(
-        sum(p.numel() for p in model.parameters()), sum(p.numel() for p in trunk.parameters()),
-        sum(b.numel() * b.element_size() for b in model.buffers()),
-        sum(storage.nbytes() for address, storage in kept.items() if address not in own), vocabulary, width)
 
 
 # ------------------------------------------------------------------------------------------------ lengths
@@ -277,7 +248,7 @@ def _model_config(name: str) -> tuple[PreTrainedConfig, Path | None]:
                           "holds it, a shipped policy, or a name on the hub with network") from error
 
 
-def _remarks(config: Config, size: _ModelSize, lengths: Lengths, device: str) -> tuple[str, ...]:
+def _remarks(config: Config, size: ModelSize, lengths: Lengths, device: str) -> tuple[str, ...]:
     how = "counted with its tokenizer" if lengths.counted else \
         f"guessed at {CHARACTERS_A_TOKEN} characters a token: the folder has no tokenizer"
     lines = [f"lengths: prompt {lengths.prompt}, attempt up to {lengths.attempt} tokens, {lengths.answers} of them "
@@ -285,6 +256,9 @@ def _remarks(config: Config, size: _ModelSize, lengths: Lengths, device: str) ->
     if device != "cpu" or size.parameters > VERIFIED:
         lines.append(f"not compared with a real run: that was done on CPU, up to {VERIFIED / 1e6:.0f} million "
                      "parameters (within 20 %)")
+    if config.learner.lora_rank and device == "cpu":
+        lines.append("with adapters little but activations is left, and on a CPU the allocator keeps pieces of those: a run of "
+                     "26 million parameters took 46 % more than planned (20 % more with MALLOC_MMAP_THRESHOLD_=1000000)")
     if (processes := config.learner.num_processes) > 1:
         lines.append(f"{processes} processes: each holds as much, in the memory of its own device and of its host")
     lines += [f"cannot be started here: {words}"

@@ -1,10 +1,11 @@
 """Settings of the learner and of the critic. Torch-free, so that a config can be read anywhere."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
-from workbench.types.settings import above, at_least, check_settings, one_of
+from workbench.types.settings import Inert, above, at_least, check_settings, one_of
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,10 @@ class LearnerConfig:
         int, at_least(1), "tokens that go through the model at once, padding included: memory and speed only"] = 4096
     layout: Annotated[str, one_of("auto", "padded"), "auto: packed end to end where a probe proves it right, on CPU; "
                       "padded: rows"] = "auto"
+    lora_rank: Annotated[int, at_least(0), "0: all weights are trained; else adapters of this rank are, and nothing else"] = 0
+    lora_alpha: Annotated[float, above(0), "what an adapter adds counts alpha / rank"] = 32.0
+    lora_targets: Annotated[tuple[str, ...], "ends of the names of layers that get adapters; none: every linear layer but the "
+                            "output head"] = ()
     precision: Annotated[str, one_of("fp32", "bf16"), "bf16: forward pass under autocast; weights and optimizer stay "
                          "float32"] = "fp32"
     num_processes: Annotated[int, at_least(1), "asserted, because several ways of starting many quietly give one"] = 1
@@ -29,6 +34,11 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         check_settings(self, "learner")
+
+    def inert_settings(self) -> Iterator[Inert]:
+        """What cannot act, by name (law 11)."""
+        for name in ("lora_alpha", "lora_targets"):
+            yield Inert(name, not self.lora_rank, "without adapters all weights are trained; set learner.lora_rank")
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,11 @@ class ValueModel(nn.Module):
             return self.head(hidden_BLH.float())
 
 
+def _twin(trunk: nn.Module) -> nn.Module:
+    """A copy of what is trained; what is frozen, such as the weights below adapters, is shared."""
+    return copy.deepcopy(trunk, {id(p): p for p in trunk.parameters() if not p.requires_grad})
+
+
 class Critic:
     """A value model; `weights` are those of it that are the critic's own."""
 
@@ -68,7 +73,7 @@ class Critic:
         self.config, self.bf16, self._ranks = config, learner.precision == "bf16", ranks
         self.shares_trunk = config.trunk == "policy"
         width = output_head(policy).weight.shape[1]
-        self.bare = ValueModel(trunk if self.shares_trunk else copy.deepcopy(trunk), width).eval()
+        self.bare = ValueModel(trunk if self.shares_trunk else _twin(trunk), width).eval()
         self.weights = (TrainedWeights(self.bare.head, config.lr, learner, None) if self.shares_trunk
                         else TrainedWeights(self.bare, config.lr, learner, ranks))
         self.model: nn.Module = self.bare if self.shares_trunk else self.weights.model

@@ -7,6 +7,7 @@ Axis letters: T tokens of the whole batch (flat) · M trained tokens of a micro-
 """
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
@@ -21,6 +22,10 @@ from workbench.learn.microbatch import MicroBatch, Rows
 from workbench.types.errors import LearnerError
 
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
+# What `accelerate launch` puts into the environment for a config file that shards. On a CPU accelerate leaves it at that
+# and trains whole weights, so its own answer, `distributed_type`, is not enough.
+ASKED_TO_SHARD = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DEEPSPEED",
+                  "ACCELERATE_USE_MEGATRON_LM": "MEGATRON_LM", "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism_config"}
 
 
 class Ranks:
@@ -32,6 +37,9 @@ class Ranks:
     def __init__(self, device: torch.device, count: int, *, packed: bool = False) -> None:
         """`packed`: micro-batches are cut for a model that takes its segments packed, not padded."""
         self.packed = packed
+        for name, kind in ASKED_TO_SHARD.items():
+            if os.environ.get(name, "false").lower() in ("true", "1"):
+                raise _sharded(kind)
         # Precision is ours (autocast): accelerate's is one setting for the whole Python process.
         self.accelerator = Accelerator(
             cpu=device.type == "cpu", mixed_precision="no", gradient_accumulation_steps=1,
@@ -45,8 +53,7 @@ class Ranks:
                 "learner.num_processes to what you start"
             )
         if (kind := self.accelerator.distributed_type.value) in SHARDED:
-            raise LearnerError(f"accelerate is set to {kind}, but weights are trained whole on every process here "
-                               "(DDP); take that setting out of the accelerate config or the environment")
+            raise _sharded(kind)
 
     def prepare(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
         """The model with its gradients exchanged between processes (in eval mode, as it was), and its optimizer."""
@@ -94,3 +101,9 @@ class Ranks:
             digest.update(tensor.contiguous().numpy().tobytes())
         mine = torch.tensor([int.from_bytes(digest.digest(), "big")], device=self.device)
         return len(self.accelerator.gather(mine).unique()) == 1
+
+
+def _sharded(kind: str) -> LearnerError:
+    return LearnerError(f"accelerate is set to {kind}, but weights are trained whole on every process here (DDP); take that "
+                        "setting out of the accelerate config or the environment. Adapters (learner.lora_rank) train with a "
+                        "fraction of the memory")

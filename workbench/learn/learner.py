@@ -10,11 +10,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from workbench.learn.adapters import adapted, merged
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import TERMS, Credit, demand_facts, missing_facts, needs_critic
 from workbench.learn.batch import Batch
@@ -39,20 +41,19 @@ class Learner:
 
     def __init__(self, model: nn.Module, algorithm: Algorithm, config: LearnerConfig, *, own_copy: bool = True,
                  critic: CriticConfig | None = None, reference: nn.Module | None = None) -> None:
-        """The model is copied, so the one handed in stays the untrained policy. `own_copy=False` saves that memory:
-        then the caller must not use it any more. `critic` says how to build the critic of an algorithm that needs one
-        (None: as CriticConfig has it). `reference` is what `ref_logp_T` is computed with; it is only read. Raises
-        LearnerError for the wrong number of processes and for weights that are not float32 (small updates vanish in
-        half precision)."""
-        trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        if not trainable:
-            raise LearnerError("the model has no parameter that requires a gradient; nothing can be trained")
-        if wrong := [f"{name} is {p.dtype}" for name, p in trainable if p.dtype != torch.float32]:
-            raise LearnerError(f"weights are trained in float32, but {wrong[0]}; load the policy with dtype='float32' "
-                               "and set precision='bf16' for speed")
-        self.algorithm, self.config = algorithm, config
+        """The model is copied, so the one handed in stays the untrained policy; adapters need no copy of it.
+        `own_copy=False` saves that memory: then the caller must not use it any more. `critic` says how to build the
+        critic of an algorithm that needs one (None: as CriticConfig has it). `reference` is what `ref_logp_T` is computed
+        with; it is only read. Raises LearnerError for the wrong number of processes and for weights that are not float32
+        (small updates vanish in half precision)."""
         # Dropout would be noise that the sampler never saw; gradients flow in eval mode all the same.
-        bare = (copy.deepcopy(model) if own_copy else model).eval()
+        if config.lora_rank:
+            bare = adapted(model, config)
+        else:
+            bare = (copy.deepcopy(model) if own_copy else model).eval()
+        self._as_plain = partial(merged, bare) if config.lora_rank else dict
+        _refuse_untrainable(bare)
+        self.algorithm, self.config = algorithm, config
         packed = config.layout == "auto" and make_packable(bare)
         # The reference computes exactly as the policy does: two layouts differ in rounding, and a credit that divides
         # by a spread of nothing but rounding would train on it.
@@ -145,13 +146,17 @@ class Learner:
     # -------------------------------------------------------------------------------------------- weights and state
 
     def weights(self) -> dict[str, Tensor]:
-        """The current weights by state-dict name, detached but not copied: for an engine's `sync`, which copies."""
-        return {name: tensor.detach() for name, tensor in self.models.policy.module.state_dict().items()}
+        """The current weights by the policy's state-dict names, adapters merged; not copied, for an engine's `sync` copies."""
+        return self._as_plain({name: tensor.detach() for name, tensor in self.models.policy.module.state_dict().items()})
+
+    def saved_weights(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The policy's part of a state ("model") as weights of the policy: where it is adapters, merged with it."""
+        return self._as_plain({**self.models.policy.module.state_dict(), **tensors} if self.config.lora_rank else tensors)
 
     def before_last_update(self) -> dict[str, Tensor] | None:
-        """The weights of one update ago by state-dict name, to see whether an engine still has them; None before the
-        first update."""
-        return self.models.policy.before_last_step(rate_of(self.config, self.version)) if self.version else None
+        """The weights of one update ago, to see whether an engine still has them; None before the first update."""
+        return None if not self.version else self._as_plain(
+            self.models.policy.before_last_step(rate_of(self.config, self.version)))
 
     def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """What it takes to go on bit for bit: {"model": {name: tensor}, "optimizer": {"i.key": tensor}}, JSON value;
@@ -182,6 +187,16 @@ class Learner:
             critic.weights.load_state("critic", tensors)
         made.version, made.bad_in_a_row = int(state["version"]), int(state["bad_in_a_row"])
         made.empty, made.bad = int(state["empty_updates"]), int(state["bad_updates"])
+
+
+def _refuse_untrainable(model: nn.Module) -> None:
+    trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    if not trainable:
+        raise LearnerError("the model has no parameter that requires a gradient; nothing can be trained")
+    if wrong := [f"{name} is {p.dtype}" for name, p in trainable if p.dtype != torch.float32]:
+        raise LearnerError(f"weights are trained in float32, but {wrong[0]}; load the policy with dtype='float32' and set "
+                           "precision='bf16' for speed; with lora_rank only adapters are trained, and the policy may be "
+                           "bfloat16")
 
 
 def _reading(model: nn.Module) -> nn.Module:

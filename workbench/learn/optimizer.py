@@ -101,7 +101,10 @@ def optimizer_of(name: str) -> str:
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and the buffers that belong to the state, tied ones once under their first name. Not copied."""
+    """Parameters and the buffers that belong to the state, tied ones once under their first name; where there are adapters,
+    what is trained: the rest is the policy's. Not copied."""
+    if any(".lora_A." in name for name, _ in module.named_parameters()):
+        return {name: p for name, p in module.named_parameters() if p.requires_grad}
     kept = set(module.state_dict())
     buffers = {name: b for name, b in module.named_buffers() if name in kept}
     return {**dict(module.named_parameters()), **buffers}

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from workbench.learn.adapters import adapted
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import Credit, needs_critic
 from workbench.learn.batch import Batch
@@ -154,8 +155,7 @@ class LearnerProbe:
     def _learner_for(self, algorithm: Algorithm) -> FrozenLearner:
         with_critic = needs_critic(algorithm)
         if with_critic not in self._frozen:
-            self._frozen[with_critic] = FrozenLearner(self.model, algorithm, self.config, self.critic,
-                                                      self._other_reference)
+            self._frozen[with_critic] = FrozenLearner(self.model, algorithm, self.config, self.critic, self._other_reference)
         return self._frozen[with_critic]
 
     def learner(self, algorithm: Algorithm, batch: Batch, credit: Credit,
@@ -177,8 +177,7 @@ class LearnerProbe:
         loss = report.metrics.get("loss", 0.0) + coefficient * report.metrics.get("value_loss", 0.0)
         if report.skipped is not None and report.skipped.startswith("not finite"):
             loss = math.nan
-        return Gradient(loss, {name: handed.get(name, torch.zeros_like(weight))
-                               for name, weight in frozen.weights().items()})
+        return Gradient(loss, {name: handed.get(name, torch.zeros_like(weight)) for name, weight in frozen.weights().items()})
 
     def facts(self, algorithm: Algorithm, batch: Batch) -> Batch:
         """The batch with what the learner says of it: what `algorithm.requires`."""
@@ -283,8 +282,7 @@ def drawn_head(policy: nn.Module) -> tuple[Tensor, Tensor]:
     """(weight, bias) of a critic's head on this policy."""
     generator = torch.Generator().manual_seed(SEED)
     width = policy.get_output_embeddings().weight.shape[1]
-    return (HEAD_SPREAD * torch.randn((1, width), generator=generator),
-            HEAD_SPREAD * torch.randn((1,), generator=generator))
+    return HEAD_SPREAD * torch.randn((1, width), generator=generator), HEAD_SPREAD * torch.randn((1,), generator=generator)
 
 
 def _one_pass(algorithm: Algorithm) -> Algorithm:
@@ -298,4 +296,6 @@ def _nothing(lines: Sequence, **settings: float) -> None:
 def probe_of(model: nn.Module, algorithm: Algorithm, config: LearnerConfig, critic: CriticConfig | None = None,
              reference: nn.Module | None = None) -> LearnerProbe:
     """A probe of this policy, set as it is going to be trained. Nothing is copied before it is asked something."""
+    if config.lora_rank:
+        model, config = adapted(model, config, spread=HEAD_SPREAD), replace(config, lora_rank=0)
     return LearnerProbe(model, algorithm, config, critic or CriticConfig(), reference)

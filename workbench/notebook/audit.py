@@ -162,7 +162,7 @@ def _trainer(session: Session, run: Run | None, groups: Sequence[Group], claims:
             continue
         if saved.state["learner"]["version"] not in (learner.version, 0):
             name = f"checkpoint of step {at}"
-            sets[name], words[name] = _full(saved.tensors["model"], names), f"the weights of the {name}"
+            sets[name], words[name] = _full(learner.saved_weights(saved.tensors["model"]), names), f"the weights of the {name}"
     for name, weights in known.items():
         sets[name], words[name] = _full(weights, names), f"the weights {name!r}"
     sets = {name: weights for name, weights in sets.items() if weights is not None}

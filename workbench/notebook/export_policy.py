@@ -18,6 +18,8 @@ from typing import Any
 
 from workbench import __version__
 from workbench.engines.policy import DTYPES, Policy, load_policy, weights_fingerprint
+from workbench.learn.adapters import adapted, merged, peft_files
+from workbench.learn.config import LearnerConfig
 from workbench.learn.optimizer import named_tensors, refuse_other
 from workbench.run.store import Run, open_run
 from workbench.run.writer import create_folder, make_folder
@@ -31,16 +33,20 @@ from workbench.views.evaluation import show_report
 from workbench.views.words import count
 
 
-def export_policy(run: Run | str | Path, folder: str | Path, *, step: int | None = None, dtype: str | None = None
-                  ) -> View:
+def export_policy(run: Run | str | Path, folder: str | Path, *, step: int | None = None, dtype: str | None = None,
+                  merge: bool = True) -> View:
     """Write the policy of a run's newest checkpoint (or that of `step`) into a new folder; says what is in it.
 
-    `dtype`: float32, bfloat16 or float16 (default: the one it was trained in, and then not a bit is lost). A critic is
+    `merge` False: the adapter alone, of a run with `learner.lora_rank`, as `peft.PeftModel.from_pretrained` and vLLM's
+    `--lora-modules` read it. `dtype`: float32, bfloat16 or float16 (default: the one it was trained in, and then not a bit is lost). A critic is
     not part of it. Raises StoreError where the folder is there already or the run has no checkpoint, ConfigError for an
     unknown dtype, and what loading the policy raises.
     """
     run = open_run(run)
     config = config_of_run(run, needs=("policy",))
+    if not (merge or config.learner.lora_rank):
+        raise ConfigError(f"{run.name} trained all weights of its policy, so there is no adapter to export by itself; leave out "
+                          "merge=False (--adapter)")
     dtype = dtype or config.policy.dtype
     if dtype not in DTYPES:
         raise ConfigError(f"the weights can be written as {', '.join(DTYPES)}; got {dtype!r}")
@@ -55,23 +61,42 @@ def export_policy(run: Run | str | Path, folder: str | Path, *, step: int | None
         raise StoreError(f"{run.path} has no checkpoint yet; train at least one step. What it started from is the "
                          f"policy {config.policy.name}")
     policy = load_policy(config.policy.name, dtype=config.policy.dtype, loader=config.policy.loader)
-    refuse_other(policy.model, found.tensors["model"], list(found.state["learner"]["trainable"]), "model")
-    weights = {name: found.tensors["model"][name].to(DTYPES[dtype]) if tensor.is_floating_point() else
-               found.tensors["model"][name] for name, tensor in named_tensors(policy.model).items()}
+    weights = _weights(policy, config.learner, found, dtype)
     facts = _facts(run, found.step, policy, dtype, weights, config.policy.template_flags)
     make_folder(folder.absolute().parent)
-    contents = policy.contents()
     create_folder(folder, {
-        **contents, "config.json": _config_bytes(contents["config.json"], dtype),
-        "model.safetensors": safetensors_bytes(weights, {"format": "pt"}),
+        **(_whole(policy, weights, dtype) if merge else _adapter(config.learner, found.tensors["model"], dtype, policy.name)),
         "provenance.json": (json.dumps(facts, indent=1) + "\n").encode(),
         "README.md": _readme(run, facts).encode("utf-8", "replace"),
     })
-    numbers = sum(tensor.numel() for tensor in weights.values())
-    return show_text(f"{count(numbers, 'weight')} in {dtype}, tokenizer and chat template are in {folder}\n"
-                     f"use it: AutoModelForCausalLM.from_pretrained({str(folder)!r}), or policy.name={folder} in a "
-                     "config",
-                     title=f"{run.name}, after step {found.step}")
+    numbers = count(sum(tensor.numel() for tensor in (weights if merge else found.tensors["model"]).values()), "weight")
+    said = (f"{numbers} in {dtype}, tokenizer and chat template are in {folder}\nuse it: AutoModelForCausalLM.from_pretrained("
+            f"{str(folder)!r}), or policy.name={folder} in a config")
+    if not merge:
+        said = f"{numbers} of an adapter in {dtype} are in {folder}\nuse it: PeftModel.from_pretrained(model, {str(folder)!r})"
+    return show_text(said, title=f"{run.name}, after step {found.step}")
+
+
+def _weights(policy: Policy, config: LearnerConfig, found: checkpoint.Checkpoint, dtype: str) -> dict[str, Any]:
+    """A checkpoint's policy, adapters merged. Raises LearnerError where it is of another policy."""
+    saved = found.tensors["model"]
+    model = adapted(policy.model, config) if config.lora_rank else policy.model
+    refuse_other(model, saved, list(found.state["learner"]["trainable"]), "model")
+    whole = merged(model, {**model.state_dict(), **saved}) if config.lora_rank else saved
+    return {name: whole[name].to(DTYPES[dtype]) if tensor.is_floating_point() else whole[name]
+            for name, tensor in named_tensors(policy.model).items()}
+
+
+def _whole(policy: Policy, weights: Mapping[str, Any], dtype: str) -> dict[str, bytes]:
+    contents = policy.contents()
+    return {**contents, "config.json": _config_bytes(contents["config.json"], dtype),
+            "model.safetensors": safetensors_bytes(weights, {"format": "pt"})}
+
+
+def _adapter(config: LearnerConfig, saved: Mapping[str, Any], dtype: str, base: str) -> dict[str, bytes]:
+    stated, tensors = peft_files(config, {name: tensor.to(DTYPES[dtype]) for name, tensor in saved.items()}, base)
+    return {"adapter_config.json": (json.dumps(stated, indent=2, sort_keys=True) + "\n").encode(),
+            "adapter_model.safetensors": safetensors_bytes(tensors, {"format": "pt"})}
 
 
 def _config_bytes(content: bytes, dtype: str) -> bytes:

@@ -52,7 +52,7 @@ def inert_settings_of(config: Config) -> Iterator[Inert]:
         yield Inert(f"algorithm.masks.{mask.name}", config.collect.history == "fresh", "with collect.history = 'fresh' "
                     "every reply stands in the prompt of the next segment, so that the response is the actions and "
                     "nothing else")
-    for part in ("env", "collect", "layout"):
+    for part in ("env", "collect", "layout", "learner"):
         own = getattr(getattr(config, part), "inert_settings", list)()
         yield from (Inert(f"{part}.{name}", dead, why) for name, dead, why in own)
     for setting in fields(config.critic):

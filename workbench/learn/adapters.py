@@ -1,0 +1,83 @@
+"""Low-rank adapters (LoRA; Hu et al. 2021, arXiv 2106.09685), by `peft`: a model's weights stay as they are, and beside its
+linear layers W two small matrices are trained, W + alpha / rank * B A.
+
+    bare = adapted(model, LearnerConfig(lora_rank=16))      a twin that shares the weights of `model` and has adapters
+    merged(bare, bare.state_dict())                         the weights of a model without adapters that says the same
+
+The weights are shared, not copied: `model` itself is the policy with its adapters off, which is the usual reference.
+"""
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workbench.learn.config import LearnerConfig
+from workbench.learn.microbatch import output_head
+from workbench.types.errors import LearnerError
+
+NAME = "default"  # what peft calls an adapter that nobody named
+_BASE = "base_layer."
+
+
+def adapted(model: nn.Module, config: LearnerConfig, *, spread: float = 0.0) -> nn.Module:
+    """A twin of `model` in eval mode whose adapters, float32, are all that is trained. It starts with the same answers (B is
+    zero, or drawn with this `spread`, to see all of the gradient); A is drawn from `config.seed` on the CPU, so that it is
+    the same on every device and in every process. Raises LearnerError where there is no such layer, and for the output head: it may be tied to the embedding."""
+    from peft import inject_adapter_in_model
+
+    shared: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
+    twin = copy.deepcopy(model, shared | {id(b): b for b in model.buffers()}).eval()
+    try:
+        # Peft draws as well, from the process's own generator.
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "fan_in_fan_out is set to False")  # it finds out by itself, and says so
+            inject_adapter_in_model(_peft_config(config), twin)
+    except ValueError as error:
+        raise LearnerError(f"learner.lora_targets = {list(config.lora_targets)}: {error}. Name linear layers of the policy by "
+                           "the end of their names, such as 'q_proj', or none, for all but its output head") from error
+    if hasattr(output_head(twin), "lora_A"):
+        raise LearnerError("learner.lora_targets names the output head, which may be tied to the embedding; leave it out")
+    generator = torch.Generator().manual_seed(config.seed % 2**63)
+    for layer in (module for module in twin.modules() if hasattr(module, "lora_A")):
+        down, up = layer.lora_A[NAME].float().weight, layer.lora_B[NAME].float().weight
+        bound = down.shape[1] ** -0.5  # as torch.nn.Linear starts
+        with torch.no_grad():
+            down.copy_((torch.rand(down.shape, generator=generator) * 2 - 1) * bound)
+            up.copy_(torch.randn(up.shape, generator=generator) * spread if spread else torch.zeros(up.shape))
+    return twin
+
+
+def merged(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of an adapted module, by its state-dict names, as those of the module without adapters: a layer's adapter is
+    added to it, in float32, for the grid of half precision swallows small changes."""
+    plain: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        layer, is_base, own = name.rpartition(_BASE)
+        if is_base and own == "weight":
+            at = module.get_submodule(layer.removesuffix("."))
+            change = at.scaling[NAME] * (weights[f"{layer}lora_B.{NAME}.weight"] @ weights[f"{layer}lora_A.{NAME}.weight"])
+            tensor = tensor.float() + (change.T if at.fan_in_fan_out else change).to(tensor.device)
+        if ".lora_" not in name:
+            plain[layer + own] = tensor
+    return plain
+
+
+def peft_files(config: LearnerConfig, tensors: Mapping[str, Tensor], base: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """(adapter_config.json, tensors of adapter_model.safetensors) as `peft.PeftModel.from_pretrained` reads them, of adapters
+    by the learner's names."""
+    stated = {**_peft_config(config).to_dict(), "base_model_name_or_path": base, "inference_mode": True}
+    stated["target_modules"] = sorted({name.rpartition(".lora_")[0].rpartition(".")[2] for name in tensors})
+    return ({key: value for key, value in stated.items() if isinstance(value, (str, int, float, list, bool, type(None)))},
+            {f"base_model.model.{name.replace(f'.{NAME}.', '.')}": tensor for name, tensor in tensors.items()})
+
+
+def _peft_config(config: LearnerConfig) -> Any:
+    from peft import LoraConfig
+
+    return LoraConfig(r=config.lora_rank, lora_alpha=config.lora_alpha, lora_dropout=0.0, bias="none",
+                      target_modules=list(config.lora_targets) or "all-linear", task_type="CAUSAL_LM")
