@@ -3,12 +3,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from engine_models import VOCAB, ask, drain, tiny
 from server_kit import on_a_stand_in_server, real_server
 from vllm_kit import real, stand_in, wide
 
 from workbench.engines import TransformersEngineConfig, open_engine
 from workbench.engines.scripted import ScriptedEngine
+from workbench.learn.adapters import adapted, merged
+from workbench.learn.config import LearnerConfig
 from workbench.types.errors import EngineError
 
 CONTEXT = 40
@@ -105,6 +108,27 @@ def test_a_session_goes_on_and_completions_name_the_version(engine):
     engine.submit(ask(2, "s", PROMPT))
     (third,) = drain(engine)
     assert [c.policy_version for c in (first, second, third)] == [0, 0, 3]
+
+
+def test_adapters_arrive_merged(engine):
+    """What is answered has the logprobs of the model with its adapters on, not those of the one below them (R23)."""
+    if engine.name == "scripted":
+        pytest.skip("no weights")
+    model = wide(seed=1) if engine.name == "vllm" else tiny("qwen3", seed=1)
+    trained = adapted(model, LearnerConfig(lora_rank=4), spread=0.2)
+    engine.sync(merged(trained, trained.state_dict()), 1)
+    engine.submit(ask(0, "s", PROMPT))
+    (completion,) = drain(engine)
+    sampled = torch.from_numpy(completion.token_ids).long()
+    ids = torch.cat([torch.from_numpy(PROMPT).long(), sampled])[None]
+
+    def logp(of):
+        with torch.no_grad():
+            logits = of(input_ids=ids).logits[0, len(PROMPT) - 1:-1].float().log_softmax(-1)
+        return logits.gather(1, sampled[:, None])[:, 0].numpy()
+
+    np.testing.assert_allclose(completion.logprobs, logp(trained), atol=2e-4)
+    assert np.abs(completion.logprobs - logp(model)).max() > 0.01
 
 
 def test_sync_is_refused_in_flight_and_for_versions_that_do_not_grow(engine):
