@@ -37,7 +37,8 @@ SCENARIOS: dict[str, tuple[Batch, GRPO, dict]] = {
     "append": (Batch.from_groups(make_groups(turns=3)), GRPO(entropy_coef=0.05), {"micro_batch_tokens": 90}),
     "segment-per-turn": (Batch.from_groups(make_groups(turns=3, fresh=True)), GRPO(), {}),
     "minibatches": (Batch.from_groups(unscore(make_groups(), 0, 1)), GRPO(epochs=2, minibatches=2), {}),
-    "adapters": (Batch.from_groups(make_groups(turns=3)), GRPO(minibatches=2), {"micro_batch_tokens": 90, "lora_rank": 4}),
+    "adapters": (Batch.from_groups(make_groups(turns=3)), GRPO(minibatches=2), {
+        "micro_batch_tokens": 90, "lora_rank": 4, "activation_checkpointing": True}),
     "adapters-and-critic": (Batch.from_groups(make_groups()), PPO(), {"lora_rank": 4}),
     "a-rank-without-rows": (lonely(), GRPO(), {}),
     "sequences-and-wide-masks": (Batch.from_groups(unscore(make_groups(turns=3, fresh=True), 0, 1)), GRPO(

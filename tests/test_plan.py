@@ -14,6 +14,7 @@ from tests.memory_run import ROOMY, SMALL, larger_model, planned_and_measured
 from workbench import cli
 from workbench.doctor.model_size import model_size
 from workbench.doctor.plan import LOGITS, measured_baseline, plan
+from workbench.engines.policy import load_policy
 from workbench.learn.config import LearnerConfig
 from workbench.learn.microbatch import LOGITS_AT_ONCE
 from workbench.training.config import load_config
@@ -84,6 +85,22 @@ def test_an_evaluation_of_more_tasks_costs_its_attempts_and_its_cache():
                     "attempts evaluated": 32 * attempt * 100, "sampling": 32 * 491 * 4 * 4}  # rows, vocabulary
     assert many.at("evaluating", "host") - few.at("evaluating", "host") == sum(more.values())
     assert "Largest: attempts evaluated" in planned({}, **{"evaluation.num_tasks": 100_000}).verdicts[0]
+
+
+def test_adapters_are_all_that_is_trained_and_the_engine_gets_their_layers_anew():
+    found, model = by_name(planned(**{"learner.lora_rank": 4})), load_policy("frozenlake-tiny").model
+    layers = [layer.weight for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear) and name != "lm_head"]
+    numbers = sum(4 * (weight.shape[0] + weight.shape[1]) for weight in layers)
+    assert (found["learner's weights"], found["optimizer"], found["gradients"]) == (4 * numbers, 8 * numbers, 4 * numbers)
+    assert found["merged weights"] == 4 * sum(weight.numel() for weight in layers) and found["copies to save"] == 12 * numbers
+    assert found["policy's weights"] == by_name(planned())["policy's weights"]
+
+
+def test_layers_that_are_computed_once_more_keep_less():
+    whole, less = planned(), planned(**{"learner.activation_checkpointing": True})
+    assert by_name(less)["activations"] < 0.6 * by_name(whole)["activations"]
+    others = [{name: size for name, size in by_name(report).items() if name != "activations"} for report in (whole, less)]
+    assert others[0] == others[1]
 
 
 def test_more_vocabulary_costs_its_logits_unless_they_are_made_in_pieces(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """How large a model is, from its config alone: it is made and run on tensors without memory."""
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from workbench.learn.adapters import adapted
 from workbench.learn.config import LearnerConfig
 from workbench.learn.microbatch import output_head
+from workbench.learn.recompute import layers_of
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ def model_size(config: PreTrainedConfig, rows: int, tokens: int, learner: Learne
         with saved_tensors_hooks(keep, lambda tensor: tensor), \
                 torch.autocast("cpu", torch.bfloat16, enabled=learner.precision == "bf16"):
             functional_call(trunk, held, kwargs={"input_ids": torch.zeros(rows, tokens, dtype=torch.int64), "use_cache": False})
+    layers = layers_of(trunk) if learner.activation_checkpointing else []
     own = {tensor.untyped_storage()._cdata for tensor in held.values()}
     vocabulary, width = output_head(model).weight.shape
 
@@ -60,4 +63,10 @@ def model_size(config: PreTrainedConfig, rows: int, tokens: int, learner: Learne
         sum(p.numel() for p in plain.parameters()), trained(model), trained(trunk),
         sum(layer.base_layer.weight.numel() for layer in model.modules() if hasattr(layer, "lora_A")),
         sum(b.numel() * b.element_size() for b in model.buffers()),
-        sum(storage.nbytes() for address, storage in kept.items() if address not in own), vocabulary, width)
+        _kept(sum(storage.nbytes() for address, storage in kept.items() if address not in own), len(layers),
+              rows * tokens * width * (2 if learner.precision == "bf16" else 4)), vocabulary, width)
+
+
+def _kept(everything: int, recomputed: int, states: int) -> int:
+    """Bytes that are there at once where layers are `recomputed`: what each was given (`states`), and all of one of them."""
+    return everything if not recomputed else recomputed * states + math.ceil(everything / recomputed)

@@ -22,6 +22,8 @@ class LearnerConfig:
         int, at_least(1), "tokens that go through the model at once, padding included: memory and speed only"] = 4096
     layout: Annotated[str, one_of("auto", "padded"), "auto: packed end to end where a probe proves it right, on CPU; "
                       "padded: rows"] = "auto"
+    activation_checkpointing: Annotated[bool, "decoder layers keep their inputs only and are computed once more in the backward "
+                                        "pass: less memory, a third more time"] = False
     lora_rank: Annotated[int, at_least(0), "0: all weights are trained; else adapters of this rank are, and nothing else"] = 0
     lora_alpha: Annotated[float, above(0), "what an adapter adds counts alpha / rank"] = 32.0
     lora_targets: Annotated[tuple[str, ...], "ends of the names of layers that get adapters; none: every linear layer but the "

@@ -28,6 +28,7 @@ from workbench.learn.ops.loss import logprobs_of
 from workbench.learn.optimizer import TrainedWeights, refuse_other
 from workbench.learn.packing import make_packable
 from workbench.learn.pieces import scores_in_pieces
+from workbench.learn.recompute import recompute_layers
 from workbench.learn.update import Models, Updates, rate_of
 from workbench.learn.update_report import UpdateReport
 from workbench.types.errors import LearnerError
@@ -46,13 +47,8 @@ class Learner:
         critic of an algorithm that needs one (None: as CriticConfig has it). `reference` is what `ref_logp_T` is computed
         with; it is only read. Raises LearnerError for the wrong number of processes and for weights that are not float32
         (small updates vanish in half precision)."""
-        # Dropout would be noise that the sampler never saw; gradients flow in eval mode all the same.
-        if config.lora_rank:
-            bare = adapted(model, config)
-        else:
-            bare = (copy.deepcopy(model) if own_copy else model).eval()
+        bare = _trained(model, config, own_copy)
         self._as_plain = partial(merged, bare) if config.lora_rank else dict
-        _refuse_untrainable(bare)
         self.algorithm, self.config = algorithm, config
         packed = config.layout == "auto" and make_packable(bare)
         # The reference computes exactly as the policy does: two layouts differ in rounding, and a credit that divides
@@ -187,6 +183,19 @@ class Learner:
             critic.weights.load_state("critic", tensors)
         made.version, made.bad_in_a_row = int(state["version"]), int(state["bad_in_a_row"])
         made.empty, made.bad = int(state["empty_updates"]), int(state["bad_updates"])
+
+
+def _trained(model: nn.Module, config: LearnerConfig, own_copy: bool) -> nn.Module:
+    """What is trained: the model or a copy, or a twin with adapters."""
+    # Dropout would be noise that the sampler never saw; gradients flow in eval mode all the same.
+    if config.lora_rank:
+        bare = adapted(model, config)
+    else:
+        bare = (copy.deepcopy(model) if own_copy else model).eval()
+    _refuse_untrainable(bare)
+    if config.activation_checkpointing:
+        recompute_layers(bare)
+    return bare
 
 
 def _refuse_untrainable(model: nn.Module) -> None:

@@ -143,8 +143,13 @@ def _weights(query_KGnD: Tensor, keys_KLD: Tensor, scale: float) -> Tensor:
 # ------------------------------------------------------------------------------------------------ a model's attention, by name
 
 
+def parts_now() -> Sequence[Part] | None:
+    """What `attending_to` was given, inside of its block; else None."""
+    return _PARTS.get()
+
+
 @contextmanager
-def attending_to(parts: Sequence[Part]) -> Iterator[None]:
+def attending_to(parts: Sequence[Part] | None) -> Iterator[None]:
     """Within this block, models that were made `packable` attend within these parts."""
     token = _PARTS.set(parts)
     try:

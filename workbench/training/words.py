@@ -36,6 +36,7 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "max_prompt_length": ("collect.max_context",), "max_seq_len": ("collect.max_context",), "max_length": ("collect.max_context",),
     "model": ("policy.name",), "model_name": ("policy.name",), "model_path": ("policy.name",), "model_name_or_path": ("policy.name",),
     "bf16": ("learner.precision",), "torch_dtype": ("policy.dtype",), "backend": ("engine.kind",), "use_vllm": ("engine.kind",),
+    "gradient_checkpointing": ("learner.activation_checkpointing",), "enable_gradient_checkpointing": ("learner.activation_checkpointing",),
     "lora_r": ("learner.lora_rank",), "r": ("learner.lora_rank",), "target_modules": ("learner.lora_targets",),
     "use_lora": ("learner.lora_rank",), "use_peft": ("learner.lora_rank",), "adapter": ("learner.lora_rank",),
     "grad_clip": ("learner.max_grad_norm",), "clip_grad": ("learner.max_grad_norm",), "warmup_steps": ("learner.warmup_updates",),
