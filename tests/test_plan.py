@@ -103,6 +103,26 @@ def test_layers_that_are_computed_once_more_keep_less():
     assert others[0] == others[1]
 
 
+def test_a_server_has_the_engine_s_share_on_devices_of_its_own(capsys):
+    def on_gpus(**more):
+        config = load_config("frozenlake", {**SMALL, "engine.kind": "vllm", **more})
+        config = replace(config, policy=replace(config.policy, device="cuda"))
+        return plan(config, limits={"host": 10**12, "device": 80 * 10**9, "server": 80 * 10**9}, baseline=0)
+
+    beside, within = on_gpus(**{"layout.kind": "one_node"}), on_gpus()
+    assert set(beside.totals) == {"host", "device", "server"} and set(within.totals) == {"host", "device"}
+    mine = by_name(beside)["engine's weights"] + by_name(beside)["keys and values"]
+    assert beside.totals["server"][1] == mine and by_name(within)["engine's weights"] == by_name(beside)["engine's weights"]
+    assert within.at("updating", "device") - beside.at("updating", "device") == mine
+    wider = by_name(on_gpus(**{"layout.kind": "one_node", "engine.tensor_parallel": 2, "layout.data_parallel": 2}))
+    assert wider["engine's weights"] == by_name(beside)["engine's weights"] / 2
+    assert wider["keys and values"] == by_name(beside)["keys and values"] / 4
+    assert any(line.startswith("memory of each device of the server: ") for line in beside.verdicts)
+    assert cli.main(["doctor", "--plan", "frozenlake", "--layout", "many_nodes"]) == 0
+    assert "of the server: a copy over 1 device (" in capsys.readouterr().out
+    assert cli.main(["doctor", "--layout", "one_node"]) == 2
+
+
 def test_more_vocabulary_costs_its_logits_unless_they_are_made_in_pieces(tmp_path, monkeypatch):
     tiny = {**QWEN_3B, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
             "head_dim": 32}
@@ -212,7 +232,7 @@ def test_the_terminal_plans_and_refuses_what_does_not_go_together(capsys, monkey
     assert told["items"][0] == {"name": "Python and torch", "bytes": 400_000_000, "moments": ["evaluating", "sampling",
                                 "updating", "saving"], "why": "a process that imported everything, measured", "place": "host"}
     assert cli.main(["doctor", "--set", "train.steps=2"]) == 2
-    assert "--set changes the config of --plan" in capsys.readouterr().err
+    assert "--set and --layout change the config of --plan" in capsys.readouterr().err
     assert cli.main(["doctor", "--plan", "frozenlake", "--policy", "x"]) == 2
     assert cli.main(["doctor", "--plan", "frozenlak"]) == 2
     assert "did you mean 'frozenlake'" in capsys.readouterr().err

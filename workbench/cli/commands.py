@@ -201,13 +201,19 @@ def doctor_command(args: argparse.Namespace) -> int:
         if args.policy is not None:
             raise ConfigError("--plan takes the policy from its config: --set policy.name=...; --policy is for the "
                               "trials")
-        report = plan(config_of(args.plan, args.settings))
-    elif args.settings:
-        raise ConfigError("--set changes the config of --plan CONFIG; without it doctor looks at the machine alone")
+        report = plan(config_of(args.plan, [*_laid_out(args.layout), *args.settings]))
+    elif args.settings or args.layout:
+        raise ConfigError("--set and --layout change the config of --plan CONFIG; without it doctor looks at the machine alone")
     else:
         report = doctor(args.policy)
     print(json.dumps(report.as_dict(), indent=1) if args.json else report.text)
     return 0 if report.ok else 1
+
+
+def _laid_out(kind: str | None) -> list[str]:
+    """Settings that a layout stands for, as --set takes them; a plan needs no server, so that any address will do."""
+    elsewhere = ["layout.url=http://elsewhere:8000", "layout.folder=/shared"] if kind == "many_nodes" else []
+    return [] if kind is None else [f"layout.kind={kind}", *elsewhere] + ["engine.kind=vllm"] * (kind != "one_device")
 
 
 def bias_command(args: argparse.Namespace) -> int:

@@ -226,6 +226,8 @@ def _add_machine(command: AddCommand) -> None:
     sub.add_argument("--policy", help="also try the embedded engine on this model (shipped name, folder, hub name)")
     sub.add_argument("--plan", metavar="CONFIG", help="instead, estimate the memory that a preset or .toml file needs; "
                      "exit 1 if this machine has less")
+    sub.add_argument("--layout", choices=("one_device", "one_node", "many_nodes"), help="of --plan: where sampling takes place; "
+                     "a server of vLLM's own for all but one_device")
     sub.add_argument("--json", action="store_true")
     _add_set(sub)
 

@@ -19,14 +19,15 @@ NOT_COUNTED = (
 
 # What to do where this item is the largest; for any other, SMALLER.
 ADVICE = {
-    "activations": "lower learner.micro_batch_tokens (results stay the same), or learner.precision='bf16'",
+    "activations": "lower learner.micro_batch_tokens (results stay the same), learner.activation_checkpointing=true (the same "
+                   "results, a third more time), or learner.precision='bf16'",
     "keys and values": "lower engine.cache_tokens (idle attempts are computed again), or train.tasks_per_step and "
                        "evaluation.num_tasks",
     "trajectories": "lower train.tasks_per_step, train.group_size or collect.max_turn_tokens",
     "attempts evaluated": "lower evaluation.num_tasks, evaluation.attempts or collect.max_turn_tokens",
 }
 SMALLER = ("take a smaller model: weights, gradients and moments of one are there whole; engine.dtype='bfloat16' "
-           "halves the engine's, critic.trunk='policy' saves a critic's")
+           "halves the engine's, critic.trunk='policy' saves a critic's, learner.lora_rank trains adapters alone")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Item:
     bytes: int
     moments: tuple[str, ...]  # of MOMENTS
     why: str
-    place: str = "device"     # "device": where the policy lives | "host"
+    place: str = "device"     # "device": where the policy lives | "host" | "server": each device of a server beside it
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,7 +77,7 @@ class MemoryPlan(HasView):
             there = self.limits.get(place)
             largest = max((i for i in self.items if moment in i.moments and self._place(i) == place),
                           key=lambda item: item.bytes)
-            where = "main memory" if place == "host" else f"memory of {self.device}"
+            where = {"host": "main memory", "server": "memory of each device of the server"}.get(place, f"memory of {self.device}")
             enough = "enough" if there is None or need <= there else "TOO LITTLE"
             fits = "" if there is None else f"; {_size(there)} there are: {enough}"
             lines.append(f"{where}: {_size(need)} at most, while {moment}{fits}. Largest: {largest.name}, "

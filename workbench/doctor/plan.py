@@ -37,6 +37,7 @@ from workbench.training.config import Config
 from workbench.training.starting import obstacles
 from workbench.types import Observation
 from workbench.types.errors import ConfigError, PolicyError
+from workbench.views.words import count
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 LOGITS = 4                   # arrays of that size that are there at once: logits, their softmax, gradients of both
@@ -103,25 +104,14 @@ def plan(config: Config, *, limits: dict[str, int | None] | None = None, baselin
 
 def _items(config: Config, model_config: PreTrainedConfig, size: ModelSize, work: _Work, lengths: Lengths,
            baseline: int, *, on_cpu: bool) -> list[Item]:
-    weights, engine_dtype, policy_dtype = size.parameters, config.engine.dtype, config.policy.dtype
+    policy_dtype = config.policy.dtype
     reference = "; the reference policy" if "ref_logp_T" in config.algorithm.requires else ""
-    positions, position_bytes = _cache(config, model_config, work, lengths)
     tokens, evaluated = work.attempts * lengths.attempt, work.evaluated * lengths.attempt
-    playing = ("evaluating", "sampling")
-    slabs = 2 * model_config.get_text_config(decoder=True).num_hidden_layers
-    sampled = min(config.engine.max_rows, max(work.attempts, work.evaluated)) * size.vocabulary
     items = [
         Item("Python and torch", baseline, MOMENTS, "a process that imported everything, measured", "host"),
-        Item("policy's weights", weights * BYTES[policy_dtype] + size.buffers, MOMENTS,
+        Item("policy's weights", size.parameters * BYTES[policy_dtype] + size.buffers, MOMENTS,
              f"{policy_dtype}, kept as it was{reference}"),
-        Item("engine's weights", weights * BYTES[engine_dtype] + size.buffers, MOMENTS, f"{engine_dtype}, its own copy"),
-        Item("keys and values", positions * position_bytes, MOMENTS if on_cpu else MOMENTS[:-1],
-             f"{positions:,} positions of {position_bytes:,} bytes "
-             f"(engine.cache_tokens = {config.engine.cache_tokens:,})"),
-        Item("cache that grows", positions * position_bytes // slabs, playing,
-             "keys or values of one layer, once more"),
-        Item("sampling", LOGITS * sampled * BYTES[engine_dtype], playing,
-             "logits of all attempts that are decoded at once"),
+        *_engine_items(config, model_config, size, work, lengths, on_cpu=on_cpu),
         *_learner_items(config, size, work, on_cpu=on_cpu),
         Item("trajectories", tokens * OBJECTS_A_TOKEN, ("sampling", "updating"),
              f"{tokens:,} tokens at most, as arrays", "host"),
@@ -130,6 +120,29 @@ def _items(config: Config, model_config: PreTrainedConfig, size: ModelSize, work
              f"{config.evaluation.attempts}); mostly kept by the allocator", "host"),
     ]
     return [item for item in items if item.bytes]
+
+
+def _engine_items(config: Config, model_config: PreTrainedConfig, size: ModelSize, work: _Work, lengths: Lengths, *,
+                  on_cpu: bool) -> Iterator[Item]:
+    """Of an engine in this process; or of each device of a server, which has nothing to do with the learner's moments."""
+    weights, dtype = size.parameters * BYTES[config.engine.dtype] + size.buffers, config.engine.dtype
+    positions, position_bytes = _cache(config, model_config, work, lengths)
+    settings = f"positions of {position_bytes:,} bytes (engine.cache_tokens = {config.engine.cache_tokens:,})"
+    if config.layout.has_server:
+        parts, copies = config.engine.tensor_parallel, config.layout.data_parallel
+        yield Item("engine's weights", math.ceil(weights / parts), MOMENTS, f"{dtype}, of the server: a copy over "
+                   f"{count(parts, 'device')} (engine.tensor_parallel)", "server")
+        yield Item("keys and values", math.ceil(positions * position_bytes / parts / copies), MOMENTS,
+                   f"{positions:,} {settings}, over {count(parts * copies, 'device')}", "server")
+        return
+    slabs = 2 * model_config.get_text_config(decoder=True).num_hidden_layers
+    sampled = min(config.engine.max_rows, max(work.attempts, work.evaluated)) * size.vocabulary
+    yield Item("engine's weights", weights, MOMENTS, f"{dtype}, its own copy")
+    yield Item("keys and values", positions * position_bytes, MOMENTS if on_cpu else MOMENTS[:-1], f"{positions:,} {settings}")
+    yield Item("cache that grows", positions * position_bytes // slabs, ("evaluating", "sampling"),
+               "keys or values of one layer, once more")
+    yield Item("sampling", LOGITS * sampled * BYTES[dtype], ("evaluating", "sampling"),
+               "logits of all attempts that are decoded at once")
 
 
 def _learner_items(config: Config, size: ModelSize, work: _Work, *, on_cpu: bool) -> Iterator[Item]:
@@ -177,14 +190,14 @@ def _cache(config: Config, model_config: PreTrainedConfig, work: _Work, lengths:
 def _lengths(config: Config, model_config: PreTrainedConfig, folder: Path | None) -> Lengths:
     """Play a few tasks at random and count: nothing else knows how long an environment's words are."""
     family, rng = config.env, np.random.default_rng(0)
-    count, counted = _counter(folder)
+    tokens_in, counted = _counter(folder)
     prompts, replies = [], []
     for task in env_tasks(family, "train", 4):
         play = getattr(family, "random_action", None)
         with opened(family) as env:
-            prompts.append(count(env.reset(task, 0)))
+            prompts.append(tokens_in(env.reset(task, 0)))
             result = env.step(play(env, rng) if callable(play) else "")
-        replies.append(count(result.observation))
+        replies.append(tokens_in(result.observation))
     text = model_config.get_text_config(decoder=True)
     context = min(filter(None, (getattr(text, "max_position_embeddings", None) or 1 << 20, config.engine.max_context,
                                 config.collect.max_context)))
@@ -228,7 +241,8 @@ def _limits(device: str) -> dict[str, int | None]:
         except (OSError, ValueError):  # no container, or one without a limit
             continue
     there = device != "cpu" and torch.cuda.is_available()
-    return {"host": host, "device": torch.cuda.get_device_properties(device).total_memory if there else None}
+    most = torch.cuda.get_device_properties(device).total_memory if there else None
+    return {"host": host, "device": most, "server": most}  # its devices are taken to be like this one
 
 
 def _model_config(name: str) -> tuple[PreTrainedConfig, Path | None]:
