@@ -21,7 +21,7 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 62_600,
+    "lines of the package": 62_720,
     "lines of the lint": 8_246,
     "lines of plain/": 1_200,
     "files of plain/": 8,

@@ -28,8 +28,9 @@ def after_two_steps(algorithm=GRPO(minibatches=2), critic=None, **settings):
     return learner
 
 
-@pytest.mark.parametrize("layout", ["auto", "padded"])
-@pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}, {"precision": "bf16"}], ids=["whole", "adapters", "bf16"])
+@pytest.mark.parametrize("layout, settings", [
+    ("auto", {}), ("padded", {"lora_rank": 4}), pytest.param("auto", {"lora_rank": 4}, marks=pytest.mark.full),
+    pytest.param("padded", {}, marks=pytest.mark.full), pytest.param("auto", {"precision": "bf16"}, marks=pytest.mark.full)])
 def test_training_is_the_same_to_the_last_bit(monkeypatch, layout, settings):
     """Also where rows are packed: which tokens belong together is said outside of the layer, before the backward pass."""
     calls = []

@@ -23,7 +23,7 @@ from vllm_kit import wide
 
 from workbench.engines import LayoutConfig, TransformersEngineConfig, VllmEngineConfig
 from workbench.engines.digests import digest, digests, unequal
-from workbench.engines.server.process import flags
+from workbench.engines.server.process import CONTROL, flags
 from workbench.training.config import load_config, to_dict
 from workbench.types.errors import ConfigError, EngineError
 
@@ -254,7 +254,7 @@ def test_a_run_without_a_server_is_stored_as_it_always_was():
 
 
 def test_arguments_become_words_of_a_command():
-    words = flags({"max_model_len": 40, "enforce_eager": True, "enable_chunked_prefill": False})
+    words = flags(CONTROL | {"max_model_len": 40, "enforce_eager": True, "enable_chunked_prefill": False})
     assert words[-4:] == ["--max-model-len", "40", "--enforce-eager", "--no-enable-chunked-prefill"]
     assert '{"backend": "workbench"}' in words
 

@@ -4,6 +4,7 @@ Skipped with a reason where vLLM is not installed; `make test-vllm` runs them (a
 """
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from engine_models import ask, drain, play, prompts, worst_gap
@@ -18,8 +20,14 @@ from server_kit import real_server
 from test_server import members, wait_until
 from vllm_kit import need_vllm, wide
 
-from workbench.engines.server.process import _is_free
+from workbench import cli
+from workbench.engines.base import Request
+from workbench.engines.server.process import _free_port, _is_free
+from workbench.notebook.train import train_here
 from workbench.run.store import open_run
+from workbench.training.config import load_config
+from workbench.training.session import reopen
+from workbench.types import Message, Observation
 from workbench.types.errors import EngineError
 
 GAP = 2e-5  # nats, largest, in float32: measured 4e-6
@@ -122,3 +130,37 @@ def test_two_processes_train_beside_one_server(tmp_path):
     one, two = ([segment.token_ids.tolist() for group in run.groups(1) for attempt in group for segment in attempt.segments]
                 for run in runs)
     assert one == two
+
+
+def test_a_run_is_served_to_any_client_and_says_what_the_embedded_engine_says(tmp_path):
+    """`workbench serve`: the run's template, greedy ids and logprobs; Ctrl-C ends it, and nothing is left."""
+    need_vllm()
+    config = load_config("frozenlake", {
+        "train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 2, "train.evaluate_every": 0, "evaluation.num_tasks": 2,
+        "learner.lr": 1e-3, "lint.mode": "off"})
+    run = train_here(config, tmp_path / "first")
+    done = subprocess.Popen([sys.executable, "-m", "workbench.cli", "serve", str(run.path), "--port", str(_free_port())],
+                            stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        url = next(line.split()[3].rstrip(";") for line in done.stdout if line.startswith("serving first at "))
+        session = reopen(run, quiet=True)
+        observation = Observation((Message("user", "Go from P to G."),))
+        prompt = np.concatenate([piece.token_ids for piece in session.chat.open(observation)])
+        answer = httpx.post(f"{url}/chat/completions", timeout=60, json={
+            "model": "first", "messages": [{"role": "user", "content": "Go from P to G."}], "temperature": 0, "max_tokens": 12,
+            "logprobs": True, "return_token_ids": True}).json()
+        choice = answer["choices"][0]
+        assert answer["prompt_token_ids"] == prompt.tolist()
+        session.engine.submit(Request(0, "s", prompt, seed=0, temperature=0.0, max_new_tokens=12,
+                                      stop_ids=session.chat.stop_ids))
+        (mine,) = drain(session.engine)
+        assert choice["token_ids"] == mine.token_ids.tolist() and len(mine.token_ids) > 1
+        theirs = [token["logprob"] for token in choice["logprobs"]["content"]]
+        np.testing.assert_allclose(theirs, mine.logprobs, atol=1e-4)
+        assert cli.main(["chat", str(run.path), "--endpoint", url, "--model", "first", "--calls", "text", "--ask", "7"]) in (0, 1)
+        os.kill(done.pid, signal.SIGINT)
+        assert done.wait(30) == 0
+        assert _is_free(int(url.split(":")[2].split("/")[0]))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(done.pid, signal.SIGKILL)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -208,6 +209,22 @@ def doctor_command(args: argparse.Namespace) -> int:
         report = doctor(args.policy)
     print(json.dumps(report.as_dict(), indent=1) if args.json else report.text)
     return 0 if report.ok else 1
+
+
+def serve_command(args: argparse.Namespace) -> int:
+    from workbench.notebook.serve import serve
+
+    print(f"exporting {args.run_path} and starting vLLM ...", flush=True)
+    with serve(args.run_path, step=args.step, port=args.port) as served:
+        print(f"serving {served.name} at {served.url}; Ctrl-C ends it. Talk to it:\n  workbench chat {args.run_path} --endpoint "
+              f"{served.url} --model {served.name} --calls text", flush=True)
+        try:
+            while served.process.lives:
+                time.sleep(0.5)
+        except KeyboardInterrupt:
+            return 0
+        print(f"vLLM's server ended: {served.process.last_words}", file=sys.stderr)
+        return 2
 
 
 def _laid_out(kind: str | None) -> list[str]:

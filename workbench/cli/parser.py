@@ -143,6 +143,12 @@ def _add_making(command: AddCommand) -> None:
                      "that earned as much (default: that succeeded)")
     sub.add_argument("--out", type=Path, help="of a tracker: the same as DEST (default: named after it, beside the run)")
 
+    sub = command("serve", commands.serve_command,
+                  "the policy of a run behind an OpenAI-compatible server of vLLM's own, until Ctrl-C")
+    sub.add_argument("run_path", type=Path, metavar="RUN")
+    sub.add_argument("--step", type=whole_number, help="checkpoint to serve (default: the newest)")
+    sub.add_argument("--port", type=whole_number, default=8000, help="of this machine (default: 8000)")
+
     for kind in ("env", "tool", "algorithm"):
         sub = command(f"new-{kind}", commands.new_command,
                       f"write a first {'environment' if kind == 'env' else kind} of your own: a module, its test and a file "

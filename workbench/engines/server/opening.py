@@ -11,7 +11,7 @@ import torch
 from workbench.engines.config import VllmEngineConfig
 from workbench.engines.layout import LayoutConfig
 from workbench.engines.server.core import ServerCore
-from workbench.engines.server.process import ServerProcess
+from workbench.engines.server.process import CONTROL, ServerProcess
 from workbench.engines.server.ranks import ServerRanks
 from workbench.engines.vllm_core import check_vllm, server_arguments
 from workbench.engines.vllm_engine import VllmEngine, check_model, context_for
@@ -55,10 +55,10 @@ def _process(model: torch.nn.Module, config: VllmEngineConfig, layout: LayoutCon
     check_vllm()
     hf_config = copy.deepcopy(model.config)
     hf_config.architectures = [type(model).__name__]
-    arguments = server_arguments(model.config.get_text_config(decoder=True), config, context + 1)
+    arguments = CONTROL | server_arguments(model.config.get_text_config(decoder=True), config, context + 1)
     if layout.data_parallel > 1:
         arguments["data_parallel_size"] = layout.data_parallel
-    process = ServerProcess(hf_config, arguments, devices=layout.devices, port=layout.port, weights=folder)
+    process = ServerProcess(hf_config.save_pretrained, arguments, devices=layout.devices, port=layout.port, weights=folder)
     process.start()
     return process
 

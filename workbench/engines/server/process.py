@@ -20,13 +20,18 @@ from workbench.types.errors import EngineError
 HOST = "127.0.0.1"   # nobody else's: its control routes have no key
 MODEL = "policy"     # the name that requests know it by
 LAST_LINES = 12      # of its log, in an error
+# Arguments of a server that weights are sent to.
+CONTROL = {"enable_scale_out": True, "enable_prompt_tokens_details": True, "weight_transfer_config": json.dumps({"backend": BACKEND}),
+           "worker_extension_cls": EXTENSION}
 
 
 class ServerProcess:
     """Started by `start`, also once more after its end. Not thread-safe."""
 
-    def __init__(self, hf_config: Any, arguments: Mapping[str, Any], *, devices: str = "", port: int = 0, weights: str = "") -> None:
-        """`hf_config`: of the architecture that it serves; no checkpoint is read. `arguments`: as in vLLM's EngineArgs.
+    def __init__(self, write: Callable[[str], Any], arguments: Mapping[str, Any], *, devices: str = "", port: int = 0,
+                 weights: str = "", name: str = MODEL) -> None:
+        """`write` puts the model that is served into a folder; `name` is what requests call it. `arguments`: as in vLLM's
+        EngineArgs, and options of its server.
         `devices`: its CUDA_VISIBLE_DEVICES ("": all that this process has). `port`: 0 takes a free one, and keeps it.
         `weights`: a folder that goes with the server, should this process be killed. Raises EngineError for a port that
         is taken."""
@@ -35,7 +40,8 @@ class ServerProcess:
                               "any that is free")
         self._arguments, self._devices = dict(arguments), devices
         self._folder = tempfile.TemporaryDirectory(prefix="workbench-server-")
-        hf_config.save_pretrained(self._folder.name)
+        self._model, self._name = os.path.join(self._folder.name, "model"), name
+        write(self._model)
         self._log = Path(self._folder.name, "server.log")
         self._child: subprocess.Popen | None = None
         self._weights, self._port = weights, port or _free_port()
@@ -44,10 +50,12 @@ class ServerProcess:
     def start(self) -> None:
         """Begin to start it, once more if need be: at the same address."""
         self._end(keep=True)
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", self._folder.name,
-                   "--host", HOST, "--port", str(self._port), "--served-model-name", MODEL, *flags(self._arguments)]
-        environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1",
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", self._model,
+                   "--host", HOST, "--port", str(self._port), "--served-model-name", self._name, *flags(self._arguments)]
+        environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1",
                        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "PYTHONPATH": _import_path()}
+        if CONTROL.items() <= self._arguments.items():
+            environment["VLLM_SERVER_DEV_MODE"] = "1"  # has the control routes
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):  # the learner's, not its own
             environment.pop(name, None)
         if self._devices:
@@ -108,9 +116,8 @@ class ServerProcess:
 
 
 def flags(arguments: Mapping[str, Any]) -> list[str]:
-    """EngineArgs as the words of a command line, and what makes a server one of ours."""
-    words = ["--enable-scale-out", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log",
-             "--weight-transfer-config", json.dumps({"backend": BACKEND}), "--worker-extension-cls", EXTENSION]
+    """Arguments as the words of a command line."""
+    words = ["--disable-uvicorn-access-log"]
     for name, value in arguments.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
