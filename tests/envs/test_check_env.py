@@ -163,6 +163,7 @@ def test_prompts_are_measured_by_the_policy_that_is_named():
     assert found.errors and "the context is 30" in found.errors[0].what
 
 
+@pytest.mark.full
 def test_the_command_exits_1_on_an_error_and_0_on_notes(capsys, tmp_path):
     short = ["--seconds", "0.1", "--tasks", "9"]
     assert cli.main(["check-env", "tests.envs.mistakes:WrongSum", *short]) == 1

@@ -90,7 +90,7 @@ def faulty(case: str, path: Path, config, number: int, error: int | None) -> kil
 
 
 @pytest.mark.parametrize("first, stride", [  # in `full` every fourth; `make soak` kills anywhere, 500 times
-    (2, 47), pytest.param(1, 8, marks=pytest.mark.full), pytest.param(5, 8, marks=pytest.mark.full)])
+    (2, 97), pytest.param(1, 8, marks=pytest.mark.full), pytest.param(5, 8, marks=pytest.mark.full)])
 def test_dead_before_the_nth_system_call_of_a_whole_run(tmp_path, first, stride):
     """Not of a file or a step, but of training with evaluations and checkpoints: nothing in between may matter."""
     faults = break_everywhere(tmp_path, range(first, 1000, stride))
