@@ -98,8 +98,8 @@ def test_dead_before_the_nth_system_call_of_a_whole_run(tmp_path, first, stride)
 
 
 @pytest.mark.parametrize("error, first, stride", [
-    (errno.ENOSPC, 9, 89), pytest.param(errno.ENOSPC, 1, 5, marks=pytest.mark.full),
-    pytest.param(errno.EIO, 2, 5, marks=pytest.mark.full),
+    (errno.ENOSPC, 9, 89), pytest.param(errno.ENOSPC, 1, 11, marks=pytest.mark.full),
+    pytest.param(errno.EIO, 2, 11, marks=pytest.mark.full),
 ])
 def test_a_full_or_faulty_disk_at_the_nth_system_call_of_a_whole_run(tmp_path, error, first, stride):
     faults = break_everywhere(tmp_path, range(first, 1000, stride), error=error)
