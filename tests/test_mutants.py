@@ -102,14 +102,14 @@ def test_exit_status_and_a_law_without_a_mutant(small_repository, monkeypatch, c
     assert "do not pass untouched: tests/test_double.py::test_number" in said and "no mutant breaks law 2" in said
 
 
-def test_a_share_has_half_of_every_numbered_law_and_shares_are_everything():
+def test_a_share_has_a_quarter_of_every_numbered_law_and_shares_are_everything():
     mutants = [runner.read_mutant(path) for path in runner.choose([])]
-    shares = [runner.share_of(mutants, part, 3) for part in (1, 2, 3)]
+    shares = [runner.share_of(mutants, part, 5) for part in (1, 2, 3, 4, 5)]
     for law in runner.LAWS:
         of_law = [mutant for mutant in mutants if mutant.law == law]
-        halves = [[mutant for mutant in share if mutant.law == law] for share in shares]
-        assert halves[0] == halves[2] and sorted(halves[0] + halves[1], key=lambda m: m.path) == of_law
-        assert all(abs(len(half) - len(of_law) / 2) < 1 for half in halves)
+        quarters = [[mutant for mutant in share if mutant.law == law] for share in shares]
+        assert quarters[0] == quarters[4] and {m.path for quarter in quarters for m in quarter} == {m.path for m in of_law}
+        assert len(of_law) < 4 or all(quarter and abs(len(quarter) - len(of_law) / 4) < 1 for quarter in quarters)
     others = [mutant.name for share in shares for mutant in share if mutant.law not in runner.LAWS]
     assert sorted(others) == [m.name for m in mutants if m.law not in runner.LAWS]
     assert runner.read_share("2/3") == (2, 3)
