@@ -162,7 +162,7 @@ def the_mask_is_not_applied(monkeypatch):
 
 
 def the_sign_of_the_entropy(monkeypatch):
-    import workbench.learn.update as module
+    import workbench.learn.microbatch as module
     real = module.entropy_of
     monkeypatch.setattr(module, "entropy_of", lambda logits: -real(logits))
 
