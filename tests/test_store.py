@@ -509,7 +509,7 @@ for step in range((run.last_step or 0) + 1, 10**6):
 """
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(40, marks=pytest.mark.full)])
+@pytest.mark.parametrize("kills", [3, pytest.param(24, marks=pytest.mark.full)])
 def test_a_killed_process_loses_nothing_that_was_committed(tmp_path, kills):
     """The real thing: SIGKILL at a random instant, again and again, on one run."""
     path, rng, seen = tmp_path / "run", random.Random(1), 0
