@@ -1,6 +1,6 @@
 """One rank of tests/test_distributed.py: runs every scenario and writes what came out, rank by rank.
 
-    torchrun --nproc_per_node 2 tests/distributed_worker.py OUT_FOLDER
+    torchrun --nproc_per_node 2 tests/distributed_worker.py OUT_FOLDER [NAME ...]
 """
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from workbench.learn.algorithms import GRPO, PPO, Credit
 from workbench.learn.algorithms.parts import Masks
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
+from workbench.learn.distributed import bytes_here, whole
 from workbench.learn.learner import Learner
+from workbench.learn.microbatch import LOGITS_AT_ONCE
+from workbench.learn.optimizer import TrainedWeights
 from workbench.types.errors import LearnerError
 
 LR = 1e-3
@@ -50,6 +53,12 @@ SCENARIOS: dict[str, tuple[Batch, GRPO, dict]] = {
     "critic-a-rank-without-rows": (lonely(), PPO(), {}),
     "critic-shared-a-rank-without-rows": (lonely(), PPO(), {"trunk": "policy"}),
 }
+# The same with weights, gradients and moments dealt out over the processes. In pieces: the output head runs by itself.
+SHARDED = {f"{name}, sharded": (*SCENARIOS[name][:2], {**SCENARIOS[name][2], "sharding": "full"}) for name in (
+    "append", "minibatches", "adapters", "adapters-and-critic", "a-rank-without-rows", "sequences-and-wide-masks", "critic")}
+SHARDED["checkpointing and logits in pieces, sharded"] = (
+    *SCENARIOS["append"][:2], {"micro_batch_tokens": 90, "sharding": "full", "activation_checkpointing": True})
+SCENARIOS |= SHARDED
 
 
 def credit_of(name: str, batch: Batch, algorithm: GRPO) -> Credit:
@@ -66,18 +75,28 @@ def play(name: str, processes: int) -> tuple[dict[str, Tensor], dict]:
     critic = CriticConfig(trunk=settings.get("trunk", "own"))
     config = LearnerConfig(lr=LR, num_processes=processes, **{k: v for k, v in settings.items() if k != "trunk"})
     model = tiny_model()
-    learner = Learner(model, algorithm, config, critic=critic, reference=model)
+    at_once = dict(LOGITS_AT_ONCE)
+    if "in pieces" in name:
+        LOGITS_AT_ONCE["cpu"] = 20 * model.config.vocab_size
+    try:
+        return _played(name, Learner(model, algorithm, config, critic=critic, reference=model), batch, algorithm)
+    finally:
+        LOGITS_AT_ONCE.update(at_once)
+
+
+def _played(name: str, learner: Learner, batch: Batch, algorithm: GRPO) -> tuple[dict[str, Tensor], dict]:
     if learner.models.critic is not None:  # an opinion from the start: values of zero would hide what goes wrong with them
         torch.nn.init.constant_(learner.models.critic.bare.head.weight, 0.03)
     batch = learner.facts(batch)
-    credit, out = credit_of(name, batch, algorithm), {}
+    credit, out, held = credit_of(name, batch, algorithm), {}, {}
 
     def catch_before(owner: object, name: str) -> None:
         step = getattr(owner, name)
 
         def caught(*arguments) -> None:
             if learner.version == 0:
-                out.update({f"gradient/{n}": g.clone() for n, g in learner.models.gradients().items()})
+                held["gradients"] = held.get("gradients") or bytes_here(learner.models.policy.gradients().values())
+                out.update({f"gradient/{n}": whole(g).clone() for n, g in learner.models.gradients().items()})
             step(*arguments)
 
         setattr(owner, name, caught)
@@ -87,24 +106,39 @@ def play(name: str, processes: int) -> tuple[dict[str, Tensor], dict]:
         catch_before(learner.models.critic.weights, "step")  # comes first, and takes its gradients along
     metrics = []
     for number in range(2):
+        if number and "sharded" in name:  # what is saved is whole, and is dealt out again
+            learner.load_state(*learner.state())
         for report in learner.update(batch, credit, step=number):
             metrics.append(dict(report.metrics))
             for column in COLUMNS & report.table.columns.keys():
                 out[f"table/{number}/{report.table.update}/{column}"] = torch.from_numpy(report.table[column].copy())
+    learner.logprobs(batch, batch.eligible_T)  # a look leaves nothing whole
+    held |= held_by(learner.models.policy)
     weights = learner.state()[0]
     out |= {f"weight/{part}/{name}": tensor.clone() for part in ("model", "critic") if part in weights
             for name, tensor in weights[part].items()}
-    return {key: tensor.contiguous() for key, tensor in out.items()}, {"metrics": metrics, "version": learner.version}
+    return {key: tensor.contiguous() for key, tensor in out.items()}, {
+        "metrics": metrics, "version": learner.version, "held": held}
 
 
-def refusals(rank: int) -> dict[str, str]:
+def held_by(policy: TrainedWeights) -> dict[str, int]:
+    """Bytes that this process holds of the model and what is trained."""
+    return {"weights": bytes_here(policy.module.parameters()),
+            "moments": bytes_here(t for entry in policy.optimizer.state.values() for t in entry.values() if t.ndim)}
+
+
+def refusals(rank: int, *, sharded: bool = False) -> dict[str, str]:
     """What must be refused, on every rank alike and without hanging."""
     said = {}
     try:
         Learner(tiny_model(), GRPO(), LearnerConfig(num_processes=1))
     except LearnerError as error:
         said["wrong number of processes"] = str(error)
-    learner = Learner(tiny_model(), GRPO(), LearnerConfig(num_processes=2))
+    try:
+        Learner(tiny_model(), PPO(), LearnerConfig(num_processes=2, sharding="full"), critic=CriticConfig(trunk="policy"))
+    except LearnerError as error:
+        said["trunk of the policy"] = str(error)
+    learner = Learner(tiny_model(), GRPO(), LearnerConfig(num_processes=2, sharding="full" if sharded else "none"))
     own = Batch.from_groups(make_groups(seed=rank))
     try:
         learner.update(own, GRPO().credit(own), step=0)
@@ -120,13 +154,16 @@ def refusals(rank: int) -> dict[str, str]:
     return said | {"not finite": report.skipped or "", "unchanged": str(unchanged)}
 
 
-def main(folder: Path) -> None:
-    rank = int(os.environ["RANK"])
-    for name in SCENARIOS:
-        tensors, facts = play(name, processes=2)
+def main(folder: Path, *names: str) -> None:
+    rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    for name in names or SCENARIOS:
+        tensors, facts = play(name, processes)
         save_file(tensors, folder / f"{name}.{rank}.safetensors")
         (folder / f"{name}.{rank}.json").write_text(json.dumps(facts))
-    (folder / f"refusals.{rank}.json").write_text(json.dumps(refusals(rank)))
+    if not names:
+        for sharded in (False, True):
+            said = refusals(rank, sharded=sharded)
+            (folder / f"refusals{', sharded' * sharded}.{rank}.json").write_text(json.dumps(said))
     # Reducers that are still alive, or a peer that is still busy, make gloo abort at exit (4 of 12 runs without these).
     gc.collect()
     torch.distributed.barrier()
@@ -134,4 +171,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

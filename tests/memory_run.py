@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = {"train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 4, "evaluation.num_tasks": 4, "env.max_turns": 2}
+PEAK = "peak:"
 ROOMY = {"host": 10**15, "device": None}
 AS_IT_IS = {"train.steps": 1}  # with its evaluations of 512 tasks, which are most of what a preset holds
 RUNS = {"preset frozenlake with its evaluations of 512 tasks": ("frozenlake", AS_IT_IS),
@@ -49,15 +50,17 @@ def larger_model(folder):
 
 
 def planned_and_measured(settings, baseline, preset="frozenlake"):
-    """(planned, measured) bytes of a run of one step, measured in a process of its own."""
+    """(planned, measured) bytes of a run of one step, measured in processes of its own: the largest of them."""
     from workbench.doctor.plan import plan
     from workbench.training.config import load_config
 
     written = [f"{key}={value}" for key, value in settings.items()]
-    done = subprocess.run([sys.executable, "-m", "tests.memory_run", preset, *written], cwd=ROOT, text=True,
+    count = settings.get("learner.num_processes", 1)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)] if count > 1 else []
+    done = subprocess.run([sys.executable, *torchrun, "-m", "tests.memory_run", preset, *written], cwd=ROOT, text=True,
                           capture_output=True, timeout=900)
     assert done.returncode == 0, done.stderr
-    measured = int(done.stdout.splitlines()[-1])
+    measured = max(int(line.removeprefix(PEAK)) for line in done.stdout.splitlines() if line.startswith(PEAK))
     need = plan(load_config(preset, settings), limits=ROOMY, baseline=baseline).totals["host"][1]
     print(f"planned {need / 1e6:.0f} MB, measured {measured / 1e6:.0f} MB: {need / measured - 1:+.1%}", flush=True)
     return need, measured
@@ -78,10 +81,10 @@ def main(preset: str, *settings: str) -> None:
     from workbench.training.config import load_config
 
     config = load_config(preset, dict(setting.split("=", 1) for setting in settings))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:  # of several processes the first one's is used
         train_here(config, Path(folder) / "run")
     # Not ru_maxrss: a process that was forked from a large one starts with that one's.
-    print(1024 * int(re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())[1]))
+    print(PEAK, 1024 * int(re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())[1]))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from distributed_worker import LR, SCENARIOS, play
+from distributed_worker import LR, SCENARIOS, SHARDED, play
 from learning_data import tiny_model
 from safetensors.torch import load_file
 
@@ -30,9 +30,12 @@ TESTS = Path(__file__).resolve().parent
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory) -> Path:
     """All scenarios in one launch. A hang (a rank that waits for another) ends as a failure after four minutes."""
-    folder = tmp_path_factory.mktemp("two_processes")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-               str(TESTS / "distributed_worker.py"), str(folder)]
+    return launched(tmp_path_factory.mktemp("two_processes"), 2)
+
+
+def launched(folder: Path, processes: int, *names: str) -> Path:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes),
+               str(TESTS / "distributed_worker.py"), str(folder), *names]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
                                 "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
@@ -46,10 +49,22 @@ def part(tensors: dict[str, torch.Tensor], prefix: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_one_process_or_two(two_processes, name):
+    agrees_with_one_process(two_processes, name, processes=2)
+
+
+@pytest.mark.full
+def test_one_process_or_four_with_shards(tmp_path):
+    names = ["append, sharded", "adapters, sharded", "critic, sharded"]
+    folder = launched(tmp_path, 4, *names)
+    for name in names:
+        agrees_with_one_process(folder, name, processes=4)
+
+
+def agrees_with_one_process(folder: Path, name: str, processes: int) -> None:
     alone, facts = play(name, processes=1)
-    for rank in (0, 1):
-        shared = load_file(two_processes / f"{name}.{rank}.safetensors")
-        theirs = json.loads((two_processes / f"{name}.{rank}.json").read_text())
+    for rank in range(processes):
+        shared = load_file(folder / f"{name}.{rank}.safetensors")
+        theirs = json.loads((folder / f"{name}.{rank}.json").read_text())
         assert shared.keys() == alone.keys() and theirs["version"] == facts["version"]
         difference = part(shared, "gradient/") - part(alone, "gradient/")
         assert difference.norm() / part(alone, "gradient/").norm() < 2e-6
@@ -67,9 +82,21 @@ def test_both_ranks_end_with_the_same_weights_and_tables(two_processes, name):
     assert all(torch.equal(first[k].nan_to_num(), second[k].nan_to_num()) for k in first)
 
 
-def test_what_is_refused_is_refused_on_every_rank(two_processes):
+@pytest.mark.parametrize("name", sorted(SHARDED))
+def test_each_of_two_ranks_holds_half_of_what_is_trained(two_processes, name):
+    """Layers are dealt out by rows, so that one of an odd number of rows is not halved exactly."""
+    _, facts = play(name, processes=1)
     for rank in (0, 1):
-        said = json.loads((two_processes / f"refusals.{rank}.json").read_text())
+        held = json.loads((two_processes / f"{name}.{rank}.json").read_text())["held"]
+        assert {what: held[what] / whole for what, whole in facts["held"].items()} == pytest.approx(
+            {"weights": 0.5, "gradients": 0.5, "moments": 0.5}, abs=0.03)
+
+
+@pytest.mark.parametrize("name", ["refusals", "refusals, sharded"])
+def test_what_is_refused_is_refused_on_every_rank(two_processes, name):
+    for rank in (0, 1):
+        said = json.loads((two_processes / f"{name}.{rank}.json").read_text())
+        assert "set critic.trunk = 'own'" in said["trunk of the policy"]
         assert "this is a world of 2" in said["wrong number of processes"]
         assert "different batches" in said["different batches"]
         assert "advantage = nan" in said["not finite"] and said["unchanged"] == "True"

@@ -270,6 +270,13 @@ def test_the_plan_is_within_a_fifth_of_larger_runs(tmp_path, baseline, settings)
     assert abs(need / measured - 1) <= 0.2
 
 
+@pytest.mark.full
+def test_the_plan_is_within_a_fifth_where_two_processes_share_the_weights(tmp_path, baseline):
+    larger = larger_model(tmp_path / "larger")
+    need, measured = planned_and_measured(larger | {"learner.num_processes": 2, "learner.sharding": "full"}, baseline)
+    assert abs(need / measured - 1) <= 0.2
+
+
 def test_errors_of_the_trial_are_handed_on(monkeypatch):
     from workbench.doctor.report import MachineFact
 

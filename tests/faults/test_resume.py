@@ -550,10 +550,11 @@ def test_the_command_resumes_prints_what_changes_and_says_when_nothing_is_left(w
 
 
 @pytest.mark.full
-def test_two_processes_resume_a_run_of_two_processes_of_which_one_was_killed(tmp_path):
+@pytest.mark.parametrize("sharding", ["none", "full"])
+def test_two_processes_resume_a_run_of_two_processes_of_which_one_was_killed(tmp_path, sharding):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
     settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
-    settings += ["--set", "train.steps=6", "--set", "learner.num_processes=2"]
+    settings += ["--set", "train.steps=6", "--set", "learner.num_processes=2", "--set", f"learner.sharding={sharding}"]
 
     def torchrun(*words):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m",
@@ -575,6 +576,11 @@ def test_two_processes_resume_a_run_of_two_processes_of_which_one_was_killed(tmp
     assert again.returncode == 0 and "of 6 steps are committed; going on from" in said, said[-3000:]
     assert same(tmp_path / "whole", tmp_path / "run")
     assert open_run(tmp_path / "run").machines()[0][1]["processes"] == 2
+    if sharding == "full":  # a checkpoint is whole: any number of processes goes on with it
+        alone = [sys.executable, "-m", "workbench.cli", "resume", "run", "--set", "train.steps=7",
+                 "--set", "learner.num_processes=1", "--set", "learner.sharding=none"]
+        done = subprocess.run(alone, env=environment, cwd=tmp_path, text=True, capture_output=True, timeout=240)
+        assert done.returncode == 0 and "7 steps committed" in done.stdout, done.stderr[-3000:]
 
 
 def test_the_clock_tells_what_durability_costs(whole):

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -19,13 +20,16 @@ from workbench.learn.recompute import layers_of
 @dataclass(frozen=True)
 class ModelSize:
     """A model as its config describes it: numbers of `parameters` and, of those that are trained (`trained`), how many stand
-    below the output head (`below_the_head`: a critic's trunk); of weights that adapters are merged into (`merged`); bytes of
-    `buffers`; bytes that a forward pass of one micro-batch keeps (`kept`)."""
+    below the output head (`below_the_head`: a critic's trunk); of weights that adapters are merged into (`merged`); of those
+    around the decoder layers (`around`) and in the largest of them (`layer`); bytes of `buffers`; bytes that a forward pass of
+    one micro-batch keeps (`kept`)."""
 
     parameters: int
     trained: int
     below_the_head: int
     merged: int
+    around: int
+    layer: int
     buffers: int
     kept: int
     vocabulary: int
@@ -57,14 +61,20 @@ def model_size(config: PreTrainedConfig, rows: int, tokens: int, learner: Learne
     vocabulary, width = output_head(model).weight.shape
 
     def trained(module: torch.nn.Module) -> int:
-        return sum(p.numel() for p in module.parameters() if p.requires_grad)
+        return _count(p for p in module.parameters() if p.requires_grad)
 
+    in_layers = [_count(layer.parameters()) for layer in layers_of(plain)]
     return ModelSize(
-        sum(p.numel() for p in plain.parameters()), trained(model), trained(trunk),
+        parameters := _count(plain.parameters()), trained(model), trained(trunk),
         sum(layer.base_layer.weight.numel() for layer in model.modules() if hasattr(layer, "lora_A")),
+        parameters - sum(in_layers), max(in_layers, default=0),
         sum(b.numel() * b.element_size() for b in model.buffers()),
         _kept(sum(storage.nbytes() for address, storage in kept.items() if address not in own), len(layers),
               rows * tokens * width * (2 if learner.precision == "bf16" else 4)), vocabulary, width)
+
+
+def _count(parameters: Iterable[torch.nn.Parameter]) -> int:
+    return sum(p.numel() for p in parameters)
 
 
 def _kept(everything: int, recomputed: int, states: int) -> int:

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 
+from workbench.doctor.learner_memory import BYTES, LOGITS, learner_items, policy_items, processes_that_share
 from workbench.doctor.memory import MOMENTS, Item, MemoryPlan
 from workbench.doctor.model_size import ModelSize, model_size
 from workbench.doctor.trials import run_probe
@@ -31,17 +32,12 @@ from workbench.engines.intake import position_numbers
 from workbench.engines.policy import SHIPPED
 from workbench.envs import tasks as env_tasks
 from workbench.envs.shared import opened
-from workbench.learn.algorithms.base import needs_critic
-from workbench.learn.microbatch import LOGITS_AT_ONCE
 from workbench.training.config import Config
 from workbench.training.starting import obstacles
 from workbench.types import Observation
 from workbench.types.errors import ConfigError, PolicyError
 from workbench.views.words import count
 
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-LOGITS = 4                   # arrays of that size that are there at once: logits, their softmax, gradients of both
-LOGITS_OF_ENTROPY = 2        # more of them, where the entropy has a gradient
 CHARACTERS_A_TOKEN = 3.5     # where there is no tokenizer to ask
 MESSAGE_TOKENS = 8           # what a chat template writes around a message
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -104,15 +100,12 @@ def plan(config: Config, *, limits: dict[str, int | None] | None = None, baselin
 
 def _items(config: Config, model_config: PreTrainedConfig, size: ModelSize, work: _Work, lengths: Lengths,
            baseline: int, *, on_cpu: bool) -> list[Item]:
-    policy_dtype = config.policy.dtype
-    reference = "; the reference policy" if "ref_logp_T" in config.algorithm.requires else ""
     tokens, evaluated = work.attempts * lengths.attempt, work.evaluated * lengths.attempt
     items = [
         Item("Python and torch", baseline, MOMENTS, "a process that imported everything, measured", "host"),
-        Item("policy's weights", size.parameters * BYTES[policy_dtype] + size.buffers, MOMENTS,
-             f"{policy_dtype}, kept as it was{reference}"),
+        *policy_items(config, size),
         *_engine_items(config, model_config, size, work, lengths, on_cpu=on_cpu),
-        *_learner_items(config, size, work, on_cpu=on_cpu),
+        *learner_items(config, size, f"{work.rows} x {work.tokens} tokens", work.trained, on_cpu=on_cpu),
         Item("trajectories", tokens * OBJECTS_A_TOKEN, ("sampling", "updating"),
              f"{tokens:,} tokens at most, as arrays", "host"),
         Item("attempts evaluated", evaluated * OBJECTS_A_TOKEN, MOMENTS,
@@ -134,6 +127,8 @@ def _engine_items(config: Config, model_config: PreTrainedConfig, size: ModelSiz
                    f"{count(parts, 'device')} (engine.tensor_parallel)", "server")
         yield Item("keys and values", math.ceil(positions * position_bytes / parts / copies), MOMENTS,
                    f"{positions:,} {settings}, over {count(parts * copies, 'device')}", "server")
+        if dtype != "float32":
+            yield Item("weights as the server has them", weights, ("saving",), f"{dtype}: its answers are held against them")
         return
     slabs = 2 * model_config.get_text_config(decoder=True).num_hidden_layers
     sampled = min(config.engine.max_rows, max(work.attempts, work.evaluated)) * size.vocabulary
@@ -143,28 +138,6 @@ def _engine_items(config: Config, model_config: PreTrainedConfig, size: ModelSiz
                "keys or values of one layer, once more")
     yield Item("sampling", LOGITS * sampled * BYTES[dtype], ("evaluating", "sampling"),
                "logits of all attempts that are decoded at once")
-
-
-def _learner_items(config: Config, size: ModelSize, work: _Work, *, on_cpu: bool) -> Iterator[Item]:
-    trained, lora = size.trained, config.learner.lora_rank > 0
-    own = size.below_the_head + size.width + 1 if _critic_of_its_own(config) else 0
-    at_once = min(work.trained, LOGITS_AT_ONCE["cpu" if on_cpu else "cuda"] // size.vocabulary)  # tokens
-    logits = (LOGITS + LOGITS_OF_ENTROPY * bool(config.algorithm.entropy_coef)) * at_once * size.vocabulary * 4
-    yield Item("learner's weights", trained * 4 + size.buffers * (not lora), MOMENTS,
-               "adapters, float32: what is below them is the policy's" if lora else "float32, trained")
-    yield Item("optimizer", trained * 8, MOMENTS, "AdamW: two moments, from the first update on")
-    yield Item("gradients", trained * 4, ("updating",), f"float32, of the {'adapters' if lora else 'policy'}")
-    yield Item("activations", size.kept + logits, ("updating",), f"{work.rows} x {work.tokens} tokens, logits of "
-               f"{at_once} at once (learner.micro_batch_tokens = {config.learner.micro_batch_tokens:,})")
-    yield Item("merged weights", size.merged * 4, ("saving",), "float32, for the engine: adapters are added to them")
-    yield Item("copies to save", (trained + own) * 12, ("saving",), "weights and moments, each once more", "host")
-    yield Item("critic", own * 4, MOMENTS, "float32: a trunk of its own (critic.trunk='policy' shares it)")
-    yield Item("critic's optimizer", own * 8, MOMENTS, "two moments")
-    yield Item("critic's gradients", own * 4, ("updating",), "float32")
-
-
-def _critic_of_its_own(config: Config) -> bool:
-    return needs_critic(config.algorithm) and config.critic.trunk == "own"
 
 
 def _work(config: Config, lengths: Lengths) -> _Work:
@@ -274,7 +247,8 @@ def _remarks(config: Config, size: ModelSize, lengths: Lengths, device: str) -> 
         lines.append("with adapters little but activations is left, and on a CPU the allocator keeps pieces of those: a run of "
                      "26 million parameters took 46 % more than planned (20 % more with MALLOC_MMAP_THRESHOLD_=1000000)")
     if (processes := config.learner.num_processes) > 1:
-        lines.append(f"{processes} processes: each holds as much, in the memory of its own device and of its host")
+        shared = "; what is trained is dealt out over them" if processes_that_share(config) > 1 else ""
+        lines.append(f"{processes} processes: each holds as much, in the memory of its own device and of its host{shared}")
     lines += [f"cannot be started here: {words}"
               for words in obstacles(config, processes, gpus=torch.cuda.device_count())]
     if hasattr(config.engine, "block_tokens"):

@@ -30,6 +30,8 @@ class LearnerConfig:
                             "output head"] = ()
     precision: Annotated[str, one_of("fp32", "bf16"), "bf16: forward pass under autocast; weights and optimizer stay "
                          "float32"] = "fp32"
+    sharding: Annotated[str, one_of("none", "full"), "none: every process holds all weights (DDP); full: weights, gradients and "
+                        "moments are dealt out over them (FSDP2)"] = "none"
     num_processes: Annotated[int, at_least(1), "asserted, because several ways of starting many quietly give one"] = 1
     max_bad_updates: Annotated[int, at_least(1), "updates in a row with non-finite numbers before training ends"] = 3
     seed: Annotated[int, "of the shuffle into minibatches"] = 0
@@ -41,6 +43,8 @@ class LearnerConfig:
         """What cannot act, by name (law 11)."""
         for name in ("lora_alpha", "lora_targets"):
             yield Inert(name, not self.lora_rank, "without adapters all weights are trained; set learner.lora_rank")
+        yield Inert("sharding", self.sharding == "full" and self.num_processes == 1,
+                    "one process holds everything; set learner.num_processes")
 
 
 @dataclass(frozen=True)

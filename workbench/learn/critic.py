@@ -72,6 +72,9 @@ class Critic:
                                "hidden states to read; use a causal language model (AutoModelForCausalLM)")
         self.config, self.bf16, self._ranks = config, learner.precision == "bf16", ranks
         self.shares_trunk = config.trunk == "policy"
+        if self.shares_trunk and ranks.sharded:
+            raise LearnerError("critic.trunk = 'policy' reads the policy's trunk by itself, and where weights are sharded only "
+                               "the whole model can be run; set critic.trunk = 'own', or learner.sharding = 'none'")
         width = output_head(policy).weight.shape[1]
         self.bare = ValueModel(trunk if self.shares_trunk else _twin(trunk), width).eval()
         self.weights = (TrainedWeights(self.bare.head, config.lr, learner, None) if self.shares_trunk
@@ -109,7 +112,7 @@ class Critic:
         longer, old_T, end_of_cut = batch.with_a_token_after(cut_N)
         asked_T = torch.zeros(longer.num_tokens, dtype=torch.bool)
         asked_T[old_T], asked_T[end_of_cut] = needed_T, True
-        value_T = self._ranks.gathered(longer, asked_T, budget, self.values)
+        value_T = self._ranks.gathered(longer, asked_T, budget, self.values, self.bare)
         final_N = torch.full((batch.num_trajectories,), torch.nan).index_copy(0, cut_N, value_T[end_of_cut])
         return value_T[old_T], final_N
 
@@ -125,9 +128,9 @@ class Critic:
             for parameter in self.weights.parameters:
                 parameter.grad = self._ranks.accelerator.reduce(parameter.grad, "mean")
 
-    def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """{"critic": ..., "critic_optimizer": ...} as copies on the CPU, and a JSON value."""
-        return self.weights.state("critic"), {"trunk": self.config.trunk, "trainable": self.weights.trainable}
+    def state(self, *, kept: bool = True) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """{"critic": ..., "critic_optimizer": ...} as copies on the CPU (see `TrainedWeights.state`), and a JSON value."""
+        return self.weights.state("critic", kept=kept), {"trunk": self.config.trunk, "trainable": self.weights.trainable}
 
     def refuse_other(self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any] | None) -> None:
         """Raises LearnerError for a state that has no critic, or another one. Changes nothing."""

@@ -15,10 +15,14 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from workbench.learn.batch import Batch, deal
 from workbench.learn.microbatch import MicroBatch, Rows
+from workbench.learn.recompute import layers_of
 from workbench.types.errors import LearnerError
 
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
@@ -26,6 +30,7 @@ SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
 # and trains whole weights, so its own answer, `distributed_type`, is not enough.
 ASKED_TO_SHARD = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DEEPSPEED",
                   "ACCELERATE_USE_MEGATRON_LM": "MEGATRON_LM", "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism_config"}
+UNKEPT = ("FSDP_OFFLOAD_PARAMS", "FSDP_ACTIVATION_CHECKPOINTING")  # settings of such a file that would be passed over
 
 
 class Ranks:
@@ -34,17 +39,18 @@ class Ranks:
     Raises LearnerError for another number and for an accelerate setting that would shard the weights.
     """
 
-    def __init__(self, device: torch.device, count: int, *, packed: bool = False) -> None:
-        """`packed`: micro-batches are cut for a model that takes its segments packed, not padded."""
-        self.packed = packed
-        for name, kind in ASKED_TO_SHARD.items():
-            if os.environ.get(name, "false").lower() in ("true", "1"):
-                raise _sharded(kind)
+    def __init__(self, device: torch.device, count: int, *, packed: bool = False, sharded: bool = False) -> None:
+        """`packed`: micro-batches are cut for a model that takes its segments packed, not padded. `sharded`: weights are
+        dealt out over the processes."""
+        self.packed, self.sharded = packed, sharded and count > 1
+        _refuse_other_sharding(sharded)
         # Precision is ours (autocast): accelerate's is one setting for the whole Python process.
+        held = {name: os.environ.pop(name) for name in ASKED_TO_SHARD if name in os.environ}  # it is done here, not there
         self.accelerator = Accelerator(
             cpu=device.type == "cpu", mixed_precision="no", gradient_accumulation_steps=1,
             kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
         )
+        os.environ.update(held)
         self.count, self.device = self.accelerator.num_processes, self.accelerator.device
         if self.count != count:
             raise LearnerError(
@@ -55,8 +61,15 @@ class Ranks:
         if (kind := self.accelerator.distributed_type.value) in SHARDED:
             raise _sharded(kind)
 
+    def deal_out(self, model: torch.nn.Module) -> None:
+        """Leave this process its part of the weights, in place, where they are sharded: before anything refers to them."""
+        if self.sharded:
+            shard(model, self.device, self.count)
+
     def prepare(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
         """The model with its gradients exchanged between processes (in eval mode, as it was), and its optimizer."""
+        if self.sharded:  # a model that was dealt out does it by itself
+            return model, optimizer
         with warnings.catch_warnings():  # what torch offers instead would exchange the buffers once more
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             model, optimizer = self.accelerator.prepare(model, optimizer)
@@ -71,26 +84,24 @@ class Ranks:
         mine = mine + [[]] * (max(len(piece) for piece in pieces) - len(mine))
         return [rows.build(segments, self.device) for segments in mine]
 
-    def gathered(self, batch: Batch, tokens_T: Tensor, budget: int, of_micro: Callable[[MicroBatch], Tensor]) -> Tensor:
+    def gathered(self, batch: Batch, tokens_T: Tensor, budget: int, of_micro: Callable[[MicroBatch], Tensor],
+                 model: torch.nn.Module) -> Tensor:
         """A number for each of the chosen tokens [T], float32, NaN elsewhere, without gradient. `of_micro` gives those
-        of one micro-batch [M]; each process works out its own rows and gets everybody's."""
+        of one micro-batch [M], from `model`; each process works out its own rows and gets everybody's."""
         values_T = torch.zeros(batch.num_tokens)
         with torch.no_grad():
             for micro in self.micro_batches(Rows.of(batch, tokens_T), budget):
                 values_T[micro.token_M] = of_micro(micro).float().cpu()
+        if self.sharded:  # take apart again what a pass without gradients left whole
+            model.reshard()
         return torch.where(tokens_T, self.summed(values_T), torch.nan)
 
     def summed(self, values: Tensor) -> Tensor:
         """Put together what each process worked out for its own rows (zero elsewhere)."""
-        if self.count == 1:
-            return values
-        return self.accelerator.reduce(values.to(self.device), "sum").cpu()
+        return values if self.count == 1 else self.accelerator.reduce(values.to(self.device), "sum").cpu()
 
     def everywhere(self, fine: bool) -> bool:
-        if self.count == 1:
-            return fine
-        bad = torch.tensor([0 if fine else 1], device=self.device)
-        return int(self.accelerator.reduce(bad, "sum")) == 0
+        return fine if self.count == 1 else int(self.summed(torch.tensor([0 if fine else 1]))) == 0
 
     def agree_on(self, tensors: Iterable[Tensor]) -> bool:
         """True where all processes hold the same bits in these tensors."""
@@ -103,7 +114,62 @@ class Ranks:
         return len(self.accelerator.gather(mine).unique()) == 1
 
 
+def _refuse_other_sharding(sharded: bool) -> None:
+    """What `accelerate launch` was asked for must be what is done: FSDP2 where weights are sharded, else nothing."""
+    asked = [kind for name, kind in ASKED_TO_SHARD.items() if os.environ.get(name, "false").lower() in ("true", "1")]
+    version = os.environ.get("FSDP_VERSION", "1")
+    if sharded and asked == ["FSDP"]:
+        if version != "2":
+            raise LearnerError(f"accelerate is set to FSDP {version}; learner.sharding = 'full' is FSDP2: set fsdp_version: 2 "
+                               "in the accelerate config")
+        if unkept := [name for name in UNKEPT if os.environ.get(name, "false").lower() == "true"]:
+            raise LearnerError(f"the accelerate config sets {unkept[0].lower()}, which is not done here; set it to false. "
+                               "learner.activation_checkpointing is a setting of the learner")
+    elif asked:
+        raise _sharded(asked[0])
+
+
 def _sharded(kind: str) -> LearnerError:
-    return LearnerError(f"accelerate is set to {kind}, but weights are trained whole on every process here (DDP); take that "
-                        "setting out of the accelerate config or the environment. Adapters (learner.lora_rank) train with a "
-                        "fraction of the memory")
+    return LearnerError(f"accelerate is set to {kind}, but weights are trained whole on every process here (DDP). To shard them, "
+                        "set learner.sharding = 'full' (FSDP2), which takes an accelerate config of FSDP2 or none; else take that "
+                        "setting out. Adapters (learner.lora_rank) train with a fraction of the memory")
+
+# ------------------------------------------------------------------------------------------------ dealt out
+
+# FSDP2 (torch's `fully_shard`; Zhao et al. 2023, arXiv 2304.11277): each process holds a part of every tensor, and puts a
+# layer together while it computes it. Torch's own is used and not accelerate's, which leaves the weights whole on a CPU
+# without a word. What is whole elsewhere is put together with `whole`: every process must ask for the same tensors in the
+# same order, or all of them wait forever.
+
+
+def shard(module: nn.Module, device: torch.device, processes: int) -> nn.Module:
+    """Deal out the weights of `module`, in place. Decoder layers are put together one at a time; what stands around them
+    (embedding, output head) once a pass, and stays until its gradient is there. Raises LearnerError where a process would
+    be left with more than its part: of weights that nothing marks as layers, all would be there at once."""
+    layers = layers_of(module)
+    if not layers:
+        raise LearnerError(f"{type(module).__name__} marks no layers (transformers' GradientCheckpointingLayer), so all of it "
+                           "would be put together at once; set learner.sharding = 'none'")
+    mesh = init_device_mesh(device.type, (processes,))
+    for part in (*layers, module):
+        fully_shard(part, mesh=mesh)
+    if undealt := [name for name, p in module.named_parameters() if not isinstance(p, DTensor)]:
+        raise LearnerError(f"{undealt[0]} was not dealt out over the processes; set learner.sharding = 'none'")
+    return module
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor, on every process; one that was never dealt out as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def like(tensor: Tensor, model: Tensor) -> Tensor:
+    """A whole tensor, which every process holds, dealt out as `model` is."""
+    if not isinstance(model, DTensor):
+        return tensor
+    return distribute_tensor(tensor.to(model.device), model.device_mesh, model.placements)
+
+
+def bytes_here(tensors: Iterable[Tensor]) -> int:
+    """What this process holds of them."""
+    return sum(t.to_local().nbytes if isinstance(t, DTensor) else t.nbytes for t in tensors)

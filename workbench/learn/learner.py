@@ -22,7 +22,7 @@ from workbench.learn.algorithms.base import TERMS, Credit, demand_facts, missing
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.critic import Critic
-from workbench.learn.distributed import Ranks
+from workbench.learn.distributed import Ranks, whole
 from workbench.learn.microbatch import MicroBatch, fits_at_once, output_head, trained_logits
 from workbench.learn.ops.loss import logprobs_of
 from workbench.learn.optimizer import TrainedWeights, refuse_other
@@ -57,9 +57,12 @@ class Learner:
         if packed and self._reference is not None and not make_packable(self._reference):
             raise LearnerError("the policy is packed end to end, the reference cannot be: with two layouts they would "
                                "differ by rounding even where they agree; set learner.layout='padded'")
-        self._ranks = Ranks(next(model.parameters()).device, config.num_processes, packed=packed)
-        policy = TrainedWeights(bare, config.lr, config, self._ranks)
+        self._ranks = Ranks(next(model.parameters()).device, config.num_processes, packed=packed, sharded=config.sharding == "full")
+        if self._reference is not None:
+            self._ranks.deal_out(self._reference)
+        # The critic first: its trunk is a copy of the policy's, which may be sharded afterwards.
         values = Critic(bare, critic or CriticConfig(), config, self._ranks) if needs_critic(algorithm) else None
+        policy = TrainedWeights(bare, config.lr, config, self._ranks)
         self.models = Models(policy, output_head(bare), values, self._ranks, bf16=config.precision == "bf16")
         self._updates = Updates(self.models)
 
@@ -137,33 +140,35 @@ class Learner:
                 return logprobs_of(trained_logits(model, head, micro, bf16=self.models.bf16), ids_M)
             return scores_in_pieces(model, head, micro, ids_M, "none", bf16=self.models.bf16).logp_M
 
-        return self._ranks.gathered(batch, tokens_T, self.config.micro_batch_tokens, of_micro)
+        return self._ranks.gathered(batch, tokens_T, self.config.micro_batch_tokens, of_micro, model)
 
     # -------------------------------------------------------------------------------------------- weights and state
 
     def weights(self) -> dict[str, Tensor]:
         """The current weights by the policy's state-dict names, adapters merged; not copied, for an engine's `sync` copies."""
-        return self._as_plain({name: tensor.detach() for name, tensor in self.models.policy.module.state_dict().items()})
+        return self._as_plain({name: whole(held) for name, held in self.models.policy.module.state_dict().items()})
 
     def saved_weights(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The policy's part of a state ("model") as weights of the policy: where it is adapters, merged with it."""
-        return self._as_plain({**self.models.policy.module.state_dict(), **tensors} if self.config.lora_rank else tensors)
+        own = self.models.policy.module.state_dict() if self.config.lora_rank else {}
+        return self._as_plain({**{name: whole(held) for name, held in own.items()}, **tensors})
 
     def before_last_update(self) -> dict[str, Tensor] | None:
         """The weights of one update ago, to see whether an engine still has them; None before the first update."""
         return None if not self.version else self._as_plain(
             self.models.policy.before_last_step(rate_of(self.config, self.version)))
 
-    def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    def state(self, *, kept: bool = True) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """What it takes to go on bit for bit: {"model": {name: tensor}, "optimizer": {"i.key": tensor}}, JSON value;
-        with a critic also "critic" and "critic_optimizer". Tensors are copies on the CPU."""
+        with a critic also "critic" and "critic_optimizer". Tensors are copies on the CPU, whole: another number of
+        processes goes on with them. Every process calls it; one that is to keep none (not `kept`) gets none."""
         policy, critic, made = self.models.policy, self.models.critic, self._updates
-        tensors = policy.state("model")
+        tensors = policy.state("model", kept=kept)
         state = {"format": STATE_FORMAT, "version": made.version, "empty_updates": made.empty, "bad_updates": made.bad,
                  "bad_in_a_row": made.bad_in_a_row, "trainable": policy.trainable}
         if critic is None:
             return tensors, state
-        critic_tensors, critic_state = critic.state()
+        critic_tensors, critic_state = critic.state(kept=kept)
         return tensors | critic_tensors, state | {"critic": critic_state}
 
     def load_state(self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:

@@ -4,13 +4,13 @@ Their state is named tensors: what it takes to go on bit for bit, with no pickle
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from workbench.learn.config import LearnerConfig
-from workbench.learn.distributed import Ranks
+from workbench.learn.distributed import Ranks, like, whole
 from workbench.types.errors import LearnerError
 
 
@@ -24,6 +24,8 @@ class TrainedWeights:
 
     def __init__(self, module: nn.Module, lr: float, config: LearnerConfig, ranks: Ranks | None) -> None:
         self.module = self.model = module
+        if ranks is not None:
+            ranks.deal_out(module)
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.optimizer = adamw(self.parameters, lr, config)
         if ranks is not None:
@@ -32,11 +34,11 @@ class TrainedWeights:
     # -------------------------------------------------------------------------------------------- one update
 
     def gradients(self) -> dict[str, Tensor]:
-        """By parameter name; those that have one."""
+        """By parameter name; those that have one, as far as they are here."""
         return {name: p.grad for name, p in self.module.named_parameters() if p.grad is not None}
 
     def grad_norm(self) -> float:
-        return float(nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None]))
+        return float(whole(nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])))
 
     def clear_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -69,7 +71,7 @@ class TrainedWeights:
                     step = lr * mean / (square.sqrt() + group["eps"])
                     old = (parameter.detach().double() + step) / (1 - lr * group["weight_decay"])
                     older[id(parameter)] = old.to(parameter.dtype)
-        return {name: older.get(id(tensor), tensor.detach())
+        return {name: whole(older.get(id(tensor), tensor.detach()))
                 for name, tensor in self.module.state_dict(keep_vars=True).items()}
 
     # -------------------------------------------------------------------------------------------- state
@@ -78,21 +80,23 @@ class TrainedWeights:
     def trainable(self) -> list[str]:
         return trainable_names(self.module)
 
-    def state(self, name: str) -> dict[str, dict[str, Tensor]]:
+    def state(self, name: str, *, kept: bool = True) -> dict[str, dict[str, Tensor]]:
         """{name: {tensor name: copy}, name of its optimizer: {"i.key": copy}}, on the CPU; tied weights once. `i`
-        numbers the trainable parameters in the module's order."""
-        weights = {key: tensor.detach().cpu().clone() for key, tensor in named_tensors(self.module).items()}
-        moments = {f"{i}.{key}": torch.as_tensor(value).detach().cpu().clone()
-                   for i, entry in self.optimizer.state_dict()["state"].items() for key, value in entry.items()}
-        return {name: weights, optimizer_of(name): moments}
+        numbers the trainable parameters in the module's order. Not `kept`: part is taken in putting together what is
+        sharded, one tensor at a time, and the result has none."""
+        held = {name: dict(named_tensors(self.module)), optimizer_of(name): {
+            f"{i}.{key}": torch.as_tensor(value)
+            for i, entry in self.optimizer.state_dict()["state"].items() for key, value in entry.items()}}
+        return {part: {key: copied for key, tensor in tensors.items() if (copied := _copied(tensor, kept)) is not None}
+                for part, tensors in held.items()}
 
     def load_state(self, name: str, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Take over what `state` gave. Hyperparameters are the config's, not the checkpoint's: a resumed run does what
         its config says."""
         with torch.no_grad():
             for key, tensor in named_tensors(self.module).items():
-                tensor.copy_(tensors[name][key])
-        load_optimizer(self.optimizer, tensors[optimizer_of(name)])
+                tensor.copy_(like(tensors[name][key], tensor))
+        load_optimizer(self.optimizer, self.parameters, tensors[optimizer_of(name)])
 
 
 def optimizer_of(name: str) -> str:
@@ -114,12 +118,18 @@ def trainable_names(module: nn.Module) -> list[str]:
     return [name for name, p in module.named_parameters() if p.requires_grad]
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Take over the moments, and nothing else."""
+def _copied(tensor: Tensor, kept: bool) -> Tensor | None:
+    there = whole(tensor.detach())
+    return there.cpu().clone() if kept else None
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], tensors: Mapping[str, Tensor]) -> None:
+    """Take over the moments of these parameters, and nothing else."""
     entries: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         index, key = name.split(".", 1)
-        entries.setdefault(int(index), {})[key] = tensor.clone()
+        dealt = like(tensor, parameters[int(index)]) if tensor.shape else tensor  # a count of steps is everybody's
+        entries.setdefault(int(index), {})[key] = dealt.clone()
     optimizer.load_state_dict({"state": entries, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

@@ -29,8 +29,8 @@ def scores_in_pieces(model: nn.Module, head: nn.Module, micro: MicroBatch, ids_M
     head's answer is run at once."""
     if not _ends_with_its_head(model, head, micro, bf16):
         return scored(trained_logits(model, head, micro, bf16=bf16), ids_M, entropy)
-    with _passing_through(head) as heard:
-        trained_logits(model, head, micro, bf16=bf16)
+    with _passing_through(head):
+        states_MH = trained_logits(model, head, micro, bf16=bf16)
 
     def piece(states_RH: Tensor, ids_R: Tensor) -> TokenScores:
         with torch.autocast(ids_M.device.type, torch.bfloat16, enabled=bf16):
@@ -42,7 +42,7 @@ def scores_in_pieces(model: nn.Module, head: nn.Module, micro: MicroBatch, ids_M
 
     made = later if torch.is_grad_enabled() else piece
     rows = max(1, LOGITS_AT_ONCE[ids_M.device.type] // head.weight.shape[0])
-    found = [made(*some) for some in zip(heard[0].split(rows), ids_M.split(rows))]
+    found = [made(*some) for some in zip(states_MH.split(rows), ids_M.split(rows))]
     logp_M, entropy_M = (None if parts[0] is None else torch.cat(parts) for parts in zip(*found))
     return TokenScores(logp_M, entropy_M)
 

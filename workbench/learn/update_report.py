@@ -14,6 +14,7 @@ from torch import Tensor
 from workbench.learn.algorithms.base import Credit
 from workbench.learn.batch import Batch
 from workbench.learn.algorithms.objectives import HELD_BY_DUAL_CLIP
+from workbench.learn.distributed import whole
 from workbench.learn.ops.loss import explained_variance
 from workbench.types import CreditTable
 
@@ -185,6 +186,6 @@ def first_bad(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tens
             where = f"{batch.describe_token(index)} ({len(bad)} in all)"
             return f"first bad number: {name} = {float(values_T[index])} at {where}"
     for name, gradient in gradients.items():
-        if not bool(gradient.isfinite().all()):
+        if not bool(whole(gradient).isfinite().all()):
             return f"first bad number: gradient of {name}; every number per token is finite"
     return "the gradient's norm overflows; every single number is finite"

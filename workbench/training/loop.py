@@ -166,9 +166,10 @@ def _make(loop: _Loop, step: int) -> StepOutcome:
     clock = Clock(dict(outcome.clock))
     if run is not None:
         run.commit_step(step, outcome.metrics)
-        clock.lap("store")
-        _save_if_due(loop, step)
-        clock.lap("checkpoint")
+    clock.lap("store")
+    _save_if_due(loop, step)
+    clock.lap("checkpoint")
+    if run is not None:
         run.write_clock(step, clock.laps)
     outcome = replace(outcome, clock=clock.laps)
     if outcome.lint is not None and not outcome.lint.ok:  # lint.mode = "warn"
@@ -183,9 +184,7 @@ def _repeat(loop: _Loop, step: int) -> StepOutcome:
     """A committed step once more. Where it does not come out again, that is either explained and written down, or the
     end."""
     outcome = repeat_step(loop.session, step, loop.stored.groups(step))
-    if loop.run is None:
-        return outcome
-    unequal = compare(loop.stored, outcome)
+    unequal = compare(loop.stored, outcome) if loop.run is not None else []
     if unequal and not (loop.drift and all(each.rounding for each in unequal)):
         raise LearnerError(_not_again(loop, step, [each.text for each in unequal]))
     if unequal:
@@ -245,7 +244,9 @@ def _record(loop: _Loop, step: int, scores: list[Score]) -> None:
 
 
 def _save_if_due(loop: _Loop, step: int) -> None:
+    """The process that writes saves; all take part, for each may hold a part of the weights."""
     if loop.schedule.saves(step):
-        tensors, state = loop.session.learner.state()
-        keep = loop.session.config.train.keep_checkpoints
-        checkpoint.save(loop.run, step, tensors, {"learner": state, "step": step}, keep=keep)
+        tensors, state = loop.session.learner.state(kept=loop.run is not None)
+        if loop.run is not None:
+            keep = loop.session.config.train.keep_checkpoints
+            checkpoint.save(loop.run, step, tensors, {"learner": state, "step": step}, keep=keep)

@@ -40,7 +40,7 @@ FREE = frozenset({
 MOVED = frozenset({"policy.name", "env.data.files", "env.data.heldout"})
 # The same mathematics in other portions or on another machine: the last bits may differ, and that is written down.
 ROUNDING = frozenset({
-    "learner.num_processes", "learner.micro_batch_tokens", "policy.device", "engine.device", "engine.max_rows",
+    "learner.num_processes", "learner.sharding", "learner.micro_batch_tokens", "policy.device", "engine.device", "engine.max_rows",
     "engine.prefill_tokens", "engine.cache_tokens", "collect.env_deadline_s", "collect.env_workers",
     "collect.env_retries",
 })

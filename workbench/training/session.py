@@ -60,9 +60,11 @@ class Session(Shown):
         """Made on first use: rolling out and looking need no optimizer."""
         config = self.config.learner
         address = seed_of(self.config.seed, "learner", config.seed)  # runs with other seeds shuffle otherwise (law 8)
-        # The learner trains a copy, so the policy's own model stays what it was: the reference.
+        # The learner trains a copy, so the policy's own model stays what it was: the reference. Who shards has no room
+        # for one that nobody uses.
         reference = self.policy.model if "ref_logp_T" in self.config.algorithm.requires else None
         return Learner(self.policy.model, self.config.algorithm, replace(config, seed=address),
+                       own_copy=config.sharding == "none" or reference is not None,
                        critic=self.config.critic, reference=reference)
 
     @cached_property
