@@ -21,8 +21,8 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 62_852,
-    "lines of the lint": 8_246,
+    "lines of the package": 63_053,
+    "lines of the lint": 8_263,
     "lines of plain/": 1_200,
     "files of plain/": 8,
     "lines of the README": 250,
@@ -34,7 +34,7 @@ MOST = {
     "public class names that occur twice": 0,
 }
 # Of one FrozenLake GRPO step without instruments (tests/traced_step.py).
-MOST_OF_A_STEP = {"files": 42, "lines": 2_662, "frames": 12}
+MOST_OF_A_STEP = {"files": 42, "lines": 2_665, "frames": 12}
 LONG_FILE, LONG_CLASS, LONG_FUNCTION = 300, 150, 40  # lines
 
 

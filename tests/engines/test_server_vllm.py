@@ -132,6 +132,24 @@ def test_two_processes_train_beside_one_server(tmp_path):
     assert one == two
 
 
+def test_two_processes_that_share_the_weights_train_while_one_server_samples_ahead(tmp_path):
+    """Shards are put together for the server, whose digest proves it; its attempts are of the step before the last."""
+    need_vllm()
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "workbench.cli", "train",
+         "frozenlake", "--out", str(tmp_path / "run"), *SHORT, "--set", "layout.kind=one_node", "--set", "learner.num_processes=2",
+         "--set", "learner.sharding=full", "--set", "train.staleness=1", "--set", "algorithm.sampler_cap=2", "--set",
+         "train.steps=4"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    run = open_run(tmp_path / "run")
+    metrics = run.metrics()
+    assert metrics["policy_version"].tolist() == [1, 2, 3, 4] and metrics["staleness"].tolist() == [0, 1, 1, 1]
+    for step, version in zip(run.steps(), (0, 0, 1, 2)):
+        attempts = [attempt for group in run.groups(step) for attempt in group]
+        assert {span.policy_version for t in attempts for s in t.segments for span in s.spans if span.sampled} == {version}
+        assert not any(t.error for t in attempts)
+
+
 def test_a_run_is_served_to_any_client_and_says_what_the_embedded_engine_says(tmp_path):
     """`workbench serve`: the run's template, greedy ids and logprobs; Ctrl-C ends it, and nothing is left."""
     need_vllm()

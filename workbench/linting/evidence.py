@@ -56,6 +56,7 @@ class StepFacts(NamedTuple):
     recomputed: Mapping[str, float] | None = None  # numbers of the metrics, anew from the trajectories
     lr: float | None = None             # the settings in force: of the learner
     warmup: int = 0
+    staleness: int = 0                  # steps that sampling was ahead
     seeds: tuple[str, ...] = ()         # task and dynamics seed of each attempt
     problems: tuple[str, ...] = ()      # each different problem, by content
     paid: tuple[tuple[bool, str, float], ...] = ()  # of attempts: success, what it looks like, reward (`worth.payment`)
@@ -100,6 +101,7 @@ class Evidence:
     family: EnvFamily | None = None                 # makes environments anew
     environments: Mapping[str, Any] | None = None   # live ones, by "task id#attempt", while attempts run in parallel
     policy_version: int | None = None               # of the weights that were to sample this step
+    staleness: int = 0                              # steps that these are older than those that learned, from step 2 on
     probe: LearnerProbe | None = None
     steps: tuple[StepFacts, ...] = ()               # the run so far, in the order in which steps were committed
     claims: RunClaims | None = None                 # what the run says of itself beside them

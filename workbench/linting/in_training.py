@@ -70,13 +70,19 @@ class LintWatch:
         again = self.start and self.step != 1
 
         def asked(start: bool) -> LintReport:
-            return before_updates(self.session, self.step, groups, batch, credit, self.engine, start=start)
+            return before_updates(self.session, self.step, groups, batch, credit, self.engine, start=start,
+                                  sampled_by=self._older() if self.session.config.train.staleness else self.version)
 
         self.found = asked(self.start and not again)
         if self.session.config.lint.mode != "assert":
             return
         for found in (self.found, asked(True)) if again else (self.found,):
             raise_errors(found, "so nothing was learned from this step")
+
+    def _older(self) -> int | None:
+        """The version of the weights that the step before the last left; None: not known."""
+        left = {facts.step: facts.metrics.get("policy_version") for facts in self.history}
+        return left.get(self.step - 2, None if self.step > 2 else 0)
 
     def after(self, groups: Sequence[Group], batch: Batch, credit: Credit, reports: Sequence[UpdateReport],
               metrics: Mapping[str, Any]) -> LintReport:
@@ -108,14 +114,14 @@ def raise_errors(report: LintReport, consequence: str = "so nothing is learned f
 
 
 def before_updates(session: LintedSession, step: int, groups: Sequence[Group], batch: Batch, credit: Credit,
-                   journal: Journal | None, *, start: bool) -> LintReport:
-    """What training asks before the first update of a step. With `start` also what is asked once: whether settings act,
-    the learner's gradient, isolated environments. Every process calls it and gets the same answer."""
+                   journal: Journal | None, *, start: bool, sampled_by: int | None) -> LintReport:
+    """What training asks before the first update of a step, which was to be `sampled_by` that version of the weights. With
+    `start` also what is asked once: whether settings act, the learner's gradient, isolated environments. Every process calls
+    it and gets the same answer."""
     import torch.distributed as dist
 
     rank, world = session.place
-    evidence = step_evidence(session, step, groups, batch=batch, credit=credit,
-                              policy_version=session.learner.version)
+    evidence = step_evidence(session, step, groups, batch=batch, credit=credit, policy_version=sampled_by)
     exchanges = None if journal is None else journal.exchanges
     starts = start and session.config.lint.start
     if world == 1:
@@ -164,8 +170,8 @@ def after_the_step(session: LintedSession, step: int, groups: Sequence[Group], m
                    history: Sequence[StepFacts], version: int) -> tuple[StepFacts, LintReport]:
     """What is to be remembered of a step, and how it follows on those before: every batch once, versions in order.
     `version`: of the weights that the step began with."""
-    config = session.config.learner
-    facts = facts_of_step(step, groups, metrics, lr=config.lr, warmup=config.warmup_updates)
+    config, staleness = session.config.learner, session.config.train.staleness
+    facts = facts_of_step(step, groups, metrics, lr=config.lr, warmup=config.warmup_updates, staleness=staleness)
     if not history and version:  # a session that was trained before, by somebody who keeps no history
         return facts, LintReport(())
     claims = RunClaims(session.config.train.steps)
@@ -186,7 +192,7 @@ def given_by(session: LintedSession | None) -> dict[str, Any]:
         return {}
     config = session.config
     return {"chat": session.chat, "collect": config.collect, "algorithm": config.algorithm, "family": config.env,
-            "precision": config.learner.precision,
+            "precision": config.learner.precision, "staleness": config.train.staleness,
             "context_length": getattr(session.engine, "context_length", None)}
 
 

@@ -188,9 +188,11 @@ def stale_weights(evidence: Evidence) -> Iterator[RuleResult]:
     if len(known) < len(version_P):
         yield NotChecked("the version of the weights that sampled each span")
     if evidence.policy_version is not None:
-        other = [p for p in known if version_P[p] != evidence.policy_version]
+        other = [p for p in known if version_P[p] != evidence.policy_version
+                 and not (evidence.staleness and version_P[p] > evidence.policy_version)]
         if other:
-            yield Finding(f"sampled by version {version_P[other[0]]} of the weights, while the learner holds version "
+            bound = "the oldest that may is" if evidence.staleness else "the learner holds"
+            yield Finding(f"sampled by version {version_P[other[0]]} of the weights, while {bound} version "
                           f"{evidence.policy_version}", sampled.place(other[0]), count=len(other))
         return
     versions = sorted({version_P[p] for p in known})
@@ -212,6 +214,9 @@ def engine_gap(evidence: Evidence) -> Iterator[RuleResult]:
         yield NotChecked("a credit table that is as long as what was sampled (R4 says more)")
         return
     used_T, new_T = columns["used"][eligible], columns["new_logp"][eligible]
+    if evidence.staleness and evidence.step != 1:
+        yield NotChecked("the trainer's logprobs by the weights that sampled (train.staleness: these are older)")
+        return
     here = used_T & np.isfinite(new_T) & sampled.tokens_of(_is_of_a_model)  # what is not finite says so itself
     yield Checked(int(here.sum()))
     if not here.any():

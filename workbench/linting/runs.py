@@ -30,9 +30,10 @@ def step_facts(run: Run, last: int | None = None) -> tuple[StepFacts, ...]:
     """Those of all committed steps of a run folder, or of the `last` of them."""
     found = []
     for step in run.steps()[-last:] if last else run.steps():
-        learner = run.config_of(step - 1)["learner"]  # what is changed after a step is in force from the next one on
+        config = run.config_of(step - 1)  # what is changed after a step is in force from the next one on
+        learner, staleness = config["learner"], config["train"].get("staleness", 0)
         found.append(facts_of_step(step, run.groups(step), run.metrics_line(step), lr=learner["lr"],
-                                   warmup=learner["warmup_updates"]))
+                                   warmup=learner["warmup_updates"], staleness=staleness))
     return tuple(found)
 
 
@@ -59,15 +60,15 @@ def evaluation_facts(run: Run) -> tuple[EvaluationFacts, ...]:
 
 
 def facts_of_step(step: int, groups: Sequence[Group], metrics: Mapping[str, Any], *, lr: float | None = None,
-                  warmup: int = 0) -> StepFacts:
-    """`lr`, `warmup`: the settings that were in force; None: not known, and not looked at."""
+                  warmup: int = 0, staleness: int = 0) -> StepFacts:
+    """`lr`, `warmup`, `staleness`: the settings that were in force; None: not known, and not looked at."""
     trajectories = [trajectory for group in groups for trajectory in group]
     attempts = tuple(_fingerprint(t) for t in trajectories if _sampled(t))
     versions = {span.policy_version for t in trajectories for segment in t.segments for span in segment.spans
                 if span.logprobs is not None and len(span.token_ids)}
     whole = blake2b("".join(attempts).encode(), digest_size=16).hexdigest()
     return StepFacts(step, whole, tuple(sorted(v for v in versions if v is not None)), dict(metrics), attempts,
-                     _recomputed(trajectories), lr, warmup,
+                     _recomputed(trajectories), lr, warmup, staleness,
                      tuple(f"{t.task.id}|{t.dynamics_seed}" for t in trajectories),
                      tuple({problem_of(group[0]) for group in groups}),
                      tuple(paid for t in trajectories if (paid := payment(t)) is not None))
@@ -124,10 +125,12 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
     yield from _order(steps)
     yield from _twice(steps)
     before: StepFacts | None = None
+    by_step = {row.step: row for row in steps}
     for now in steps:
         known = before if before is not None and before.step + 1 == now.step else None
+        if (sampler := now.step - 1 - now.staleness) in by_step or sampler <= 0:
+            yield from _versions(by_step.get(sampler), now)
         if known is not None or now.step == 1:
-            yield from _versions(known, now)
             yield from _updates(known, now)
             yield from _learning_rate(known, now)
         if known is not None:
@@ -178,15 +181,16 @@ def _twice(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
 
 
 def _versions(before: StepFacts | None, now: StepFacts) -> Iterator[RuleResult]:
-    """Tokens are sampled by the weights that the step before left."""
+    """Tokens are sampled by the weights that the step `before` left: with sampling ahead, the one before the last."""
     left = 0 if before is None else before.metrics.get("policy_version")
     if left is None or not now.versions:
         return
-    if now.versions != (int(left),):
+    if now.versions != (int(left),) and not (now.staleness and min(now.versions) > left):
         old = [v for v in now.versions if v != left]
         kind = "the untrained weights" if set(old) == {0} and left else "older weights" if max(old) < left else \
             "weights that did not exist yet"
-        yield Finding(f"tokens were sampled by version {_list(now.versions)} of the weights, and the step before left "
+        step = f"step {now.step - 1 - now.staleness}" if now.staleness else "the step before"
+        yield Finding(f"tokens were sampled by version {_list(now.versions)} of the weights, and {step} left "
                       f"version {int(left)}: {kind}", Place(step=now.step))
 
 

@@ -228,6 +228,7 @@ class _OfRun:
         return Evidence(
             tuple(tuple(group) for group in groups), batch=batch, algorithm=config.algorithm, collect=config.collect,
             chat=self.chat, family=config.env, step=step, precision=config.learner.precision,
+            staleness=config.train.staleness,
             updates=tuple(Update(table, metrics, skipped.get(table.update)) for table in tables), means=means)
 
     def evaluated(self, evaluations: Sequence[EvaluationFacts]) -> Iterator[Evidence]:

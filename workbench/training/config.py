@@ -54,6 +54,8 @@ class TrainConfig:
     checkpoint_every: Annotated[int, at_least(1), "steps between checkpoints; the last step always has one"] = 10
     keep_checkpoints: Annotated[int, at_least(2, why="if the newest is damaged, the one before it is used"),
                                 "newest checkpoints that are kept"] = 2
+    staleness: Annotated[int, one_of(0, 1), "0: a step is sampled by the weights that the one before left; 1: by those of one "
+                         "step before, while that one is learned from"] = 0
     max_empty_steps: Annotated[int, at_least(1), "steps in a row that left the policy as it was before the run ends, "
                                "with a reason"] = 5
 

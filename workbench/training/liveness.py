@@ -34,6 +34,9 @@ def refuse_contradictions(config: Config) -> None:
     if config.layout.has_server and config.kind_of("engine") != "vllm":
         raise ConfigError(f"layout.kind = {config.layout.kind!r} has a vLLM server, and engine.kind = {config.kind_of('engine')!r} "
                           "lives in the process that trains; set engine.kind = 'vllm', or layout.kind = 'one_device'")
+    if train.staleness and not getattr(algorithm, "sampler_cap", 0):
+        raise ConfigError("train.staleness = 1 learns from attempts of older weights, and nothing weighs for them: set "
+                          "algorithm.sampler_cap (2, for one), the most that a token of another policy counts")
     if config.collect.temperature == 0:
         raise ConfigError("collect.temperature = 0 makes all attempts at a task alike, so that nothing can be "
                           "compared; training samples at a temperature above 0 (evaluation is greedy by itself)")

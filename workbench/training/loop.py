@@ -22,6 +22,7 @@ from workbench.rollouts.metrics import rollout_metrics
 from workbench.run.recording import RunWriter
 from workbench.run.store import Run, differing, open_run, step_name
 from workbench.training import checkpoint
+from workbench.training.ahead import Ahead
 from workbench.training.compare_repeated import compare
 from workbench.training.session import Session, baselines, evaluate
 from workbench.training.instruments import Instrument
@@ -56,6 +57,10 @@ class _Loop:
     watchers: Watchers
     drift: str
     instruments: tuple[Instrument, ...]  # what looks at every new step
+    ahead: Ahead | None                  # what samples the next one meanwhile; None: train.staleness is 0
+
+    def is_first_new(self, step: int) -> bool:
+        return step == max(self.schedule.committed, self.schedule.start) + 1
 
 
 def go_on(session: Session, run: RunWriter | None, path: str | Path, schedule: Schedule, watchers: Watchers,
@@ -66,20 +71,39 @@ def go_on(session: Session, run: RunWriter | None, path: str | Path, schedule: S
     Raises LearnerError where a repeated step does not come out again, and after `train.max_empty_steps` steps in a row
     that taught nothing.
     """
-    stored = open_run(path)
-    loop = _Loop(session, run, stored, schedule, watchers if run is not None else Watchers(), drift, tuple(instruments))
+    stored, train = open_run(path), session.config.train
+    ahead = Ahead(session, tuple(instruments), train.steps) if train.staleness else None
+    loop = _Loop(session, run, stored, schedule, watchers if run is not None else Watchers(), drift, tuple(instruments), ahead)
     if schedule.committed < session.config.train.steps:
         for instrument in instruments:
             instrument.resume(stored)
-    train = session.config.train
     if run is not None:
         _begin(loop)
     scores = _baselines(loop)
     if schedule.start:
-        _, tensors, state = checkpoint.load(path, schedule.start)
-        session.learner.load_state(tensors, state["learner"])
+        _load(loop, path)
     if run is not None:
         _tidy(loop)
+    try:
+        _steps(loop, scores)
+    finally:
+        if ahead is not None:
+            ahead.stop()
+
+
+def _load(loop: _Loop, path: str | Path) -> None:
+    """The learner of the checkpoint; and, where the step after it is the first new one, its attempts by older weights."""
+    schedule, ahead = loop.schedule, loop.ahead
+    _, tensors, state = checkpoint.load(path, schedule.start)
+    loop.session.learner.load_state(tensors, state["learner"])
+    if ahead is not None and schedule.start == schedule.committed < schedule.train.steps:
+        if state["sampler_version"] != loop.session.engine.policy_version:
+            loop.session.engine.sync(tensors["sampler"], state["sampler_version"])
+        ahead.begin_as_it_is(schedule.start + 1, start=True)
+
+
+def _steps(loop: _Loop, scores: list[Score]) -> None:
+    session, schedule, train = loop.session, loop.schedule, loop.session.config.train
     empty = schedule.empty
     for step in range(schedule.start, train.steps + 1):
         outcome = None
@@ -89,6 +113,8 @@ def go_on(session: Session, run: RunWriter | None, path: str | Path, schedule: S
         if step >= schedule.committed and empty >= train.max_empty_steps:
             raise LearnerError(_stuck(loop, step, empty, outcome))
         if step and schedule.evaluates(step):
+            if loop.ahead is not None:
+                loop.ahead.wait()
             synchronise(session)
             _record(loop, step, [*scores, *evaluate(session, name="trained")])
 
@@ -159,15 +185,16 @@ def drift_since(stored: Run, step: int, now: dict[str, Any]) -> str:
 def _make(loop: _Loop, step: int) -> StepOutcome:
     """A new step. Its metrics line commits it; the clock is told afterwards, so that it knows what that cost."""
     run, watchers = loop.run, loop.watchers
-    synchronise(loop.session)
+    if loop.ahead is None:
+        synchronise(loop.session)
+    sampler = _sampler(loop, step)
     outcome = train_step(loop.session, step, run, watchers.on_rollout(step) if watchers.on_rollout else None,
-                         start=step == max(loop.schedule.committed, loop.schedule.start) + 1,
-                         instruments=loop.instruments)
+                         start=loop.is_first_new(step), instruments=loop.instruments, ahead=loop.ahead)
     clock = Clock(dict(outcome.clock))
     if run is not None:
         run.commit_step(step, outcome.metrics)
     clock.lap("store")
-    _save_if_due(loop, step)
+    _save_if_due(loop, step, sampler)
     clock.lap("checkpoint")
     if run is not None:
         run.write_clock(step, clock.laps)
@@ -183,6 +210,9 @@ def _make(loop: _Loop, step: int) -> StepOutcome:
 def _repeat(loop: _Loop, step: int) -> StepOutcome:
     """A committed step once more. Where it does not come out again, that is either explained and written down, or the
     end."""
+    sampler = _sampler(loop, step)
+    if loop.ahead is not None and step == loop.schedule.committed:
+        loop.ahead.begin(step + 1, start=True)
     outcome = repeat_step(loop.session, step, loop.stored.groups(step))
     unequal = compare(loop.stored, outcome) if loop.run is not None else []
     if unequal and not (loop.drift and all(each.rounding for each in unequal)):
@@ -191,7 +221,7 @@ def _repeat(loop: _Loop, step: int) -> StepOutcome:
         names = list(dict.fromkeys(each.what for each in unequal))
         loop.run.event({"kind": "rounding", "step": step, "differs": names, "because": loop.drift})
         loop.watchers.note(f"step {step} came out again within rounding only ({', '.join(names)}): {loop.drift}")
-    _save_if_due(loop, step)
+    _save_if_due(loop, step, sampler)
     return outcome
 
 
@@ -243,10 +273,21 @@ def _record(loop: _Loop, step: int, scores: list[Score]) -> None:
         loop.watchers.on_score(step, scores)
 
 
-def _save_if_due(loop: _Loop, step: int) -> None:
+def _sampler(loop: _Loop, step: int) -> tuple[dict[str, Any], int] | None:
+    """Before a step that is saved: the weights that sample the next one while this one is learned from, and their version."""
+    if loop.ahead is None or not loop.schedule.saves(step):
+        return None
+    weights, version = loop.session.learner.weights(), loop.session.learner.version
+    return {name: tensor.detach().cpu().clone() for name, tensor in weights.items()} if loop.run is not None else {}, version
+
+
+def _save_if_due(loop: _Loop, step: int, sampler: tuple[dict[str, Any], int] | None) -> None:
     """The process that writes saves; all take part, for each may hold a part of the weights."""
     if loop.schedule.saves(step):
         tensors, state = loop.session.learner.state(kept=loop.run is not None)
+        more: dict[str, Any] = {}
+        if sampler is not None:
+            tensors["sampler"], more["sampler_version"] = sampler
         if loop.run is not None:
             keep = loop.session.config.train.keep_checkpoints
-            checkpoint.save(loop.run, step, tensors, {"learner": state, "step": step}, keep=keep)
+            checkpoint.save(loop.run, step, tensors, {"learner": state, "step": step, **more}, keep=keep)

@@ -32,7 +32,7 @@ from workbench.run.store import open_run
 from workbench.training.config import Config
 from workbench.training.kinds import check_tasks
 from workbench.training.prompts import refuse_without_room
-from workbench.types import Groups, Task, Trajectory
+from workbench.types import Group, Groups, Task, Trajectory
 from workbench.types.errors import ConfigError, StoreError
 from workbench.types.seeds import seed_of
 from workbench.types.view import Shown
@@ -203,12 +203,12 @@ def _device(name: str) -> str:
 def rollout(
     session: Session, tasks: Sequence[Task] | int = 4, *, group_size: int | None = None, step: int = 0,
     purpose: str = "look", config: CollectConfig | None = None, address: tuple[int | str, ...] | None = None,
-    on_done: Callable[[Trajectory], None] | None = None, engine: Engine | None = None,
+    on_done: Callable[[Trajectory], None] | None = None, engine: Engine | None = None, own_share: bool = False,
 ) -> Groups:
     """Sample `group_size` attempts at each task with the session's engine; one group per task, in task order.
 
     `tasks` may be a number: so many training tasks of the step. With several processes each one samples its share of
-    the tasks and all of them return all groups. The same (seed, purpose, step) gives the same groups, bit for bit, for
+    the tasks and all of them return all groups (with `own_share` each its own, and none waits for another). The same (seed, purpose, step) gives the same groups, bit for bit, for
     environments that are stepped in the tick (law 8). `on_done` sees the trajectories of this process as they end.
     `engine`: one to ask instead of the session's own, such as a `Journal` around it, which writes down what it is asked.
     Raises ConfigError for no tasks, and where first prompts leave no room for an answer.
@@ -229,8 +229,11 @@ def rollout(
         address=address or (session.config.seed, purpose, step), on_done=on_done,
         runner=session.runner if like_training else None,
     )
-    if world == 1:
-        return Groups(groups)
+    return Groups(groups) if world == 1 or own_share else everybodys(tasks, groups)
+
+
+def everybodys(tasks: Sequence[Task], groups: Sequence[Group]) -> Groups:
+    """The groups of all processes in task order; every process calls it with its own."""
     from accelerate.utils import gather_object
 
     gathered = {group.task.id: group for group in gather_object(groups)}

@@ -3,6 +3,8 @@
     tasks ─ rollout ─ store ─ batch ─ credit ─ (before) ─ update ─ store ─ (after) ─ sync
                                 └───────── `repeat_step` ─┘   without instruments
 
+With train.staleness = 1 the rollout is the one that training/ahead.py made while the step before was learned from.
+
 (before) and (after) are where instruments look: training/instruments.py.
 
 What follows the trajectories is one function for both, so a step that is replayed cannot be another one.
@@ -12,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,12 +23,15 @@ from workbench.learn.batch import Batch
 from workbench.learn.update_report import UpdateReport
 from workbench.rollouts.metrics import rollout_metrics
 from workbench.run.recording import RunWriter
-from workbench.training.instruments import Instrument, StepWatch
+from workbench.training.instruments import Instrument
 from workbench.training.session import Session, rollout
-from workbench.types import Group
+from workbench.types import Group, Groups
 from workbench.types.errors import ConfigError, LearnerError, LintError
 from workbench.types.findings import LintReport, together
 from workbench.types.view import Shown
+
+if TYPE_CHECKING:
+    from workbench.training.ahead import Ahead
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,10 +48,19 @@ class StepOutcome(Shown):
     lint: LintReport | None = None  # None: no instrument looked, or a step that is repeated
 
 
+class StepRollout(NamedTuple):
+    """The attempts of a step, who watched them being sampled, and how long that took."""
+
+    groups: Groups
+    watches: StepWatchers
+    seconds: float
+
+
 def train_step(session: Session, step: int, run: RunWriter | None = None,
                on_done: Callable[..., None] | None = None, *, start: bool | None = None,
-               instruments: Sequence[Instrument] = ()) -> StepOutcome:
+               instruments: Sequence[Instrument] = (), ahead: Ahead | None = None) -> StepOutcome:
     """Collect, credit, update, hand the new weights to the engine; `instruments` look before and after the updates.
+    With `ahead` the attempts are taken from it, and it begins the next step's before this one is learned from.
 
     `step` counts from 1. With `run` the step's trajectories are durable before the first update and each credit table
     after its update (law 14); `commit_step` is left to the caller. `start`: instruments also run the checks that they
@@ -54,10 +68,15 @@ def train_step(session: Session, step: int, run: RunWriter | None = None,
     """
     clock = Clock()
     first = step == 1 if start is None else start
-    watches = _Watches(session, [instrument.begin(session, step, start=first) for instrument in instruments])
-    groups = rollout(session, session.train_tasks(step), step=step, purpose="train", on_done=on_done,
-                     engine=watches.engine)
+    taken = ahead.take(step) if ahead is not None else None
+    watches = StepWatchers(session, step, instruments, start=first) if taken is None else taken.watches
+    groups = taken.groups if taken is not None else rollout(
+        session, session.train_tasks(step), step=step, purpose="train", on_done=on_done, engine=watches.engine)
     clock.lap("collect")
+    if ahead is not None:
+        ahead.begin(step + 1)
+        clock.laps["sampling_s"] = taken.seconds if taken is not None else clock.laps["collect_s"]
+        clock.lap("sync")
     if run is not None:
         run.write_step(step, groups)
     clock.lap("store")
@@ -79,8 +98,9 @@ def train_step(session: Session, step: int, run: RunWriter | None = None,
         if run is not None:
             run.write_lint(step, outcome.lint)
         watches.judge(outcome.lint)
-    synchronise(session)
-    clock.lap("sync")
+    if ahead is None:
+        synchronise(session)
+        clock.lap("sync")
     return outcome
 
 
@@ -96,11 +116,12 @@ def synchronise(session: Session) -> None:
         session.sync()
 
 
-class _Watches:
-    """What the instruments of a run have to do with one step. False where there is none."""
+class StepWatchers:
+    """What the instruments of a run have to do with one step, made before its rollout, which asks `engine`. False where there
+    is none."""
 
-    def __init__(self, session: Session, watches: Sequence[StepWatch] = ()) -> None:
-        self._watches = tuple(watches)
+    def __init__(self, session: Session, step: int, instruments: Sequence[Instrument], *, start: bool) -> None:
+        self._watches = tuple(instrument.begin(session, step, start=start) for instrument in instruments)
         engines = [watch.engine for watch in self._watches if watch.engine is not session.engine]
         if len(engines) > 1:
             raise ConfigError(f"one instrument may record the engine, got {len(engines)} that do; hand in one of them")
@@ -125,7 +146,7 @@ class _Watches:
 
 
 def _learn(session: Session, step: int, groups: Sequence[Group], clock: Clock,
-           watches: _Watches | None = None) -> StepOutcome:
+           watches: StepWatchers | None = None) -> StepOutcome:
     batch = Batch.from_groups(groups)
     batch = session.learner.facts(batch)  # what credit needs of the models: values, reference logprobs
     credit = session.config.algorithm.credit(batch)
@@ -138,6 +159,8 @@ def _learn(session: Session, step: int, groups: Sequence[Group], clock: Clock,
     metrics = rollout_metrics(groups) | {f"credit_{name}": value for name, value in credit.notes.items()}
     metrics |= over_updates([report.metrics for report in reports])
     metrics |= {"updates": made, "policy_version": session.learner.version}
+    if session.config.train.staleness and bool(batch.eligible_T.any()):
+        metrics["staleness"] = session.learner.version - made - int(batch.policy_version_T[batch.eligible_T].min())
     return StepOutcome(step, tuple(groups), metrics, clock.laps, made, tuple(reports))
 
 

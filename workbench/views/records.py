@@ -36,6 +36,7 @@ MEANINGS = {
     "trained_tokens": "tokens with a gradient",
     "sampled_tokens": "sampled tokens per trajectory",
     "policy_version": "updates so far",
+    "staleness": "updates between the weights that sampled and those that learned, at most",
 }
 
 

@@ -1,0 +1,110 @@
+"""Sampling while training (train.staleness = 1): the attempts of the next step are sampled while this one is learned from.
+
+    step k      learn from its attempts ───────────────▶ weights k
+    step k + 1  sample, by the weights k - 1 ──────────▶ attempts, for the next turn of the loop
+
+New weights reach the engine between two rollouts and never within one. So every attempt of a step is of one version, none is
+older than the bound, and nothing that was sampled is thrown away: tasks that take long are as frequent as they are drawn.
+(Noukhovitch et al. 2024, arXiv 2410.18252; admission instead of discarding: Fu et al. 2025, arXiv 2505.24298.) What was sampled
+depends on step, seed and weights alone, not on which side was faster.
+"""
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.engines.base import Completion, Engine
+from workbench.training.instruments import Instrument
+from workbench.training.session import Session, everybodys, rollout
+from workbench.training.step import StepRollout, StepWatchers, synchronise
+from workbench.types import Groups
+from workbench.types.errors import EngineError
+
+LONGEST_STOP_S = 30.0  # that a rollout may take to notice that nobody waits for it any more
+
+
+class Ahead:
+    """The rollout of one step ahead. One at a time: `take` it before the next one begins."""
+
+    def __init__(self, session: Session, instruments: Sequence[Instrument], last: int) -> None:
+        """`last`: the run's last step; nothing is sampled beyond it."""
+        self._session, self._instruments, self._last = session, instruments, last
+        self._under_way: _Rollout | None = None
+
+    def begin(self, step: int, *, start: bool = False) -> None:
+        """Hand the learner's weights to the engine and sample this step with them. `start`: see `Instrument.begin`."""
+        if step <= self._last:
+            synchronise(self._session)
+            self.begin_as_it_is(step, start=start)
+
+    def begin_as_it_is(self, step: int, *, start: bool = False) -> None:
+        """The same with the weights that the engine has."""
+        self._under_way = _Rollout(self._session, step, StepWatchers(self._session, step, self._instruments, start=start))
+
+    def wait(self) -> None:
+        """Until nothing is being sampled: then the engine may be used for something else."""
+        if self._under_way is not None:
+            self._under_way.thread.join()
+
+    def take(self, step: int) -> StepRollout | None:
+        """The attempts of a step, of all processes; None where they were not begun. Raises what sampling them raised."""
+        found, self._under_way = self._under_way, None
+        if found is None:
+            return None
+        found.thread.join()
+        if found.error is not None:
+            raise found.error
+        groups = found.groups if self._session.place[1] == 1 else everybodys(found.tasks, found.groups)
+        return StepRollout(groups, found.watches, found.seconds)
+
+    def stop(self) -> None:
+        """Abandon what is under way; nothing of it was stored."""
+        if self._under_way is not None:
+            self._under_way.engine.abandoned = True
+            self._under_way.thread.join(LONGEST_STOP_S)
+            self._under_way = None
+
+
+class _Rollout:
+    """A rollout in a thread of its own."""
+
+    def __init__(self, session: Session, step: int, watches: StepWatchers) -> None:
+        import torch
+
+        self.tasks, self.watches = session.train_tasks(step), watches
+        self.engine = _Abandonable(watches.engine)
+        self.groups = Groups()
+        self.error: BaseException | None = None
+        self.seconds = 0.0
+        threads = torch.get_num_threads()  # a setting of each thread: another number rounds otherwise
+
+        def sample() -> None:
+            torch.set_num_threads(threads)
+            started = time.perf_counter()
+            try:
+                self.groups = rollout(session, self.tasks, step=step, purpose="train", engine=self.engine, own_share=True)
+            except BaseException as error:  # raised where it is waited for
+                self.error = error
+            self.seconds = time.perf_counter() - started
+
+        self.thread = threading.Thread(target=sample, name=f"workbench-step-{step}", daemon=True)
+        self.thread.start()
+
+
+@dataclass
+class _Abandonable:
+    """An engine that stops a rollout which nobody waits for."""
+
+    engine: Engine
+    abandoned: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def poll(self) -> list[Completion]:
+        if self.abandoned:
+            raise EngineError("abandoned: the run ended while its next step was being sampled")
+        return self.engine.poll()
