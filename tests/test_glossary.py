@@ -19,7 +19,7 @@ OLD_NAMES: frozenset[str] = frozenset("""
 Alike BadCall Clipped Credited Damaged
 Explained Fixed FoundGrid Imported Knob Linted LintedSession MaskDamage Measured
 Retokenized Score Seal Ticked Trainer TurnTwice
-Watchers Whole
+Whole
 """.split())
 
 # Class name -> in how many modules it is defined. Numbers may only fall, and a name that is down to one goes.
