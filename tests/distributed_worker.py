@@ -154,6 +154,28 @@ def refusals(rank: int, *, sharded: bool = False) -> dict[str, str]:
     return said | {"not finite": report.skipped or "", "unchanged": str(unchanged)}
 
 
+def lint_of_a_step(planted: bool) -> dict[str, list[str]]:
+    """What the lint names in a step of two processes; `planted`: their gradients are not exchanged."""
+    from workbench.learn.distributed import Ranks
+    from workbench.notebook.train import train_step
+    from workbench.training.config import load_config
+    from workbench.training.session import open_session
+
+    prepare = Ranks.prepare
+    if planted:
+        Ranks.prepare = lambda self, model, optimizer: (model.eval(), optimizer)
+    try:
+        session = open_session(load_config("bandit", {
+            "learner.num_processes": 2, "lint.mode": "warn", "lint.start": False, "train.tasks_per_step": 2,
+            "train.group_size": 4}), quiet=True)
+        outcome = train_step(session, 1)
+    finally:
+        Ranks.prepare = prepare
+    return {"updates": [str(outcome.updates)],
+            "errors": [f"{answer.rule}: {finding.what}" for answer in outcome.lint for finding in answer.errors],
+            "looked": [answer.rule for answer in outcome.lint if answer.looked]}
+
+
 def main(folder: Path, *names: str) -> None:
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     for name in names or SCENARIOS:
@@ -164,6 +186,9 @@ def main(folder: Path, *names: str) -> None:
         for sharded in (False, True):
             said = refusals(rank, sharded=sharded)
             (folder / f"refusals{', sharded' * sharded}.{rank}.json").write_text(json.dumps(said))
+    if not names:
+        for planted in (True, False):
+            (folder / f"lint.{planted}.{rank}.json").write_text(json.dumps(lint_of_a_step(planted)))
     # Reducers that are still alive, or a peer that is still busy, make gloo abort at exit (4 of 12 runs without these).
     gc.collect()
     torch.distributed.barrier()

@@ -92,6 +92,13 @@ def test_each_of_two_ranks_holds_half_of_what_is_trained(two_processes, name):
             {"weights": 0.5, "gradients": 0.5, "moments": 0.5}, abs=0.03)
 
 
+def test_a_gradient_that_is_not_exchanged_is_named_in_the_first_step_and_by_no_other_rule(two_processes):
+    for rank in (0, 1):
+        planted, clean = (json.loads((two_processes / f"lint.{planted}.{rank}.json").read_text()) for planted in (True, False))
+        assert planted["updates"] == clean["updates"] == ["1"] and clean["errors"] == [] and "R32" in clean["looked"]
+        assert planted["errors"] == ["R32: of 2 processes 1 hold other weights than process 0 does (process 1)"]
+
+
 @pytest.mark.parametrize("name", ["refusals", "refusals, sharded"])
 def test_what_is_refused_is_refused_on_every_rank(two_processes, name):
     for rank in (0, 1):

@@ -101,7 +101,7 @@ def test_summary_counts_recall_precision_and_false_alarms():
         run.Outcome(bug, "named", run.Said({"R1": [{}], "R9": [{}]}, cpu_seconds=2.0), "clean"),
         run.Outcome(bug, "missed", run.Said(cpu_seconds=4.0), "R4: a false alarm"),
     ]
-    found = run.summary(outcomes, run.Said())
+    found = run.summary(outcomes, "clean")
     assert (found["named"], found["caught"], found["missed"], found["precision"]) == (1, 1, ["a"], 0.5)
     assert found["twins called an error"] == ["a"] and found["cpu seconds a bug"] == 3.0
     assert found["untouched code"] == "clean"

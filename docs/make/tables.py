@@ -78,7 +78,9 @@ def rules_page() -> str:
              "`guides/lint.md` says how to run them."]
     for rule in RULES.values():
         asked = {"step": "before the first update of every step", "update": "after the updates of a step",
-                 "start": "once, at the start", "run": "over the committed steps of a run"}[rule.when]
+                 "start": "once, at the start", "run": "over the committed steps of a run",
+                 "ranks": "after the updates of several processes",
+                 "sync": "before the first update of every step, where weights were sent or put together for the engine"}[rule.when]
         seen = f"Reported in {', '.join(rule.threads)}." if rule.threads else ""
         parts += [f"## {rule.id}: {rule.title}", f"Asked {asked}. {seen}".strip(),
                   f"**What it means.** {as_markdown(rule.means)}", f"**How to mend it.** {as_markdown(rule.mend)}"]

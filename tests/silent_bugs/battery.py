@@ -5,12 +5,16 @@
 Whatever `workbench` Python imports here is tried: rollouts over several chat templates, environments and histories,
 with faults, hostile text and tools (`tests/linting/clean_rollouts.py`), and training with the shipped policy over
 several algorithms, each step through `cells.step.train_step`, with all rules asked; at last a run that is left and resumed. On
-code without a bug nothing here is an error. What a guard of the package refuses is written down beside the findings.
+code without a bug nothing here is an error. What a guard of the package refuses is written down beside the findings; where
+it names the rule that says why, that rule has named it.
+
+`--where ranks` tries trainings of two processes instead, `--where server` trainings beside a real vLLM server.
 """
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -22,6 +26,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+HERE, PLACES = "here", ("here", "ranks", "server")  # one process; two that learn together; one beside a vLLM server
+NAMED = re.compile(r"\(rule (R\d+)\)")
 SHOWN = 3  # findings of one rule in one scene that are kept
 SMALL = {"lint.mode": "warn", "train.tasks_per_step": 2, "train.group_size": 4, "env.max_moves": 6,
          "env.max_moves_per_action": 2}
@@ -106,6 +112,19 @@ class Notes:
                 kept += found[: SHOWN - len(kept)]
                 self.counts[answer.rule] = self.counts.get(answer.rule, 0) + len(found) + answer.further_errors
 
+    def add_dict(self, said: Mapping[str, Any]) -> None:
+        """A LintReport that another process wrote down."""
+        from workbench.types.findings import LintReport
+
+        self.add(LintReport.from_dict(said))
+
+    def refused(self, words: str) -> None:
+        """What a guard said. "(rule R33)" in it is what the lint calls it."""
+        self.guards.append(words)
+        for rule in NAMED.findall(words):
+            self.errors.setdefault(rule, []).append({"place": "guard", "what": words})
+            self.counts[rule] = self.counts.get(rule, 0) + 1
+
     def as_dict(self, seconds: float) -> dict[str, Any]:
         return {"errors": self.errors, "counts": self.counts, "looked": sorted(self.looked, key=_number),
                 "guards": self.guards, "crash": self.crash, "cpu_seconds": round(seconds, 3)}
@@ -118,8 +137,14 @@ def _number(rule: str) -> int:
 # ------------------------------------------------------------------------------------------------ scenes
 
 
-def scenes() -> Iterator[tuple[str, Callable[[Notes], None]]]:
+def scenes(where: str = HERE) -> Iterator[tuple[str, Callable[[Notes], None]]]:
     """(name, what to do). Each is independent of the others, so that a guard that ends one leaves the rest."""
+    if where != HERE:
+        from tests.silent_bugs import several
+
+        trainings, play = (several.RANKED, several.ranks) if where == "ranks" else (several.SERVED, several.server)
+        yield from ((f"{where}: {name}", lambda notes, name=name: play(notes, name)) for name in trainings)
+        return
     from tests.linting.clean_rollouts import Recipe, recipes
 
     turns = [Recipe("tiny", preset, history, algorithm, tasks=3, max_turn_tokens=24, seed=100 + number)
@@ -224,13 +249,13 @@ def _resumed_run(notes: Notes, lost: Sequence[int] = (), more: Mapping[str, Any]
 # ------------------------------------------------------------------------------------------------ all of them
 
 
-def run_all(only: str = "", until: frozenset[str] = frozenset()) -> dict[str, Any]:
+def run_all(only: str = "", until: frozenset[str] = frozenset(), where: str = HERE) -> dict[str, Any]:
     """{scene: what was said in it} and the totals. `only`: scenes whose name holds one of these words, between bars.
     `until`: no further scene once one of these rules ("any" of them) has found an error."""
     from workbench.types.errors import WorkbenchError
 
     began, found = time.process_time(), {}
-    for name, scene in scenes():
+    for name, scene in scenes(where):
         if not any(words in name for words in only.split("|")):
             continue
         notes, started = Notes(), time.process_time()
@@ -238,7 +263,7 @@ def run_all(only: str = "", until: frozenset[str] = frozenset()) -> dict[str, An
             with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
                 scene(notes)
         except WorkbenchError as error:
-            notes.guards.append(f"{type(error).__name__}: {error}")
+            notes.refused(f"{type(error).__name__}: {error}")
         except Exception as error:  # broken code may raise anything; that, too, is an answer
             frame = traceback.extract_tb(error.__traceback__)[-1]
             notes.crash = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
@@ -262,8 +287,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", help="write everything to this file")
     parser.add_argument("--only", default="", help="scenes whose name holds this, or 'one|of|these'")
     parser.add_argument("--until", default="", help="rules (R1,R6; any): stop after the scene in which one finds an error")
+    parser.add_argument("--where", choices=PLACES, default=HERE, help="which scenes: of one process, of two, beside a server")
     options = parser.parse_args(arguments)
-    found = run_all(options.only, frozenset(filter(None, options.until.split(","))))
+    found = run_all(options.only, frozenset(filter(None, options.until.split(","))), options.where)
     if options.json:
         Path(options.json).write_text(json.dumps(found))
         return 0

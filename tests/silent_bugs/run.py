@@ -13,6 +13,7 @@ A bug is an edit of real code (`tests/mutants/edits.py` describes the format) un
     # breaks: only the last segment of an attempt gets its advantage
     # guard: attempts at different tasks    instead of `rule`: words of the error with which a guard refuses it
     # twin-scene: masks wide                where the twin is no edit: words of a scene of the battery
+    # where: ranks                          tried where two processes learn together; "server": beside a real vLLM server
 
 `NAME.twin.edit` beside it touches the same lines and is legitimate: a refactoring, a declared setting. The lint must
 say nothing about it. Each copy goes through `tests/silent_bugs/battery.py`, which knows nothing of the edits.
@@ -25,6 +26,7 @@ clean.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import re
 import shutil
@@ -39,11 +41,12 @@ from typing import Any
 
 from tests.mutants import edits, warm
 from tests.mutants import run as mutants
+from tests.silent_bugs import battery
 
 HERE = Path(__file__).resolve().parent
 BUGS = HERE / "bugs"
 SECONDS = 600  # for one battery, on a busy machine
-KEYS = ("rule", "thread", "breaks", "guard", "twin-scene")
+KEYS = ("rule", "thread", "breaks", "guard", "twin-scene", "where")
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Bug:
     breaks: str = ""
     guard: str = ""
     twin_scene: str = ""
+    where: str = battery.HERE
 
     @property
     def name(self) -> str:
@@ -115,7 +119,7 @@ def read_bug(path: Path) -> Bug:
         raise ValueError(f"{path.name}: the header names neither '# rule: R6' nor '# guard: words of the error'")
     said = {key: " ".join(values) for key, values in header.items()}
     rules = tuple(re.findall(r"R\d+", said["rule"]))
-    return Bug(path, rules, said["thread"], said["breaks"], said["guard"], said["twin-scene"])
+    return Bug(path, rules, said["thread"], said["breaks"], said["guard"], said["twin-scene"], said["where"] or battery.HERE)
 
 
 def choose(names: Sequence[str], folder: Path) -> list[Bug]:
@@ -265,7 +269,7 @@ def explanation(outcome: Outcome) -> list[str]:
     return [f"         {line}" for line in lines]
 
 
-def summary(outcomes: Sequence[Outcome], untouched: Said) -> dict[str, Any]:
+def summary(outcomes: Sequence[Outcome], untouched: str) -> dict[str, Any]:
     """Recall, precision and cost. `precision`: of all rules that found an error in a bug with a header, how many were
     among those that would be right."""
     known = [outcome for outcome in outcomes if outcome.bug.rules]
@@ -281,9 +285,37 @@ def summary(outcomes: Sequence[Outcome], untouched: Said) -> dict[str, Any]:
         "twins": sum(outcome.twin != "-" for outcome in outcomes),
         "twins called an error": [o.bug.name for o in outcomes if o.twin not in ("-", "clean")],
         "not as the header says": [o.bug.name for o in outcomes if not o.good],
-        "untouched code": complaint(untouched),
+        "untouched code": untouched,
         "cpu seconds a bug": sum(seconds) / len(seconds) if seconds else None,
     }
+
+
+def try_all(bugs: Sequence[Bug], pristine: Path, where: str, options: argparse.Namespace) -> tuple[Said, list[Outcome] | None]:
+    """What is said of the untouched code in one place, and of each bug. None: that code does not get through."""
+    scenes = ["--only", options.only, "--where", where]
+    # Two processes or a server of several are enough for two cores.
+    with ThreadPoolExecutor(options.jobs if where == battery.HERE else 1) as pool:
+        first = pool.submit(with_edits, [], pristine, scenes)
+        twins = [bug.twin for bug in bugs if bug.twin is not None and not options.no_twins]
+        piles = [pool.submit(try_twins, pile, pristine, scenes) for pile in fitting(twins, pristine)]
+        until = [["--until", ",".join(bug.rules) or "any"] if options.quick else [] for bug in bugs]
+        jobs = [pool.submit(try_bug, bug, pristine, [*scenes, *some]) for bug, some in zip(bugs, until, strict=True)]
+        untouched = first.result()
+        if untouched.crashes and not untouched.looked:  # nothing that is said of a bug would mean anything
+            pool.shutdown(wait=False, cancel_futures=True)
+            print(f"the code as it is does not get through the battery: {untouched.crashes[0]}", file=sys.stderr)
+            return untouched, None
+        print(f"untouched code{'' if where == battery.HERE else f', {where}'}: {complaint(untouched)} "
+              f"({untouched.cpu_seconds:.1f} CPU-seconds; rules that looked: {' '.join(untouched.looked)})\n"
+              f"{len(twins)} twins in {len(piles)} copies\n{HEAD}", flush=True)
+        answers = {twin: words for pile in piles for twin, words in pile.result().items()}
+        outcomes = []
+        for bug, job in zip(bugs, jobs, strict=True):
+            said, seconds = job.result()
+            twin = answers.get(bug.twin, "-") if not bug.twin_scene else of_scene(bug, untouched)
+            outcomes.append(outcome := Outcome(bug, judge(bug, said), said, twin, seconds))
+            print("\n".join([row(outcome), *explanation(outcome)]), flush=True)
+    return untouched, outcomes
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -298,7 +330,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--share", type=mutants.read_share, metavar="K/N", help="only part K of N of them: every N-th")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
     options = parser.parse_args(arguments)
-    scenes = ["--only", options.only]
     try:
         bugs = choose(options.bug, options.patches)
         if options.share:
@@ -310,37 +341,26 @@ def main(arguments: list[str] | None = None) -> int:
         pristine = Path(folder) / "tree"
         mutants.copy_tree(mutants.ROOT, pristine)
         mutants.check_import(pristine)
-        with ThreadPoolExecutor(options.jobs) as pool:
-            first = pool.submit(with_edits, [], pristine, scenes)
-            twins = [bug.twin for bug in bugs if bug.twin is not None and not options.no_twins]
-            piles = [pool.submit(try_twins, pile, pristine, scenes) for pile in fitting(twins, pristine)]
-            until = [["--until", ",".join(bug.rules) or "any"] if options.quick else [] for bug in bugs]
-            jobs = [pool.submit(try_bug, bug, pristine, [*scenes, *some])
-                    for bug, some in zip(bugs, until, strict=True)]
-            untouched = first.result()
-            if untouched.crashes and not untouched.looked:  # nothing that is said of a bug would mean anything
-                pool.shutdown(wait=False, cancel_futures=True)
-                print(f"the code as it is does not get through the battery: {untouched.crashes[0]}", file=sys.stderr)
-                return 1
-            print(f"untouched code: {complaint(untouched)} ({untouched.cpu_seconds:.1f} CPU-seconds; rules that"
-                  f" looked: {' '.join(untouched.looked)})\n{len(twins)} twins in {len(piles)} copies\n{HEAD}",
-                  flush=True)
-            answers = {twin: words for pile in piles for twin, words in pile.result().items()}
-            outcomes = []
-            for bug, job in zip(bugs, jobs, strict=True):
-                said, seconds = job.result()
-                twin = answers.get(bug.twin, "-") if not bug.twin_scene else of_scene(bug, untouched)
-                outcomes.append(outcome := Outcome(bug, judge(bug, said), said, twin, seconds))
-                print("\n".join([row(outcome), *explanation(outcome)]), flush=True)
-    found = summary(outcomes, untouched)
+        tried = []
+        for where in battery.PLACES:
+            chosen = [bug for bug in bugs if bug.where == where]
+            if where == "server" and chosen and importlib.util.find_spec("vllm") is None:
+                print(f"{len(chosen)} bugs are tried beside a real vLLM server, and there is no vLLM here: make test-vllm")
+            elif chosen:
+                tried.append(try_all(chosen, pristine, where, options))
+    if any(outcomes is None for _, outcomes in tried):
+        return 1
+    outcomes = [outcome for _, some in tried for outcome in some]
+    answers = [complaint(untouched) for untouched, _ in tried]
+    found = summary(outcomes, next((words for words in answers if words != "clean"), "clean"))
     for key, value in found.items():
         print(f"{key}: {f'{value:.2f}' if isinstance(value, float) else value}")
     if options.json:
-        options.json.write_text(json.dumps({"summary": found, "untouched": asdict(untouched), "bugs": [
+        options.json.write_text(json.dumps({"summary": found, "untouched": [asdict(said) for said, _ in tried], "bugs": [
             {"name": o.bug.name, "rules": o.bug.rules, "thread": o.bug.thread, "breaks": o.bug.breaks,
              "verdict": o.verdict, "named_by": o.expected, "also": o.others, "twin": o.twin, "seconds": o.seconds,
              "said": asdict(o.said)} for o in outcomes]}, indent=1))
-    return 0 if all(outcome.good for outcome in outcomes) and complaint(untouched) == "clean" else 1
+    return 0 if all(outcome.good for outcome in outcomes) and set(answers) <= {"clean"} else 1
 
 
 if __name__ == "__main__":

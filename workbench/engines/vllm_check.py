@@ -39,6 +39,20 @@ class ProbeResult:
             self.logp_NT, other.logp_NT)
 
 
+@dataclass(frozen=True)
+class Delivery:
+    """What became of the newest weights: what arrived, and what is sampled from them. The lint asks it (R33, R34)."""
+
+    version: int
+    tensors: int
+    lost: str | None                # which of them did not arrive as they were sent
+    gap: Gap                        # logprobs after prompts that were never seen, to a plain forward pass
+    gap_seen: Gap                   # after one that was
+    allowed: tuple[float, float]    # mean and largest that rounding explains
+    head_came: bool | None          # the output head; None: cannot be told
+    reused_tokens: int              # of the prompt that was seen, from keys and values of before the sync
+
+
 class SyncCheck:
     """Probes an engine of vLLM, and remembers which output head it was last seen to have."""
 
@@ -46,14 +60,17 @@ class SyncCheck:
                  context_length: int, vocab_size: int) -> None:
         self._core, self._plain, self._config, self._counters = core, plain, config, counters
         self._context_length, self._vocab_size = context_length, vocab_size
+        self.delivery: Delivery | None = None
         self._head_NV: torch.Tensor | None = None  # of fixed states, by the newest weights the head was seen to have
 
     def before_sync(self) -> ProbeResult:
         """What the old weights say. Its prefix is in the cache then: the check finds out whether it is dropped."""
         return self._probe(self._seen_prompt(), "before")
 
-    def fault(self, weights: Mapping[str, torch.Tensor], version: int, before: ProbeResult | None) -> str | None:
-        """None where the engine samples from `weights`; else what is wrong. Notes the gap."""
+    def fault(self, weights: Mapping[str, torch.Tensor], version: int, before: ProbeResult | None,
+              lost: str | None = None) -> str | None:
+        """None where the engine samples from `weights`; else what is wrong, with the rule of the lint that says so. Notes
+        `delivery` and the gap. `lost`: which of the weights did not arrive, if that is known to be so."""
         new = self._probe(self._new_prompts(version), "new")
         seen = self._probe(self._seen_prompt(), "seen")
         own = getattr(torch, self._config.dtype)
@@ -67,18 +84,18 @@ class SyncCheck:
         counters.gap_max_ever = max(counters.gap_max, counters.gap_max_ever, key=_nan_first)
         allowed = limits(own, self._config.gap_mean)
         head_came, head_is_near = self._look_at_head(rounded, own)
+        self.delivery = Delivery(version, len(weights), lost, gap_new, gap_seen, allowed, head_came, seen.cached_tokens)
         within = gap_new.within(*allowed) and gap_seen.within(*allowed)
         if within and not seen.cached_tokens and head_came is not False:
             return None
+        prefixes = bool(seen.cached_tokens) or (gap_new.within(*allowed) and not gap_seen.within(*allowed))
         cause = what_is_stale(
             finite=bool(np.isfinite([counters.gap_mean, counters.gap_max]).all()),
             answers_as_before=before is not None and seen == before,
-            head_is_old=head_came is False or not head_is_near,
-            prefixes_are_old=bool(seen.cached_tokens) or (gap_new.within(*allowed) and not gap_seen.within(*allowed)),
-        )
+            head_is_old=head_came is False or not head_is_near, prefixes_are_old=prefixes)
         return (f"version {version}: vLLM does not sample from the weights it was given. Its logprobs differ from a plain "
                 f"forward pass by {gap_new} (a prompt seen before: {gap_seen}), allowed are mean {allowed[0]:g} and max "
-                f"{allowed[1]:g}; {cause}")
+                f"{allowed[1]:g}; {cause} (rule {'R34' if prefixes else 'R33'})")
 
     def _gap(self, weights: Mapping[str, torch.Tensor], probed: ProbeResult) -> Gap:
         count = probed.logp_NT.shape[1]

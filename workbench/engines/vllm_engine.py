@@ -28,7 +28,7 @@ from workbench.engines.config import VllmEngineConfig
 from workbench.engines.digests import digests, unequal
 from workbench.engines.gap import PlainForward
 from workbench.engines.intake import Intake, model_context, new_token_limit
-from workbench.engines.vllm_check import SyncCheck
+from workbench.engines.vllm_check import Delivery, SyncCheck
 from workbench.engines.vllm_core import VllmOutput, open_core
 from workbench.engines.vllm_turns import (SCORING, Core, VllmCounters, completion_of, failure, fault_of, is_bent, rows_of,
                                           sampling_params)
@@ -73,6 +73,11 @@ class VllmEngine:
     @property
     def policy_version(self) -> int:
         return self._policy_version
+
+    @property
+    def delivery(self) -> Delivery | None:
+        """What became of the newest weights; the lint asks it (R33, R34)."""
+        return self._check.delivery
 
     @property
     def context_length(self) -> int:
@@ -216,13 +221,13 @@ class VllmEngine:
             raise EngineError(f"vLLM could not take the weights of version {version} ({type(error).__name__}: {error}); "
                               "it may know this architecture by other names: use engine.kind='transformers'") from error
         self._core.forget_prefixes()
-        if why := unequal(digests(weights), arrived):
-            self._fault = f"version {version} did not arrive in vLLM: {why}"
+        if lost := unequal(digests(weights), arrived):
+            self._fault = f"version {version} did not arrive in vLLM: {lost} (rule R33)"
             raise EngineError(self._fault)
         self._core.resume()
         if opening:
             self._cannot_score = self._check.scoring_fault()
-        self._fault = self._check.fault(weights, version, before)
+        self._fault = self._check.fault(weights, version, before, lost)
         self._counters.loads += 1
         self._counters.sync_cpu_seconds += time.process_time() - started
         if self._fault is not None:

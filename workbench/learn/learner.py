@@ -23,6 +23,7 @@ from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.critic import Critic
 from workbench.learn.distributed import Ranks, whole
+from workbench.learn.handed import HandedWeights
 from workbench.learn.microbatch import MicroBatch, fits_at_once, output_head, trained_logits
 from workbench.learn.ops.loss import logprobs_of
 from workbench.learn.optimizer import TrainedWeights, refuse_other
@@ -45,8 +46,8 @@ class Learner:
         """The model is copied, so the one handed in stays the untrained policy; adapters need no copy of it.
         `own_copy=False` saves that memory: then the caller must not use it any more. `critic` says how to build the
         critic of an algorithm that needs one (None: as CriticConfig has it). `reference` is what `ref_logp_T` is computed
-        with; it is only read. Raises LearnerError for the wrong number of processes and for weights that are not float32
-        (small updates vanish in half precision)."""
+        with; it is only read. Raises LearnerError for another number of processes, and for weights that are not float32."""
+        self.handed = HandedWeights(model) if config.lora_rank or config.sharding == "full" else None
         bare = _trained(model, config, own_copy)
         self._as_plain = partial(merged, bare) if config.lora_rank else dict
         self.algorithm, self.config = algorithm, config

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
     from workbench.chat import ChatFormat
     from workbench.engines.recorder import Exchange
+    from workbench.engines.vllm_check import Delivery
     from workbench.envs.base import EnvFamily
     from workbench.learn.algorithms.algorithm import Algorithm
     from workbench.learn.algorithms.base import Credit
     from workbench.learn.algorithms.twin import PlainTwin
     from workbench.learn.batch import Batch
+    from workbench.learn.handed import HandedWeights
     from workbench.linting.attempts import Attempts
     from workbench.linting.probe import LearnerProbe
     from workbench.linting.raw import RawSequence
@@ -102,6 +104,9 @@ class Evidence:
     environments: Mapping[str, Any] | None = None   # live ones, by "task id#attempt", while attempts run in parallel
     policy_version: int | None = None               # of the weights that were to sample this step
     staleness: int = 0                              # steps that these are older than those that learned, from step 2 on
+    replicas: tuple[str, ...] = ()                  # of several processes: a digest of the weights that each holds
+    delivery: Delivery | None = None                # what became of the newest weights in an engine with a copy of its own
+    handed: HandedWeights | None = None             # the newest weights that were put together for an engine
     probe: LearnerProbe | None = None
     steps: tuple[StepFacts, ...] = ()               # the run so far, in the order in which steps were committed
     claims: RunClaims | None = None                 # what the run says of itself beside them

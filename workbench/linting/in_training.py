@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 
+from workbench.engines.digests import digests
 from workbench.engines.recorder import Journal
 from workbench.learn.algorithms.base import Credit
 from workbench.learn.batch import Batch
@@ -121,16 +123,16 @@ def before_updates(session: LintedSession, step: int, groups: Sequence[Group], b
     import torch.distributed as dist
 
     rank, world = session.place
-    evidence = step_evidence(session, step, groups, batch=batch, credit=credit, policy_version=sampled_by)
+    evidence = step_evidence(session, step, groups, batch=batch, credit=credit, policy_version=sampled_by,
+                             delivery=getattr(session.engine, "delivery", None), handed=session.learner.handed)
     exchanges = None if journal is None else journal.exchanges
     starts = start and session.config.lint.start
+    asked = (*BEFORE, *("start",) * starts, *("sync",) * (evidence.delivery is not None or evidence.handed is not None))
     if world == 1:
         evidence = replace(evidence, journal=exchanges)
-        if starts:
-            return lint_evidence(replace(evidence, probe=probe_of_session(session), samples=None), ("step", "start"))
-        return lint_evidence(evidence, BEFORE)
+        return lint_evidence(replace(evidence, probe=probe_of_session(session), samples=None) if starts else evidence, asked)
     # What needs no journal is the same for all; the journal of each process knows the attempts of that process.
-    report = lint_evidence(evidence, ("step", "start") if starts else BEFORE)
+    report = lint_evidence(evidence, asked)
     wanting = [RULES[answer.rule] for answer in report.answers if WORDS["journal"] in answer.missing]
     local = replace(step_evidence(session, step, groups[rank::world]), journal=exchanges)
     parts: list[Any] = [None] * world
@@ -163,7 +165,20 @@ def after_updates(session: LintedSession, step: int, groups: Sequence[Group], ba
                   reports: Iterable[UpdateReport]) -> LintReport:
     """What training asks after the updates of a step: is each of them what its table says?"""
     updates = tuple(Update(report.table, report.metrics, report.skipped) for report in reports)
-    return lint_evidence(step_evidence(session, step, groups, batch=batch, credit=credit, updates=updates), AFTER)
+    evidence = step_evidence(session, step, groups, batch=batch, credit=credit, updates=updates, replicas=_replicas(session))
+    return lint_evidence(evidence, AFTER if session.place[1] == 1 else (*AFTER, "ranks"))
+
+
+def _replicas(session: LintedSession) -> tuple[str, ...]:
+    """A digest of the weights of each process; none of a single one, and none where each holds a part."""
+    import torch.distributed as dist
+
+    if session.place[1] == 1 or session.config.learner.sharding == "full":
+        return ()
+    found: list[str] = [""] * session.place[1]
+    own = "".join(sorted(digests(session.learner.weights()).values()))
+    dist.all_gather_object(found, blake2b(own.encode(), digest_size=8).hexdigest())
+    return tuple(found)
 
 
 def after_the_step(session: LintedSession, step: int, groups: Sequence[Group], metrics: Mapping[str, Any],

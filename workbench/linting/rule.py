@@ -9,7 +9,7 @@ from workbench.types.findings import NOTE, Answer, Finding, LintReport, RuleResu
 
 Check = Callable[[Evidence], Iterable[RuleResult]]
 
-WHEN = ("step", "update", "start", "run")
+WHEN = ("step", "update", "start", "run", "ranks", "sync")
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class Rule:
     """`needs` names fields of `Evidence` without which nothing can be said.
 
     `when`: "step", before the first update of every step · "update", after the updates of a step · "start", once, since
-    it perturbs settings or computes gradients · "run", over the committed steps of a run. `threads` are reports of the
-    bug in other frameworks, as repository#number.
+    it perturbs settings or computes gradients · "run", over the committed steps of a run · "ranks", after the updates of
+    several processes · "sync", before the first update, where weights were sent or put together for the engine. `threads` are reports of the bug in other frameworks, as repository#number.
     """
 
     id: str
@@ -66,4 +66,6 @@ WORDS = {
     "journal": "what the engine was asked and answered", "family": "the environment", "raw": "sequences",
     "environments": "the live environments", "policy_version": "the version of the weights",
     "probe": "a learner to try settings on", "steps": "the steps of a run", "evaluations": "evaluations of a run",
+    "replicas": "a digest of the weights of each process, all of them",
+    "delivery": "what became of the newest weights in the engine", "handed": "weights that were put together for the engine",
 }

@@ -185,8 +185,8 @@ def _of_run(run: Run, step: int | None, start: bool) -> Linted:
 
 
 def _only_in_training(stored: LintReport | None, anew: LintReport) -> LintReport:
-    """The stored answers of rules that are asked once, at the start of a run, and were not asked anew."""
-    asked = {answer.rule for answer in anew} | {name for name, rule in RULES.items() if rule.when != "start"}
+    """The stored answers of rules that need a training under way, and were not asked anew."""
+    asked = {answer.rule for answer in anew} | {name for name, rule in RULES.items() if rule.when in ("step", "update", "run")}
     return LintReport(tuple(answer for answer in stored or () if answer.rule not in asked))
 
 

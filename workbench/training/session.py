@@ -108,7 +108,10 @@ class Session(Shown):
 
     def sync(self) -> None:
         """Hand the learner's weights to the engine, which then knows their version."""
-        self.engine.sync(self.learner.weights(), self.learner.version)
+        weights = self.learner.weights()
+        if self.learner.handed is not None:
+            self.learner.handed.look(self.learner.models.policy.module, weights)
+        self.engine.sync(weights, self.learner.version)
 
 
 def open_session(config: Config, *, quiet: bool = False) -> Session:

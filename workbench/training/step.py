@@ -67,9 +67,8 @@ def train_step(session: Session, step: int, run: RunWriter | None = None,
     run once (None: in step 1). Raises LintError, before anything is updated, where an instrument ends the step.
     """
     clock = Clock()
-    first = step == 1 if start is None else start
     taken = ahead.take(step) if ahead is not None else None
-    watches = StepWatchers(session, step, instruments, start=first) if taken is None else taken.watches
+    watches = StepWatchers(session, step, instruments, start=step == 1 if start is None else start) if taken is None else taken.watches
     groups = taken.groups if taken is not None else rollout(
         session, session.train_tasks(step), step=step, purpose="train", on_done=on_done, engine=watches.engine)
     clock.lap("collect")
@@ -147,8 +146,7 @@ class StepWatchers:
 
 def _learn(session: Session, step: int, groups: Sequence[Group], clock: Clock,
            watches: StepWatchers | None = None) -> StepOutcome:
-    batch = Batch.from_groups(groups)
-    batch = session.learner.facts(batch)  # what credit needs of the models: values, reference logprobs
+    batch = session.learner.facts(Batch.from_groups(groups))  # what credit needs of the models: values, reference logprobs
     credit = session.config.algorithm.credit(batch)
     clock.lap("credit")
     if watches:
@@ -157,8 +155,7 @@ def _learn(session: Session, step: int, groups: Sequence[Group], clock: Clock,
     reports = session.learner.update(batch, credit, step=step)
     made = sum(report.skipped is None for report in reports)
     metrics = rollout_metrics(groups) | {f"credit_{name}": value for name, value in credit.notes.items()}
-    metrics |= over_updates([report.metrics for report in reports])
-    metrics |= {"updates": made, "policy_version": session.learner.version}
+    metrics |= over_updates([each.metrics for each in reports]) | {"updates": made, "policy_version": session.learner.version}
     if session.config.train.staleness and bool(batch.eligible_T.any()):
         metrics["staleness"] = session.learner.version - made - int(batch.policy_version_T[batch.eligible_T].min())
     return StepOutcome(step, tuple(groups), metrics, clock.laps, made, tuple(reports))

@@ -95,7 +95,7 @@ class ServerCore:
     def _ask(self, name: str, asked: _Asked) -> None:
         self._asked[name] = asked
         asked.ticket = f"{self._run}-{name}-{uuid.uuid4().hex[:8]}"
-        # Keys and values of another version are another prefix: a cache that was not dropped cannot be hit (R26). And of
+        # Keys and values of another version are another prefix: a cache that was not dropped cannot be hit (R34). And of
         # another process, whose probe after a sync must find nothing that this one's has left.
         salt = f"{self._transfer.label or 'none'}.{self._ranks.rank}"
         self._client.ask(asked.ticket, {"request_id": asked.ticket, "token_ids": asked.prompt, "cache_salt": salt,

@@ -59,9 +59,9 @@ class WeightTransfer:
         arrived, *others = post("/collective_rpc", {"method": "workbench_arrived"})["results"]
         for other in others:  # of a server with several workers
             if why := unequal(arrived, other):
-                raise EngineError(f"the workers of {self._client.url} do not agree: {why}")
+                raise EngineError(f"the workers of {self._client.url} do not agree: {why} (rule R33)")
         if why := unequal(self._sent, arrived):
-            raise EngineError(f"{self._client.url} did not get the weights {self._next}: {why}")
+            raise EngineError(f"{self._client.url} did not get the weights {self._next}: {why} (rule R33)")
         self.label = self._next
         if self._older is not None:
             self._older.unlink(missing_ok=True)
