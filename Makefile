@@ -37,7 +37,7 @@ DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab docs pictures bias algorithms search-methods search-masks mutants silent-bugs soak bench test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
+.PHONY: help demo test lab docs pictures bias algorithms search-methods search-masks mutants silent-bugs silent-bugs-server soak bench test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -76,6 +76,9 @@ bias: setup-demo  ## every estimator's bias and spread, on tasks whose true grad
 mutants: setup-test  ## break the code on purpose, one edit at a time: a test must notice each; SHARE=1/3 for some (.ci/run)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.mutants.run $(if $(SHARE),--share $(SHARE))
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.silent_bugs.run --quick $(if $(SHARE),--share $(SHARE))
+
+silent-bugs-server: setup-vllm  ## silent bugs of weights on their way, planted beside a real vLLM server
+	@$(NO_HUB) $(ONE_THREAD) $(VLLM_VENV)/bin/python -m tests.silent_bugs.run server- adapters-frozen-base $(SILENT_BUGS_ARGS)
 
 silent-bugs: setup-test  ## silent bugs of other frameworks, planted here: the lint must name each; SILENT_BUGS_ARGS="--patches DIR"
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.silent_bugs.run $(SILENT_BUGS_ARGS)

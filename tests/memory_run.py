@@ -46,7 +46,8 @@ def larger_model(folder):
         vocab_size=24_000, hidden_size=320, intermediate_size=960, num_hidden_layers=8, num_attention_heads=5,
         num_key_value_heads=5, max_position_embeddings=2048, bos_token_id=None, eos_token_id=482, pad_token_id=480,
     )).save_pretrained(folder)
-    return {**SMALL, "policy.name": str(folder), "collect.max_turn_tokens": 48, "learner.micro_batch_tokens": 1024}
+    return {**SMALL, "policy.name": str(folder), "collect.max_turn_tokens": 48, "learner.micro_batch_tokens": 1024,
+            "algorithm.entropy_coef": 0.01}  # random weights earn nothing: without it no update would be made
 
 
 def planned_and_measured(settings, baseline, preset="frozenlake"):

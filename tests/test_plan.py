@@ -68,7 +68,7 @@ def test_a_critic_of_its_own_counts_four_times_and_a_head_on_the_policys_trunk_d
 def test_what_each_setting_costs(tmp_path):
     whole = by_name(planned({}))
     half = by_name(planned({}, **{"learner.micro_batch_tokens": 2048}))
-    assert 0.25 < half["activations"] / whole["activations"] < 0.75
+    assert 0.2 < half["activations"] / whole["activations"] < 0.75
     assert half.items() - whole.items() == {("activations", half["activations"])}
     small = by_name(planned({}, **{"engine.cache_tokens": 65536, "engine.dtype": "bfloat16"}))
     assert small["keys and values"] * 4 == whole["keys and values"]
@@ -262,19 +262,21 @@ def test_the_plan_is_within_a_fifth_of_a_preset_as_it_is(baseline, preset):
 
 @pytest.mark.full
 @pytest.mark.parametrize("settings", [
-    {"train.steps": 2, "evaluation.num_tasks": 16, "learner.micro_batch_tokens": 16384}, "larger", "larger ppo"], ids=str)
+    {"train.steps": 2, "evaluation.num_tasks": 16, "learner.micro_batch_tokens": 16384}, "larger ppo"], ids=str)
 def test_the_plan_is_within_a_fifth_of_larger_runs(tmp_path, baseline, settings):
     if isinstance(settings, str):
-        settings = larger_model(tmp_path / "larger") | ({"algorithm.kind": "ppo"} if "ppo" in settings else {})
+        settings = larger_model(tmp_path / "larger") | {"algorithm.kind": "ppo"}
     need, measured = planned_and_measured(settings, baseline)
     assert abs(need / measured - 1) <= 0.2
 
 
 @pytest.mark.full
-def test_the_plan_is_within_a_fifth_where_two_processes_share_the_weights(tmp_path, baseline):
-    larger = larger_model(tmp_path / "larger")
-    need, measured = planned_and_measured(larger | {"learner.num_processes": 2, "learner.sharding": "full"}, baseline)
-    assert abs(need / measured - 1) <= 0.2
+@pytest.mark.parametrize("settings", [
+    {}, {"learner.num_processes": 2, "learner.sharding": "full"}, {"learner.lora_rank": 8},
+    {"learner.lora_rank": 8, "learner.micro_batch_tokens": 2048}], ids=["one process", "sharded", "adapters", "adapters, wide"])
+def test_the_plan_is_within_15_percent_of_26_million_parameters(tmp_path, baseline, settings):
+    need, measured = planned_and_measured(larger_model(tmp_path / "larger") | settings, baseline)
+    assert abs(need / measured - 1) <= 0.15
 
 
 def test_errors_of_the_trial_are_handed_on(monkeypatch):

@@ -9,10 +9,12 @@ from workbench.doctor.memory import MOMENTS, Item
 from workbench.doctor.model_size import ModelSize
 from workbench.learn.algorithms.base import needs_critic
 from workbench.learn.microbatch import LOGITS_AT_ONCE
+from workbench.learn.packing import PROBE_PROMPT, PROBE_TAILS
 from workbench.training.config import Config
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 LOGITS = 4                   # arrays of that size that are there at once: logits, their softmax, gradients of both
+PROBE_LOGITS = 10            # of the probe that asks whether a model takes segments packed, and of its gradient
 LOGITS_OF_ENTROPY = 2        # more of them, where the entropy has a gradient
 
 
@@ -47,6 +49,10 @@ def learner_items(config: Config, size: ModelSize, shape: str, trained_tokens: i
     yield Item("gradients", trained * 4, ("updating",), f"float32, of the {'adapters' if lora else 'policy'}{parts}")
     yield Item("activations", size.kept + logits, ("updating",), f"{shape}, logits of {at_once} at once "
                f"(learner.micro_batch_tokens = {config.learner.micro_batch_tokens:,})")
+    if lora and on_cpu:
+        # Of all weights, gradients and moments find room in these pieces. Held against runs of 26 million parameters.
+        pieces = PROBE_LOGITS * (PROBE_PROMPT + sum(PROBE_TAILS)) * size.vocabulary * 4 + (size.kept + logits) // 2
+        yield Item("pieces of memory", pieces, ("updating",), "that the allocator keeps: half of the activations, and a probe's")
     yield from _whole(config, size, shared)
     yield Item("merged weights", size.merged * 4, ("saving",), "float32, for the engine: adapters are added to them")
     yield Item("copies to save", (size.trained + own) * 12, ("saving",), "weights and moments, each once more"

@@ -57,12 +57,13 @@ class Lengths:
 
 @dataclass(frozen=True)
 class _Work:
-    """How much is done at once. `rows` attempts of `tokens` tokens make a micro-batch, `trained` of its tokens have
-    logits; `attempts` belong to a step, `evaluated` to an evaluation."""
+    """How much is done at once. A micro-batch keeps as much as `rows` of `tokens` tokens (`shape` in words), `trained` of
+    which have logits; `attempts` belong to a step, `evaluated` to an evaluation."""
 
     rows: int
     tokens: int
     trained: int
+    shape: str
     attempts: int
     evaluated: int
 
@@ -85,7 +86,7 @@ def plan(config: Config, *, limits: dict[str, int | None] | None = None, baselin
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     lengths = _lengths(config, model_config, folder)
-    work = _work(config, lengths)
+    work = _work(config, lengths, packed=device == "cpu" and config.learner.layout == "auto")
     try:
         size = model_size(model_config, work.rows, work.tokens, config.learner)
     except (ValueError, KeyError, AttributeError, TypeError, RuntimeError) as error:
@@ -105,7 +106,7 @@ def _items(config: Config, model_config: PreTrainedConfig, size: ModelSize, work
         Item("Python and torch", baseline, MOMENTS, "a process that imported everything, measured", "host"),
         *policy_items(config, size),
         *_engine_items(config, model_config, size, work, lengths, on_cpu=on_cpu),
-        *learner_items(config, size, f"{work.rows} x {work.tokens} tokens", work.trained, on_cpu=on_cpu),
+        *learner_items(config, size, work.shape, work.trained, on_cpu=on_cpu),
         Item("trajectories", tokens * OBJECTS_A_TOKEN, ("sampling", "updating"),
              f"{tokens:,} tokens at most, as arrays", "host"),
         Item("attempts evaluated", evaluated * OBJECTS_A_TOKEN, MOMENTS,
@@ -140,12 +141,21 @@ def _engine_items(config: Config, model_config: PreTrainedConfig, size: ModelSiz
                "logits of all attempts that are decoded at once")
 
 
-def _work(config: Config, lengths: Lengths) -> _Work:
-    attempts = config.train.tasks_per_step * config.train.group_size
-    tokens = lengths.attempt - 1  # the last one is predicted, not fed
-    rows = max(1, min(attempts, config.learner.micro_batch_tokens // max(1, tokens)))
+def _work(config: Config, lengths: Lengths, *, packed: bool) -> _Work:
+    """`packed`: segments stand end to end in one row, those of a group behind one prompt, as a learner on a CPU has them."""
+    attempts, group = config.train.tasks_per_step * config.train.group_size, config.train.group_size
+    whole = lengths.attempt - 1  # the last one is predicted, not fed
+    tail, budget = whole - lengths.prompt, config.learner.micro_batch_tokens
     evaluated = config.evaluation.num_tasks * config.evaluation.attempts
-    return _Work(rows, tokens, rows * lengths.answers, attempts, evaluated)
+    if not packed:
+        rows = max(1, min(attempts, budget // max(1, whole)))
+        return _Work(rows, whole, rows * lengths.answers, f"{rows} x {whole} tokens", attempts, evaluated)
+    fitting = [n for n in range(1, attempts + 1) if math.ceil(n / group) * lengths.prompt + n * tail <= budget]
+    segments = max(fitting, default=1)
+    tokens = math.ceil(segments / group) * lengths.prompt + segments * tail
+    rows = math.ceil(tokens / whole)  # attention is block by block, so what it keeps grows with the tokens alone
+    return _Work(rows, math.ceil(tokens / rows), segments * lengths.answers, f"{count(segments, 'segment')} packed into {tokens} tokens", attempts,
+                 evaluated)
 
 
 def _cache(config: Config, model_config: PreTrainedConfig, work: _Work, lengths: Lengths) -> tuple[int, int]:
@@ -242,10 +252,7 @@ def _remarks(config: Config, size: ModelSize, lengths: Lengths, device: str) -> 
              f"sampled; {how}"]
     if device != "cpu" or size.parameters > VERIFIED:
         lines.append(f"not compared with a real run: that was done on CPU, up to {VERIFIED / 1e6:.0f} million "
-                     "parameters (within 20 %)")
-    if config.learner.lora_rank and device == "cpu":
-        lines.append("with adapters little but activations is left, and on a CPU the allocator keeps pieces of those: a run of "
-                     "26 million parameters took 46 % more than planned (20 % more with MALLOC_MMAP_THRESHOLD_=1000000)")
+                     "parameters (within 20 %, most within 10 %)")
     if (processes := config.learner.num_processes) > 1:
         shared = "; what is trained is dealt out over them" if processes_that_share(config) > 1 else ""
         lines.append(f"{processes} processes: each holds as much, in the memory of its own device and of its host{shared}")
