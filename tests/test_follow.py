@@ -12,9 +12,11 @@ from workbench.run.follow import LineFollower, RunFollower
 from workbench.run.recording import create_run, reopen_run
 from workbench.run.store import open_run
 from workbench.training.config import load_config, to_dict
+from workbench.training.step import Clock
 from workbench.types import canonical_json
 from workbench.types.errors import StoreError
 from workbench.views import progress
+from workbench.views.live import Status
 
 
 def commit(run, step: int, **metrics) -> None:
@@ -129,3 +131,25 @@ def test_damage_is_named_and_not_taken_for_news(tmp_path):
     path.write_bytes(data)
     with pytest.raises(StoreError, match="line 1 is damaged"):
         RunFollower(tmp_path / "run").read()
+
+
+def test_who_waited_is_the_mean_of_the_last_steps_where_two_work_side_by_side(tmp_path):
+    for name, settings in (("alone", {}), ("ahead", {"train.staleness": 1, "algorithm.sampler_cap": 2.0})):
+        with create_run(tmp_path / name, to_dict(load_config("frozenlake", {"train.steps": 3, **settings}))) as run:
+            follower = RunFollower(tmp_path / name)
+            follower.read()
+            assert follower.idle() is None
+            for step, waited in ((1, 0.4), (2, 0.2)):
+                commit(run, step)
+                run.write_clock(step, Clock({"collect_s": waited, "sync_s": 0.1, "update_s": 0.9 - waited, "update_cpu_s": 5.0,
+                                             "sampling_s": 0.75}).idle())
+            follower.read()
+        assert (follower.idle() is None) == (name == "alone")
+    assert follower.idle() == pytest.approx({"learner_idle": 0.4, "engine_idle": 0.25, "sync_share": 0.1})
+    status = Status("ahead", "running", 2, 3, "step 3: playing", idle=follower.idle())
+    assert "idle: learner 40%, engine 25%; sync 10%" in status.view().text
+
+
+def test_what_samples_in_turn_with_the_learner_is_idle_while_it_learns():
+    assert Clock({"collect_s": 3.0, "update_s": 1.0}).idle() == {"learner_idle": 0.75, "engine_idle": 0.25, "sync_share": 0.0}
+    assert Clock({}).idle() == {}

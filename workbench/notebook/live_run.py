@@ -86,7 +86,8 @@ class RunningRun:
             state = "stopping"
         steps = follower.steps if follower.steps is not None else self.steps
         return Status(self.path.name, state, follower.step, steps, follower.phase(),
-                      elapsed(self.path, follower, ended), tuple(problems(self.path, follower, state, status)))
+                      elapsed(self.path, follower, ended), tuple(problems(self.path, follower, state, status)),
+                      follower.idle())
 
     @property
     def log(self) -> View:

@@ -17,6 +17,8 @@ from workbench.types import canonical_json
 
 MEASURING = "measuring random play, the solver and the untrained policy"
 
+IDLE_STEPS = 8  # that `idle` is the mean of
+
 _END = 12  # bytes of a line's end: its checksum
 
 
@@ -131,6 +133,16 @@ class RunFollower:
     def done(self) -> bool:
         """All steps are committed and the last one is measured."""
         return self.steps is not None and self.step >= self.steps and step_name(self.step) in self.evaluations
+
+    def idle(self) -> dict[str, float] | None:
+        """Who waited, over the last steps: shares of their wall seconds (`learner_idle`, `engine_idle`, `sync_share`). None
+        where learner and engine take turns in one process, and before the first step."""
+        if self.config is None or self.config.get("layout", {}).get("kind", "one_device") == "one_device" and not self.config[
+                "train"].get("staleness"):
+            return None
+        lines = [line["clock"] for line in self.clock if line["what"] == "step" and "engine_idle" in line["clock"]][-IDLE_STEPS:]
+        return {name: sum(line[name] for line in lines) / len(lines)
+                for name in ("learner_idle", "engine_idle", "sync_share")} if lines else None
 
     def phase(self) -> str:
         """What its process is at, as far as the folder says, in words."""

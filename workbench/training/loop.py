@@ -197,7 +197,7 @@ def _make(loop: _Loop, step: int) -> StepOutcome:
     _save_if_due(loop, step, sampler)
     clock.lap("checkpoint")
     if run is not None:
-        run.write_clock(step, clock.laps)
+        run.write_clock(step, clock.laps | clock.idle())
     outcome = replace(outcome, clock=clock.laps)
     if outcome.lint is not None and not outcome.lint.ok:  # lint.mode = "warn"
         watchers.note(f"step {step}: the lint found errors by {', '.join(outcome.lint.named)}; "

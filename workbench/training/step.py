@@ -189,6 +189,17 @@ class Clock:
         self.laps = {} if laps is None else laps
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
+    def idle(self) -> dict[str, float]:
+        """Shares of these wall seconds in which the learner waited for attempts or a sync, in which nothing was sampled, and
+        that a sync took."""
+        spent = {name: seconds for name, seconds in self.laps.items() if name.endswith("_s") and not name.endswith("_cpu_s")}
+        sampling, collect, sync = (spent.pop("sampling_s", None), spent.get("collect_s", 0.0), spent.get("sync_s", 0.0))
+        whole = sum(spent.values())
+        if not whole:
+            return {}
+        return {"learner_idle": (collect + sync) / whole, "sync_share": sync / whole,
+                "engine_idle": max(0.0, 1 - (collect if sampling is None else sampling) / whole)}
+
     def lap(self, name: str) -> None:
         """What was done since the last lap was `name`."""
         wall, cpu = time.perf_counter(), time.process_time()

@@ -39,7 +39,8 @@ LONGEST_PROBLEM = 600  # characters
 class Status(HasView):
     """How a run stands. `state`: running, stopping, done, stopped (on request), failed, or ended (before its last step,
     nobody knows why). `step` of `steps` are committed (None: not known yet). `phase`: what its process is at.
-    `elapsed_s`: seconds since that process began, until it ended. `problems`: what went wrong, the worst last."""
+    `elapsed_s`: seconds since that process began, until it ended. `problems`: what went wrong, the worst last. `idle`: who
+    waited lately, as `RunFollower.idle` says it, where learner and engine work side by side."""
 
     name: str
     state: str
@@ -48,6 +49,7 @@ class Status(HasView):
     phase: str
     elapsed_s: float | None = None
     problems: tuple[str, ...] = ()
+    idle: Mapping[str, float] | None = None
 
     @property
     def running(self) -> bool:
@@ -78,6 +80,9 @@ def _facts(status: Status) -> list[str]:
     facts = [f"step {status.step}{steps}"]
     if status.running and status.phase != "done":
         facts.append(visible(status.phase, newline=" "))
+    if status.running and status.idle is not None:
+        facts.append(f"idle: learner {status.idle['learner_idle']:.0%}, engine {status.idle['engine_idle']:.0%}; sync "
+                     f"{status.idle['sync_share']:.0%}")
     if status.elapsed_s is not None:
         facts.append(duration(status.elapsed_s))
     return facts
