@@ -1,7 +1,7 @@
 """A real step of training in this process; prints the most memory it ever had (bytes).
 
     python -m tests.memory_run PRESET KEY=VALUE ...
-    python -m tests.memory_run --json FILE             four such runs beside what was planned: docs/evidence/speed.md
+    python -m tests.memory_run --json FILE             seven such runs beside what was planned: docs/evidence/speed.md
 """
 import json
 import re
@@ -19,6 +19,9 @@ AS_IT_IS = {"train.steps": 1}  # with its evaluations of 512 tasks, which are mo
 RUNS = {"preset frozenlake with its evaluations of 512 tasks": ("frozenlake", AS_IT_IS),
         "frozenlake-ppo": ("frozenlake-ppo", AS_IT_IS),
         "bandit (lengths are planned as long as they may be, and it answers briefly)": ("bandit", AS_IT_IS)}
+OTHERWISE = {"one of two processes that share the weights": {"learner.num_processes": 2, "learner.sharding": "full"},
+             "adapters of rank 8": {"learner.lora_rank": 8},
+             "adapters of rank 8, micro-batches of 2,048 tokens": {"learner.lora_rank": 8, "learner.micro_batch_tokens": 2048}}
 LARGER = "a step of 26 million random parameters, vocabulary 24,000, almost no evaluation"
 
 
@@ -72,6 +75,8 @@ def table(file: Path) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         runs, baseline = RUNS | {LARGER: ("frozenlake", larger_model(Path(folder) / "larger"))}, measured_baseline()
+        larger = runs[LARGER][1]
+        runs |= {f"the same, {what}": ("frozenlake", larger | settings) for what, settings in OTHERWISE.items()}
         rows = [dict(zip(("planned", "measured"), planned_and_measured(settings, baseline, preset), strict=True), run=name)
                 for name, (preset, settings) in runs.items()]
     file.write_text(json.dumps({"baseline": baseline, "rows": rows}, indent=1) + "\n", encoding="utf-8")
