@@ -23,6 +23,7 @@ from vllm_kit import wide
 
 from workbench.engines import LayoutConfig, TransformersEngineConfig, VllmEngineConfig
 from workbench.engines.digests import digest, digests, unequal
+from workbench.engines.server.opening import JUST_MADE_S, OWNER, PREFIX, open_server_engine
 from workbench.engines.server.process import CONTROL, flags
 from workbench.training.config import load_config, to_dict
 from workbench.types.errors import ConfigError, EngineError
@@ -187,14 +188,36 @@ def test_a_server_that_is_gone_is_named_to_all_who_wait(server):
 
 def test_a_closed_engine_says_so_and_leaves_nothing(server, tmp_path):
     engine = joined(server, folder=str(tmp_path))
-    assert [each.name for each in next(tmp_path.iterdir()).iterdir()] == ["0.safetensors"]
+    assert sorted(each.name for each in next(tmp_path.iterdir()).iterdir()) == ["0.safetensors", OWNER]
     engine.sync(wide(seed=1).state_dict(), 1)
-    assert [each.name for each in next(tmp_path.iterdir()).iterdir()] == ["1.safetensors"]
+    assert sorted(each.name for each in next(tmp_path.iterdir()).iterdir()) == ["1.safetensors", OWNER]
     engine.close()
     engine.close()
     assert not list(tmp_path.iterdir())
     with pytest.raises(EngineError, match="engine was closed"):
         engine.submit(ask(0, "s", PROMPT))
+
+
+def test_weights_that_a_killed_run_left_are_taken_away_by_the_next_and_those_of_a_living_one_are_not(server, tmp_path):
+    living = joined(server, folder=str(tmp_path))
+    used = next(tmp_path.iterdir())
+    for name in ("killed", "young", "strange"):
+        (tmp_path / f"{PREFIX}{name}").mkdir()
+    for name in ("killed", "young"):
+        (tmp_path / f"{PREFIX}{name}" / OWNER).touch()
+    for name in (used.name, f"{PREFIX}killed", f"{PREFIX}strange"):
+        os.utime(tmp_path / name, (time.time() - 2 * JUST_MADE_S,) * 2)
+    other = StandInServer()
+    joined(other, folder=str(tmp_path)).close()
+    other.close()
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([used.name, f"{PREFIX}young", f"{PREFIX}strange"])
+    living.close()
+
+
+def test_a_server_that_is_not_ours_leaves_no_folder(server, tmp_path):
+    with pytest.raises(EngineError):
+        open_server_engine(wide(), VllmEngineConfig(), LayoutConfig(kind="one_node", port=server.port, folder=str(tmp_path)))
+    assert not list(tmp_path.iterdir())
 
 
 # ---------------------------------------------------------------------------------------------- joining

@@ -2,9 +2,14 @@
 from __future__ import annotations
 
 import copy
+import fcntl
 import os
+import shutil
 import tempfile
+import time
+import weakref
 from pathlib import Path
+from typing import IO
 
 import torch
 
@@ -18,6 +23,9 @@ from workbench.engines.vllm_engine import VllmEngine, check_model, context_for
 from workbench.types.errors import EngineError
 
 SHARED_MEMORY = Path("/dev/shm")
+PREFIX = "workbench-weights-"
+OWNER = "owner"  # a file in such a folder, locked by the learner process while that lives
+JUST_MADE_S = 60.0  # a folder as young as this may not be locked yet
 
 
 def open_server_engine(model: torch.nn.Module, config: VllmEngineConfig, layout: LayoutConfig) -> VllmEngine:
@@ -25,11 +33,11 @@ def open_server_engine(model: torch.nn.Module, config: VllmEngineConfig, layout:
     `layout.url` names one. Raises EngineError."""
     check_model(model)
     ranks = ServerRanks(cpu=config.device == "cpu")
-    context, process, folder, told = context_for(model, config), None, "", ("", "")
+    context, process, folder, held, told = context_for(model, config), None, "", None, ("", "")
     try:
         if ranks.speaks:
             try:
-                folder = _transfer_folder(layout)
+                folder, held = _transfer_folder(layout)
                 process = None if layout.url else _process(model, config, layout, context, folder)
                 told = (layout.url or process.url), ""
             except EngineError as error:
@@ -42,7 +50,10 @@ def open_server_engine(model: torch.nn.Module, config: VllmEngineConfig, layout:
     except BaseException:
         if process is not None:
             process.close()
+        shutil.rmtree(folder, ignore_errors=True)
         raise
+    if held is not None:
+        weakref.finalize(core, held.close)
     try:
         core.wait()
         return VllmEngine(core, model, config)
@@ -63,11 +74,29 @@ def _process(model: torch.nn.Module, config: VllmEngineConfig, layout: LayoutCon
     return process
 
 
-def _transfer_folder(layout: LayoutConfig) -> str:
-    """A new folder where weights pass: in the one that the layout names, else in shared memory where there is some."""
-    within = layout.folder or (str(SHARED_MEMORY) if os.access(SHARED_MEMORY, os.W_OK) else None)
+def _transfer_folder(layout: LayoutConfig) -> tuple[str, IO[bytes]]:
+    """A new folder where weights pass: in the one that the layout names, else in shared memory where there is some. And its
+    lock, held while the second is open."""
+    within = layout.folder or (str(SHARED_MEMORY) if os.access(SHARED_MEMORY, os.W_OK) else tempfile.gettempdir())
     try:
-        return tempfile.mkdtemp(prefix="workbench-weights-", dir=within)
+        _clear_left_over(Path(within))
+        folder = tempfile.mkdtemp(prefix=PREFIX, dir=within)
+        held = Path(folder, OWNER).open("wb")
+        fcntl.flock(held, fcntl.LOCK_EX)
+        return folder, held
     except OSError as error:
         raise EngineError(f"weights cannot pass through {within} ({error.strerror}); layout.folder names a folder that is there, "
                           "and that this process writes") from error
+
+
+def _clear_left_over(within: Path) -> None:
+    """Take away what was left where a learner and its server's keeper were killed together: folders that nobody has locked."""
+    for folder in within.glob(f"{PREFIX}*"):
+        try:
+            if time.time() - folder.stat().st_mtime < JUST_MADE_S:
+                continue
+            with (folder / OWNER).open("rb+") as owner:
+                fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # somebody holds it, or it is somebody else's
+            continue

@@ -70,7 +70,8 @@ class ServerProcess:
         ends = time.monotonic() + seconds
         while not answers():
             if not self.lives:
-                raise EngineError(f"vLLM's server ended while it was starting: {self.last_words}")
+                raise EngineError(f"vLLM's server ended while it was starting. If somebody ended it, start or resume the run once "
+                                  f"more; else its log says why: {self.last_words}")
             if time.monotonic() > ends:
                 words = self.last_words
                 self._end(keep=True)
