@@ -58,7 +58,11 @@ SHARDED = {f"{name}, sharded": (*SCENARIOS[name][:2], {**SCENARIOS[name][2], "sh
     "append", "minibatches", "adapters", "adapters-and-critic", "a-rank-without-rows", "sequences-and-wide-masks", "critic")}
 SHARDED["checkpointing and logits in pieces, sharded"] = (
     *SCENARIOS["append"][:2], {"micro_batch_tokens": 90, "sharding": "full", "activation_checkpointing": True})
+# On a CPU nothing moves, but torch takes its other path: gradients and moments of what it holds as offloaded.
+SHARDED["adapters-and-critic, sharded and offloaded"] = (
+    *SCENARIOS["adapters-and-critic"][:2], {**SHARDED["adapters-and-critic, sharded"][2], "offload": True})
 SCENARIOS |= SHARDED
+REFUSALS, LINT = "refusals", "lint"
 
 
 def credit_of(name: str, batch: Batch, algorithm: GRPO) -> Credit:
@@ -177,16 +181,17 @@ def lint_of_a_step(planted: bool) -> dict[str, list[str]]:
 
 
 def main(folder: Path, *names: str) -> None:
+    """Play these scenarios; REFUSALS and LINT are names, too."""
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    for name in names or SCENARIOS:
+    for name in (name for name in SCENARIOS if name in names):
         tensors, facts = play(name, processes)
         save_file(tensors, folder / f"{name}.{rank}.safetensors")
         (folder / f"{name}.{rank}.json").write_text(json.dumps(facts))
-    if not names:
+    if REFUSALS in names:
         for sharded in (False, True):
             said = refusals(rank, sharded=sharded)
             (folder / f"refusals{', sharded' * sharded}.{rank}.json").write_text(json.dumps(said))
-    if not names:
+    if LINT in names:
         for planted in (True, False):
             (folder / f"lint.{planted}.{rank}.json").write_text(json.dumps(lint_of_a_step(planted)))
     # Reducers that are still alive, or a peer that is still busy, make gloo abort at exit (4 of 12 runs without these).

@@ -14,23 +14,32 @@ from pathlib import Path
 
 import pytest
 import torch
-from distributed_worker import LR, SCENARIOS, SHARDED, play
+from distributed_worker import LINT, LR, REFUSALS, SCENARIOS, SHARDED, play
 from learning_data import tiny_model
 from safetensors.torch import load_file
 
+from tests.counts import reduced
 from workbench.learn.algorithms import GRPO
 from workbench.learn.config import LearnerConfig
 from workbench.learn.distributed import ASKED_TO_SHARD
 from workbench.learn.learner import Learner
-from workbench.types.errors import LearnerError
+from workbench.training.config import load_config
+from workbench.types.errors import ConfigError, LearnerError
 
 TESTS = Path(__file__).resolve().parent
 
 
+# The others are among the fuller counts.
+QUICK = ("append", "minibatches", "critic", "adapters", "append, sharded", "adapters-and-critic, sharded and offloaded")
+
+
 @pytest.fixture(scope="module")
-def two_processes(tmp_path_factory) -> Path:
-    """All scenarios in one launch. A hang (a rank that waits for another) ends as a failure after four minutes."""
-    return launched(tmp_path_factory.mktemp("two_processes"), 2)
+def two_processes(tmp_path_factory, request) -> Path:
+    """All scenarios that are asked for in one launch. A hang (a rank that waits for another) ends as a failure after four
+    minutes."""
+    asked = [item.callspec.params.get("name") for item in request.session.items
+             if item.path == request.path and hasattr(item, "callspec")]
+    return launched(tmp_path_factory.mktemp("two_processes"), 2, *(name for name in SCENARIOS if name in asked), REFUSALS, LINT)
 
 
 def launched(folder: Path, processes: int, *names: str) -> Path:
@@ -47,7 +56,7 @@ def part(tensors: dict[str, torch.Tensor], prefix: str) -> torch.Tensor:
     return torch.cat([t.reshape(-1).double() for name, t in sorted(tensors.items()) if name.startswith(prefix)])
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", reduced(SCENARIOS, QUICK))
 def test_one_process_or_two(two_processes, name):
     agrees_with_one_process(two_processes, name, processes=2)
 
@@ -76,13 +85,13 @@ def agrees_with_one_process(folder: Path, name: str, processes: int) -> None:
         assert [m["loss"] for m in theirs["metrics"]] == pytest.approx([m["loss"] for m in facts["metrics"]], abs=1e-4)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", reduced(SCENARIOS, QUICK))
 def test_both_ranks_end_with_the_same_weights_and_tables(two_processes, name):
     first, second = (load_file(two_processes / f"{name}.{rank}.safetensors") for rank in (0, 1))
     assert all(torch.equal(first[k].nan_to_num(), second[k].nan_to_num()) for k in first)
 
 
-@pytest.mark.parametrize("name", sorted(SHARDED))
+@pytest.mark.parametrize("name", reduced(sorted(SHARDED), [name for name in QUICK if name in SHARDED]))
 def test_each_of_two_ranks_holds_half_of_what_is_trained(two_processes, name):
     """Layers are dealt out by rows, so that one of an odd number of rows is not halved exactly."""
     _, facts = play(name, processes=1)
@@ -114,6 +123,22 @@ def test_a_setting_that_shards_is_refused_by_name(name, monkeypatch):
     monkeypatch.setenv(name, "true")
     with pytest.raises(LearnerError, match=f"accelerate is set to {ASKED_TO_SHARD[name]}, but weights are trained whole"):
         Learner(tiny_model(), GRPO(), LearnerConfig())
+
+
+def test_a_file_that_offloads_is_told_whose_setting_that_is(monkeypatch):
+    for name, value in {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": "true"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(LearnerError, match="fsdp_offload_params.*set it to false there, and learner.offload = true"):
+        Learner(tiny_model(), GRPO(), LearnerConfig(num_processes=2, sharding="full"))
+
+
+@pytest.mark.parametrize(("settings", "why"), [
+    ({"learner.sharding": "full", "learner.num_processes": 2, "policy.device": "cpu"}, "on a CPU everything lies in the host's memory"),
+    ({"policy.device": "cuda"}, "set learner.sharding = 'full'"),
+])
+def test_offloading_that_moves_nothing_is_refused(settings, why):
+    with pytest.raises(ConfigError, match=why):
+        load_config("frozenlake", {"learner.offload": True} | settings)
 
 
 @pytest.mark.full

@@ -110,3 +110,7 @@ def test_seven_billion_parameters_fit_by_plan(tmp_path, settings):
     if not settings:
         whole = planned({"learner.sharding": "none"})
         assert not whole.ok and whole.totals["device"][1] > 2 * found.totals["device"][1]
+        offloaded = planned({"learner.offload": True})
+        moved = {item.name for item in offloaded.items if item.place == "host"} - {i.name for i in found.items if i.place == "host"}
+        assert moved == {"learner's weights", "optimizer", "gradients", "weights put together"}
+        assert offloaded.totals["device"][1] < found.totals["device"][1] / 2

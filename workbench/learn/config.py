@@ -32,6 +32,8 @@ class LearnerConfig:
                          "float32"] = "fp32"
     sharding: Annotated[str, one_of("none", "full"), "none: every process holds all weights (DDP); full: weights, gradients and "
                         "moments are dealt out over them (FSDP2)"] = "none"
+    offload: Annotated[bool, "with sharding, on a GPU: what is dealt out lies in the host's memory, the reference too, and comes "
+                       "to the device a layer at a time; AdamW moves it there, slower"] = False
     num_processes: Annotated[int, at_least(1), "asserted, because several ways of starting many quietly give one"] = 1
     max_bad_updates: Annotated[int, at_least(1), "updates in a row with non-finite numbers before training ends"] = 3
     seed: Annotated[int, "of the shuffle into minibatches"] = 0
@@ -45,6 +47,8 @@ class LearnerConfig:
             yield Inert(name, not self.lora_rank, "without adapters all weights are trained; set learner.lora_rank")
         yield Inert("sharding", self.sharding == "full" and self.num_processes == 1,
                     "one process holds everything; set learner.num_processes")
+        yield Inert("offload", self.offload and self.sharding == "none", "only what is dealt out is moved to the host; set "
+                    "learner.sharding = 'full'")
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from hashlib import blake2b
 from typing import Any
 
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from workbench.learn.batch import Batch, deal
@@ -30,7 +30,8 @@ SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
 # and trains whole weights, so its own answer, `distributed_type`, is not enough.
 ASKED_TO_SHARD = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DEEPSPEED",
                   "ACCELERATE_USE_MEGATRON_LM": "MEGATRON_LM", "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism_config"}
-UNKEPT = ("FSDP_OFFLOAD_PARAMS", "FSDP_ACTIVATION_CHECKPOINTING")  # settings of such a file that would be passed over
+# Settings of such a file that are the learner's here, under other names.
+OURS = {"FSDP_OFFLOAD_PARAMS": "offload", "FSDP_ACTIVATION_CHECKPOINTING": "activation_checkpointing"}
 
 
 class Ranks:
@@ -39,17 +40,19 @@ class Ranks:
     Raises LearnerError for another number and for an accelerate setting that would shard the weights.
     """
 
-    def __init__(self, device: torch.device, count: int, *, packed: bool = False, sharded: bool = False) -> None:
+    def __init__(self, device: torch.device, count: int, *, packed: bool = False, sharded: bool = False,
+                 offload: bool = False) -> None:
         """`packed`: micro-batches are cut for a model that takes its segments packed, not padded. `sharded`: weights are
-        dealt out over the processes."""
-        self.packed, self.sharded = packed, sharded and count > 1
+        dealt out over the processes; `offload`: and lie in the host's memory."""
+        self.packed, self.sharded, self.offload = packed, sharded and count > 1, offload
         _refuse_other_sharding(sharded)
         # Precision is ours (autocast): accelerate's is one setting for the whole Python process.
         held = {name: os.environ.pop(name) for name in ASKED_TO_SHARD if name in os.environ}  # it is done here, not there
-        self.accelerator = Accelerator(
-            cpu=device.type == "cpu", mixed_precision="no", gradient_accumulation_steps=1,
-            kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
-        )
+        handlers: list[Any] = [DistributedDataParallelKwargs(broadcast_buffers=False)]
+        if offload and device.type == "cuda":  # norms and whole weights are of tensors in the host's memory then
+            handlers.append(InitProcessGroupKwargs(backend="cuda:nccl,cpu:gloo"))
+        self.accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision="no", gradient_accumulation_steps=1,
+                                       kwargs_handlers=handlers)
         os.environ.update(held)
         self.count, self.device = self.accelerator.num_processes, self.accelerator.device
         if self.count != count:
@@ -64,7 +67,7 @@ class Ranks:
     def deal_out(self, model: torch.nn.Module) -> None:
         """Leave this process its part of the weights, in place, where they are sharded: before anything refers to them."""
         if self.sharded:
-            shard(model, self.device, self.count)
+            shard(model, self.device, self.count, offload=self.offload)
 
     def prepare(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
         """The model with its gradients exchanged between processes (in eval mode, as it was), and its optimizer."""
@@ -122,9 +125,9 @@ def _refuse_other_sharding(sharded: bool) -> None:
         if version != "2":
             raise LearnerError(f"accelerate is set to FSDP {version}; learner.sharding = 'full' is FSDP2: set fsdp_version: 2 "
                                "in the accelerate config")
-        if unkept := [name for name in UNKEPT if os.environ.get(name, "false").lower() == "true"]:
-            raise LearnerError(f"the accelerate config sets {unkept[0].lower()}, which is not done here; set it to false. "
-                               "learner.activation_checkpointing is a setting of the learner")
+        if named := [name for name in OURS if os.environ.get(name, "false").lower() == "true"]:
+            raise LearnerError(f"the accelerate config sets {named[0].lower()}, which is the learner's here: set it to false "
+                               f"there, and learner.{OURS[named[0]]} = true")
     elif asked:
         raise _sharded(asked[0])
 
@@ -142,17 +145,19 @@ def _sharded(kind: str) -> LearnerError:
 # same order, or all of them wait forever.
 
 
-def shard(module: nn.Module, device: torch.device, processes: int) -> nn.Module:
+def shard(module: nn.Module, device: torch.device, processes: int, *, offload: bool = False) -> nn.Module:
     """Deal out the weights of `module`, in place. Decoder layers are put together one at a time; what stands around them
-    (embedding, output head) once a pass, and stays until its gradient is there. Raises LearnerError where a process would
-    be left with more than its part: of weights that nothing marks as layers, all would be there at once."""
+    (embedding, output head) once a pass, and stays until its gradient is there. `offload`: parts, gradients and moments lie
+    in the host's memory, where the optimizer moves them. Raises LearnerError where a process would be left with more than
+    its part: of weights that nothing marks as layers, all would be there at once."""
     layers = layers_of(module)
     if not layers:
         raise LearnerError(f"{type(module).__name__} marks no layers (transformers' GradientCheckpointingLayer), so all of it "
                            "would be put together at once; set learner.sharding = 'none'")
     mesh = init_device_mesh(device.type, (processes,))
+    policy = CPUOffloadPolicy(pin_memory=device.type != "cpu") if offload else OffloadPolicy()
     for part in (*layers, module):
-        fully_shard(part, mesh=mesh)
+        fully_shard(part, mesh=mesh, offload_policy=policy)
     if undealt := [name for name, p in module.named_parameters() if not isinstance(p, DTensor)]:
         raise LearnerError(f"{undealt[0]} was not dealt out over the processes; set learner.sharding = 'none'")
     return module

@@ -58,7 +58,8 @@ class Learner:
         if packed and self._reference is not None and not make_packable(self._reference):
             raise LearnerError("the policy is packed end to end, the reference cannot be: with two layouts they would "
                                "differ by rounding even where they agree; set learner.layout='padded'")
-        self._ranks = Ranks(next(model.parameters()).device, config.num_processes, packed=packed, sharded=config.sharding == "full")
+        self._ranks = Ranks(next(model.parameters()).device, config.num_processes, packed=packed,
+                            sharded=config.sharding == "full", offload=config.offload)
         if self._reference is not None:
             self._ranks.deal_out(self._reference)
         # The critic first: its trunk is a copy of the policy's, which may be sharded afterwards.

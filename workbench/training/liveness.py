@@ -49,6 +49,8 @@ def inert_settings_of(config: Config) -> Iterator[Inert]:
     """What cannot act, by dotted key."""
     algorithm, train = config.algorithm, config.train
     yield Inert("engine.device", True, "the embedded engine samples where the policy lives; set policy.device")
+    yield Inert("learner.offload", config.learner.offload and config.policy.device == "cpu", "on a CPU everything lies in the "
+                "host's memory")
     yield Inert("learner.seed", updates_of_a_step(algorithm, train.tasks_per_step, train.group_size) == algorithm.epochs,
                 "nothing is shuffled where a pass is one update")
     for mask in fields(algorithm.masks):
