@@ -37,7 +37,7 @@ DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab docs pictures bias algorithms search-methods search-masks mutants silent-bugs silent-bugs-server soak soak-servers bench test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
+.PHONY: help demo test test-full lab docs pictures bias algorithms search-methods search-masks mutants silent-bugs silent-bugs-server soak soak-servers bench test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -59,6 +59,10 @@ endif
 test: setup-test  ## the test suite, two workers, one thread each; PYTEST_ARGS="-k chat" to choose
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15 \
 		$(PYTEST_ARGS)
+
+test-full: setup-test  ## the fuller counts that make test leaves out, about an hour; SHARE=1/2 for some (.ci/run)
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=10 -m full \
+		$(if $(SHARE),--share $(SHARE)) $(PYTEST_ARGS)
 
 lab: setup-lab  ## JupyterLab on the notebooks
 	@$(VENV)/bin/jupyter lab --notebook-dir notebooks $(LAB_ARGS)

@@ -13,6 +13,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,9 +93,21 @@ LONG_FILES = ("test_lab.py", "test_lab_tasks.py", "test_notebooks.py", "test_rea
               "test_logprobs.py", "test_algorithm_table.py", "test_pretrain.py")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    from tests.mutants.run import read_share
+
+    parser.addoption("--share", type=read_share, metavar="K/N",
+                     help="of the tests chosen only the K-th of N shares, by their names; N runs try them all")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     place = {name: number for number, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: place.get(item.path.name, len(place)))  # stable: files stay together
+    if config.getoption("--share"):
+        part, parts = config.getoption("--share")
+        others = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts != part - 1]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part - 1]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

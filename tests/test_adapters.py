@@ -225,6 +225,7 @@ def test_a_run_is_linted_and_its_engine_agrees_with_its_learner(run):
     assert all(".lora_" in name for name in saved)
 
 
+@pytest.mark.full
 def test_an_export_is_the_policy_merged_or_its_adapter_alone(run, tmp_path, capsys):
     peft = pytest.importorskip("peft")
     session = reopen(run, quiet=True)
@@ -243,6 +244,7 @@ def test_an_export_is_the_policy_merged_or_its_adapter_alone(run, tmp_path, caps
     assert len(batch.token_ids_T) and math.isfinite(float(logits(theirs).sum()))
 
 
+@pytest.mark.full
 def test_a_run_of_all_weights_has_no_adapter_to_export(tmp_path):
     config = load_config("frozenlake", {
         "train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 2, "train.evaluate_every": 0, "evaluation.num_tasks": 2,

@@ -98,6 +98,7 @@ def test_a_killed_run_goes_on_bit_for_bit(whole, tmp_path, step):
     assert same(whole.path, tmp_path / "run")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", [2, 4])
 def test_a_run_killed_right_after_a_checkpoint_goes_on_bit_for_bit(whole, tmp_path, step):
     """The weights that sampled the next step are in the checkpoint."""
@@ -123,6 +124,7 @@ def test_what_nobody_waits_for_is_abandoned(tmp_path, monkeypatch):
     assert not threads(), "its step would have taken seconds more"
 
 
+@pytest.mark.full
 def test_a_run_that_gets_more_steps_is_the_longer_run(whole, tmp_path):
     short = train_here(small(train__steps=4), tmp_path / "run")
     resume_here(short.path, {"train.steps": 6}, on_note=None)

@@ -284,6 +284,7 @@ def test_seeds_are_pooled_task_by_task_and_intervals_know_the_clusters():
     assert alone["over"]["untrained"]["n"] == 400
 
 
+@pytest.mark.full
 def test_the_door_says_the_reasons_and_ends_with_the_verdict(tmp_path, monkeypatch, capsys):
     shares = {"frozenlake": {name: (200, 205, 195) for name in ALGORITHMS},
               "bandit": {name: (300, 310, 305) for name in ALGORITHMS} | {"grpo": (20, 30, 40)}}

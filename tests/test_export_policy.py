@@ -32,6 +32,7 @@ def run(tmp_path_factory):
     return train_here(config, tmp_path_factory.mktemp("runs") / "first")
 
 
+@pytest.mark.full
 def test_the_folder_is_the_policy_to_the_last_bit_and_renders_as_it_was_trained(run, tmp_path, capsys):
     assert cli.main(["export", str(run.path), str(tmp_path / "deep/policy")]) == 0
     folder = tmp_path / "deep/policy"
@@ -57,6 +58,7 @@ def test_the_folder_is_the_policy_to_the_last_bit_and_renders_as_it_was_trained(
     assert model.generation_config.eos_token_id == untrained.generation_config.eos_token_id
 
 
+@pytest.mark.full
 def test_a_folder_is_a_policy_of_a_config_and_says_where_it_comes_from(run, tmp_path):
     export_policy(run, tmp_path / "half", step=1, dtype="bfloat16")
     policy = load_policy(tmp_path / "half", dtype="bfloat16")

@@ -57,6 +57,7 @@ def run(tmp_path_factory):
     return train_here(load_config(CONFIG, HERE), tmp_path_factory.mktemp("hotpotqa") / "run")
 
 
+@pytest.mark.full
 def test_its_path_trains_and_replays_on_small_files(run):
     assert run.steps() == [1] and replay_step(run, 1, load_config(CONFIG, HERE).algorithm).equal
     trajectories = [t for group in run.groups(1) for t in group]

@@ -77,6 +77,7 @@ def test_a_run_with_parts_of_ones_own_is_a_run_like_any_other(folder):
     assert resumption(run, {"train.steps": 2}).other_code == ()
 
 
+@pytest.mark.full
 def test_it_goes_on_in_a_process_of_its_own_and_is_exported_and_evaluated(folder, tmp_path, capsys):
     config = load_config("frozenlake", OWN | SMALL | {"train.steps": 2})
     run = wb.train(config, tmp_path / "run").wait()

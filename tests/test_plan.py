@@ -103,6 +103,7 @@ def test_layers_that_are_computed_once_more_keep_less():
     assert others[0] == others[1]
 
 
+@pytest.mark.full
 def test_a_server_has_the_engine_s_share_on_devices_of_its_own(capsys):
     def on_gpus(**more):
         config = load_config("frozenlake", {**SMALL, "engine.kind": "vllm", **more})

@@ -155,6 +155,7 @@ def test_a_wrong_statement_is_not_reproduced(tmp_path):
 # ------------------------------------------------------------------------------------------------ the tokenizer
 
 
+@pytest.mark.full
 @settings(max_examples=60, deadline=None)
 @given(text=st.text(max_size=40))
 def test_any_text_can_be_encoded_and_comes_back(lake_tokenizer, text):
@@ -457,6 +458,7 @@ def test_no_held_out_map_is_demonstrated(name):
         assert played is family and split_of(family, task) == "train"
 
 
+@pytest.mark.full
 def test_a_shop_is_demonstrated_in_catalogues_of_its_own():
     """Ask for what the training split may ask for, in catalogues that no preset sells from, a new one now and then."""
     recipe = RECIPES["shop-tiny"]
@@ -521,6 +523,7 @@ def test_rate_warms_up_stays_and_falls():
     assert all(a >= b for a, b in zip(rates[50:], rates[51:]))
 
 
+@pytest.mark.full
 def test_fine_tuning_is_reproducible_and_lowers_the_loss(lake_tokenizer):
     recipe = RECIPES["frozenlake-tiny"]
     chat = ChatFormat.from_tokenizer(lake_tokenizer)
@@ -532,6 +535,7 @@ def test_fine_tuning_is_reproducible_and_lowers_the_loss(lake_tokenizer):
     assert runs[0] == runs[1] and runs[0][-1] < runs[0][0] - 1
 
 
+@pytest.mark.full
 def test_a_shortened_recipe_writes_a_whole_policy(tmp_path):
     from transformers import AutoModelForCausalLM
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -16,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import workbench
-from tests.conftest import DEBIAN
+from tests.conftest import DEBIAN, pytest_collection_modifyitems
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -272,6 +273,19 @@ def test_no_part_of_ci_goes_beyond_the_whole(whole, seconds, says):
     done = subprocess.run(["bash", "-c", f"{function}\nWHOLE={whole} SECONDS={seconds}\npart 2 something true"],
                           capture_output=True, text=True)
     assert says in done.stdout + done.stderr and (done.returncode != 0) == (says == "FAILED")
+
+
+def test_shares_of_the_tests_are_all_of_them_once():
+    names = [f"tests/test_a.py::test_{number}" for number in range(200)]
+
+    def chosen(share):
+        items = [SimpleNamespace(nodeid=name, path=Path("tests/test_a.py")) for name in names]
+        config = SimpleNamespace(getoption=lambda name: share, hook=SimpleNamespace(pytest_deselected=lambda items: None))
+        pytest_collection_modifyitems(config, items)
+        return [item.nodeid for item in items]
+
+    parts = [chosen((part, 3)) for part in (1, 2, 3)]
+    assert sorted(sum(parts, [])) == sorted(names) and min(map(len, parts)) > 40 and chosen(None) == names
 
 
 # ------------------------------------------------------------------------------------------------ skips that count

@@ -496,6 +496,9 @@ ALLOWED = {
     ("workbench/engines/server/transfer.py", "self._older.unlink"): "the same, once newer ones have arrived",
     ("workbench/engines/server/core.py", "shutil.rmtree"): "the folder that they lie in",
     ("workbench/engines/server/keeper.py", "shutil.rmtree"): "the same, of a run that was killed",
+    ("workbench/engines/server/opening.py", "shutil.rmtree"): "the same, of a server that did not come up, or of a killed keeper",
+    ("workbench/engines/server/opening.py", "Path(folder, OWNER).open"): "a lock in it: who lives holds it",
+    ("workbench/engines/server/opening.py", "(folder / OWNER).open"): "the same lock, asked for",
     ("workbench/engines/server/process.py", "hf_config.save_pretrained"): "a server's own folder: what it is told of the model",
     ("workbench/engines/server/process.py", "self._log.open"): "the same folder: what it prints",
 }

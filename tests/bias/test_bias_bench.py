@@ -37,6 +37,7 @@ def test_every_claim_of_every_algorithm_holds(report):
     assert {row.task for row in report.rows} == set(TASKS)
 
 
+@pytest.mark.full
 def test_what_must_be_unbiased_is(report):
     """Discounted returns, leave-one-out, centred GRPO times G/(G-1), GAE(1, 1) with any critic: exactly, everywhere."""
     needed = [("reinforce", "turn returns"), ("reinforce", "turn returns, gamma 0.9, times gamma^k"), ("rloo", "RLOO"),
@@ -122,6 +123,7 @@ def test_the_cell_takes_names():
         cell(tasks="chess")
 
 
+@pytest.mark.full
 def test_the_report_shows_itself(report):
     view = show_bias(report)
     assert view.text.startswith("✓ bias bench") and "standard error" in view.text
@@ -159,6 +161,7 @@ def test_what_cannot_be_measured_is_refused_in_words(arguments, words):
         cell(**arguments)
 
 
+@pytest.mark.full
 def test_the_picture_colours_by_what_was_found_and_the_report_prints_as_its_text(report):
     """An estimator that is documented as biased, and is not on this task, has no square of a biased one."""
     found = [row for row in report.rows if row.verdict == NOT_HERE]

@@ -22,7 +22,7 @@ from vllm_kit import need_vllm, wide
 
 from workbench import cli
 from workbench.engines.base import Request
-from workbench.engines.server.process import _free_port, _is_free
+from workbench.engines.server.process import _free_port, is_free
 from workbench.notebook.train import train_here
 from workbench.run.store import open_run
 from workbench.training.config import load_config
@@ -109,7 +109,7 @@ def test_a_learner_that_is_killed_leaves_no_process_no_port_and_no_file():
     learner.kill()
     learner.wait()
     learner.stdout.close()
-    wait_until(lambda: not members(int(group)) and _is_free(int(port)) and not Path(folder).exists())
+    wait_until(lambda: not members(int(group)) and is_free(int(port)) and not Path(folder).exists())
 
 
 def test_two_processes_train_beside_one_server(tmp_path):
@@ -178,7 +178,7 @@ def test_a_run_is_served_to_any_client_and_says_what_the_embedded_engine_says(tm
         assert cli.main(["chat", str(run.path), "--endpoint", url, "--model", "first", "--calls", "text", "--ask", "7"]) in (0, 1)
         os.kill(done.pid, signal.SIGINT)
         assert done.wait(30) == 0
-        assert _is_free(int(url.split(":")[2].split("/")[0]))
+        assert is_free(int(url.split(":")[2].split("/")[0]))
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(done.pid, signal.SIGKILL)

@@ -172,6 +172,7 @@ def test_the_counters_tell_computed_from_reused():
 # ---------------------------------------------------------------------------------------------- the check
 
 
+@pytest.mark.full
 def test_control_every_step_of_a_sync_that_is_left_out_is_named():
     told = {"load": "nothing of the new weights arrived", "tied head": "output head is stale",
             "forget_prefixes": "prefix cache is stale"}

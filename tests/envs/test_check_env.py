@@ -73,6 +73,7 @@ ADAPTED = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", reduced(ADAPTED, ["blackjack"]))
 def test_other_peoples_environments_have_no_error(name):
     package, kind, settings, notes = ADAPTED[name]
@@ -141,6 +142,7 @@ def test_which_limits_a_prompt_states(prompt, limits):
 # ------------------------------------------------------------------------------------------------ doors
 
 
+@pytest.mark.full
 def test_the_door_takes_names_values_and_configs_and_shows_itself():
     named = wb.check_env("tests.envs.mistakes:SuccessNever", budget_s=0.3)
     assert not named.ok and {check for check, _ in named.errors} == {"E10"} and "to mend it" in named.text
@@ -178,6 +180,7 @@ def test_the_command_exits_1_on_an_error_and_0_on_notes(capsys, tmp_path):
     assert cli.main(["check-env", "no_such_env", *short]) == 2
 
 
+@pytest.mark.full
 def test_the_cost_of_a_step_is_measured():
     cost = check_family(mistakes.Numbers(), budget_s=0.3, only=("E16",)).cost
     assert 0 < cost.step_s <= cost.longest_s < 1 and 0 < cost.peak_bytes < 10_000_000

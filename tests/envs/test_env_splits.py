@@ -71,6 +71,7 @@ def digest(chosen):
     return hashlib.sha256(json.dumps([[t.task_seed, dict(t.payload)] for t in chosen]).encode()).hexdigest()[:16]
 
 
+@pytest.mark.full
 def test_the_held_out_tasks_of_the_demo_never_change():
     """Every published number rests on these 512 maps: whoever changes them must say so here."""
     chosen = tasks(PRESETS["frozenlake-4x4"], "held-out", 512)

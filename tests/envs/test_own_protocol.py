@@ -190,6 +190,7 @@ def arguments(folder):
     return [f"--set={key}={value}" for key, value in (SMALL | {"env.folder": str(folder)}).items()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("through", [pytest.param("the command", marks=pytest.mark.full), "a handle"])
 def test_threads_that_are_left_do_not_keep_a_committed_run_from_ending(tmp_path, through, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

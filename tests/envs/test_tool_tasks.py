@@ -194,6 +194,7 @@ def stored(run, step):
     return [(t.task.id, t.attempt, t.reward, [turn.text for turn in t.turns]) for group in run.groups(step) for t in group]
 
 
+@pytest.mark.full
 def test_rows_with_tools_and_a_reward_train_resume_and_pass_the_lint(tmp_path):
     plain = {"env.tools": f"{MODULE}:double", "env.reward": f"{MODULE}:by_length"}
     config, run = trained(tmp_path, tmp_path / "run", **plain)

@@ -93,6 +93,7 @@ def test_openai_takes_every_message(run, tmp_path):
     assert rows[1]["messages"][3] == {"role": "user", "content": "Error: no JSON."}, "the reply to what was no call"
 
 
+@pytest.mark.full
 def test_trl_reads_and_trains(run, tmp_path):
     """The trainers themselves, an update each, on a policy of this repository."""
     trl = pytest.importorskip("trl", reason="needs trl: pip install -e '.[test]'")

@@ -23,8 +23,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from workbench.engines.server.opening import JUST_MADE_S, PREFIX, SHARED_MEMORY, _clear_left_over
-from workbench.engines.server.process import _is_free
+from workbench.engines.server.opening import JUST_MADE_S, PREFIX, SHARED_MEMORY, clear_left_over
+from workbench.engines.server.process import is_free
 from workbench.run.store import open_run
 from workbench.types import canonical_json
 
@@ -137,7 +137,7 @@ def left_over(keepers: list[int], ports: list[int]) -> list[str]:
     ends = time.monotonic() + GONE_S
     while True:
         alive = [pid for pid, _, _ in processes() if group_of(pid) in keepers]
-        held = [port for port in ports if not _is_free(port)]
+        held = [port for port in ports if not is_free(port)]
         if not alive and not held:
             return []
         if time.monotonic() > ends:
@@ -181,7 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
             number += 1
             print(f"{sum(hit.values())}/{options.kills} kills, {number} runs, {len(faults)} faults", flush=True)
     time.sleep(JUST_MADE_S)
-    _clear_left_over(SHARED_MEMORY)  # as the next run beside a server does
+    clear_left_over(SHARED_MEMORY)  # as the next run beside a server does
     weights = [path.name for path in SHARED_MEMORY.glob(f"{PREFIX}*") if path.name not in before]
     faults += [f"files of weights were left: {weights}"] if weights else []
     for fault in faults:

@@ -97,6 +97,7 @@ def test_dead_before_the_nth_system_call_of_a_whole_run(tmp_path, first, stride)
     assert faults >= 100 // stride
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("error, first, stride", [
     (errno.ENOSPC, 9, 89), pytest.param(errno.ENOSPC, 1, 11, marks=pytest.mark.full),
     pytest.param(errno.EIO, 2, 11, marks=pytest.mark.full),

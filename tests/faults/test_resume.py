@@ -92,6 +92,7 @@ def test_from_any_step_it_ends_as_the_run_that_was_never_interrupted(whole, copi
     assert repeated in said[0] and ("repeated" in said[0]) == bool(repeated)
 
 
+@pytest.mark.full
 def test_killed_while_measuring_the_neighbours(whole, copied):
     go_back(copied, 0)
     shutil.rmtree(copied / "evaluations")
@@ -119,6 +120,7 @@ def test_a_complete_run_is_left_exactly_as_it_is(whole, copied):
     assert before == {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
 
 
+@pytest.mark.full
 def test_interrupted_twice_and_resumed_twice(whole, tmp_path):
     def stop_in(step):
         def on_step(outcome):
@@ -134,6 +136,7 @@ def test_interrupted_twice_and_resumed_twice(whole, tmp_path):
     assert same(whole.path, tmp_path / "run")
 
 
+@pytest.mark.full
 def test_a_lost_evaluation_is_measured_again_from_the_weights_of_its_step(whole, copied):
     (copied / "evaluations/step-00000002.json").unlink()
     resume_here(copied, on_note=None)
@@ -161,6 +164,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_the_reason_and_made_again(whol
     assert (copied / "orphans/step-00000004-1").is_dir(), "the bad one is kept for people to look at"
 
 
+@pytest.mark.full
 def test_the_last_sound_checkpoint_is_not_taken_away_for_damaged_ones(tmp_path, monkeypatch):
     """Fewer are to be kept from now on: the newest two are damaged, the next one is what the run goes on from."""
     path = tmp_path / "run"
@@ -176,6 +180,7 @@ def test_the_last_sound_checkpoint_is_not_taken_away_for_damaged_ones(tmp_path, 
     assert checkpoint.steps(path) == [3, 4] and checkpoint.damage(path, 3) is None is checkpoint.damage(path, 4)
 
 
+@pytest.mark.full
 def test_steps_that_taught_nothing_are_counted_across_a_kill(tmp_path):
     config = small(collect__max_turn_tokens=2, train__max_empty_steps=3, train__steps=6, train__checkpoint_every=1)
     with pytest.raises(LearnerError, match="3 steps in a row taught nothing") as whole:
@@ -196,6 +201,7 @@ def test_steps_that_taught_nothing_are_counted_across_a_kill(tmp_path):
     assert open_run(tmp_path / "run").steps() == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.full
 def test_bad_updates_in_a_row_are_counted_across_a_kill(tmp_path, monkeypatch):
     """The counter is in the checkpoint; without it a resumed run would try again for ever."""
     credit = Algorithm.credit
@@ -218,6 +224,7 @@ def test_bad_updates_in_a_row_are_counted_across_a_kill(tmp_path, monkeypatch):
     assert open_run(tmp_path / "run").metrics()["bad_updates"].tolist() == [1, 1, 1, 1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("trunk", ["own", pytest.param("policy", marks=pytest.mark.full)])
 def test_a_critic_goes_on_too(tmp_path, trunk):
     config = small(algorithm__kind="ppo", critic__trunk=trunk, algorithm__epochs=2, train__steps=4)
@@ -238,6 +245,7 @@ def test_an_earlier_collect_leaves_no_trace_in_the_engine():
     assert groups_equal(*(rollout(session, 2, step=1, purpose="train") for session in (fresh, used)))
 
 
+@pytest.mark.full
 def test_a_dead_worker_costs_nothing_but_its_time(tmp_path):
     """Environment workers are killed while they are asked: the attempts are made again from their seeds, no trajectory
     is lost or blamed, the run ends by itself; and what it stored can be repeated from any checkpoint."""
@@ -461,6 +469,7 @@ def wait_for(path: Path, what: str) -> None:
     assert list(path.glob(what))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number, status", [(signal.SIGTERM, 143),
                                             pytest.param(signal.SIGINT, 130, marks=pytest.mark.full)])
 def test_a_signal_ends_the_command_with_what_is_committed_and_says_how_it_goes_on(tmp_path, number, status):

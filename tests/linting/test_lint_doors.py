@@ -106,6 +106,7 @@ def test_the_evidence_of_a_step_is_all_there(only, session):
     assert sum(len(x.completion.token_ids) for x in evidence.journal) == sampled == int(evidence.batch.eligible_T.sum())
 
 
+@pytest.mark.full
 def test_linting_changes_nothing_of_what_is_trained(run, tmp_path):
     linted = run
     plain = trained(tmp_path, "plain", **{"lint.mode": "off"})
@@ -126,6 +127,7 @@ def test_the_summary_is_sealed_with_the_step(only, tmp_path):
         open_run(run.path).lint(2)
 
 
+@pytest.mark.full
 def test_two_equal_runs_have_equal_summaries(run, tmp_path):
     assert trained(tmp_path, "again").digest() == run.digest()
 
@@ -154,12 +156,14 @@ def test_a_run_is_looked_at_step_by_step(only, run):
         wb.assert_clean(run)
 
 
+@pytest.mark.full
 def test_start_rules_are_asked_once_in_a_run(only, tmp_path):
     asked = only(Checked(1), when="start")
     trained(tmp_path, **{"lint.start": True})
     assert [evidence.step for evidence in asked] == [1] and asked[0].probe is not None
 
 
+@pytest.mark.full
 def test_what_was_said_at_the_start_is_still_said_of_the_run(only, tmp_path, capsys):
     """Under "warn" training goes on: the log names the step, and a lint of the run repeats what only training asked."""
     only(Finding("the wrong way"), when="start")

@@ -171,6 +171,7 @@ def test_old_logp_of_the_sampler(settings):
     assert any("sampler's number" in f.what for f in ask(replace(evidence, updates=(wrong,)), "R23").errors)
 
 
+@pytest.mark.full
 def test_stale_spans():
     evidence = changed(made(), lambda span: replace(span, policy_version=span.policy_version - 1))
     (found,) = ask(evidence, "R17").errors
@@ -204,6 +205,7 @@ def test_one_token_far_off():
     assert found.place.position == int(table["position"][at]) and found.place.turn == int(table["turn"][at])
 
 
+@pytest.mark.full
 def test_a_scripted_engine_has_no_distribution():
     def scripted(span):
         return replace(span, sampling=Sampling(0.7, 1.0, "scripted", "float32"), plain_logprobs=span.logprobs)

@@ -36,6 +36,7 @@ def test_a_clean_session_has_nothing_named(seed, updates):
     assert report.control.passed and report.control.tokens_changed == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("settings", [
     {"engine.dtype": "bfloat16"},
     {"learner.precision": "bf16"},
@@ -61,6 +62,7 @@ def test_temperature(temperature):
     assert report.steps[-1].after < 1e-5 and report.left.mean < 1e-5
 
 
+@pytest.mark.full
 def test_temperature_that_nobody_asked_for_is_fitted():
     """Neither the config nor the completions say so."""
     session = session_after(1)
@@ -79,6 +81,7 @@ def test_top_p(top_p):
     assert report.left.mean < 1e-5
 
 
+@pytest.mark.full
 def test_temperature_declared_and_not_applied():
     session = session_after(1, **{"collect.temperature": 0.7})
     ignore_settings(session)
@@ -130,6 +133,7 @@ def test_tied_head_not_refreshed():
     assert report.named == ("output head",) and "tied" in report.verdict, report.verdict
 
 
+@pytest.mark.full
 def test_a_layer_left_out_of_a_sync():
     session = session_after(0)
     keep_back(session, lambda name: name.startswith("model.layers.1."))
@@ -147,6 +151,7 @@ def test_dtype_of_the_whole_engine():
     assert report.named == ("dtype",) and "bfloat16" in report.verdict, report.verdict
 
 
+@pytest.mark.full
 def test_dtype_of_the_head():
     session = session_after(1)
     half_precision(session, head_only=True)
@@ -154,6 +159,7 @@ def test_dtype_of_the_head():
     assert report.named == ("dtype",) and "head" in report.verdict, report.verdict
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("by", [1, fuller(-1)])
 def test_positions_off_by_one(by):
     session = session_after(1)
@@ -162,6 +168,7 @@ def test_positions_off_by_one(by):
     assert report.named == ("positions",) and f"{by:+d}" in report.verdict, report.verdict
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("by, words", [fuller(1, "early"), (-1, "late")])
 def test_logprobs_off_by_one(by, words):
     session = session_after(1)
@@ -170,6 +177,7 @@ def test_logprobs_off_by_one(by, words):
     assert report.named == ("positions",) and words in report.verdict, report.verdict
 
 
+@pytest.mark.full
 def test_different_ids(monkeypatch):
     session = session_after(1)
     add = Conversation.add_action
@@ -186,6 +194,7 @@ def test_different_ids(monkeypatch):
     assert "the engine had" in report.verdict and "token" in report.verdict
 
 
+@pytest.mark.full
 def test_adapter_not_merged():
     session = session_after(0)
     add_adapter(session)
@@ -193,6 +202,7 @@ def test_adapter_not_merged():
     assert report.named == ("adapter",), report.verdict
 
 
+@pytest.mark.full
 def test_trainers_own_pass(monkeypatch):
     """Packed segments that all attend from position 0 on: the engine is right, the trainer is not."""
     from workbench.learn import microbatch
@@ -215,6 +225,7 @@ def test_trainers_own_pass(monkeypatch):
     assert report.named == ("trainer's own pass",), report.verdict
 
 
+@pytest.mark.full
 def test_something_else_is_unexplained():
     """A fault that no hypothesis covers is not called by another's name."""
     session = session_after(1)
@@ -248,6 +259,7 @@ def control_of(session, fault=None):
     return run_control(session, groups, engine=session.engine)
 
 
+@pytest.mark.full
 def test_control_says_nothing_of_an_engine_without_a_copy_of_its_own():
     session = session_after(1)
 
@@ -266,6 +278,7 @@ def test_control_notices_a_sync_that_does_nothing():
     assert [cause.kind for cause in control.causes] == ["stale weights"] and control.planted_share < 0.05
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [fuller("float32"), "bfloat16"])
 def test_control_notices_a_head_that_stays_behind(dtype):
     session = session_after(1, **{"engine.dtype": dtype})
@@ -279,6 +292,7 @@ def test_control_notices_a_layer_that_stays_behind():
     assert [cause.kind for cause in control.causes] == ["part of the weights"]
 
 
+@pytest.mark.full
 def test_control_notices_a_policy_that_moves_by_itself():
     """Each sync adds what was there before: MarinFold#236 in small."""
     def drift(session):
@@ -295,12 +309,14 @@ def test_control_notices_a_policy_that_moves_by_itself():
     assert "although nothing was learned" in control.causes[0].words and control.still_moved > 1e-3
 
 
+@pytest.mark.full
 def test_control_of_a_clean_engine_in_bfloat16_passes():
     control = control_of(session_after(1, **{"engine.dtype": "bfloat16"}))
     assert control.passed, control.lines
     assert 0.8 < control.planted_share < 1.25 and control.zero_weights and control.zero_updates
 
 
+@pytest.mark.full
 def test_the_audit_leaves_a_session_as_it_was():
     session = session_after(1)
     before = {name: tensor.clone() for name, tensor in session.learner.weights().items()}

@@ -86,6 +86,7 @@ def test_what_cannot_be_audited_is_refused():
         audit(session_after(0), tasks=0)
 
 
+@pytest.mark.full
 def test_a_run_and_the_command(tmp_path, capsys, monkeypatch):
     from workbench.cli import main
     from workbench.engines.transformers_engine import TransformersEngine

@@ -79,7 +79,7 @@ def _transfer_folder(layout: LayoutConfig) -> tuple[str, IO[bytes]]:
     lock, held while the second is open."""
     within = layout.folder or (str(SHARED_MEMORY) if os.access(SHARED_MEMORY, os.W_OK) else tempfile.gettempdir())
     try:
-        _clear_left_over(Path(within))
+        clear_left_over(Path(within))
         folder = tempfile.mkdtemp(prefix=PREFIX, dir=within)
         held = Path(folder, OWNER).open("wb")
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -89,7 +89,7 @@ def _transfer_folder(layout: LayoutConfig) -> tuple[str, IO[bytes]]:
                           "and that this process writes") from error
 
 
-def _clear_left_over(within: Path) -> None:
+def clear_left_over(within: Path) -> None:
     """Take away what was left where a learner and its server's keeper were killed together: folders that nobody has locked."""
     for folder in within.glob(f"{PREFIX}*"):
         try:

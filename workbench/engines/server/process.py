@@ -35,7 +35,7 @@ class ServerProcess:
         `devices`: its CUDA_VISIBLE_DEVICES ("": all that this process has). `port`: 0 takes a free one, and keeps it.
         `weights`: a folder that goes with the server, should this process be killed. Raises EngineError for a port that
         is taken."""
-        if port and not _is_free(port):
+        if port and not is_free(port):
             raise EngineError(f"layout.port = {port} is taken on this machine: end what holds it, name another one, or 0 for "
                               "any that is free")
         self._arguments, self._devices = dict(arguments), devices
@@ -140,7 +140,7 @@ def _free_port() -> int:
         return found.getsockname()[1]
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
     with socket.socket() as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
