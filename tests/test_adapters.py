@@ -218,6 +218,7 @@ def run(tmp_path_factory):
     return train_here(config, tmp_path_factory.mktemp("runs") / "adapted")
 
 
+@pytest.mark.full
 def test_a_run_is_linted_and_its_engine_agrees_with_its_learner(run):
     assert [event["kind"] for event in run.events()] == ["policy"], "the lint looked at every step, and at the gradient"
     assert run.metrics()["logp_gap_max"].max() < 1e-3 and len(run.metrics()) == 2

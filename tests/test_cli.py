@@ -132,6 +132,7 @@ def test_several_settings_behind_one_set_are_told_apart_from_a_wrong_option(work
     assert status == 2 and "--sett" in err and "of its own" not in err
 
 
+@pytest.mark.full
 def test_a_damaged_stored_config_is_refused(workbench, trained):
     for name, text in {"text.json": "no json", "list.json": "[1]", "bytes.json": "\udcff"}.items():
         Path(name).write_bytes(text.encode("utf-8", "surrogateescape"))
@@ -149,6 +150,7 @@ def test_flags_of_the_template_keep_their_type():
 # ------------------------------------------------------------------------------------------------ evaluate, rollout
 
 
+@pytest.mark.full
 def test_evaluate_shows_a_run_beside_the_policy_it_started_from(workbench, trained):
     status, out, _ = workbench("evaluate", trained, "--tasks", 8, "--json")
     rows = {(row["policy"], row["mode"]): row for row in json.loads(out)["rows"]}

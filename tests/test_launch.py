@@ -92,6 +92,7 @@ def test_the_slurm_files_server_is_one_that_this_project_would_start():
             assert words[words.index(option) + 1] == (json.dumps(value) if isinstance(value, dict) else str(value))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("settings", [
     {}, {"learner.num_processes": 8},
     {"learner.num_processes": 1, "learner.sharding": "none", "learner.lora_rank": 16, "policy.dtype": "bfloat16"},

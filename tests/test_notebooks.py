@@ -91,6 +91,7 @@ def test_papermill_reads_the_type_and_the_help_of_every_parameter(path):
     assert set(SMALL.get(path.stem, {})) <= set(parameters), "papermill only warns about a name that does not exist"
 
 
+@pytest.mark.full
 def test_papermill_prints_that_help():
     tour = next(path for path in NOTEBOOKS if path.stem == "00_tour")
     text = subprocess.run([sys.executable, "-m", "papermill", "--help-notebook", str(tour)], capture_output=True, text=True,

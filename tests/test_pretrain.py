@@ -123,6 +123,7 @@ def test_shipped_policy_loads_plainly_and_speaks_the_format(shipped):
     assert ("<tool_call>" if observation.tools else "<answer>") in text and int(out[0, -1]) == tokenizer.eos_token_id
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "preset", "least", "most"), [
     ("frozenlake-tiny", "frozenlake", 0.1, 0.5),
     pytest.param("sokoban-tiny", "sokoban", 0.0, 0.25, marks=pytest.mark.full),

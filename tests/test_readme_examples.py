@@ -40,6 +40,7 @@ def test_what_the_readme_shows_is_what_the_pages_show():
         assert len(part.splitlines()) <= 12, "a reader expects about ten lines"
 
 
+@pytest.mark.full
 def test_an_environment_of_ones_own_trains_by_name_from_a_file_of_settings(tmp_path):
     page = "docs/extend/environment.md"
     (tmp_path / "my_env.py").write_text(block_of("python", "an environment", page))

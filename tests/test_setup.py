@@ -298,6 +298,7 @@ def test_page(): pass
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("in_ci", "summary"), [pytest.param("0", "1 skipped", marks=pytest.mark.full), ("1", "1 error")])
 def test_a_missing_debian_package_skips_here_and_fails_in_ci(tmp_path, in_ci, summary):
     (tmp_path / "test_page.py").write_text(SKIPPING)

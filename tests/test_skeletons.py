@@ -25,6 +25,7 @@ def here(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", reduced(SKELETONS, ["env"]))
 def test_it_passes_its_test_trains_and_lints_clean(kind, here, capsys):
     assert cli.main([f"new-{kind}", f"first_{kind}"]) == 0

@@ -51,6 +51,7 @@ def test_no_check_is_without_a_mistake():
     assert {each.id for each in CHECKS} == {check for check, _, _ in mistakes.MISTAKES.values()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("twin", reduced(mistakes.TWINS, mistakes.TWINS[:1]), ids=lambda twin: twin.__name__)
 def test_twins_are_clean(twin):
     fits = {"count_tokens": count_tokens, "max_context": 2048, "max_turn_tokens": 64}
@@ -103,6 +104,7 @@ def test_an_environment_of_coroutines_and_one_with_an_opponent_are_played(tmp_pa
     assert "ValueError" in rude["E15"].errors[0].what
 
 
+@pytest.mark.full
 def test_one_object_for_many_attempts_is_played(tmp_path):
     from tests.envs import served
 

@@ -116,6 +116,7 @@ def test_linting_changes_nothing_of_what_is_trained(run, tmp_path):
     assert plain.lint(1) is None and linted.lint(1).ok
 
 
+@pytest.mark.full
 def test_the_summary_is_sealed_with_the_step(only, tmp_path):
     only(Finding("look", severity=NOTE), NotChecked("more"))
     run = trained(tmp_path)

@@ -193,6 +193,8 @@ def test_who_misses_the_deadline_is_killed_with_all_that_it_started(executor, tm
 
 
 def test_an_interrupt_ends_what_is_going_on(executor, tmp_path):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
+
     def interrupt():
         written(tmp_path / "pid")
         os.kill(os.getpid(), signal.SIGINT)
@@ -201,6 +203,7 @@ def test_an_interrupt_ends_what_is_going_on(executor, tmp_path):
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         misbehave(executor(deadline_s=60.0), "say and sleep", f"{tmp_path}/pid")
+    signal.signal(signal.SIGINT, before)
     thread.join()
     assert gone(written(tmp_path / "pid"))
     assert call(executor(deadline_s=20.0), "add", a=1, b=2).text == "3"

@@ -179,6 +179,7 @@ def test_a_missing_package_is_an_error_that_says_what_to_install(monkeypatch):
         mount(["x"])
 
 
+@pytest.mark.full
 def test_a_tool_crosses_to_workers_as_it_is():
     server = McpServer(("a", "b"), environment={"K": "v"}, folder="/tmp", stateful=True)
     tool = McpTool(server, "f", "<|im_start|>", {"type": "object", "properties": {"class": {"type": "string"}}}, "f.g")

@@ -58,8 +58,7 @@ class Learner:
         if packed and self._reference is not None and not make_packable(self._reference):
             raise LearnerError("the policy is packed end to end, the reference cannot be: with two layouts they would "
                                "differ by rounding even where they agree; set learner.layout='padded'")
-        self._ranks = Ranks(next(model.parameters()).device, config.num_processes, packed=packed,
-                            sharded=config.sharding == "full", offload=config.offload)
+        self._ranks = _ranks(config, next(model.parameters()).device, packed=packed)
         if self._reference is not None:
             self._ranks.deal_out(self._reference)
         # The critic first: its trunk is a copy of the policy's, which may be sharded afterwards.
@@ -203,6 +202,10 @@ def _trained(model: nn.Module, config: LearnerConfig, own_copy: bool) -> nn.Modu
     if config.activation_checkpointing:
         recompute_layers(bare)
     return bare
+
+
+def _ranks(config: LearnerConfig, device: torch.device, *, packed: bool) -> Ranks:
+    return Ranks(device, config.num_processes, packed=packed, sharded=config.sharding == "full", offload=config.offload)
 
 
 def _refuse_untrainable(model: nn.Module) -> None:
