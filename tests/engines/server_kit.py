@@ -220,15 +220,16 @@ CONFIG = VllmEngineConfig(max_context=CONTEXT, cache_tokens=4096)
 def real_server(way: str = "files") -> VllmEngine:
     """An engine at version 0 on the vLLM server of this process, to which weights go by this way (layout.transfer); only the
     newest may be used."""
-    core = _server()
+    core, by_files = _server()
     for name in list(core._asked):
         core.abort(name)
     core._transfer.begin_anew()
-    core._transfer._way = transfer_by(way, core._client, core._folder)
+    core._transfer._way = by_files if way == "files" else transfer_by(way, core._client, "")
     return VllmEngine(core, wide(), CONFIG)
 
 
 @functools.cache
 def _server():
     need_vllm()
-    return open_server_engine(wide(), CONFIG, LayoutConfig(kind="one_node"))._core
+    core = open_server_engine(wide(), CONFIG, LayoutConfig(kind="one_node"))._core
+    return core, core._transfer._way

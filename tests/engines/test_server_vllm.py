@@ -125,7 +125,7 @@ import sys
 sys.path[:0] = {path!r}
 from server_kit import real_server
 core = real_server()._core
-print(core._process._child.pid, core._process._port, core._folder, flush=True)
+print(core._process._child.pid, core._process._port, core._transfer._way._folder, flush=True)
 import time; time.sleep(300)
 """
 

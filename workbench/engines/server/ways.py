@@ -89,7 +89,7 @@ class LineTransfer:
         try:
             line = self._line = self._line or self._meet(post, seconds)
             _both(lambda: line.send(weights.values()), lambda: post("/update_weights", update), seconds)
-        except EngineError:
+        except BaseException:  # an interrupt as well: what was under way may still pass
             self.leave()
             raise
 
