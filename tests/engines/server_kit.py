@@ -16,9 +16,13 @@ from safetensors.torch import load_file
 from vllm_kit import CONTEXT, StandIn, need_vllm, wide
 
 from workbench.engines import LayoutConfig, VllmEngineConfig
+from workbench.engines.broadcast import Line, found
 from workbench.engines.digests import digests
 from workbench.engines.server.opening import open_server_engine
+from workbench.engines.server.ways import transfer_by
 from workbench.engines.vllm_engine import VllmEngine
+
+STALL_S = 8.0  # that a broadcast stands still
 
 
 class StandInServer:
@@ -27,7 +31,8 @@ class StandInServer:
     noise (says that all is well, and loads something else) · digests (of other tensors) · refuse update · hang update ·
     stranger (its tokens are of somebody else's weights) · salt (is not looked at) · forget_prefixes, tied head (as in
     `StandIn`) · half (the connection breaks in the middle, once) · busy (503, once) · hang turn (once) · no dev mode ·
-    no json · no such answer · gone (every connection breaks)
+    no json · no such answer · gone (every connection breaks) · never joins (a broadcast, and says that it did) · leaves (in the
+    middle of one, and says that all came) · stalls (in the middle) · swaps (two tensors of one)
     """
 
     def __init__(self, model: torch.nn.Module | None = None, faults: set[str] | None = None) -> None:
@@ -35,6 +40,8 @@ class StandInServer:
         self.core, self.lock = StandIn(model or wide(seed=9), self.faults), threading.Lock()
         self.version, self.paused, self.arrived, self.asked = "default", False, {}, []
         self.prefixes: dict[str, dict] = {}
+        self.line: Line | None = None
+        self.joined = 0
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -107,7 +114,10 @@ class StandInServer:
             time.sleep(3)
         if "refuse update" in self.faults:
             return 500, {"error": {"message": "There is no module or parameter named 'other.weight'"}}
-        weights = load_file(body["update_info"]["path"])
+        told = body["update_info"].get("told")
+        weights = self._received(told) if told else load_file(body["update_info"]["path"])
+        if weights is None:
+            return 200, {}
         self.arrived = digests(weights)
         if "digests" in self.faults:
             self.arrived[min(self.arrived)] = "float32 1 0000000000000000"
@@ -115,6 +125,32 @@ class StandInServer:
             weights = {name: torch.randn_like(tensor) for name, tensor in weights.items()}
         with self.lock:
             self.core.load(weights, 0)
+        return 200, {}
+
+    def _received(self, told):
+        weights, half, line = {}, len(told) // 2, self.line
+        for number, (name, dtype, shape) in enumerate(told):
+            if number == half and "leaves" in self.faults:
+                self.line = line = None
+                return None
+            if number == half and "stalls" in self.faults:
+                time.sleep(STALL_S)
+            weights[name] = line.receive(shape, getattr(torch, dtype))
+        if "swaps" in self.faults:
+            one, other = [name for name in weights if name.endswith(("k_proj.weight", "v_proj.weight"))][:2]
+            weights[one], weights[other] = weights[other], weights[one]
+        return weights
+
+    def _get_world_size(self, handler, body):
+        return 200, {"world_size": 1}
+
+    def _init_weight_transfer_engine(self, handler, body):
+        if "never joins" in self.faults:
+            return 200, {}
+        place = body["init_info"]
+        self.line = Line(found(place["host"], place["port"], place["seconds"]), 1, place["world"], backend=place["backend"],
+                         host=place["host"], seconds=place["seconds"])
+        self.joined += 1
         return 200, {}
 
     def _finish_weight_update(self, handler, body):
@@ -165,15 +201,15 @@ class StandInServer:
                                   "weight_versions": [{"version": version, "start": 0, "end": len(found.token_ids)}]}]}
 
 
-def joined(server: StandInServer, model: torch.nn.Module | None = None, folder: str = "", **deadlines) -> VllmEngine:
+def joined(server: StandInServer, model: torch.nn.Module | None = None, folder: str = "", **layout) -> VllmEngine:
     """An engine over a server that somebody else started."""
-    layout = LayoutConfig(kind="one_node", url=server.url, folder=folder, **deadlines)
+    layout = LayoutConfig(kind="one_node", url=server.url, folder=folder, **layout)
     return open_server_engine(model or wide(), VllmEngineConfig(max_context=CONTEXT, max_rows=16), layout)
 
 
-def on_a_stand_in_server(**deadlines) -> VllmEngine:
+def on_a_stand_in_server(**layout) -> VllmEngine:
     """An engine over a stand-in server of its own."""
-    return joined(StandInServer(), **deadlines)
+    return joined(StandInServer(), **layout)
 
 
 # ---------------------------------------------------------------------------------------------- the real one
@@ -181,15 +217,19 @@ def on_a_stand_in_server(**deadlines) -> VllmEngine:
 CONFIG = VllmEngineConfig(max_context=CONTEXT, cache_tokens=4096)
 
 
-def real_server() -> VllmEngine:
-    """An engine at version 0 on the vLLM server of this process; only the newest may be used."""
-    core = _server()
+def real_server(way: str = "files") -> VllmEngine:
+    """An engine at version 0 on the vLLM server of this process, to which weights go by this way (layout.transfer); only the
+    newest may be used."""
+    core, by_files = _server()
     for name in list(core._asked):
         core.abort(name)
+    core._transfer.begin_anew()
+    core._transfer._way = by_files if way == "files" else transfer_by(way, core._client, "")
     return VllmEngine(core, wide(), CONFIG)
 
 
 @functools.cache
 def _server():
     need_vllm()
-    return open_server_engine(wide(), CONFIG, LayoutConfig(kind="one_node"))._core
+    core = open_server_engine(wide(), CONFIG, LayoutConfig(kind="one_node"))._core
+    return core, core._transfer._way

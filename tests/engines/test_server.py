@@ -18,7 +18,7 @@ import torch
 from engine_models import ask, drain
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from server_kit import StandInServer, joined
+from server_kit import STALL_S, StandInServer, joined
 from vllm_kit import wide
 
 from workbench.engines import LayoutConfig, TransformersEngineConfig, VllmEngineConfig
@@ -106,6 +106,47 @@ def test_a_sync_that_goes_wrong_is_named_and_nothing_is_sampled(server, fault):
     assert engine.policy_version == 2 and len(sampled(engine)) == 6
 
 
+BROKEN_BROADCASTS = {
+    "never joins": "the broadcast broke off.*restart it",
+    "leaves": "the broadcast broke off.*restart it",
+    "stalls": "/update_weights: no answer within .* s.*restart it",
+    "swaps": "did not get the weights.*2 of .* tensors are not those that were sent.*restart it",
+}
+
+
+@pytest.mark.parametrize("fault", [pytest.param(fault, marks=[pytest.mark.full] * (fault != "leaves")) for fault in BROKEN_BROADCASTS])
+def test_a_broadcast_that_goes_wrong_is_named_and_nothing_is_sampled(server, fault):
+    if fault == "never joins":
+        server.faults.add(fault)
+        with pytest.raises(EngineError, match=BROKEN_BROADCASTS[fault]):
+            joined(server, transfer="broadcast", sync_deadline_s=1.0)
+        return
+    engine = joined(server, transfer="broadcast", sync_deadline_s=2 * STALL_S)
+    plain, engine._core._transfer._deadline_s = sampled(engine), 1.0  # the line itself waits for longer
+    server.faults.add(fault)
+    began = time.monotonic()
+    with pytest.raises(EngineError, match=BROKEN_BROADCASTS[fault]):
+        engine.sync(wide(seed=1).state_dict(), 1)
+    assert time.monotonic() - began < STALL_S and server.paused
+    with pytest.raises(EngineError, match="request 0 refused"):
+        engine.submit(ask(0, "s", PROMPT))
+    server.faults.clear()
+    engine.sync(wide(seed=1).state_dict(), 2)
+    assert sampled(engine) != plain and server.joined == 1 + (fault != "swaps"), "a line that broke is made anew"
+
+
+def test_a_broadcast_brings_what_files_bring(server, tmp_path):
+    engine = joined(server, transfer="broadcast")
+    filed = joined(other := StandInServer(), folder=str(tmp_path))
+    for version in (1, 2):
+        for each in (engine, filed):
+            each.sync(wide(seed=version).state_dict(), version)
+        assert sampled(engine) == sampled(filed)
+    assert server.arrived == other.arrived and server.joined == 1
+    filed.close()
+    other.close()
+
+
 def test_a_prefix_cache_that_is_not_dropped_cannot_be_hit(server):
     """Every request is salted by version; a server that ignores that, too, is named."""
     engine = joined(server)
@@ -124,7 +165,7 @@ def test_weights_that_find_no_room_are_refused_before_the_server_is_touched(serv
     def full(tensors, path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("workbench.engines.server.transfer.save_file", full)
+    monkeypatch.setattr("workbench.engines.server.ways.save_file", full)
     with pytest.raises(EngineError, match="version 1 do not fit into .*No space left.*layout.folder"):
         engine.sync(wide(seed=1).state_dict(), 1)
     assert not server.paused
@@ -262,6 +303,9 @@ def test_a_layout_that_cannot_be_is_refused_and_what_cannot_act_is_told():
         load_config("frozenlake", SERVED | {"layout.url": "localhost:8000"})
     with pytest.raises(ConfigError, match="many_nodes.*layout.url.*layout.folder"):
         load_config("frozenlake", SERVED | {"layout.kind": "many_nodes"})
+    with pytest.raises(ConfigError, match="layout.folder has no effect: layout.transfer = 'broadcast' writes no files"):
+        load_config("frozenlake", SERVED | {"layout.transfer": "broadcast", "layout.folder": "/weights"})
+    assert LayoutConfig(kind="many_nodes", url="http://other:8000", transfer="broadcast").has_server
     with pytest.raises(ConfigError, match="one of one_device, one_node, many_nodes"):
         LayoutConfig(kind="ray")
     with pytest.raises(ConfigError, match="tensor_parallel = 2: without a server.*one_node"):

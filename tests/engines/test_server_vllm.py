@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+import torch
 from engine_models import ask, drain, play, prompts, worst_gap
 from server_kit import real_server
 from test_server import members, wait_until
@@ -70,6 +71,36 @@ def test_a_server_that_was_killed_comes_back_and_its_turns_are_the_same():
     assert worst_gap(wide(seed=4), play(engine, prompts(3, high=20), turns=1)) < GAP
 
 
+def test_weights_come_by_broadcast_and_one_that_stalls_has_the_server_started_anew(monkeypatch):
+    """The worker is stopped in the middle of a broadcast: named within 20 seconds, and what is started anew gets the copy."""
+    engine = real_server("broadcast")
+    core, way = engine._core, engine._core._transfer._way
+    for version in (1, 2):
+        engine.sync(wide(seed=version).state_dict(), version)
+        assert worst_gap(wide(seed=version), play(engine, prompts(3, high=20), turns=1)) < GAP
+    before, line, said, restart = core.restarts, way._line, [], core._restart
+    workers = [pid for pid in members(core._process._child.pid) if b"VLLM::Worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    def stall(tensors):
+        held = list(tensors)
+        type(line).send(line, held[:3])
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        type(line).send(line, [torch.zeros(1 << 22), *held[4:]])
+
+    def restarted(why):
+        said.append((why, time.monotonic()))
+        return restart(why)
+
+    monkeypatch.setattr(line, "send", stall)
+    monkeypatch.setattr(core, "_restart", restarted)
+    began = time.monotonic()
+    engine.sync(wide(seed=3).state_dict(), 3)
+    assert workers and core.restarts == before + 1 and way._line is not line
+    assert "/update_weights: no answer within" in said[0][0] and said[0][1] - began < 25  # 20, and the time to prepare it
+    assert worst_gap(wide(seed=3), play(engine, prompts(3, high=20), turns=1)) < GAP
+
+
 @pytest.mark.full
 def test_a_sync_that_fails_on_the_way_has_the_server_started_anew(monkeypatch):
     """vLLM would die of the next request: half of the weights are in, and a resume shows it only then."""
@@ -94,7 +125,7 @@ import sys
 sys.path[:0] = {path!r}
 from server_kit import real_server
 core = real_server()._core
-print(core._process._child.pid, core._process._port, core._folder, flush=True)
+print(core._process._child.pid, core._process._port, core._transfer._way._folder, flush=True)
 import time; time.sleep(300)
 """
 

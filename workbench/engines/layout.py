@@ -20,7 +20,9 @@ class LayoutConfig:
     port: Annotated[int, at_least(0), "of the server that is started here; 0: any that is free"] = 0
     devices: Annotated[str, "CUDA_VISIBLE_DEVICES of the server that is started here; empty: all"] = ""
     data_parallel: Annotated[int, at_least(1), "copies of the model in the server that is started here, each on devices of its own"] = 1
-    folder: Annotated[str, "where weights pass from learner to server, readable to both; empty: shared memory"] = ""
+    transfer: Annotated[str, one_of("files", "broadcast"), "how weights pass from learner to server. files: through a folder "
+                        "that both read; broadcast: from memory to memory, by gloo on CPUs and NCCL on GPUs"] = "files"
+    folder: Annotated[str, "where weights pass as files; empty: shared memory"] = ""
     start_deadline_s: Annotated[float, above(0), "that a server may take to start"] = 300.0
     answer_deadline_s: Annotated[float, above(0), "that one turn may take; then it is asked again"] = 300.0
     sync_deadline_s: Annotated[float, above(0), "that each part of a sync may take, and a second more per 100 MB"] = 20.0
@@ -29,9 +31,9 @@ class LayoutConfig:
         check_settings(self, "layout")
         if self.url and not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"layout.url begins with http:// or https://, got {self.url!r}; for example http://127.0.0.1:8000")
-        if self.kind == "many_nodes" and not (self.url and self.folder):
+        if self.kind == "many_nodes" and not (self.url and (self.folder or self.transfer == "broadcast")):
             raise ConfigError("layout.kind = 'many_nodes' joins a server that runs elsewhere: layout.url says where, and "
-                              "layout.folder which folder both machines share")
+                              "layout.folder which folder both machines share, unless layout.transfer = 'broadcast'")
 
     @property
     def has_server(self) -> bool:
@@ -40,5 +42,6 @@ class LayoutConfig:
     def inert_settings(self) -> list[Inert]:
         found = [Inert(part.name, not self.has_server, "layout.kind = 'one_device' has no server")
                  for part in fields(self) if part.name != "kind"]
+        found.append(Inert("folder", self.transfer == "broadcast", "layout.transfer = 'broadcast' writes no files"))
         return found + [Inert(name, bool(self.url), "the server at layout.url was started by somebody else")
                         for name in ("port", "devices", "data_parallel", "start_deadline_s")]

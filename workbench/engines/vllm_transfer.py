@@ -1,17 +1,17 @@
 """Our end of a sync inside vLLM: takes new weights, notes what arrived, loads it. Imported by vLLM's workers only.
 
 vLLM calls a *weight transfer engine* in every worker: start, then update with one or more pieces, then finish. This one
-takes tensors from a safetensors file (a server) or from the same process. Digests are taken of the tensors as they come:
-afterwards vLLM may pack a matrix and give the original away (its CPU build does, for every linear layer), and its own
-checksum is then one of nothing.
+takes tensors from a safetensors file or a broadcast (a server), or from the same process. Digests are taken of the tensors
+as they come: afterwards vLLM may pack a matrix and give the original away (its CPU build does, for every linear layer), and
+its own checksum is then one of nothing.
 
 A worker finds all this by `worker_extension_cls`, so nothing has to be installed as a plugin. Written against 0.32.
 """
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from safetensors.torch import load_file
@@ -20,6 +20,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.platforms import current_platform
 
+from workbench.engines.broadcast import Line, found, in_pieces, own_address
 from workbench.engines.digests import digests
 from workbench.engines.vllm_words import BACKEND
 
@@ -27,25 +28,39 @@ handed: dict[str, Mapping[str, torch.Tensor]] = {}  # within this process: what 
 
 
 @dataclass
-class _NoInit(WeightTransferInitInfo):
-    """There is nothing to agree on beforehand."""
+class LinePlace(WeightTransferInitInfo):
+    """Where whoever broadcasts is met, how many are, and how long is waited. Of the other ways there is nothing to agree on."""
+
+    host: str
+    port: int
+    world: int
+    backend: str
+    seconds: float
 
 
 @dataclass
 class WeightPiece(WeightTransferUpdateInfo):
-    """Some of the weights: in a file, or handed over under a name in this process."""
+    """Some of the weights: in a file, handed over under a name in this process, or `told`: a broadcast in this order, of
+    (name, dtype, shape)."""
 
     path: str = ""
     handed: str = ""
+    told: list[tuple[str, str, list[int]]] = field(default_factory=list)
 
 
-class WorkerTransfer(WeightTransferEngine[_NoInit, WeightPiece]):
+class WorkerTransfer(WeightTransferEngine[LinePlace, WeightPiece]):
     """Loads what it is given; `arrived` holds the digests of the newest update."""
 
-    init_info_cls, update_info_cls = _NoInit, WeightPiece
+    init_info_cls, update_info_cls = LinePlace, WeightPiece
+    line: Line | None = None
 
-    def init_transfer_engine(self, init_info: _NoInit) -> None:
-        pass
+    def init_transfer_engine(self, init_info: LinePlace) -> None:
+        self.shutdown()
+        all_here = self.parallel_config
+        rank = 1 + all_here.data_parallel_index * all_here.world_size + all_here.rank
+        store = found(init_info.host, init_info.port, init_info.seconds)
+        self.line = Line(store, rank, init_info.world, backend=init_info.backend, seconds=init_info.seconds,
+                         host=own_address(init_info.host, init_info.port))
 
     def start_weight_update(self) -> None:
         self.arrived: dict[str, str] = {}
@@ -58,9 +73,14 @@ class WorkerTransfer(WeightTransferEngine[_NoInit, WeightPiece]):
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: WeightPiece) -> None:
-        weights = handed[update_info.handed] if update_info.handed else load_file(update_info.path)
-        self.arrived |= digests(weights)
-        self.model.load_weights(list(weights.items()))  # a list: no tensor is dropped while vLLM still reads it
+        for weights in self._pieces(update_info):
+            self.arrived |= digests(weights)
+            self.model.load_weights(list(weights.items()))  # a list: no tensor is dropped while vLLM still reads it
+
+    def _pieces(self, update_info: WeightPiece) -> Iterable[Mapping[str, torch.Tensor]]:
+        if not update_info.told:
+            return [handed[update_info.handed] if update_info.handed else load_file(update_info.path)]
+        return in_pieces(self.line, update_info.told)
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
@@ -68,7 +88,9 @@ class WorkerTransfer(WeightTransferEngine[_NoInit, WeightPiece]):
             pack_embeddings(self.model)
 
     def shutdown(self) -> None:
-        pass
+        if self.line is not None:
+            self.line.close()
+            self.line = None
 
 
 class WorkerCalls:

@@ -2,8 +2,8 @@
 
     process   start, watch and stop a server          client    what it is asked, over HTTP
     keeper    that no server outlives its run         transfer  new weights, and what arrived of them
-    ranks     several learner processes, one server   core      requests in flight; a server that is gone
-                                                      opening   all of it, from settings
+    ways      ... as files, or by broadcast           core      requests in flight; a server that is gone
+    ranks     several learner processes, one server   opening   all of it, from settings
 
 What the worker inside vLLM does with weights is in engines/vllm_transfer; turns and the check after a sync are those of
 the engine that has vLLM in this process (engines/vllm_engine).

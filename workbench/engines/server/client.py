@@ -11,6 +11,7 @@ import queue
 import threading
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -37,6 +38,12 @@ class ServerClient:
         self._turns: httpx.AsyncClient | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="workbench-server-client", daemon=True)
         self._thread.start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port)."""
+        parts = urlsplit(self.url)
+        return parts.hostname or "", parts.port or {"https": 443}.get(parts.scheme, 80)
 
     # ------------------------------------------------------------------------------------------ one call at a time
 

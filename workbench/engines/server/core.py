@@ -51,12 +51,12 @@ class ServerCore:
         self._ranks, self._process = ranks, process
         self._client = ServerClient(url, rows=rows, answer_s=layout.answer_deadline_s)
         self._run = ranks.hear(uuid.uuid4().hex[:8])
-        self._transfer = WeightTransfer(self._client, self._run, folder, layout.sync_deadline_s)
+        self._transfer = WeightTransfer(self._client, self._run, folder, layout)
         self.head_logits = self._transfer.head_logits
         self._asked: dict[str, _Asked] = {}
         self.restarts = 0
         # Also where nobody closes it: when it is forgotten, as by a notebook's cell that is run twice, or at the end.
-        self._end = weakref.finalize(self, _let_go, self._client, process, folder)
+        self._end = weakref.finalize(self, _let_go, self._client, process, folder, self._transfer)
 
     def wait(self) -> None:
         """Until it answers. Raises EngineError, also for a server that is none of ours."""
@@ -151,8 +151,7 @@ class ServerCore:
         except EngineError as error:
             if self._process is None:
                 raise EngineError(f"{error}. It may hold half of the weights now, so it was not resumed: restart it") from error
-            self._restart(f"its sync to version {version} failed: {error}")
-            return self._transfer.send()
+            return self._restart(f"its sync to version {version} failed: {error}")
 
     # ------------------------------------------------------------------------------------------ a server that is gone
 
@@ -160,7 +159,6 @@ class ServerCore:
         """Have the server back with the newest weights, and ask again for what was in flight. Raises EngineError."""
         if self._process is not None:
             self._restart(why)
-            self._transfer.send()
             self._client.call("POST", "/resume")
         elif self.layout.url or not self._transfer.comes_back(REJOIN_S):
             raise EngineError(f"{why}. {self._what_to_do}")
@@ -170,15 +168,18 @@ class ServerCore:
                 raise EngineError(f"{why}, {MOST_TRIES} times in the same turn. {self._what_to_do}")
             self._ask(name, asked)
 
-    def _restart(self, why: str) -> None:
+    def _restart(self, why: str) -> dict[str, str]:
+        """Another process in its place, paused, with the newest weights: the digests of what arrived there."""
         self.restarts += 1
         for asked in self._asked.values():  # their answers could only be of the server that is gone
             self._client.drop(asked.ticket)
+        self._transfer.begin_anew()
         self._process.start()
         try:
             self._process.wait(lambda: self._client.answers_at_all, self.layout.start_deadline_s)
         except EngineError as error:
             raise EngineError(f"{why}; started anew, {error}") from error
+        return self._transfer.send()
 
     @property
     def _what_to_do(self) -> str:
@@ -193,8 +194,9 @@ class ServerCore:
         self._end()
 
 
-def _let_go(client: ServerClient, process: ServerProcess | None, folder: str) -> None:
+def _let_go(client: ServerClient, process: ServerProcess | None, folder: str, transfer: WeightTransfer) -> None:
     client.close()
+    transfer.begin_anew()
     if process is not None:
         process.close()
     if folder:

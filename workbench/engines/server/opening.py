@@ -37,7 +37,8 @@ def open_server_engine(model: torch.nn.Module, config: VllmEngineConfig, layout:
     try:
         if ranks.speaks:
             try:
-                folder, held = _transfer_folder(layout)
+                if layout.transfer == "files":
+                    folder, held = _transfer_folder(layout)
                 process = None if layout.url else _process(model, config, layout, context, folder)
                 told = (layout.url or process.url), ""
             except EngineError as error:

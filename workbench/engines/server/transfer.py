@@ -1,59 +1,50 @@
-"""Bringing weights into a server, and holding what arrived against what was sent. The server stays paused: `core` resumes it."""
+"""Bringing weights into a server, and holding what arrived against what was sent. The server stays paused: `core` resumes it.
+
+By which way they go (`ways`) makes no difference here."""
 from __future__ import annotations
 
 import contextlib
 import json
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from workbench.engines.digests import digests, unequal
+from workbench.engines.layout import LayoutConfig
 from workbench.engines.server.client import ServerClient
+from workbench.engines.server.ways import transfer_by
 from workbench.types.errors import EngineError
 
 LOAD_RATE = 100e6   # bytes a second that a transfer makes at least: larger weights have longer
 
 
 class WeightTransfer:
-    """What one run sends to one server: the newest weights lie in `folder`, so that they can be sent again."""
+    """What one run sends to one server: the newest weights are kept (in `folder`, if as files), so that they can be sent again."""
 
-    def __init__(self, client: ServerClient, run: str, folder: str, deadline_s: float) -> None:
+    def __init__(self, client: ServerClient, run: str, folder: str, layout: LayoutConfig) -> None:
         """`run` is of this run alone: weights of two that use one server by mistake must not be taken for each other's."""
-        self._client, self._run, self._folder, self._deadline_s = client, run, folder, deadline_s
+        self._client, self._run, self._deadline_s = client, run, layout.sync_deadline_s
+        self._way = transfer_by(layout.transfer, client, folder)
         self.label = ""                     # of the newest weights that arrived, as the server calls them
-        self._path: Path | None = None      # where they lie
-        self._sent: Mapping[str, str] = {}  # their digests, by name
-        self._older: Path | None = None
+        self._sent: Mapping[str, str] = {}  # digests of those that are kept, by name
 
     def prepare(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        """Write the weights down, for `send`. Raises EngineError where they find no room; the server was not asked then."""
-        path = Path(self._folder, f"{version}.safetensors")
-        held = {name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}
-        try:
-            save_file(held, path)
-        except (OSError, RuntimeError) as error:  # safetensors' own error is a RuntimeError
-            path.unlink(missing_ok=True)
-            raise EngineError(f"the weights of version {version} do not fit into {path.parent} ({error}); name a folder with "
-                              "room that the server reads too: layout.folder") from error
-        if self._older is not None:
-            self._older.unlink(missing_ok=True)
-        self._older, self._path, self._sent = self._path, path, digests(held)
-        self._next = f"{self._run}:{version}"
+        """Keep the weights, for `send`. Raises EngineError where they find no room; the server was not asked then."""
+        self._way.keep(weights, version)
+        self._sent, self._next = digests(weights), f"{self._run}:{version}"
 
     def send(self) -> dict[str, str]:
         """Pause, start, update, finish, forget prefixes; the digests of what arrived. Raises EngineError, also where those
         are not what was sent: then the server must not be resumed."""
-        seconds = self._deadline_s + self._path.stat().st_size / LOAD_RATE
+        seconds = self._deadline_s + self._way.size / LOAD_RATE
 
         def post(path, body=None, **query):
             return self._client.call("POST", path, body, seconds=seconds, query=query)
 
         post("/pause", mode="keep")
         post("/start_weight_update")
-        post("/update_weights", {"update_info": {"path": str(self._path)}})
+        self._way.hand_over(post, seconds)
         post("/finish_weight_update", {"weight_version": self._next})
         post("/reset_prefix_cache")
         arrived, *others = post("/collective_rpc", {"method": "workbench_arrived"})["results"]
@@ -63,10 +54,12 @@ class WeightTransfer:
         if why := unequal(self._sent, arrived):
             raise EngineError(f"{self._client.url} did not get the weights {self._next}: {why} (rule R33)")
         self.label = self._next
-        if self._older is not None:
-            self._older.unlink(missing_ok=True)
-            self._older = None
+        self._way.arrived()
         return arrived
+
+    def begin_anew(self) -> None:
+        """The server is another process now."""
+        self._way.leave()
 
     def refuse_a_stranger(self) -> None:
         """Raise EngineError where somebody else has put weights into this server since."""
