@@ -31,6 +31,7 @@ from experiments.bench.policy import SHAPES
 from experiments.bench.work import OurSide, Work
 from experiments.bench.worker import OFFLINE, ONE_THREAD, ROOT
 
+TOKENIZER = ROOT / "data/policies/search-tiny"  # a shipped one: TRL, which has the benchmark's own template, need not be there
 PARTS = ("embedded", "vllm", "server", "bare")
 SHOWN = {"decode_tokens_per_s": "decoded tokens/s", "mfu": "of the matrix product, training", "sync_s": "sync, s",
          "step_s": "step, s", "step_tokens_per_s": "trajectory tokens/s, whole step"}
@@ -129,12 +130,14 @@ def training(stepper: Any, device: str) -> dict[str, float]:
 
 def ours(shape: str, device: str, part: str) -> dict[str, float]:
     """All figures of one of our engines."""
+    from transformers import AutoTokenizer
+
     from experiments.bench.ours import OurStepper
-    from experiments.bench.policy import new_model, tokenizer_of
+    from experiments.bench.policy import new_model
     from workbench.engines import LayoutConfig, TransformersEngineConfig, VllmEngineConfig
 
     load, settings = (ON_CPU if device == "cpu" else ON_GPU), SHAPES[shape]
-    tokenizer = tokenizer_of(settings)
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     policy = SimpleNamespace(model=new_model(settings, tokenizer).to(device).eval(), tokenizer=tokenizer)
     dtype = "float32" if device == "cpu" else "bfloat16"
     common = dict(dtype=dtype, device=device, max_rows=load.rows, max_context=4096 if device != "cpu" else 1024)

@@ -50,7 +50,7 @@ class BenchPolicy:
 SHAPES = {
     "3m": BenchPolicy(),
     # for `gpu`, to see that it runs; heads of 32, for vLLM's attention on a CPU knows none smaller
-    "tiny": BenchPolicy(family="qwen2", embeddings=600, hidden=64, layers=2, heads=2, kv_heads=1, head_dim=32,
+    "tiny": BenchPolicy(family="qwen2", embeddings=704, hidden=64, layers=2, heads=2, kv_heads=1, head_dim=32,
                         intermediate=96, steps=0),
     # Qwen2.5's shapes; nobody needs their knowledge to measure speed
     "0.5b": BenchPolicy(family="qwen2", embeddings=151_936, hidden=896, layers=24, heads=14, kv_heads=2, head_dim=64,
