@@ -12,6 +12,7 @@ SEEDS  ?= 0
 TASK   ?= search
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+BENCH_GPU_ARGS ?=
 ALGORITHMS_ARGS ?=
 TABLE_ARGS ?=
 BIAS_ARGS ?=
@@ -37,7 +38,7 @@ DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lab docs pictures bias algorithms search-methods search-masks mutants silent-bugs silent-bugs-server soak soak-servers bench test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
+.PHONY: help demo test test-full lab docs pictures bias algorithms search-methods search-masks mutants silent-bugs silent-bugs-server soak soak-servers bench bench-gpu test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -110,6 +111,11 @@ soak-servers: setup-vllm  ## kill vLLM servers and the learners beside them 200 
 # The first time it makes its policy (two minutes); then both cores work for about a quarter of an hour.
 bench: setup-test  ## our step against TRL's, in turns, and what our own parts cost; BENCH_ARGS="--steps 10"
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m experiments.bench $(BENCH_ARGS)
+
+# Nothing is set up: on a GPU's machine .venv has the builds for it ('.[test,vllm]', docs/guides/vllm.md). What is not
+# installed is told as not run.
+bench-gpu:  ## what one GPU does: decoding beside bare vLLM, training, sync, a step; BENCH_GPU_ARGS="--shapes 0.5b --json FILE"
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m experiments.bench.gpu $(BENCH_GPU_ARGS)
 
 # One process: each vLLM that is opened stays open for the tests after it.
 test-vllm: setup-vllm  ## the tests that need vLLM, in an environment of its own (CPU build, Linux)

@@ -20,7 +20,7 @@ mappings = st.dictionaries(texts, json_values, max_size=2)
 parts = st.dictionaries(texts, numbers, max_size=2)
 messages = st.builds(Message, st.sampled_from(["system", "user", "assistant", "tool"]),
                      st.lists(st.builds(Text, texts, st.booleans()), max_size=2).map(tuple), st.none() | texts, st.none() | texts)
-samplings = st.builds(Sampling, numbers, numbers, texts, st.sampled_from(["", "float32", "bfloat16"]))
+samplings = st.builds(Sampling, numbers, numbers, texts, st.sampled_from(["", "float32", "bfloat16"]), st.booleans())
 float32s = st.floats(width=32, allow_nan=False)
 
 

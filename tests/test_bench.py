@@ -286,4 +286,4 @@ def test_the_policy_is_made_once(tmp_path):
     stamp = (first / "model.safetensors").stat().st_mtime_ns
     assert make_policy(tmp_path, TINY) == first and (first / "model.safetensors").stat().st_mtime_ns == stamp
     assert make_policy(tmp_path, replace(TINY, seed=1)) != first
-    assert {name: shape.steps > 0 for name, shape in SHAPES.items()} == {"3m": True, "0.5b": False}
+    assert [name for name, shape in SHAPES.items() if shape.steps] == ["3m"], "the others babble"

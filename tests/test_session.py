@@ -1,13 +1,15 @@
 """Opening what a config names: where it cannot be opened here, that is said before anything is loaded."""
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 import workbench as wb
 from workbench.cli import main
 from workbench.training.config import load_config
 from workbench.notebook.train import train_here
-from workbench.training.session import check_prompts, open_session
+from workbench.training.session import LARGE, check_prompts, notes_of, open_session
 from workbench.types.errors import ConfigError
 
 
@@ -37,3 +39,15 @@ def test_a_first_prompt_that_does_not_fit_is_refused_before_anything_is_made(tmp
         assert "there is no room for an answer" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
     check_prompts(open_session(load_config("frozenlake")))  # negative control: its own limits
+
+
+def test_an_engine_without_seeds_and_a_large_model_in_the_embedded_one_on_a_gpu_are_told():
+    def said(name, device="cpu", size=10, **more):
+        model = SimpleNamespace(device=SimpleNamespace(type=device), parameters=lambda: [SimpleNamespace(numel=lambda: size)])
+        return " ".join(notes_of(SimpleNamespace(name=name, **more), SimpleNamespace(model=model)))
+
+    assert "engine.seeded" in said("vllm", addressed=False) and "R22" in said("vllm", addressed=False)
+    assert "engine.kind = 'vllm' is for those" in said("transformers", "cuda", LARGE + 1)
+    for quiet in (said("vllm", addressed=True), said("transformers"), said("transformers", "cuda", LARGE), said("transformers", "cpu", LARGE + 1),
+                  said("vllm", "cuda", LARGE + 1, addressed=True)):
+        assert not quiet

@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from experiments.bench.lake import Lake, ToolLake
 from experiments.bench.work import OurSide, StepWork, Work
 from workbench.chat import ChatFormat
-from workbench.engines import TransformersEngineConfig, open_engine
+from workbench.engines import LayoutConfig, TransformersEngineConfig, open_engine
 from workbench.engines.policy import load_policy
 from workbench.learn.algorithms import GRPO
 from workbench.learn.batch import Batch
@@ -23,15 +25,19 @@ from workbench.types import trajectories_of
 class OurStepper:
     """Holds engine and learner; `step(n)` does the work of one step and says what it was and what it cost."""
 
-    def __init__(self, model: Path, work: Work, side: OurSide) -> None:
+    def __init__(self, model: Path | Any, work: Work, side: OurSide, *, engine: Any = None,
+                 layout: LayoutConfig = LayoutConfig(), learner: Mapping[str, Any] = {}) -> None:
+        """`model`: a policy's folder, or what has a `model` and a `tokenizer`. `engine`: its settings (None: the embedded
+        one's), where `layout` has it; `learner`: settings besides."""
         self.work, self.side = work, side
-        policy = load_policy(model, device=side.device)
+        policy = load_policy(model, device=side.device) if isinstance(model, Path) else model
         self.chat = ChatFormat.from_tokenizer(policy.tokenizer)
-        self.engine = open_engine(TransformersEngineConfig(dtype=side.engine_dtype, device=side.device), policy.model)
+        engine = engine or TransformersEngineConfig(dtype=side.engine_dtype, device=side.device)
+        self.engine = open_engine(engine, policy.model, layout)
         self.algorithm = GRPO()
         self.learner = Learner(policy.model, self.algorithm,
-                               LearnerConfig(lr=work.lr, precision=side.precision,
-                                             micro_batch_tokens=work.micro_batch_tokens, layout=side.layout),
+                               LearnerConfig(lr=work.lr, precision=side.precision, layout=side.layout,
+                                             micro_batch_tokens=work.micro_batch_tokens, **learner),
                                own_copy=False)
         self.family = ToolLake(work.turns, work.babble)
         self.collect_config = CollectConfig(max_turn_tokens=work.turn_tokens)

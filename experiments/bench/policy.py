@@ -37,6 +37,7 @@ class BenchPolicy:
     head_dim: int = 64
     intermediate: int = 768
     positions: int = 4096
+    tied: bool = True    # the output head is the table of embeddings
     steps: int = 72      # of fine-tuning; 0: the weights stay random, and it babbles
     batch: int = 4
     turns: int = 5
@@ -48,9 +49,16 @@ class BenchPolicy:
 
 SHAPES = {
     "3m": BenchPolicy(),
-    # Qwen2.5-0.5B's shape; nobody needs its knowledge to measure speed
+    # for `gpu`, to see that it runs; heads of 32, for vLLM's attention on a CPU knows none smaller
+    "tiny": BenchPolicy(family="qwen2", embeddings=704, hidden=64, layers=2, heads=2, kv_heads=1, head_dim=32,
+                        intermediate=96, steps=0),
+    # Qwen2.5's shapes; nobody needs their knowledge to measure speed
     "0.5b": BenchPolicy(family="qwen2", embeddings=151_936, hidden=896, layers=24, heads=14, kv_heads=2, head_dim=64,
                         intermediate=4864, positions=32_768, steps=0),
+    "1.5b": BenchPolicy(family="qwen2", embeddings=151_936, hidden=1536, layers=28, heads=12, kv_heads=2, head_dim=128,
+                        intermediate=8960, positions=32_768, steps=0),
+    "7b": BenchPolicy(family="qwen2", embeddings=152_064, hidden=3584, layers=28, heads=28, kv_heads=4, head_dim=128,
+                      intermediate=18_944, positions=32_768, tied=False, steps=0),
 }
 
 
@@ -105,7 +113,7 @@ def new_model(settings: BenchPolicy, tokenizer: Any) -> Any:
         settings.family, vocab_size=settings.embeddings, hidden_size=settings.hidden,
         intermediate_size=settings.intermediate, num_hidden_layers=settings.layers,
         num_attention_heads=settings.heads, num_key_value_heads=settings.kv_heads, head_dim=settings.head_dim,
-        tie_word_embeddings=True, max_position_embeddings=settings.positions,
+        tie_word_embeddings=settings.tied, max_position_embeddings=settings.positions,
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     with torch.random.fork_rng(devices=[]):

@@ -165,6 +165,8 @@ class StandInServer:
     def _collective_rpc(self, handler, body):
         if body["method"] == "workbench_arrived":
             return 200, {"results": [self.arrived]}
+        if body["method"] == "workbench_makes_generators":
+            return 200, {"results": [self.core.makes_generators]}
         return 200, {"results": [self.core.head_logits(torch.tensor(json.loads(body["args"][0]))).tolist()]}
 
     def _inference_v1_generate(self, handler, body):
@@ -201,10 +203,11 @@ class StandInServer:
                                   "weight_versions": [{"version": version, "start": 0, "end": len(found.token_ids)}]}]}
 
 
-def joined(server: StandInServer, model: torch.nn.Module | None = None, folder: str = "", **layout) -> VllmEngine:
+def joined(server: StandInServer, model: torch.nn.Module | None = None, folder: str = "", seeded: bool | None = None,
+           **layout) -> VllmEngine:
     """An engine over a server that somebody else started."""
     layout = LayoutConfig(kind="one_node", url=server.url, folder=folder, **layout)
-    return open_server_engine(model or wide(), VllmEngineConfig(max_context=CONTEXT, max_rows=16), layout)
+    return open_server_engine(model or wide(), VllmEngineConfig(max_context=CONTEXT, max_rows=16, seeded=seeded), layout)
 
 
 def on_a_stand_in_server(**layout) -> VllmEngine:

@@ -184,6 +184,18 @@ def test_a_turn_that_broke_off_is_asked_again_and_is_the_same(server, fault):
     assert len(server.asked) == asked + 7 and len(set(server.asked)) == len(server.asked)
 
 
+@pytest.mark.parametrize("fault", ["half", "busy", "hang turn"])
+def test_without_seeds_a_turn_that_broke_off_is_another_one_and_one_that_was_too_long_is_not_drawn_again(server, fault):
+    engine = joined(server, seeded=False, answer_deadline_s=1.0)
+    server.faults.add(fault)
+    found = sampled(engine)
+    if fault == "hang turn":  # drawn again, it might be shorter: that would choose among turns
+        assert all("not over after 1 s" in error and "asked 1 times" in error for _, error in found.values() if error)
+        assert any(error for _, error in found.values())
+    else:
+        assert all(ids and error is None for ids, error in found.values()) and sampled(engine) != found
+
+
 def test_an_answer_that_comes_late_is_not_taken_for_another_requests(server):
     """Request ids begin anew with each rollout; what was dropped may have been answered already."""
     engine = joined(server)

@@ -121,6 +121,26 @@ def test_noise_of_position_t_depends_on_the_seed_and_t_only():
     assert done[0][:5] == done[1] and done[2] != done[0]
 
 
+def test_without_seeds_every_step_and_every_engine_draws_anew_and_nobody_elses_stream_moves():
+    """vLLM's stream is put aside between steps: put back, it would give each of them the same noise."""
+    engine, model = real(seeded=False, **LONG), wide()
+    assert not engine.addressed
+    state = torch.random.get_rng_state(), np.random.get_state()[1].tolist()
+    for number in range(16):  # one seed for all, which nobody looks at
+        engine.submit(ask(number, f"s{number}", [7, 8, 9], seed=7, max_new_tokens=24, stop_ids=frozenset()))
+    done = drain(engine)
+    assert torch.equal(torch.random.get_rng_state(), state[0]) and np.random.get_state()[1].tolist() == state[1]
+    said = [tuple(each.token_ids.tolist()) for each in done]
+    assert len(set(said)) == 16 and not any(each.sampling.addressed for each in done)
+    for each in done:
+        ids = np.concatenate([[7, 8, 9], each.token_ids])
+        np.testing.assert_allclose(each.logprobs, plain_logprobs(model, ids)[3:].numpy(), atol=GAP["float32"])
+    # Noise that came again with each step would make few tokens of many: so many different ones has the model itself.
+    assert len({token for ids in said for token in ids}) > 24
+    engine.sync(wide(seed=1).state_dict(), 1)
+    assert worst_gap(wide(seed=1), play(engine, prompts(3), turns=2)) < GAP["float32"]
+
+
 def test_more_prompts_than_fit_into_a_tick_wait_whole():
     """A prompt that was cut would have its noise moved (GPU) or fail (CPU): 'Generator does not use offset'."""
     engine = real(max_context=100, max_rows=16, prefill_tokens=128)

@@ -15,7 +15,7 @@ from vllm_kit import CONTEXT, STEPS, StandIn, stand_in, wide
 
 from workbench.engines import VllmEngineConfig, open_engine
 from workbench.engines.gap import Gap, PlainForward, came_along, head_differs, limits, what_is_stale
-from workbench.engines.vllm_core import VllmOutput, server_arguments
+from workbench.engines.vllm_core import VllmOutput, renewed_arguments, server_arguments
 from workbench.engines.vllm_engine import VllmEngine, context_for
 from workbench.engines.vllm_turns import completion_of, fault_of, is_bent, sampling_params
 from workbench.types.errors import ConfigError, EngineError
@@ -47,6 +47,43 @@ def test_every_seed_fits_a_generator_of_torch(seed):
     params = sampling_params(ask(0, "s", PROMPT, seed=seed), 4)
     torch.Generator().manual_seed(params["seed"])
     assert params["seed"] >= 0 and params["seed"] % 2**32 == seed % 2**32, "different addresses, different noise"
+
+
+@pytest.mark.parametrize("device, seeded, makes_generators, addressed", [
+    ("cpu", None, True, True), ("cpu", False, True, False), ("cuda", None, True, False), ("cuda", None, False, True),
+    ("cuda", True, True, True), ("cuda", False, False, False)])
+def test_turns_have_seeds_unless_a_gpu_would_keep_a_generator_for_each(device, seeded, makes_generators, addressed):
+    config = VllmEngineConfig(device=device, seeded=seeded)
+    assert config.seeds_turns(makes_generators) is addressed
+    # its own stream is begun anew with another seed wherever turns may draw from it
+    assert bool(renewed_arguments(config)) is not (seeded or (seeded is None and device == "cpu"))
+
+
+def test_turns_without_seeds_say_so_and_audits_and_greedy_turns_have_them():
+    def one(engine, **changes):
+        engine.submit(ask(0, "s", PROMPT, **changes))
+        (done,) = drain(engine)
+        engine.release("s")
+        return done
+
+    for seeded, engine in ((True, stand_in()), (False, stand_in(seeded=False))):
+        drawn = [one(engine, max_new_tokens=8, stop_ids=frozenset()) for _ in range(2)]
+        assert engine.addressed is seeded and all(done.sampling.addressed is seeded for done in drawn)
+        assert (drawn[0].token_ids.tolist() == drawn[1].token_ids.tolist()) is seeded
+        assert one(engine, temperature=0.0).sampling.addressed, "nothing is drawn"
+        engine.listener = lambda *heard: None
+        assert one(engine).sampling.addressed, "an audit compares the same turns"
+    assert len({str(done.sampling) for done in drawn}) == 1 and drawn[0].sampling != one(stand_in()).sampling
+
+
+def test_weights_that_did_not_arrive_are_told_apart_without_seeds_too():
+    """Probes keep their seeds: the same answer as before means the same weights as before."""
+    for settings in ({}, {"seeded": False}):
+        left_out = set()
+        engine = stand_in(left_out, **settings)
+        left_out.add("load")
+        with pytest.raises(EngineError, match="answers as before|as before"):
+            engine.sync(wide(seed=1).state_dict(), 1)
 
 
 @pytest.mark.parametrize("temperature, top_p, bent", [
@@ -342,6 +379,11 @@ def test_vllm_is_opened_to_say_the_logprobs_it_sampled_from():
     assert said["kv_cache_memory_bytes"] == (2 + 1) * 32 * 2 * 3 * 2 * 32 * 2
     assert said["max_num_batched_tokens"] >= said["max_model_len"], "a prompt fits whole into a tick"
     assert not server_arguments(text, VllmEngineConfig(cache="off"), 40)["enable_prefix_caching"]
+    # Graphs and asynchronous scheduling on a GPU, unless it is told otherwise.
+    assert said["enforce_eager"] and "async_scheduling" not in said
+    on_gpu = [server_arguments(text, VllmEngineConfig(device="cuda", compiled=compiled), 40) for compiled in (None, False)]
+    assert [each["enforce_eager"] for each in on_gpu] == [False, True] and all(each["async_scheduling"] for each in on_gpu)
+    assert not server_arguments(text, VllmEngineConfig(compiled=True), 40)["enforce_eager"]
 
 
 def test_without_vllm_the_error_says_what_to_install(monkeypatch):

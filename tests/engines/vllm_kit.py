@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import importlib.util
+import itertools
 import os
 from dataclasses import replace
 
@@ -46,7 +47,7 @@ class StandIn:
     Weights and what the head makes of states are rounded to `dtype`; the rest is computed in float32.
     """
 
-    cache_tokens, patience_s = 1 << 16, 0.0
+    cache_tokens, patience_s, makes_generators = 1 << 16, 0.0, True
 
     def __init__(self, model: torch.nn.Module, leave_out: set[str] | None = None,
                  dtype: str = "float32") -> None:
@@ -57,6 +58,7 @@ class StandIn:
         self.queue: dict[str, tuple[list[int], dict]] = {}
         self.kept: dict[tuple[int, ...], torch.Tensor] = {}  # prompt -> logits after it
         self.explode: str | None = None
+        self.stream = itertools.count(1 << 40)  # what turns without a seed draw from
 
     def add(self, name, prompt, params):
         assert name not in self.queue and len(prompt) + params["max_tokens"] <= CONTEXT + 1
@@ -103,7 +105,7 @@ class StandIn:
         cached = len(prompt) - 1 if tuple(prompt) in self.kept else 0
         after = self.kept.setdefault(tuple(prompt), self._logits(prompt)[-1])
         ids, logprobs = list(prompt), []
-        for uniform in uniforms(params.get("seed", 0), params["max_tokens"]):
+        for uniform in uniforms(params["seed"] if "seed" in params else next(self.stream), params["max_tokens"]):
             logits = after if len(ids) == len(prompt) else self._logits(ids)[-1]
             greedy = params["temperature"] == 0.0
             temperature = 1.0 if greedy else params["temperature"]

@@ -575,6 +575,15 @@ def test_r22_one_noise_for_all(monkeypatch):
     assert not found("R22", replace(collected(recipe), journal=None))
 
 
+def test_r22_seeds_of_turns_that_had_none_are_not_checked():
+    evidence = appended()
+    exchanges = tuple(e._replace(completion=replace(e.completion, sampling=replace(e.completion.sampling, addressed=False)))
+                      for e in evidence.journal)
+    drawn = replace(evidence, journal=exchanges)
+    assert "engine.seeded" in str(check(drawn, [RULES["R22"]])["R22"].missing)
+    assert "engine.seeded" not in str(check(evidence, [RULES["R22"]])["R22"].missing), "control"
+
+
 def test_r22_two_turns_with_one_seed():
     evidence = appended()
     one, two = exchange_of(evidence, 0, 0), exchange_of(evidence, 1, 0)

@@ -51,7 +51,10 @@ class VllmEngineConfig:
     cache: Annotated[str, one_of("auto", "off"), "auto: prefixes are kept, which is checked at every sync"] = "auto"
     max_context: Annotated[int | None, at_least(2, why="it holds a prompt and an answer"),
                            "tokens of one sequence; none: what the model has positions for, less one"] = None
-    compiled: Annotated[bool, "compile the model when it is opened: slower to open (minutes), faster to sample"] = False
+    compiled: Annotated[bool | None, "compile the model when it is opened, on a GPU into CUDA graphs: slower to open (minutes), "
+                        "faster to sample; none: on a GPU"] = None
+    seeded: Annotated[bool | None, "each turn draws its noise by its own address (law 8); none: save on a GPU whose vLLM would "
+                      "keep a generator for each turn"] = None
     tensor_parallel: Annotated[int, at_least(1), "devices that the model is spread over; more than one takes a server "
                                "(layout.kind)"] = 1
     gap_mean: Annotated[float | None, above(0), "mean |logprob - plain forward| in nats that a sync may leave; none: by "
@@ -62,3 +65,16 @@ class VllmEngineConfig:
         if self.prefill_tokens < self.max_rows:
             raise ConfigError(f"engine.prefill_tokens is at least engine.max_rows (each row decodes one token a tick), "
                               f"got {self.prefill_tokens} and {self.max_rows}")
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device != "cpu"
+
+    @property
+    def compiles(self) -> bool:
+        return self.on_gpu if self.compiled is None else self.compiled
+
+    def seeds_turns(self, makes_generators: bool) -> bool:
+        """Whether turns are asked for with their seeds. `makes_generators`: this vLLM keeps a generator for each of them, and
+        draws row by row (its model runner V1; V2 makes the noise of all rows at once, out of seeds and positions)."""
+        return not (self.on_gpu and makes_generators) if self.seeded is None else self.seeded

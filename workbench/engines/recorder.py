@@ -20,6 +20,11 @@ class Exchange(NamedTuple):
     request: Request
     completion: Completion | None
 
+    @property
+    def addressed(self) -> bool:
+        """Whether the turn drew by its seed; one that was never answered drew nothing."""
+        return self.completion is None or self.completion.sampling.addressed
+
 
 class Journal:
     """An engine that hands everything on to another one, and remembers it until `exchanges` is read."""

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import random
+import secrets
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
@@ -56,6 +57,8 @@ class VllmCore:
 
     def __init__(self, llm: Any, vllm: Any) -> None:
         self._llm, self._vllm = llm, vllm
+        self._streams = _streams()
+        self.makes_generators = bool(llm.collective_rpc("workbench_makes_generators")[0])
         cache = llm.vllm_config.cache_config
         self.cache_tokens = int(cache.num_gpu_blocks or 0) * int(cache.block_size)  # "gpu" on CPU too
 
@@ -67,9 +70,12 @@ class VllmCore:
 
     def step(self) -> list[VllmOutput]:
         """One scheduler step: admit, one forward pass, sample. Returns what is over."""
-        # vLLM draws a number per row from torch's global stream even where every request has its own.
+        # vLLM draws from the global streams, even where every request has its own. They go on from step to step for it (put
+        # back, they would give every step the same noise where requests have no seeds), and are untouched for all others.
         with _global_randomness_kept():
+            _set_streams(self._streams)
             outputs = self._llm.step()
+            self._streams = _streams()
         return [_answer(output) for output in outputs if output.finished]
 
     def abort(self, name: str) -> None:
@@ -121,22 +127,23 @@ def open_core(model: torch.nn.Module, config: VllmEngineConfig, context: int) ->
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    with tempfile.TemporaryDirectory(prefix="workbench-vllm-") as scratch, _global_randomness_kept(everywhere=True):
+    with tempfile.TemporaryDirectory(prefix="workbench-vllm-") as scratch, _global_randomness_kept():
         hf_config.save_pretrained(scratch)
         try:
             llm = LLMEngine.from_engine_args(EngineArgs(model=scratch, **arguments))
         except Exception as error:  # whatever its parts raise, with its last line
             raise EngineError(f"vLLM {vllm.__version__} could not open a {type(model).__name__} on {config.device} in "
                               f"{config.dtype}: {_last_line(error)}") from error
-    _leave_others_alone(llm.engine_core)
-    return VllmCore(llm, vllm)
+        _leave_others_alone(llm.engine_core)
+        return VllmCore(llm, vllm)
 
 
 def engine_arguments(text: Any, config: VllmEngineConfig, context: int) -> dict[str, Any]:
     """Of vLLM in this process: EngineArgs. `text`: a Hugging Face config of the text model."""
     from vllm.config.weight_transfer import WeightTransferConfig
 
-    return server_arguments(text, config, context) | dict(
+    # With asynchronous scheduling a batch is under way when `step` returns, after the last turn too: new weights would meet it.
+    return server_arguments(text, config, context) | renewed_arguments(config) | dict(
         distributed_executor_backend="uni", async_scheduling=False,
         weight_transfer_config=WeightTransferConfig(backend=BACKEND), worker_extension_cls=EXTENSION)
 
@@ -152,11 +159,19 @@ def server_arguments(text: Any, config: VllmEngineConfig, context: int) -> dict[
         enable_chunked_prefill=False, max_num_batched_tokens=max(config.prefill_tokens, context),
         block_size=config.block_tokens, enable_prefix_caching=config.cache != "off",
         # Logprobs of the distribution that was sampled from; vLLM's own habit is the one before temperature and top-p.
-        enforce_eager=not config.compiled, logprobs_mode="processed_logprobs", disable_log_stats=True,
+        enforce_eager=not config.compiles, logprobs_mode="processed_logprobs", disable_log_stats=True,
         kv_cache_memory_bytes=_cache_bytes(text, config),
         # The cache has the size that was asked for; no share of the device is set aside beside it.
         gpu_memory_utilization=0.01, tensor_parallel_size=config.tensor_parallel,
+        # A server pauses for a sync and lets what is under way end; on a CPU vLLM has no use for it.
+        **({"async_scheduling": True} if config.on_gpu else {}),
     )
+
+
+def renewed_arguments(config: VllmEngineConfig) -> dict[str, Any]:
+    """What is another one each time vLLM is started: the seed of its own stream, where turns may draw from that. Begun anew
+    with the same one, it would repeat turns that it had sampled before."""
+    return {} if config.seeds_turns(makes_generators=True) else {"seed": secrets.randbits(31)}
 
 
 _open_cores: set[int] = set()  # ids of the engines of this process that were not let go
@@ -233,17 +248,24 @@ def _answer(output: Any) -> VllmOutput:
 
 
 @contextmanager
-def _global_randomness_kept(everywhere: bool = False) -> Iterator[None]:
-    """torch's stream is afterwards what it was; `everywhere`: numpy's and Python's too."""
-    state = torch.random.get_rng_state()
-    others = (np.random.get_state(), random.getstate()) if everywhere else None
+def _global_randomness_kept() -> Iterator[None]:
+    """The global streams are afterwards what they were."""
+    before = _streams()
     try:
         yield
     finally:
-        torch.random.set_rng_state(state)
-        if others is not None:
-            np.random.set_state(others[0])
-            random.setstate(others[1])
+        _set_streams(before)
+
+
+def _streams() -> tuple[Any, Any, Any]:
+    """Where torch's, numpy's and Python's global streams stand."""
+    return torch.random.get_rng_state(), np.random.get_state(), random.getstate()
+
+
+def _set_streams(streams: tuple[Any, Any, Any]) -> None:
+    torch.random.set_rng_state(streams[0])
+    np.random.set_state(streams[1])
+    random.setstate(streams[2])
 
 
 def _last_line(error: BaseException) -> str:

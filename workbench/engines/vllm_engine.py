@@ -10,6 +10,8 @@ What is not, and cannot be: the noise is vLLM's own, so the same address gives o
 Noise of position t of a turn depends on the request's seed and t alone, never on the batch; but its matrix products
 round differently in batches of other sizes, so that a token whose choice hangs on the last bits may differ between
 "alone" and "in a batch". The same requests submitted at the same polls give the same bits again (one thread, CPU).
+Without seeds (engine.seeded) none of this holds: turns draw from one stream of vLLM's, begun anew with the engine, and every
+completion says so.
 
 Keys and values are kept by content, in whole blocks, and shared by all sessions: `release` frees nothing, and a session
 that went on from its last turn pays for the rest of a block again.
@@ -41,6 +43,7 @@ class _Turn:
 
     request: Request
     limit: int
+    addressed: bool
     sampled: VllmOutput | None = None
 
 
@@ -55,6 +58,7 @@ class VllmEngine:
     def __init__(self, core: Core, model: torch.nn.Module, config: VllmEngineConfig = VllmEngineConfig()) -> None:
         self.config = config
         self._core = core
+        self.addressed = config.seeds_turns(core.makes_generators)  # turns are asked for with their seeds (law 8)
         self._plain = PlainForward(model)
         self._counters = VllmCounters()
         self._policy_version = 0
@@ -105,13 +109,17 @@ class VllmEngine:
         prompt = self._intake.accept(request)
         limit = new_token_limit(len(prompt), request, self.context_length)
         name = str(request.id)
+        # An audit compares the same turns; greedy ones draw nothing.
+        addressed = self.addressed or self.listener is not None or request.temperature == 0
+        params = sampling_params(request, limit) | ({} if self.listener is None else {"logprobs": -1})
+        if not addressed:
+            del params["seed"]
         try:
-            whole = {} if self.listener is None else {"logprobs": -1}
-            self._core.add(name, prompt.tolist(), sampling_params(request, limit) | whole)
+            self._core.add(name, prompt.tolist(), params)
         except Exception as error:  # what only vLLM knows that it cannot do
             self._intake.finish(request.id)
             raise EngineError(f"request {request.id} refused by vLLM: {error}") from error
-        self._turns[name] = _Turn(request, limit)
+        self._turns[name] = _Turn(request, limit, addressed)
 
     def poll(self) -> list[Completion]:
         """One scheduler step; what is over, in the order of request ids."""
@@ -179,7 +187,7 @@ class VllmEngine:
         self._intake.finish(request.id)
         del self._turns[answer.name]
         return completion_of(request, turn.limit, sampled, self._policy_version, self.config.dtype,
-                             scored=answer if turn.sampled is not None else None)
+                             scored=answer if turn.sampled is not None else None, addressed=turn.addressed)
 
     def _fail(self, why: str) -> list[Completion]:
         """Everybody who waits is told; nothing more is sampled until a sync has shown that it works again."""

@@ -100,6 +100,10 @@ class WorkerCalls:
         """Digests by name of what the newest update brought; empty before the first."""
         return dict(getattr(self.weight_transfer_engine, "arrived", {}))
 
+    def workbench_makes_generators(self) -> bool:
+        """Whether a request that has a seed is given a generator of its own."""
+        return not getattr(self.vllm_config, "use_v2_model_runner", False)
+
     def workbench_head_logits(self, hidden_ND: str) -> list[list[float]]:
         """What the output head makes of hidden states (JSON), without the rest of the model."""
         model = self.model_runner.get_model()

@@ -18,6 +18,7 @@ class Core(Protocol):
 
     cache_tokens: int
     patience_s: float  # that an answer may take which comes from elsewhere; 0: `step` itself computes it
+    makes_generators: bool  # for requests that have a seed, one each
 
     def add(self, name: str, prompt: list[int], params: Mapping[str, Any]) -> None: ...
     def step(self) -> list[VllmOutput]: ...
@@ -89,11 +90,12 @@ def fault_of(request: Request, limit: int, answer: VllmOutput) -> str | None:
 
 
 def completion_of(request: Request, limit: int, sampled: VllmOutput, version: int, dtype: str,
-                  scored: VllmOutput | None = None) -> Completion:
-    """The turn as our contract says it. `scored`: the answer to `SCORING`, where sampling was bent."""
+                  scored: VllmOutput | None = None, *, addressed: bool = True) -> Completion:
+    """The turn as our contract says it. `scored`: the answer to `SCORING`, where sampling was bent. `addressed`: it was asked
+    for with its seed."""
     if why := fault_of(request, limit, sampled):
         return failure(request, f"{why} (policy version {version}, {dtype})", version, dtype)
-    sampling = Sampling(request.temperature, request.top_p, engine="vllm", dtype=dtype)
+    sampling = Sampling(request.temperature, request.top_p, engine="vllm", dtype=dtype, addressed=addressed)
     ids = np.array(sampled.token_ids, np.int32)
     plain = None
     if sampling.bends:

@@ -67,7 +67,10 @@ def _repeats(evidence: Evidence, flat: Flat, likest: list[Alike]) -> Iterator[Fi
 
 
 def _seeds(evidence: Evidence) -> Iterator[RuleResult]:
-    found = journal_of(evidence)
+    entries = journal_of(evidence)
+    found = [entry for entry in entries if entry.exchange.addressed]
+    if len(found) < len(entries):
+        yield NotChecked("seeds of turns that the engine drew without them (engine.seeded)")
     yield Checked(len(found))
     known: dict[int, JournalEntry] = {}
     for entry in found:

@@ -155,7 +155,8 @@ def encode_groups(groups: Sequence[Group], *, step: int) -> memoryview:
     except (pa.ArrowException, OverflowError, TypeError) as error:
         raise StoreError(f"step {step}: a trajectory holds a value that its column cannot keep ({error}); seeds must "
                          "fit into 63 bits, rewards must be numbers or None, texts must be text") from error
-    facts = {"step": step, "samplings": [[s.temperature, s.top_p, s.engine, s.dtype] for s in samplings]}
+    facts = {"step": step, "samplings": [[s.temperature, s.top_p, s.engine, s.dtype, *(() if s.addressed else (False,))]
+                                           for s in samplings]}
     return parquet_bytes(columns, TRAJECTORIES, facts, use_dictionary=False)
 
 

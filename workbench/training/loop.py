@@ -24,7 +24,7 @@ from workbench.run.store import Run, differing, open_run, step_name
 from workbench.training import checkpoint
 from workbench.training.ahead import Ahead
 from workbench.training.compare_repeated import compare
-from workbench.training.session import Session, baselines, evaluate
+from workbench.training.session import Session, baselines, evaluate, notes_of
 from workbench.training.instruments import Instrument
 from workbench.training.schedule import Schedule
 from workbench.training.step import Clock, StepOutcome, repeat_step, synchronise, train_step
@@ -126,6 +126,8 @@ def _begin(loop: _Loop) -> None:
         run.event({"kind": "policy", "name": policy.name, "fingerprint": policy.fingerprint,
                    "files": dict(policy.files)})
     run.note_machine(machine_of(loop.session))
+    for said in notes_of(loop.session.engine, policy):
+        run.event({"kind": "note", "said": said})
 
 
 def _tidy(loop: _Loop) -> None:

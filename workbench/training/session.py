@@ -37,6 +37,10 @@ from workbench.types.errors import ConfigError, StoreError
 from workbench.types.seeds import seed_of
 from workbench.types.view import Shown
 
+UNSEEDED = ("turns are sampled without seeds (engine.seeded), so their noise has no address (law 8): the same run gives other "
+            "attempts each time, evaluations share no noise, and the lint cannot check seeds (R22). Every attempt is stored with it; "
+            "learning, resuming and replaying from what is stored are as exact as ever")
+LARGE = 1_000_000_000  # parameters of a model that the embedded engine is too slow for on a GPU
 _told: set[str] = set()  # differences that were already printed in this process
 
 
@@ -130,8 +134,23 @@ def open_session(config: Config, *, quiet: bool = False) -> Session:
         if not quiet and difference not in _told and first_process():
             _told.add(difference)
             print(f"note: {policy.name}: {difference}", file=sys.stderr)
-    engine = config.engine if not hasattr(config.engine, "device") else replace(config.engine, device=device)
-    return Session(config, policy, chat, open_engine(engine, policy.model, config.layout))
+    settings = config.engine if not hasattr(config.engine, "device") else replace(config.engine, device=device)
+    engine = open_engine(settings, policy.model, config.layout)
+    for said in notes_of(engine, policy):
+        if not quiet and said not in _told and first_process():
+            _told.add(said)
+            print(f"note: {said}", file=sys.stderr)
+    return Session(config, policy, chat, engine)
+
+
+def notes_of(engine: Engine, policy: Policy) -> list[str]:
+    """What should be known of an engine before it samples; a run writes it down when it begins."""
+    found = [] if getattr(engine, "addressed", True) else [UNSEEDED]
+    size = sum(parameter.numel() for parameter in policy.model.parameters())
+    if engine.name == "transformers" and policy.model.device.type != "cpu" and size > LARGE:
+        found.append(f"engine.kind = 'transformers' decodes by Hugging Face's own forward passes, without graphs: it is for small "
+                     f"models, and this one has {size / 1e9:.1f} billion parameters; engine.kind = 'vllm' is for those")
+    return found
 
 
 def check_prompts(session: Session, tasks: Sequence[Task] | None = None, config: CollectConfig | None = None) -> None:

@@ -35,6 +35,7 @@ class Sampling:
     top_p: float = 1.0
     engine: str = ""
     dtype: str = ""
+    addressed: bool = True  # its noise is that of its address (law 8); False: of a stream that depends on what came before
 
     @property
     def bends(self) -> bool:

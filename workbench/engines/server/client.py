@@ -25,6 +25,10 @@ class ServerError(EngineError):
     """Nobody answered, or the answer broke off: the same may be asked again."""
 
 
+class ServerDeadlineError(ServerError):
+    """A turn took too long. Asked again without its seed it may be a shorter one: that would choose among turns."""
+
+
 class ServerClient:
     """Speaks to the server at `url`. `answer_s`: how long a turn may take. Thread-safe apart from `close`."""
 
@@ -115,7 +119,7 @@ class ServerClient:
             if not isinstance(answer, dict):
                 answer = EngineError(f"{self.url}{path} sent no JSON object")
         except httpx.TimeoutException:
-            answer = ServerError(f"{self.url}: a turn was not over after {self._answer_s:g} s (layout.answer_deadline_s)")
+            answer = ServerDeadlineError(f"{self.url}: a turn was not over after {self._answer_s:g} s (layout.answer_deadline_s)")
         except httpx.HTTPError as error:
             answer = ServerError(f"{self.url}: the connection broke in the middle of a turn ({_short(error)})")
         except EngineError as error:

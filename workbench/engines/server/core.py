@@ -4,7 +4,8 @@
     turn    ask ─▶ answer, of the version that was asked for; what broke off is asked again
 
 A server that we started and that is gone, or whose sync failed, is started anew and given the newest weights; what was in
-flight is asked again, with the same seeds. Of a server that somebody else started it is only said what is wrong with it.
+flight is asked again, with the same seeds (without them it is another turn, and as good: nothing of the first is kept). Of a
+server that somebody else started it is only said what is wrong with it.
 """
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from workbench.engines.layout import LayoutConfig
-from workbench.engines.server.client import ServerClient, ServerError
+from workbench.engines.server.client import ServerClient, ServerDeadlineError, ServerError
 from workbench.engines.server.process import ServerProcess
 from workbench.engines.server.ranks import ServerRanks
 from workbench.engines.server.transfer import WeightTransfer
@@ -54,7 +55,7 @@ class ServerCore:
         self._transfer = WeightTransfer(self._client, self._run, folder, layout)
         self.head_logits = self._transfer.head_logits
         self._asked: dict[str, _Asked] = {}
-        self.restarts = 0
+        self.restarts, self.makes_generators = 0, True
         # Also where nobody closes it: when it is forgotten, as by a notebook's cell that is run twice, or at the end.
         self._end = weakref.finalize(self, _let_go, self._client, process, folder, self._transfer)
 
@@ -64,7 +65,7 @@ class ServerCore:
             self._process.wait(lambda: self._client.answers_at_all, self.layout.start_deadline_s)
         self._ranks.meet()
         self._client.call("GET", "/health")
-        self._client.call("POST", "/collective_rpc", {"method": "workbench_arrived"}, seconds=self.layout.sync_deadline_s)
+        self.makes_generators = _makes_generators(self._client, self.layout.sync_deadline_s)
 
     # ------------------------------------------------------------------------------------------ turns
 
@@ -102,13 +103,13 @@ class ServerCore:
                                         "sampling_params": {**asked.params, "detokenize": False}})
 
     def _ask_again(self, broken: list[tuple[str, ServerError]]) -> None:
-        """Turns whose answer broke off. A turn is its seed: asked again, it is the same one."""
+        """Turns whose answer broke off. A turn is its seed: asked again, it is the same one. Without, none is asked for being long."""
         if not self._client.answers_at_all:
             self._recover(str(broken[0][1]))  # asks for everything in flight
             return
         for name, error in broken:
             asked = self._asked[name]
-            if asked.tries >= MOST_TRIES:
+            if asked.tries >= MOST_TRIES or isinstance(error, ServerDeadlineError) and "seed" not in asked.params:
                 raise EngineError(f"{error}; asked {asked.tries} times. {self._what_to_do}")
             asked.tries += 1
             self._ask(name, asked)
@@ -192,6 +193,10 @@ class ServerCore:
     def close(self) -> None:
         """End a server that was started here. Nothing may be asked of it afterwards."""
         self._end()
+
+
+def _makes_generators(client: ServerClient, seconds: float) -> bool:
+    return bool(client.call("POST", "/collective_rpc", {"method": "workbench_makes_generators"}, seconds=seconds)["results"][0])
 
 
 def _let_go(client: ServerClient, process: ServerProcess | None, folder: str, transfer: WeightTransfer) -> None:

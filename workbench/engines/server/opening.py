@@ -18,7 +18,7 @@ from workbench.engines.layout import LayoutConfig
 from workbench.engines.server.core import ServerCore
 from workbench.engines.server.process import CONTROL, ServerProcess
 from workbench.engines.server.ranks import ServerRanks
-from workbench.engines.vllm_core import check_vllm, server_arguments
+from workbench.engines.vllm_core import check_vllm, renewed_arguments, server_arguments
 from workbench.engines.vllm_engine import VllmEngine, check_model, context_for
 from workbench.types.errors import EngineError
 
@@ -70,7 +70,8 @@ def _process(model: torch.nn.Module, config: VllmEngineConfig, layout: LayoutCon
     arguments = CONTROL | server_arguments(model.config.get_text_config(decoder=True), config, context + 1)
     if layout.data_parallel > 1:
         arguments["data_parallel_size"] = layout.data_parallel
-    process = ServerProcess(hf_config.save_pretrained, arguments, devices=layout.devices, port=layout.port, weights=folder)
+    process = ServerProcess(hf_config.save_pretrained, arguments, devices=layout.devices, port=layout.port, weights=folder,
+                            renewed=lambda: renewed_arguments(config))
     process.start()
     return process
 

@@ -29,16 +29,16 @@ class ServerProcess:
     """Started by `start`, also once more after its end. Not thread-safe."""
 
     def __init__(self, write: Callable[[str], Any], arguments: Mapping[str, Any], *, devices: str = "", port: int = 0,
-                 weights: str = "", name: str = MODEL) -> None:
+                 weights: str = "", name: str = MODEL, renewed: Callable[[], Mapping[str, Any]] = dict) -> None:
         """`write` puts the model that is served into a folder; `name` is what requests call it. `arguments`: as in vLLM's
-        EngineArgs, and options of its server.
+        EngineArgs, and options of its server; `renewed` gives those that are others at every start.
         `devices`: its CUDA_VISIBLE_DEVICES ("": all that this process has). `port`: 0 takes a free one, and keeps it.
         `weights`: a folder that goes with the server, should this process be killed. Raises EngineError for a port that
         is taken."""
         if port and not is_free(port):
             raise EngineError(f"layout.port = {port} is taken on this machine: end what holds it, name another one, or 0 for "
                               "any that is free")
-        self._arguments, self._devices = dict(arguments), devices
+        self._arguments, self._renewed, self._devices = dict(arguments), renewed, devices
         self._folder = tempfile.TemporaryDirectory(prefix="workbench-server-")
         self._model, self._name = os.path.join(self._folder.name, "model"), name
         write(self._model)
@@ -51,7 +51,7 @@ class ServerProcess:
         """Begin to start it, once more if need be: at the same address."""
         self._end(keep=True)
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", self._model,
-                   "--host", HOST, "--port", str(self._port), "--served-model-name", self._name, *flags(self._arguments)]
+                   "--host", HOST, "--port", str(self._port), "--served-model-name", self._name, *flags(self._arguments | dict(self._renewed()))]
         environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1",
                        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "PYTHONPATH": _import_path()}
         if CONTROL.items() <= self._arguments.items():
