@@ -208,6 +208,12 @@ def tool_mask_is_longer(rows: Rows) -> None:
     rows[0]["completion_mask"] = [*rows[0]["completion_mask"], 1, 1, 1]
 
 
+def turn_is_realigned(rows: Rows) -> None:
+    mask = list(rows[0]["completion_mask"])
+    mask[mask.index(1) + 1] = 0
+    rows[0]["completion_mask"] = mask
+
+
 def response_mask_is_all_zero(rows: Rows) -> None:
     rows[0]["response_mask"] = json.dumps([0] * len(json.loads(rows[0]["response_mask"])))
 
@@ -262,6 +268,7 @@ PLANTED = (
     Planted("credit on the last turn only", TRACES, "R6", "only the last of",
             node_credit_on_the_last_turn_only, "SkyRL#1492"),
     Planted("tool mask is longer", TABLE, "R4", "mask has", tool_mask_is_longer, "trl#5144"),
+    Planted("turn is realigned", TABLE, "R3", "are context by the mask", turn_is_realigned, "trl#5224"),
     Planted("advantages are swapped", TEXTS, "R6", "somebody else's credit", advantages_are_swapped),
     Planted("response mask is all zero", VERL_IDS, "R5", "no token of this completion",
             response_mask_is_all_zero, "rllm#352"),

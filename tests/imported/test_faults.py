@@ -20,8 +20,8 @@ CLEAN = sorted(str(path.relative_to(FILES)) for path in FILES.rglob("*")
 SPEAKS = {
     RESULTS: "R1 R3 R4 R5 R6 R7 R8 R12 R16 R22", "verifiers_results_text/results.jsonl": "R7 R8 R16",
     TRACES: "R3 R4 R5 R6 R7 R8 R12 R16 R22", "verifiers_traces_text.jsonl": "R8 R16",
-    TEXTS: "R6 R8 R16", TABLE: "R4 R5 R6 R8 R12 R16 R22",
-    VERL: "R7 R8 R16", "verl_generations_v0.jsonl": "R8 R16", VERL_IDS: "R4 R5 R8 R12 R16 R22",
+    TEXTS: "R6 R8 R16", TABLE: "R3 R4 R5 R6 R8 R12 R16 R22",
+    VERL: "R7 R8 R16", "verl_generations_v0.jsonl": "R8 R16", VERL_IDS: "R3 R4 R5 R8 R12 R16 R22",
 }
 
 

@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from tests.counts import reduced
+from workbench.engines.gap import Gap
 from workbench.engines.recorder import Journal
 from workbench.learn.batch import Batch
 from workbench.linting import Evidence
@@ -190,6 +192,16 @@ def test_engine_gap_beyond_its_alarm():
     small = changed(made(), lambda span: replace(span, logprobs=span.logprobs - 0.002), lambda n, s: True)
     assert ask(small, "R23").errors and not ask(replace(small, precision="bf16"), "R23").errors
     assert not ask(replace(small, precision=None), "R23").errors, "not known: no error"
+
+
+def test_what_was_handed_over_otherwise_than_it_learns_is_left_to_another_rule():
+    """R35 says what is wrong then; R23 would call it by its own name."""
+    off = changed(made(), lambda span: replace(span, logprobs=span.logprobs - 0.05), lambda n, s: True)
+    evidence = replace(off, handed=SimpleNamespace(gap=Gap(0.3, 0.9, 60), allowed=(1e-3, 1e-2)))
+    answer = ask(evidence, "R23")
+    assert answer.status == "not checked" and "R35" in answer.missing[0]
+    sound = replace(evidence, handed=SimpleNamespace(gap=Gap(1e-6, 1e-5, 60), allowed=(1e-3, 1e-2)))
+    assert ask(sound, "R23").errors
 
 
 def test_one_token_far_off():

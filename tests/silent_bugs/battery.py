@@ -67,6 +67,10 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "grpo, decayed, in half precision, cut turns": ("frozenlake", {
         "learner.weight_decay": 0.1, "learner.precision": "bf16", "collect.max_turn_tokens": 12}),
     "grpo, adapters": ("frozenlake", {"learner.lora_rank": 4, "learner.lr": 1e-2, "lint.start": False}),
+    "grpo, sequence means, fresh": ("frozenlake", {
+        "algorithm.reduction": "seq-mean-token-mean", "collect.history": "fresh", "lint.start": False}),
+    "grpo, sampled in half precision": ("frozenlake", {
+        "engine.dtype": "bfloat16", "algorithm.sampler_cap": 2.0, "lint.start": False}),
     "search, paid for documents": ("search", {
         "env.rewards.process": 0.2, "env.documents": 2, "train.tasks_per_step": 2, "train.group_size": 4}),
 }
@@ -76,6 +80,9 @@ RUNS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "evaluated, search": ("search", {"env.rewards.process": 0.2}),
     "evaluated, a world of one's own that breaks, cut turns": ("frozenlake", {
         "env.kind": "tests.silent_bugs.own_world:Away", "collect.max_turn_tokens": 12, "train.steps": 1}),
+    "sampled ahead": ("frozenlake", {
+        "train.staleness": 1, "algorithm.sampler_cap": 2.0, "train.steps": 3, "train.evaluate_every": 0,
+        "train.checkpoint_every": 3}),
     "long sessions, environments in threads": ("frozenlake", {
         "train.steps": 4, "train.group_size": 8, "train.evaluate_every": 0, "train.checkpoint_every": 4,
         "collect.env_runner": "threads", "env.max_moves": 16, "env.max_moves_per_action": 1}),

@@ -19,14 +19,15 @@ from typing import Any
 
 import torch
 
-SMALL = {"lint.mode": "warn", "lint.start": False, "train.tasks_per_step": 2, "train.group_size": 4, "learner.warmup_updates": 0}
+SMALL = {"lint.mode": "warn", "train.tasks_per_step": 2, "train.group_size": 4, "learner.warmup_updates": 0}
 LAKE = {"env.max_moves": 6, "env.max_moves_per_action": 2}
 ADAPTED = {"learner.lora_rank": 4, "learner.lr": 1e-2}
 
 # Preset and what is set beside SMALL. One step each.
 RANKED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "grpo": ("bandit", {}),
-    "grpo, pulled, several updates": ("frozenlake", {**LAKE, "algorithm.kl_coef": 0.05, "algorithm.epochs": 2, "seed": 1}),
+    "grpo, pulled, several updates, in pieces": ("frozenlake", {
+        **LAKE, "algorithm.kl_coef": 0.05, "algorithm.epochs": 2, "learner.micro_batch_tokens": 500, "seed": 1}),
     "ppo, a critic": ("frozenlake", {**LAKE, "algorithm.kind": "ppo", "algorithm.minibatches": 2, "seed": 2}),
     "reinforce_pp, fresh, padded": ("frozenlake", {**LAKE, "algorithm.kind": "reinforce_pp", "collect.history": "fresh",
                                                    "learner.layout": "padded", "seed": 3}),
@@ -40,7 +41,7 @@ SERVED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "rloo, bent": ("bandit", {"algorithm.kind": "rloo", "collect.temperature": 0.8, "algorithm.sampler_cap": 2.0, "seed": 3}),
     "grpo, sampled ahead": ("bandit", {"train.staleness": 1, "algorithm.sampler_cap": 2.0, "train.steps": 3, "seed": 4}),
 }
-SERVER = {"engine.kind": "vllm", "engine.cache_tokens": 16384, "engine.max_context": 1000, "layout.kind": "one_node",
+SERVER = {"lint.start": False, "engine.kind": "vllm", "engine.cache_tokens": 16384, "engine.max_context": 1000, "layout.kind": "one_node",
           "train.steps": 2, "train.evaluate_every": 0, "evaluation.num_tasks": 2, **ADAPTED}
 
 

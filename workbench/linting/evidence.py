@@ -47,6 +47,16 @@ class Gradient(NamedTuple):
     by_name: Mapping[str, Tensor]
 
 
+class Rounded(NamedTuple):
+    """Of the weights that were looked at: how many a step changed, how many of these are another number in the engine's dtype,
+    and the cosine between both changes."""
+
+    dtype: str
+    changed: int
+    moved: int
+    cosine: float
+
+
 class StepFacts(NamedTuple):
     """What is left of a committed step for rules over a whole run."""
 
@@ -107,6 +117,8 @@ class Evidence:
     replicas: tuple[str, ...] = ()                  # of several processes: a digest of the weights that each holds
     delivery: Delivery | None = None                # what became of the newest weights in an engine with a copy of its own
     handed: HandedWeights | None = None             # the newest weights that were put together for an engine
+    rounded: Rounded | None = None                  # of a step's updates, where the engine samples in half precision
+    drawn: tuple[str, ...] = ()                     # the attempts that the step was to have, as "task id#attempt"
     probe: LearnerProbe | None = None
     steps: tuple[StepFacts, ...] = ()               # the run so far, in the order in which steps were committed
     claims: RunClaims | None = None                 # what the run says of itself beside them

@@ -31,6 +31,7 @@ from workbench.learn.algorithms.twin import plain_recipe
 from workbench.learn.batch import Batch
 from workbench.linting.attempts import Attempts, attempts_of_batch
 from workbench.linting.evidence import Evidence, Gradient
+from workbench.linting.frozen import handed_otherwise, squares
 from workbench.linting.objective import holds_of_any
 from workbench.linting.rule import WORDS, Rule, RuleResult
 from workbench.linting.questions import (GradientQuestion, few_groups, moved_question, off_the_kink, plain_facts,
@@ -172,10 +173,10 @@ def difference(learner: Gradient, plain: Gradient, bound: float, unsigned: Gradi
     worst: tuple[float, str] = (0.0, "")
     for critic in (False, True):
         names = [name for name in plain.by_name if name.startswith("critic.") is critic]
-        whole = max(math.sqrt(sum(_squares(side.by_name[name]) for name in names)) for side in (plain, unsigned or plain))
+        whole = max(math.sqrt(sum(squares(side.by_name[name]) for name in names)) for side in (plain, unsigned or plain))
         for name in names:
-            gap = math.sqrt(_squares(learner.by_name[name] - plain.by_name[name]))
-            own = max(math.sqrt(_squares(plain.by_name[name])), FLOOR * whole)
+            gap = math.sqrt(squares(learner.by_name[name] - plain.by_name[name]))
+            own = max(math.sqrt(squares(plain.by_name[name])), FLOOR * whole)
             relative = gap / own if own > 0 else math.inf if gap > 1e-9 else 0.0
             worst = max(worst, (math.inf if math.isnan(relative) else relative, name))
     loss_off = not abs(learner.loss - plain.loss) <= bound * (1 + abs(plain.loss))
@@ -197,10 +198,6 @@ def difference(learner: Gradient, plain: Gradient, bound: float, unsigned: Gradi
 
 def _is_finite(gradient: Gradient) -> bool:
     return math.isfinite(gradient.loss) and all(bool(g.isfinite().all()) for g in gradient.by_name.values())
-
-
-def _squares(values: Tensor) -> float:
-    return float(values.double().square().sum())
 
 
 def _flat(gradient: Gradient, critic: bool) -> Tensor:
@@ -229,8 +226,11 @@ def _one_step(probe: LearnerProbe, question: GradientQuestion, where: Place) -> 
         return
     updates = probe.moved(two.algorithm, two.batch, tried)
     yield Checked(len(updates[0].plain))
+    if not updates[0].shared:
+        yield NotChecked("the same gradient in every process: they were handed different ones (R32 says more)")
+        return
     for critic in (False, True):
-        if (wrong := _handed(updates[0].handed, updates[0].due, critic)) is not None:
+        if (wrong := handed_otherwise(updates[0].handed, updates[0].due, critic)) is not None:
             yield Finding(wrong, where)
             return
     for number, update in enumerate(updates, start=1):
@@ -246,21 +246,6 @@ def _one_step(probe: LearnerProbe, question: GradientQuestion, where: Place) -> 
                 "learner.betas, or what the optimizer remembers of earlier updates, is not what the settings say",
                 where)
             return
-
-
-def _handed(handed: Mapping[str, Tensor], due: Mapping[str, Tensor], critic: bool) -> str | None:
-    """What is wrong with the gradient that the policy's or the critic's optimizer was handed, or None."""
-    names = [name for name in due if name.startswith("critic.") is critic]
-    if not names or not any(float(due[name].abs().max()) for name in names):
-        return None
-    if lost := [name for name in names if name not in handed]:
-        return f"the optimizer has no part in {lost[0]} (and {len(lost) - 1} others), which has a gradient"
-    gap = math.sqrt(sum(_squares(handed[name] - due[name]) for name in names))
-    norms = [math.sqrt(sum(_squares(side[name]) for name in names)) for side in (handed, due)]
-    if gap <= 1e-4 * norms[1]:
-        return None
-    return (f"the {'critic' if critic else 'policy'}'s optimizer was handed a gradient of norm {norms[0]:.4g}; the one "
-            f"of this update, scaled down as learner.max_grad_norm says, has {norms[1]:.4g}")
 
 
 def _passes(probe: LearnerProbe, algorithm: Algorithm, question: GradientQuestion) -> Iterator[RuleResult]:

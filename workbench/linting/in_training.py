@@ -16,9 +16,11 @@ from workbench.engines.digests import digests
 from workbench.engines.recorder import Journal
 from workbench.learn.algorithms.base import Credit
 from workbench.learn.batch import Batch
+from workbench.linting.drawn import drawn_attempts
 from workbench.linting.evidence import Evidence, RunClaims, StepFacts, Update
 from workbench.linting.rule import WORDS, check
 from workbench.linting.runs import facts_of_step, step_facts
+from workbench.linting.surviving import rounded, some_of
 from workbench.linting.table import RULES, lint_evidence
 from workbench.types import Group
 from workbench.types.errors import LintError
@@ -76,6 +78,7 @@ class LintWatch:
                                   sampled_by=self._older() if self.session.config.train.staleness else self.version)
 
         self.found = asked(self.start and not again)
+        self.weights = _some_of(self.session)
         if self.session.config.lint.mode != "assert":
             return
         for found in (self.found, asked(True)) if again else (self.found,):
@@ -88,7 +91,7 @@ class LintWatch:
 
     def after(self, groups: Sequence[Group], batch: Batch, credit: Credit, reports: Sequence[UpdateReport],
               metrics: Mapping[str, Any]) -> LintReport:
-        updates = after_updates(self.session, self.step, groups, batch, credit, reports)
+        updates = after_updates(self.session, self.step, groups, batch, credit, reports, before=self.weights)
         facts, run = after_the_step(self.session, self.step, groups, metrics, self.history, self.version)
         self.history.append(facts)
         return together([self.found, updates, run])
@@ -124,15 +127,17 @@ def before_updates(session: LintedSession, step: int, groups: Sequence[Group], b
 
     rank, world = session.place
     evidence = step_evidence(session, step, groups, batch=batch, credit=credit, policy_version=sampled_by,
-                             delivery=getattr(session.engine, "delivery", None), handed=session.learner.handed)
+                             delivery=getattr(session.engine, "delivery", None), handed=session.learner.handed,
+                             drawn=_drawn(session, step))
     exchanges = None if journal is None else journal.exchanges
     starts = start and session.config.lint.start
     asked = (*BEFORE, *("start",) * starts, *("sync",) * (evidence.delivery is not None or evidence.handed is not None))
+    if starts:
+        evidence = replace(evidence, probe=probe_of_session(session), samples=None)
     if world == 1:
-        evidence = replace(evidence, journal=exchanges)
-        return lint_evidence(replace(evidence, probe=probe_of_session(session), samples=None) if starts else evidence, asked)
+        return lint_evidence(replace(evidence, journal=exchanges), asked)
     # What needs no journal is the same for all; the journal of each process knows the attempts of that process.
-    report = lint_evidence(evidence, asked)
+    report = _everybodys(lint_evidence(evidence, asked), world)
     wanting = [RULES[answer.rule] for answer in report.answers if WORDS["journal"] in answer.missing]
     local = replace(step_evidence(session, step, groups[rank::world]), journal=exchanges)
     parts: list[Any] = [None] * world
@@ -142,6 +147,23 @@ def before_updates(session: LintedSession, step: int, groups: Sequence[Group], b
     known = {answer.rule: answer for answer in shared.answers}
     return LintReport(tuple(_both(answer, known[answer.rule]) if answer.rule in known else answer
                             for answer in report.answers), report.about)
+
+
+def _drawn(session: LintedSession, step: int) -> tuple[str, ...]:
+    config, train = session.config, session.config.train
+    return drawn_attempts(config.env, step, seed=config.seed, tasks_per_step=train.tasks_per_step, group_size=train.group_size)
+
+
+def _everybodys(report: LintReport, processes: int) -> LintReport:
+    """With what any other process found: an environment that answers somebody else may show itself to one of them alone, and
+    one that ended its run by itself would be waited for."""
+    import torch.distributed as dist
+
+    parts: list[Any] = [None] * processes
+    dist.all_gather_object(parts, report.as_dict())
+    others = [{answer.rule: answer for answer in LintReport.from_dict(part).answers} for part in parts]
+    return LintReport(tuple(replace(answer, findings=tuple(dict.fromkeys(
+        finding for other in others for finding in other[answer.rule].findings))) for answer in report.answers), report.about)
 
 
 def _both(whole: Answer, parts: Answer) -> Answer:
@@ -162,21 +184,33 @@ def _renumbered(report: LintReport, names: Mapping[str, int]) -> LintReport:
 
 
 def after_updates(session: LintedSession, step: int, groups: Sequence[Group], batch: Batch, credit: Credit,
-                  reports: Iterable[UpdateReport]) -> LintReport:
-    """What training asks after the updates of a step: is each of them what its table says?"""
+                  reports: Iterable[UpdateReport], before: Mapping[str, Any] | None = None) -> LintReport:
+    """What training asks after the updates of a step: is each of them what its table says? `before`: some weights as they were."""
     updates = tuple(Update(report.table, report.metrics, report.skipped) for report in reports)
-    evidence = step_evidence(session, step, groups, batch=batch, credit=credit, updates=updates, replicas=_replicas(session))
+    made = rounded(before, _some_of(session), session.config.engine.dtype) if before is not None else None
+    evidence = step_evidence(session, step, groups, batch=batch, credit=credit, updates=updates, replicas=_replicas(session),
+                             rounded=made if made is not None and made.changed else None)
     return lint_evidence(evidence, AFTER if session.place[1] == 1 else (*AFTER, "ranks"))
 
 
+def _some_of(session: LintedSession) -> dict[str, Any] | None:
+    """Some of the weights that learn, where the engine samples in another dtype than theirs. Every process calls it."""
+    if getattr(session.config.engine, "dtype", "float32") == "float32":
+        return None
+    return some_of(session.learner.weights())
+
+
 def _replicas(session: LintedSession) -> tuple[str, ...]:
-    """A digest of the weights of each process; none of a single one, and none where each holds a part."""
+    """A digest of the weights of each process, its critic's among them; none of a single one, and none where each holds a
+    part."""
     import torch.distributed as dist
 
     if session.place[1] == 1 or session.config.learner.sharding == "full":
         return ()
     found: list[str] = [""] * session.place[1]
-    own = "".join(sorted(digests(session.learner.weights()).values()))
+    critic = session.learner.models.critic
+    held = session.learner.weights() | ({} if critic is None else {f"critic.{n}": p for n, p in critic.weights.module.named_parameters()})
+    own = "".join(sorted(digests(held).values()))
     dist.all_gather_object(found, blake2b(own.encode(), digest_size=8).hexdigest())
     return tuple(found)
 

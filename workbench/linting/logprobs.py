@@ -217,6 +217,10 @@ def engine_gap(evidence: Evidence) -> Iterator[RuleResult]:
     if evidence.staleness and evidence.step != 1:
         yield NotChecked("the trainer's logprobs by the weights that sampled (train.staleness: these are older)")
         return
+    handed = evidence.handed
+    if handed is not None and handed.gap is not None and not handed.gap.within(*handed.allowed):
+        yield NotChecked("an engine that was given what learns: it was given other weights (R35 says more)")
+        return
     here = used_T & np.isfinite(new_T) & sampled.tokens_of(_is_of_a_model)  # what is not finite says so itself
     yield Checked(int(here.sum()))
     if not here.any():

@@ -4,6 +4,8 @@
     probe.learner(algorithm, batch, credit)        the way of training: micro-batches, packing, the algorithm's own loss
     probe.plain(recipe, attempts, credits)         each segment alone, by `workbench.plain`
 
+With several processes each holds such a probe, and all are asked at the same time (`frozen`).
+
 Both have their own copies of the weights. A critic's head, which starts at zero and would let no gradient through, is
 drawn at random, the same on either side; so is how far the reference has been left behind.
 
@@ -13,99 +15,41 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from workbench.learn.adapters import adapted
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import Credit, needs_critic
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
-from workbench.learn.learner import Learner
 from workbench.linting.evidence import Gradient
+from workbench.linting.frozen import HEAD_SPREAD, SEED, FrozenLearner, Weights, drawn_head, everybodys, gradient_of, same_everywhere
 from workbench.plain.credit import AttemptCredit, Recipe
 from workbench.plain.rewards import AttemptTokens
 from workbench.plain.train import PlainAdamW, PlainLearner, facts, gradient, new_critic
 
 MAX_PARAMETERS = 20_000_000  # of a policy that is tried: a few hundred tokens of it take some ten CPU-seconds
-HEAD_SPREAD = 0.05           # of the critic's head: values of about one half, so that its bounds can bind
 REFERENCE_SPREAD = 0.02      # of the reference's weights, relative: tenths of a nat between it and the policy
-SEED = 20260731              # of that head, and of that reference
-STALE = 0.01                 # a gradient that is left over from somewhere: an update has to begin without it
 UPDATES = 3                  # by which the optimizer is judged: only later ones show what it remembers and forgets
 
-Weights = dict[str, Tensor]  # by parameter name, the critic's under "critic."
 
 
 class UpdatePair(NamedTuple):
     """One update: the weights that the learner was left with, and those by the definition of AdamW from the gradients
-    that its optimizer was handed so far. `due`: this gradient as it should have been scaled down, for the first one."""
+    that its optimizer was handed so far. `due`: this gradient as it should have been scaled down, for the first one.
+    `shared`: every process was handed this gradient."""
 
     learner: Weights
     plain: Weights
     handed: Weights
     due: Weights
-
-
-class FrozenLearner:
-    """The real learner with weights of its own, put back to where it stood before whatever is asked next."""
-
-    def __init__(self, model: nn.Module, algorithm: Algorithm, config: LearnerConfig, critic: CriticConfig,
-                 reference: nn.Module) -> None:
-        self._model, self._config = copy.deepcopy(model), config
-        with torch.random.fork_rng(devices=[]):  # a new linear layer draws from the process's own generator
-            self._learner = Learner(self._model, algorithm, config, own_copy=False, critic=critic, reference=reference)
-        tensors, state = self._learner.state()
-        for name, drawn in zip(("weight", "bias"), drawn_head(self._model)) if "critic" in tensors else ():
-            tensors["critic"][name if critic.trunk == "policy" else f"head.{name}"] = drawn
-        self._tensors, self._state = tensors, state
-
-    def put_back(self, algorithm: Algorithm, **settings: float) -> Learner:
-        """The learner as it was, for this algorithm, with these settings changed."""
-        self._learner.load_state(self._tensors, self._state)
-        self._learner.algorithm, self._learner.config = algorithm, replace(self._config, **settings)
-        return self._learner
-
-    @property
-    def names(self) -> list[str]:
-        """Of everything that an update may move."""
-        critic = self._state.get("critic", {"trainable": []})
-        return [*self._state["trainable"], *(f"critic.{name}" for name in critic["trainable"])]
-
-    def weights(self) -> Weights:
-        """Copies of everything that an update may move."""
-        tensors, _ = self._learner.state()
-        known = tensors["model"] | {f"critic.{name}": tensor for name, tensor in tensors.get("critic", {}).items()}
-        return {name: known[name] for name in self.names}
-
-    def leave_stale_gradients(self) -> None:
-        for parameter in self._model.parameters():
-            parameter.grad = torch.full_like(parameter, STALE)
-
-    @contextmanager
-    def listening(self) -> Iterator[Weights]:
-        """While open, the gradients that the learner's optimizers are handed are written down, by name."""
-        policy = {id(parameter): name for name, parameter in self._model.named_parameters()}
-        critics = [name for name in self.names if name.startswith("critic.")]
-        handed: Weights = {}
-
-        def listen(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            names = [policy[id(p)] for p in parameters] if id(parameters[0]) in policy else critics
-            handed.update({name: gradient_of(p) for name, p in zip(names, parameters)})
-
-        hook = register_optimizer_step_pre_hook(listen)
-        try:
-            yield handed
-        finally:
-            hook.remove()
+    shared: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +71,11 @@ class LearnerProbe:
                     f"parameters, of at most {MAX_PARAMETERS:,}")
         if next(self.model.parameters()).device.type != "cpu":
             return "a policy on the CPU to try settings on (policy.device)"
-        if self.config.num_processes > 1:
-            return "a single process: gradients are compared in runs of one"
+        if (count := self.config.num_processes) > 1 and not _started(count):
+            return f"the {count} processes that train together: this is one alone"
+        if count > 1 and self.config.sharding == "full":
+            return ("weights that each process holds whole: with learner.sharding = 'full' none does. With 'none' the same "
+                    "configuration can be asked")
         return None
 
     @property
@@ -177,7 +124,9 @@ class LearnerProbe:
         loss = report.metrics.get("loss", 0.0) + coefficient * report.metrics.get("value_loss", 0.0)
         if report.skipped is not None and report.skipped.startswith("not finite"):
             loss = math.nan
-        return Gradient(loss, {name: handed.get(name, torch.zeros_like(weight)) for name, weight in frozen.weights().items()})
+        found = {name: handed.get(name, torch.zeros_like(weight)) for name, weight in frozen.weights().items()}
+        found = everybodys({"": torch.tensor(loss, dtype=torch.float64), **found}, self.config.num_processes)
+        return Gradient(float(found.pop("")), found)
 
     def facts(self, algorithm: Algorithm, batch: Batch) -> Batch:
         """The batch with what the learner says of it: what `algorithm.requires`."""
@@ -213,7 +162,7 @@ class LearnerProbe:
             for critics, optimizer in optimizers.items():
                 optimizer.step(self.critic.lr if critics else self.config.lr * warm)
             found.append(UpdatePair(frozen.weights(), {name: p.detach().clone() for name, p in plain.items()},
-                                     dict(handed), due))
+                                     dict(handed), due, same_everywhere(handed, self.config.num_processes)))
             sign_T = 1.0 - 2.0 * (torch.rand(batch.num_tokens, generator=generator) < 0.5).to(sign_T.dtype)
         return found
 
@@ -274,15 +223,10 @@ class LearnerProbe:
             return logits_LV.float().log_softmax(-1)
 
 
-def gradient_of(parameter: nn.Parameter) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach().float().clone()
-
-
-def drawn_head(policy: nn.Module) -> tuple[Tensor, Tensor]:
-    """(weight, bias) of a critic's head on this policy."""
-    generator = torch.Generator().manual_seed(SEED)
-    width = policy.get_output_embeddings().weight.shape[1]
-    return HEAD_SPREAD * torch.randn((1, width), generator=generator), HEAD_SPREAD * torch.randn((1,), generator=generator)
+def _started(processes: int) -> bool:
+    """Whether so many processes were started together."""
+    group = torch.distributed
+    return group.is_available() and group.is_initialized() and group.get_world_size() == processes
 
 
 def _one_pass(algorithm: Algorithm) -> Algorithm:

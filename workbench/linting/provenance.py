@@ -135,18 +135,14 @@ def _stops(evidence: Evidence, flat: Flat, pairs: list[tuple[JournalEntry, int]]
 
 
 def _limits(evidence: Evidence, flat: Flat, pairs: list[tuple[JournalEntry, int]]) -> Iterator[Finding]:
-    """A turn may be as long as was declared and as there is room for, no longer and no shorter; it is cut at that
-    length only; and it is sampled as was declared."""
+    """A turn may be as long as was declared and as there is room for, no longer and no shorter (R38: it is cut there only);
+    and it is sampled as was declared."""
     declared, context = evidence.collect, _context(evidence)
     for entry, p in pairs:
         (request, completion), size = entry.exchange, len(entry.exchange.completion.token_ids)
         if size > request.max_new_tokens:
             yield Finding(f"{many(size)} sampled where at most {request.max_new_tokens} were asked for",
                           flat.place_of_span(p))
-        elif completion.finish == "length" and size < request.max_new_tokens:
-            # Of a script that ran out, too: an error only where a model was asked.
-            yield Finding(f"the turn was cut for its length after {many(size)} of {request.max_new_tokens} that were "
-                          "asked for", flat.place_of_span(p), NOTE)
         if declared is None:
             continue
         room = declared.max_turn_tokens

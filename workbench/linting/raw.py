@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -114,9 +115,41 @@ def mask_is_provenance(evidence: Evidence) -> Iterator[RuleResult]:
             continue
         said_apart, looked = True, looked + len(mask)
         yield from _against_provenance(sequence, mask)
-    yield Checked(looked)
-    if not said_apart:
+    realigned = _realigned(evidence.raw)
+    yield Checked(looked + realigned.looked)
+    yield from realigned.findings
+    if not said_apart and not realigned.looked:
         yield NotChecked(_or_no_ids("who wrote each token, apart from the mask", evidence.raw))
+
+
+class _Realigned(NamedTuple):
+    """Tokens that logprobs speak of, and what was found among them."""
+
+    looked: int
+    findings: tuple[Finding, ...]
+
+
+def _realigned(sequences: Sequence[RawSequence]) -> _Realigned:
+    """What was sampled, by its logprob, and is context by its mask: where a turn is tokenized again, tokens that come out
+    otherwise are masked without a word (TRL's `fork_threshold_tokens`). Only where context has no logprobs do these say who
+    sampled; where the file says it by itself, `_against_provenance` is asked."""
+    looked = bare = sampled = 0
+    turned: list[tuple[RawSequence, np.ndarray]] = []
+    for sequence in sequences:
+        mask, said = sequence.trained, sequence.logprobs
+        if sequence.sampled is not None or mask is None or not mask.any() or said is None or len(said) != len(mask):
+            continue
+        drawn = np.isfinite(said) & (said != 0)
+        looked, sampled, bare = looked + len(mask), sampled + int((mask | drawn).sum()), bare + int((~mask & ~drawn).sum())
+        if (~mask & drawn).any():
+            turned.append((sequence, np.flatnonzero(~mask & drawn)))
+    if not bare or not turned:
+        return _Realigned(looked if bare else 0, ())
+    count, (sequence, places) = sum(len(places) for _, places in turned), turned[0]
+    return _Realigned(looked, (Finding(
+        f"{count} of {sampled} tokens that were sampled, as their logprobs say ({count / sampled:.2%}), are context by the mask, "
+        f"in {len(turned)} sequences; the first is {_id_at(sequence.completion_ids, places[0])}: turns that were tokenized again "
+        "are masked where they came out otherwise", at(sequence, completion=places[0]), ERROR, count),))
 
 
 def _against_provenance(sequence: RawSequence, mask: np.ndarray) -> Iterator[Finding]:
@@ -126,7 +159,8 @@ def _against_provenance(sequence: RawSequence, mask: np.ndarray) -> Iterator[Fin
         lambda k: at(sequence, completion=k))
     if mask.any():  # a row that is left out as a whole is R5's and R11's
         yield from at_first(lost, lambda k: (
-            f"{len(lost)} sampled tokens are not trained while others of the row are, the first with "
+            f"{len(lost)} sampled tokens are not trained ({len(lost) / sequence.sampled.sum():.1%} of the row's) while others of "
+        "the row are, the first with "
             f"{_id_at(sequence.completion_ids, k)}"), lambda k: at(sequence, completion=k))
 
 

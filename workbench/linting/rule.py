@@ -66,6 +66,7 @@ WORDS = {
     "journal": "what the engine was asked and answered", "family": "the environment", "raw": "sequences",
     "environments": "the live environments", "policy_version": "the version of the weights",
     "probe": "a learner to try settings on", "steps": "the steps of a run", "evaluations": "evaluations of a run",
+    "rounded": "an engine that samples in half precision, and weights that a step moved",
     "replicas": "a digest of the weights of each process, all of them",
     "delivery": "what became of the newest weights in the engine", "handed": "weights that were put together for the engine",
 }

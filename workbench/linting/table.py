@@ -3,17 +3,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.linting import (alignment, credit, delivery, evaluations, figures, gradients, groups, isolation, knobs, leaks,
-                               logprobs, noise, payments, prefixes, provenance, render, replayed, replicas, rewards, runs, splits,
-                               terms, tokens, tool_results, untrusted, updates, worlds, worth)
+from workbench.linting import (alignment, credit, delivery, drawn, evaluations, figures, gradients, groups, isolation, knobs, leaks,
+                               logprobs, noise, payments, prefixes, provenance, render, replayed, replicas, rewards, runs,
+                               splits, surviving, terms, tokens, tool_results, untrusted, updates, worlds, worth)
 from workbench.linting.evidence import Evidence
 from workbench.linting.raw import RAW_CHECKS
 from workbench.linting.rule import Rule, check
 from workbench.types.findings import LintReport
 
-MODULES = (alignment, credit, delivery, evaluations, figures, gradients, groups, isolation, knobs, leaks, logprobs, noise,
-           payments, prefixes, provenance, render, replayed, replicas, rewards, runs, splits, terms, tokens, tool_results, untrusted,
-           updates, worlds, worth)
+MODULES = (alignment, credit, delivery, drawn, evaluations, figures, gradients, groups, isolation, knobs, leaks, logprobs, noise,
+           payments, prefixes, provenance, render, replayed, replicas, rewards, runs, splits, surviving, terms, tokens, tool_results,
+           untrusted, updates, worlds, worth)
 RULES: dict[str, Rule] = {rule.id: rule for rule in sorted((rule for module in MODULES for rule in module.RULES),
                                                            key=lambda rule: int(rule.id[1:]))}
 

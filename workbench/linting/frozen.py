@@ -1,0 +1,131 @@
+"""A real learner with weights of its own, put back to where it stood before whatever is asked next (rules R13, R19).
+
+Where several processes train together, each has one, and all are asked the same at the same time: what each of them was
+handed is added up here as the exchange of gradients does it, so that all of them get the same answer and none waits for
+another. Whether the exchange itself took place is another rule's question (R32).
+"""
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from workbench.engines.digests import digests
+from workbench.learn.algorithms.algorithm import Algorithm
+from workbench.learn.config import CriticConfig, LearnerConfig
+from workbench.learn.learner import Learner
+
+HEAD_SPREAD = 0.05  # of the critic's head: values of about one half, so that its bounds can bind
+SEED = 20260731     # of that head, and of the reference
+STALE = 0.01        # a gradient that is left over from somewhere: an update has to begin without it
+
+Weights = dict[str, Tensor]  # by parameter name, the critic's under "critic."
+
+
+class FrozenLearner:
+    """The real learner with weights of its own, put back to where it stood before whatever is asked next."""
+
+    def __init__(self, model: nn.Module, algorithm: Algorithm, config: LearnerConfig, critic: CriticConfig,
+                 reference: nn.Module) -> None:
+        self._model, self._config = copy.deepcopy(model), config
+        with torch.random.fork_rng(devices=[]):  # a new linear layer draws from the process's own generator
+            self._learner = Learner(self._model, algorithm, config, own_copy=False, critic=critic, reference=reference)
+        tensors, state = self._learner.state()
+        for name, drawn in zip(("weight", "bias"), drawn_head(self._model)) if "critic" in tensors else ():
+            tensors["critic"][name if critic.trunk == "policy" else f"head.{name}"] = drawn
+        self._tensors, self._state = tensors, state
+
+    def put_back(self, algorithm: Algorithm, **settings: float) -> Learner:
+        """The learner as it was, for this algorithm, with these settings changed."""
+        self._learner.load_state(self._tensors, self._state)
+        self._learner.algorithm, self._learner.config = algorithm, replace(self._config, **settings)
+        return self._learner
+
+    @property
+    def names(self) -> list[str]:
+        """Of everything that an update may move."""
+        critic = self._state.get("critic", {"trainable": []})
+        return [*self._state["trainable"], *(f"critic.{name}" for name in critic["trainable"])]
+
+    def weights(self) -> Weights:
+        """Copies of everything that an update may move."""
+        tensors, _ = self._learner.state()
+        known = tensors["model"] | {f"critic.{name}": tensor for name, tensor in tensors.get("critic", {}).items()}
+        return {name: known[name] for name in self.names}
+
+    def leave_stale_gradients(self) -> None:
+        for parameter in self._model.parameters():
+            parameter.grad = torch.full_like(parameter, STALE)
+
+    @contextmanager
+    def listening(self) -> Iterator[Weights]:
+        """While open, the gradients that the learner's optimizers are handed are written down, by name."""
+        policy = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        critics = [name for name in self.names if name.startswith("critic.")]
+        handed: Weights = {}
+
+        def listen(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            names = [policy[id(p)] for p in parameters] if id(parameters[0]) in policy else critics
+            handed.update({name: gradient_of(p) for name, p in zip(names, parameters)})
+
+        hook = register_optimizer_step_pre_hook(listen)
+        try:
+            yield handed
+        finally:
+            hook.remove()
+
+
+def gradient_of(parameter: nn.Parameter) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach().float().clone()
+
+
+def drawn_head(policy: nn.Module) -> tuple[Tensor, Tensor]:
+    """(weight, bias) of a critic's head on this policy."""
+    generator = torch.Generator().manual_seed(SEED)
+    width = policy.get_output_embeddings().weight.shape[1]
+    return HEAD_SPREAD * torch.randn((1, width), generator=generator), HEAD_SPREAD * torch.randn((1,), generator=generator)
+
+
+def everybodys(tensors: Mapping[str, Tensor], processes: int) -> Weights:
+    """The mean over all processes, the same bits in each: what an exchange of gradients makes of them. Every process calls it
+    with the same names."""
+    found = {name: tensor.clone() for name, tensor in tensors.items()}
+    for name in sorted(found) if processes > 1 else ():
+        torch.distributed.all_reduce(found[name])
+        found[name] /= processes
+    return found
+
+
+def same_everywhere(tensors: Mapping[str, Tensor], processes: int) -> bool:
+    """Whether every process holds these bits. Every process calls it."""
+    if processes == 1:
+        return True
+    held: list[dict[str, str]] = [{}] * processes
+    torch.distributed.all_gather_object(held, digests(tensors))
+    return all(each == held[0] for each in held)
+
+
+def squares(values: Tensor) -> float:
+    return float(values.double().square().sum())
+
+
+def handed_otherwise(handed: Mapping[str, Tensor], due: Mapping[str, Tensor], critic: bool) -> str | None:
+    """What is wrong with the gradient that the policy's or the critic's optimizer was handed, or None."""
+    names = [name for name in due if name.startswith("critic.") is critic]
+    if not names or not any(float(due[name].abs().max()) for name in names):
+        return None
+    if lost := [name for name in names if name not in handed]:
+        return f"the optimizer has no part in {lost[0]} (and {len(lost) - 1} others), which has a gradient"
+    gap = math.sqrt(sum(squares(handed[name] - due[name]) for name in names))
+    norms = [math.sqrt(sum(squares(side[name]) for name in names)) for side in (handed, due)]
+    if gap <= 1e-4 * norms[1]:
+        return None
+    return (f"the {'critic' if critic else 'policy'}'s optimizer was handed a gradient of norm {norms[0]:.4g}; the one "
+            f"of this update, scaled down as learner.max_grad_norm says, has {norms[1]:.4g}")
