@@ -16,6 +16,7 @@ BENCH_GPU_ARGS ?=
 ALGORITHMS_ARGS ?=
 TABLE_ARGS ?=
 BIAS_ARGS ?=
+STATISTICS_ARGS ?=
 SILENT_BUGS_ARGS ?=
 SHARE ?=
 LAYOUT ?=
@@ -38,7 +39,7 @@ DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lab docs pictures bias algorithms search-methods search-masks mutants silent-bugs silent-bugs-server soak soak-servers bench bench-gpu test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
+.PHONY: help demo test test-full lab docs pictures bias algorithms search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers bench bench-gpu test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -77,6 +78,9 @@ pictures: setup-test  ## the README's two pictures, of a real run (two minutes o
 
 bias: setup-demo  ## every estimator's bias and spread, on tasks whose true gradient is a formula; BIAS_ARGS="--json FILE"
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/workbench bias $(BIAS_ARGS)
+
+statistics: setup-demo  ## are the statistics of ablations honest? made-up arms with known truth (a minute of one core); STATISTICS_ARGS="--draws 500"
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m experiments.statistics $(STATISTICS_ARGS)
 
 mutants: setup-test  ## break the code on purpose, one edit at a time: a test must notice each; SHARE=1/3 for some (.ci/run)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.mutants.run $(if $(SHARE),--share $(SHARE))

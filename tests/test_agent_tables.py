@@ -130,8 +130,9 @@ def test_a_table_is_made_by_one_command_and_what_is_done_stays_done(tiny, tmp_pa
     arguments = [str(tiny), "--seeds", "0", "--out", str(out), "--set", "learner.lr=1e-4"]
     assert door.main([*arguments, "--workers", "2"]) == 0
     said = capsys.readouterr().out
-    assert "[2/2]" in said and "not judged: one seed alone has no known spread" in said
+    assert "[2/2]" in said and "not judged: no margin was declared" in said
     assert {path.suffix for path in out.glob("tiny.*")} == {".ipynb", ".json", ".md", ".html", ".png"}
+    assert (out / "tiny.declared.json").is_file()
     table = json.loads((out / "tiny.json").read_text())
     assert table["tasks"] == 8 and {check["held"] for check in table["checks"]} == {True}
     runs = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/metrics.jsonl")}

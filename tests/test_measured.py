@@ -164,3 +164,17 @@ def test_searching_becomes_a_table():
         ["BM25, 1,000 documents of 8 words, 3 times", "15 ms, 10 MB more", "50 µs"],
         ["a server on the same machine, the last of these; wall time", "", "1 ms; 95th percentile 7 ms"]]
     assert tables["files"].rows[0][1] == "97 MB/s"
+
+
+def test_simulated_statistics_stand_beside_what_they_are_of():
+    cover = [{"seeds": 3, "tasks": 64, "times": times, "coverage": 0.951 - times / 100} for times in (0, 1, 4)]
+    false = [{"looks": [3, 4], "normal": True, "times": times, "false": 0.031} for times in (0, 1, 4)]
+    tables = measured.statistics_tables({
+        "coverage": cover, "false": false, "bimodal": [{"seeds": 3, "judged": False, "coverage": 0.97, "false": 0.0}],
+        "power": [{"seeds": 5, "family": 5, "found": 0.49}],
+        "detectable": [{"seeds": 5, "times": 0.3, "stated": 0.0403, "simulated": 0.041}]})
+    assert tables["coverage"].rows == [["3 x 64", "95.1", "94.1", "91.1"]]
+    assert tables["false"].rows == [["3, 4 (normality accepted)", "3.1", "3.1", "3.1"]]
+    assert tables["bimodal"].rows == [["3 (not judged)", "97.0", "0.0"]]
+    assert tables["power"].rows == [["5 seeds, one true of 5", "49.0"]]
+    assert tables["detectable"].rows == [["5; 0.3", "4.0", "4.1"]]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.types.errors import DataError
-from workbench.types.stats import (cluster_mean, clustered_difference, crossed_difference, crossed_mean, mean_interval,
-                             paired_difference, pass_at_k, rate, share, t95, wilson_interval)
+from workbench.types.stats import (cluster_mean, clustered_difference, mean_interval, paired_difference, pass_at_k, rate, share,
+                             t95, wilson_interval)
 
 
 def is_clear(difference):
@@ -211,30 +211,3 @@ def test_what_cannot_be_counted_is_refused():
                  lambda: paired_difference([0.5], [1]), lambda: cluster_mean([1, 2], [1])):
         with pytest.raises(DataError):
             call()
-
-
-def test_runs_that_met_the_same_tasks_by_hand():
-    # Runs' means 0.5, 0.5, 0.5 (no spread); tasks' means 1 and 0: s = 0.7071, half = 12.706 * 0.7071 / sqrt(2) = 6.353
-    found = crossed_mean([[1, 0], [1, 0], [1, 0]])
-    assert (found.mean, found.low, found.high, found.n) == (0.5, *(pytest.approx(0.5 + side * 6.353, abs=1e-3)
-                                                                  for side in (-1, 1)), 3)
-    # Tasks' means 0.5, 0.5; runs' means 0, 0.5, 1: s = 0.5, half = 4.3027 * 0.5 / sqrt(3) = 1.2421
-    found = crossed_mean([[0, 0], [0.5, 0.5], [1, 1]])
-    assert (found.mean, found.high) == (0.5, pytest.approx(1.7421, abs=1e-4))
-    alone = crossed_mean([[0, 1, 1]])
-    assert alone.n == 1 and alone.low == float("-inf") and not is_clear(crossed_difference([[0, 1]], [[1, 1]]))
-    for wrong in ([], [1, 0], [[]], [[1, float("nan")]]):
-        with pytest.raises(DataError):
-            crossed_mean(wrong)
-    with pytest.raises(DataError, match="same runs and tasks"):
-        crossed_difference([[0, 1]], [[0, 1], [1, 1]])
-
-
-def test_an_interval_over_tasks_alone_promises_too_much_where_seeds_differ():
-    rng, held, over_tasks = np.random.default_rng(0), 0, 0
-    for _ in range(300):
-        values_RN = rng.normal(0, 0.3, 200) + rng.normal(0, 0.05, (3, 1)) + rng.normal(0, 0.35, (3, 200))
-        found, alone = crossed_mean(values_RN), mean_interval(values_RN.mean(axis=0))
-        held += found.low <= 0 <= found.high
-        over_tasks += alone.low <= 0 <= alone.high
-    assert held / 300 > 0.92 and over_tasks / 300 < 0.85

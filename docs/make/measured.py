@@ -201,6 +201,34 @@ def _count(number: int) -> str:
     return {**NUMBERS, 10: "ten"}.get(number, str(number))
 
 
+def statistics_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.statistics --json`: coverage, false verdicts, power, detectable effects of made-up arms."""
+    times = sorted({row["times"] for row in result["coverage"]})
+    cells: dict[tuple[int, int], list[str]] = {}
+    for row in result["coverage"]:
+        cells.setdefault((row["seeds"], row["tasks"]), []).append(f"{100 * row['coverage']:.1f}")
+    words = {0: "none", 1: "equal", 4: "four times"}
+    false: dict[tuple[int, ...], list[str]] = {}
+    for row in result["false"]:
+        false.setdefault(tuple(row["looks"]), []).append(f"{100 * row['false']:.1f}")
+    head = [f"{words[number]}, %" for number in times]
+    return {
+        "coverage": Table(["seeds x tasks; seed variance", *head],
+                          [[f"{seeds} x {tasks:,}", *shares] for (seeds, tasks), shares in cells.items()]),
+        "false": Table(["looks after so many seeds; seed variance", *head],
+                       [[", ".join(map(str, looks)) + (" (normality accepted)" if looks[0] < 5 else ""), *shares]
+                        for looks, shares in false.items()]),
+        "bimodal": Table(["seeds, each of which rises or stays", "covered, %", "equal arms told apart, %"],
+                         [[f"{row['seeds']}" + ("" if row["judged"] else " (not judged)"), f"{100 * row['coverage']:.1f}",
+                           f"{100 * row['false']:.1f}"] for row in result["bimodal"]]),
+        "power": Table(["5 points, seed deviation 1.5 points, 512 tasks", "found, %"],
+                       [[f"{row['seeds']} seeds, " + ("alone" if row["family"] == 1 else f"one true of {row['family']}"),
+                         f"{100 * row['found']:.1f}"] for row in result["power"]]),
+        "detectable": Table(["seeds; seed variance, times that of tasks", "stated, points", "simulated, points"],
+                            [[f"{row['seeds']}; {row['times']:g}", f"{100 * row['stated']:.1f}",
+                              f"{100 * row['simulated']:.1f}"] for row in result["detectable"]])}
+
+
 KINDS = {"imported": imported_tables, "audit": audit_tables, "credit-editor": credit_tables, "clean": clean_tables,
          "lint": lint_tables, "silent-bugs": silent_bug_tables, "tools": tool_tables, "soak": soak_tables,
-         "memory": memory_tables, "hops": hop_tables, "levels": level_tables}
+         "memory": memory_tables, "hops": hop_tables, "levels": level_tables, "statistics": statistics_tables}

@@ -3,7 +3,9 @@
     python -m experiments.agent_tables methods              three ways to train, beside what needs no training
     python -m experiments.agent_tables masks                what each mask is worth
     python -m experiments.agent_tables my_table.toml        a plan of your own (workbench/ablation/plan.py says how)
-    python -m experiments.agent_tables masks --arms ppo no_masks --seeds 0 --set train.steps=5      a quick look
+    python -m experiments.agent_tables masks --arms ppo no_masks --seeds 0 --set train.steps=5 --out runs/look
+
+A plan is sealed in its folder before the first run, so that a quick look at other settings wants a folder of its own.
 
 What is done stays done; a run that was cut off goes on. An arm that fails is shown as failed, and the others go on.
 Exit status 0: every check of the plan holds; 1: one does not, or could not be judged; 2: the plan is wrong.
@@ -17,6 +19,7 @@ from pathlib import Path
 
 from workbench.ablation import work
 from workbench.ablation.cells import read_table
+from workbench.ablation.declared import declare
 from workbench.ablation.notebooks import run_notebook
 from workbench.ablation.plan import Plan, check, jobs, read_plan, read_settings, written
 from workbench.ablation.pool import each
@@ -49,12 +52,13 @@ def main(arguments: Sequence[str], say: Say = lambda line: print(line, flush=Tru
     out = options.out.resolve()
     try:
         settings = read_settings(" ".join(options.set))
-        plan = read_plan(path).with_settings(settings)
-        plan = plan.with_arms(options.arms) if options.arms else plan
-        check(plan, options.seeds)  # what is wrong with any arm is said before the first is trained
+        whole = read_plan(path).with_settings(settings)
+        plan, seeds = whole.with_arms(options.arms) if options.arms else whole, options.seeds or list(whole.seeds)
+        check(plan, seeds)  # what is wrong with any arm is said before the first is trained
         make_folder(out)
-        run(plan, options.seeds, out, options.workers, say)
-        asked = {"plan": str(path.resolve()), "out": str(out), "seeds": " ".join(map(str, options.seeds)),
+        declare(whole, out)
+        run(plan, seeds, out, options.workers, say)
+        asked = {"plan": str(path.resolve()), "out": str(out), "seeds": " ".join(map(str, seeds)),
                  "arms": " ".join(options.arms or ()), "settings": written(settings)}
         failed = run_notebook(REPORT, out / f"{plan.name}.ipynb", asked, cwd=Path.cwd())
         if failed is not None:
@@ -76,7 +80,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     tables = sorted(path.stem for path in HERE.glob("*.toml"))
     parser.add_argument("table", help=f"{' or '.join(tables)}, or a TOML file of your own")
     parser.add_argument("--arms", nargs="+", metavar="NAME", help="some of its arms (default: all)")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="of training (default: 0 1 2)")
+    parser.add_argument("--seeds", nargs="+", type=int, help="of training (default: the plan's, or 0 1 2)")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="for all arms")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each; 0: do it in this one")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of runs, notebooks and tables")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.ablation import table as tables
+from workbench.ablation.declared import held_against
 from workbench.ablation.plan import read_plan, read_settings  # noqa: F401  (part of this surface)
 from workbench.notebook.train import resume_here, train_here
 from workbench.run.store import Run, open_run
@@ -64,6 +65,7 @@ def read_table(plan: str | Path, out: str | Path, *, seeds: str = "0 1 2", arms:
     """The table of the runs in `out`, as the plan (a TOML file) wants it. Parameters as a notebook hands them over:
     numbers, names and KEY=VALUE separated by blanks."""
     wanted = read_plan(Path(plan)).with_settings(read_settings(settings))
+    held_against(wanted, Path(out))
     if arms.split():
         wanted = wanted.with_arms(arms.split())
     if not seeds.split() or not all(seed.isdecimal() for seed in seeds.split()):

@@ -7,6 +7,12 @@
     [all]                                   # set for every arm
     "train.steps" = 15
 
+    [analysis]                              # declared before the first run; without it nothing is called higher or lower
+    margin = 2                              # points (of returns: the return) below which arms count as equal
+    seeds = [0, 1, 2, 3, 4, 5, 6, 7]        # of training
+    looks = [5, 8]                          # after how many seeds one looks; left out: at the end
+    normal_seeds = false                    # true: the reader accepts that seeds are normal, so that three may decide
+
     [arms.full]
     label = "PPO, full masks"
     base = "frozenlake-ppo"                 # a preset, or a TOML file beside this one
@@ -31,12 +37,15 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from workbench.ablation.verdicts import Analysis
 from workbench.training.config import Config, load_config, to_dict
 from workbench.types.canonical_json import check_name, json_bytes
 from workbench.types.errors import ConfigError, nearest
 
 ARM_KEYS = {"label": str, "base": str, "start": str, "set": dict, "inert": bool}
-PLAN_KEYS = {"title": str, "remarks": list, "compare": list, "all": dict, "arms": dict, "expect": list}
+PLAN_KEYS = {"title": str, "remarks": list, "compare": list, "all": dict, "arms": dict, "expect": list, "analysis": dict}
+ANALYSIS_KEYS = {"margin": (int, float), "seeds": list, "looks": list, "normal_seeds": bool}
+SEEDS = (0, 1, 2)  # where nothing is declared
 EXPECT_KEYS = {"arm": str, "below": str, "points": (int, float)}
 
 
@@ -67,7 +76,8 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole ablation. `compare`: pairs of arms, first minus second."""
+    """A whole ablation. `compare`: pairs of arms, first minus second. `analysis`: how they are judged, its margin in
+    points of success; None: they are shown, and not judged."""
 
     name: str
     title: str
@@ -75,6 +85,8 @@ class Plan:
     remarks: tuple[str, ...] = ()
     compare: tuple[tuple[str, str], ...] = ()
     expect: tuple[Expectation, ...] = ()
+    seeds: tuple[int, ...] = SEEDS
+    analysis: Analysis | None = None
     all: Mapping[str, Any] = field(default_factory=dict)
 
     def arm(self, name: str) -> Arm:
@@ -132,7 +144,8 @@ def read_plan(path: Path) -> Plan:
         arms.append(Arm(check_name(name), **{**entry, "base": base}))
     plan = Plan(check_name(Path(path).stem), tree["title"], tuple(arms), tuple(tree.get("remarks", ())),
                 tuple(_pair(pair, f"{path}: compare") for pair in tree.get("compare", ())),
-                tuple(_expectation(entry, f"{path}: expect") for entry in tree.get("expect", ())), tree.get("all", {}))
+                tuple(_expectation(entry, f"{path}: expect") for entry in tree.get("expect", ())),
+                *_analysis(tree.get("analysis"), f"{path}: analysis"), tree.get("all", {}))
     for name in (*(name for pair in plan.compare for name in pair),
                  *(name for each in plan.expect for name in (each.arm, each.below))):
         if plan.arm(name).inert:
@@ -157,6 +170,19 @@ def _pair(pair: Any, where: str) -> tuple[str, str]:
     if not isinstance(pair, list) or len(pair) != 2 or pair[0] == pair[1]:
         raise ConfigError(f"{where} holds pairs of two arms, got {pair!r}")
     return pair[0], pair[1]
+
+
+def _analysis(entry: Any, where: str) -> tuple[tuple[int, ...], Analysis | None]:
+    """The seeds, and how they will be judged."""
+    if entry is None:
+        return SEEDS, None
+    _check(entry, ANALYSIS_KEYS, where, needed=("margin", "seeds"))
+    seeds, looks = entry["seeds"], entry.get("looks", [len(entry["seeds"])])
+    if any(type(number) is not int or number < 0 for number in (*seeds, *looks)) or len({*seeds}) != len(seeds):
+        raise ConfigError(f"{where}: seeds and looks are whole numbers, each seed once, got {seeds!r} and {looks!r}")
+    if looks[-1:] != [len(seeds)]:
+        raise ConfigError(f"{where}: the last look is at the end, after {len(seeds)} seeds, got looks = {looks!r}")
+    return tuple(seeds), Analysis(float(entry["margin"]), tuple(looks), entry.get("normal_seeds", False))
 
 
 def _expectation(entry: Any, where: str) -> Expectation:

@@ -1,32 +1,36 @@
-"""From the run folders of an ablation to its table: means, paired differences, verdicts. JSON values (version 1).
+"""From the run folders of an ablation to its table: means, paired differences, verdicts. JSON values (version 2).
 
 Every arm met the same held-out tasks with the same noise, so differences are taken seed by seed and task by task, and
-their 95 % interval is `stats.crossed_difference`: it speaks for other tasks and for other seeds. Where it covers zero
-the verdict is "within noise", whatever the sign of the mean. A seed that failed or was not run is named and left out of
-means; what would need it is not judged: the seeds that came to their end are not passed off as all of them.
+their 95 % interval speaks for other tasks and for other seeds (`types.crossed`). What the plan declared is judged
+(`verdicts`): sampled, all pairs as one family, on the declared seeds from the first on, as far as all arms of the family
+have them: the seeds that came to their end are not passed off as all of them. A seed that failed or was not run is named.
+What was not declared is shown without a verdict.
 """
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from workbench.ablation import work
+from workbench.ablation.declared import declaration, declared_in, hash_of
 from workbench.ablation.plan import Arm, Expectation, Job, Plan, config_of, jobs, why_inert
+from workbench.ablation.verdicts import judged
 from workbench.run.store import Run, open_run
 from workbench.training.config import to_dict
 from workbench.training.stored import config_of_run
+from workbench.types.crossed import crossed_difference, crossed_mean
 from workbench.types.errors import DataError, StoreError
-from workbench.types.stats import (Difference, clustered_difference, crossed_difference, crossed_mean,
-                                   mean_interval, paired_difference, share)
+from workbench.types.stats import Difference, clustered_difference, mean_interval, paired_difference, share
 
 MODES = ("sampled", "greedy")
 CURVES = ("success", "turns", "entropy", "grad_norm")  # of the metrics of a run
 OF_RETURNS = {"success": "reward_mean"}  # what is drawn instead where nobody says who succeeded
-NOISE, UNJUDGED = "within noise", "not judged"
+UNJUDGED, EXPLORATORY = "not judged", "exploratory: added later, no verdict"
+POINTS = 100  # of success, in which a plan gives its margin
 Facts = Mapping[str, Any]
 
 
@@ -34,11 +38,14 @@ def tabled(plan: Plan, seeds: Sequence[int], out: Path) -> dict[str, Any]:
     """The table of what lies in `out`. DataError where runs that should have begun alike did not."""
     ends = {job: work.ended(plan, job, out) for job in jobs(plan, seeds)}
     return table_of(plan, seeds, {job: end if "failed" in end else facts_of(plan, job, out, end)
-                                  for job, end in ends.items() if end is not None})
+                                  for job, end in ends.items() if end is not None}, declared_in(plan.name, out))
 
 
-def table_of(plan: Plan, seeds: Sequence[int], found: Mapping[Job, Facts]) -> dict[str, Any]:
-    """The same of facts at hand: of each job that ended, `facts_of` its run or {"failed": words}."""
+def table_of(plan: Plan, seeds: Sequence[int], found: Mapping[Job, Facts], declared: Facts | None = None
+             ) -> dict[str, Any]:
+    """The same of facts at hand: of each job that ended, `facts_of` its run or {"failed": words}; and of what was sealed
+    before the first of them ran (else what the plan says)."""
+    declared = declaration(plan) if declared is None else declared
     ended = [end for end in found.values() if "failed" not in end]
     by_return = _one({_by_return(facts) for facts in ended}, "measures (success, return)")
     arms = {arm.name: _arm(plan, arm, seeds, found) for arm in plan.arms}
@@ -47,13 +54,16 @@ def table_of(plan: Plan, seeds: Sequence[int], found: Mapping[Job, Facts]) -> di
         start = starts.get(plan.arm(name).start)
         arm["over_start"] = {mode: _over_start(arm, start, mode) for mode in MODES} if start else None
     compared = [_compared(arms, first, second, seeds) for first, second in plan.compare]
+    family = [pair for pair in compared if [pair["first"], pair["second"]] in declared["compare"]]
+    _judge(plan, family, arms, by_return, whole_family=len(family) == len(declared["compare"]))
     checks = [_judged(expectation, arms, seeds) for expectation in plan.expect]
     ran = [facts for arm in arms.values() for facts in arm["seeds"].values()]
     return {
-        "version": 1, "name": plan.name, "title": plan.title, "remarks": list(plan.remarks), "seeds": list(seeds),
+        "version": 2, "name": plan.name, "title": plan.title, "remarks": list(plan.remarks), "seeds": list(seeds),
         "all": dict(plan.all), "tasks": _one({facts["tasks"] for facts in ran}, "numbers of held-out tasks"),
         "steps": _one({facts["steps"] for facts in ran}, "numbers of steps"),
         "starts": starts, "arms": arms, "compared": compared, "checks": [*_came_to_their_end(arms, seeds), *checks],
+        "declared": declared | {"hash": hash_of(declared)},
         "code": sorted({facts["code"] for facts in ran}), "cpu_seconds": sum(facts["cpu_seconds"] for facts in ran)} | (
         {"measure": "return"} if by_return else {})
 
@@ -198,7 +208,7 @@ def _compared(arms: Facts, first: str, second: str, seeds: Sequence[int]) -> dic
         found[mode] = None if not both else _told(crossed_difference(a, b)) | {
             "each": {seed: asdict(_paired(a[i], b[i])) for i, seed in enumerate(both)}}
         if both:
-            found[mode]["verdict"] = verdict(found[mode], complete=not missing)
+            found[mode]["verdict"] = EXPLORATORY
     return found
 
 
@@ -208,16 +218,27 @@ def _paired(a_N: Sequence[float], b_N: Sequence[float]) -> Difference:
     return clustered_difference(a_N, b_N, range(len(a_N))) if several else paired_difference(a_N, b_N)
 
 
-def verdict(difference: Facts, *, complete: bool) -> str:
-    """What may be said of a difference: "higher", "lower", "within noise", or that it is not judged, with the reason.
-    """
-    if not complete:
-        return f"{UNJUDGED}: not every seed came to its end"
-    if difference["low"] is None:
-        return f"{UNJUDGED}: one seed alone has no known spread"
-    if difference["low"] <= 0 <= difference["high"]:
-        return NOISE
-    return "higher" if difference["mean"] > 0 else "lower"
+def _judge(plan: Plan, family: Sequence[dict[str, Any]], arms: Facts, by_return: bool, whole_family: bool) -> None:
+    """Write the verdicts into the declared pairs, with the intervals that hold for all of them together."""
+    names = {pair[side] for pair in family for side in ("first", "second")}
+    lacking = next((seed for seed in plan.seeds if any(str(seed) not in arms[name]["seeds"] for name in names)), None)
+    whole = plan.seeds if lacking is None else plan.seeds[:plan.seeds.index(lacking)]
+    why = ("no margin was declared ([analysis] of the plan)" if plan.analysis is None else
+           "the declared pairs are judged together, and arms of some were left out" if not whole_family else
+           f"seed {lacking}, the first declared one, is not there for every arm" if not whole else "")
+    for pair in family:
+        if pair["sampled"] is not None:
+            pair["sampled"]["verdict"] = f"{UNJUDGED}: {why}"
+    if why or plan.analysis is None or not family:
+        return
+    margin = plan.analysis.margin / (1 if by_return else POINTS)
+    differences = [_sampled(arms, pair["first"], whole) - _sampled(arms, pair["second"], whole) for pair in family]
+    for pair, found in zip(family, judged(differences, replace(plan.analysis, margin=margin))):
+        pair["sampled"] |= {**found, "margin": margin, "lacking": lacking, "each": pair["sampled"]["each"]}
+
+
+def _sampled(arms: Facts, name: str, seeds: Sequence[int]) -> np.ndarray:
+    return np.array([arms[name]["seeds"][str(seed)]["sampled"] for seed in seeds])
 
 
 def _came_to_their_end(arms: Facts, seeds: Sequence[int]) -> list[dict[str, Any]]:

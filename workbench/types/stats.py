@@ -1,9 +1,8 @@
-"""Intervals: how far a number can be trusted. numpy only; everything is 95 %.
+"""Intervals: how far a number can be trusted. numpy only; everything is 95 %. Runs that met the same tasks: `crossed`.
 
     rate             k successes of n: Wilson's score interval
     mean_interval    a mean of independent values: Student's t
     cluster_mean     a mean of values that come in clusters (several attempts at a task): cluster-robust, Student's t
-    crossed_mean     a mean over runs that all met the same tasks: speaks for other seeds and other tasks
     share            a mean of shares (successes of several attempts, task by task): Wilson's, with the spread there is
     pass_at_k        the chance that one of k attempts succeeds, unbiased, task by task
     paired_difference     two 0/1 results on the same tasks: adjusted Wald interval for matched pairs
@@ -112,37 +111,6 @@ def cluster_mean(values_N: Sequence[float] | np.ndarray,
         return Estimate(mean, float("-inf"), float("inf"), 1)
     half = t95(num_clusters - 1) * sqrt(num_clusters / (num_clusters - 1) * float((sums_C**2).sum())) / len(values_N)
     return Estimate(mean, mean - half, mean + half, num_clusters)
-
-
-def crossed_mean(values_RN: Sequence[Sequence[float]] | np.ndarray) -> Estimate:
-    """Mean of values [runs, tasks], where every run (a training seed) met the same tasks, in the same order.
-
-    Both are samples: another seed would have trained another policy, other tasks would have been harder or easier. The
-    interval over the tasks (their means over the runs) knows nothing of seeds, that over the runs' means nothing of the
-    tasks that all of them met; this is the wider of the two. Student's t both times. Simulated with 3 runs of 512
-    tasks and spreads of seeds from none to large it covers 95 to 99 %, the one over tasks alone down to 38 %. `n` is
-    the number of runs. One run alone has no known spread of runs: its interval is infinite.
-
-    Known to be too narrow: simulated with 20 runs it covers 87 % where it says 95 %. It stays until the statistics of
-    ablations are redone; where it is shown, docs/evidence says so.
-    """
-    values_RN = np.asarray(values_RN, dtype=np.float64)
-    if values_RN.ndim != 2 or not values_RN.size:
-        raise DataError(f"values: expected at least one run with one number per task, got shape {values_RN.shape}")
-    over_tasks, over_runs = mean_interval(values_RN.mean(axis=0)), mean_interval(values_RN.mean(axis=1))
-    mean, half = over_runs.mean, max(over_tasks.high - over_tasks.low, over_runs.high - over_runs.low) / 2
-    return Estimate(mean, mean - half, mean + half, len(values_RN))
-
-
-def crossed_difference(a_RN: Sequence[Sequence[float]] | np.ndarray, b_RN: Sequence[Sequence[float]] | np.ndarray
-                       ) -> Difference:
-    """Mean of b - a [runs, tasks], run by run and task by task (`crossed_mean`); `n` is the number of runs."""
-    a_RN, b_RN = np.asarray(a_RN, dtype=np.float64), np.asarray(b_RN, dtype=np.float64)
-    if a_RN.shape != b_RN.shape:
-        raise DataError(f"a paired difference needs the same runs and tasks on both sides, got {a_RN.shape} and "
-                        f"{b_RN.shape}")
-    found = crossed_mean(b_RN - a_RN)
-    return Difference(found.mean, found.low, found.high, found.n)
 
 
 def share(values_N: Sequence[float] | np.ndarray, attempts: int = 1) -> Estimate:

@@ -36,8 +36,8 @@ ARM_LOOKS = ((BLUE, "solid"), ("#d55e00", "dash"), (GREEN, "dashdot"), (PURPLE, 
 NEIGHBOURS = {"random": "random play", "solver": "solver"}
 # What a table of returns has instead: no per cent and no points, three digits.
 HEAD_OF_RETURNS = ("", "sampled return [95 %]", "lowest to highest", "over its start", "greedy return", "CPU s a run")
-COMPARISON = ("Differences, the first minus the second, sampled, seed by seed on the same tasks; [95 %]: the wider of "
-              "the interval over tasks and the one over seeds")
+COMPARISON = ("Differences, the first minus the second, sampled, seed by seed on the same tasks; [95 %]: over seeds and "
+              "tasks, for all declared differences together")
 
 
 def show_arms(table: ArmFacts) -> View:
@@ -181,8 +181,26 @@ def comparison_lines(table: ArmFacts) -> list[list[str]]:
             lines.append([name, "—", *("—" for _ in seeds), "not judged: no seed has both", ""])
             continue
         each = [unit.signed(sampled["each"][seed]["mean"]) if seed in sampled["each"] else "—" for seed in seeds]
-        lines.append([name, unit.difference(sampled), *each, sampled["verdict"], unit.difference(greedy)])
+        lines.append([name, unit.difference(sampled), *each, verdict_words(sampled, unit.factor), unit.difference(greedy)])
     return lines
+
+
+def verdict_words(found: ArmFacts, factor: float = 100) -> str:
+    """The verdict, and what an undecided one would take."""
+    verdict = found["verdict"]
+    if verdict == "equal within the margin":
+        return f"{verdict} of {factor * found['margin']:g}"
+    if verdict != "undecided":
+        return verdict
+    said = [f"undecided: {found['why']}" if found["why"] else "undecided"]
+    if found["lacking"] is not None:
+        said.append(f"seed {found['lacking']} is not there for every arm")
+    if not found["why"]:
+        takes = [f"about {words.count(number, f'more {what}')}" for what, number in (
+            ("seed", found["more_seeds"]), ("task", found["more_tasks"])) if number]
+        said.append(f"to find {factor * found['margin']:g} it takes " + (
+            " or ".join(takes) or "more than seeds alone or tasks alone can give"))
+    return "; ".join(said)
 
 
 def check_lines(table: ArmFacts) -> list[str]:

@@ -1,0 +1,74 @@
+"""What was declared before the first run stays: a margin that was chosen after looking is none."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from workbench.ablation.declared import declaration, declare, declared_in, hash_of
+from workbench.ablation.plan import read_plan
+from workbench.ablation.verdicts import Analysis
+from workbench.types.errors import ConfigError
+
+PLAN = """
+title = "Bandit"
+compare = [["std", "plain"]]
+[analysis]
+margin = 2
+seeds = [0, 1, 2, 3, 4, 5, 6, 7]
+looks = [5, 8]
+[arms.plain]
+label = "plain"
+base = "bandit"
+[arms.std]
+label = "divided"
+base = "bandit"
+set = { "algorithm.normalize_std" = true }
+"""
+
+
+def plan_of(folder: Path, old: str = "", new: str = ""):
+    assert old in PLAN
+    (folder / "bandit.toml").write_text(PLAN.replace(old, new, 1) if old else PLAN)
+    return read_plan(folder / "bandit.toml")
+
+
+def test_a_plan_says_how_it_will_be_judged(tmp_path):
+    plan = plan_of(tmp_path)
+    assert plan.seeds == tuple(range(8)) and plan.analysis == Analysis(2.0, (5, 8))
+    assert plan_of(tmp_path, "looks = [5, 8]\n").analysis == Analysis(2.0, (8,))
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ("margin = 2\n", "", "analysis needs margin"),
+    ("margin = 2", "margin = -1", "margin: expected a difference above 0"),
+    ("looks = [5, 8]", "looks = [5, 7]", "the last look is at the end, after 8 seeds"),
+    ("looks = [5, 8]", "looks = [8, 5, 8]", "rising numbers of seeds"),
+    ("[0, 1,", "[0, 0,", "each seed once"),
+    ("margin", "margni", "has no 'margni'; did you mean 'margin'"),
+])
+def test_a_wrong_analysis_is_refused(tmp_path, old, new, words):
+    with pytest.raises(ConfigError, match=words.replace("[", r"\[")):
+        plan_of(tmp_path, old, new)
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ("margin = 2", "margin = 4", "analysis.margin was 2.0, and is 4.0"),
+    ("looks = [5, 8]", "looks = [6, 8]", "analysis.looks was"),
+    ("normalize_std", "whiten", "set.algorithm.normalize_std was there then"),
+    ('compare = [["std", "plain"]]', "compare = []", "compare was"),
+])
+def test_a_plan_that_changed_is_refused_with_the_first_difference(tmp_path, old, new, words):
+    declare(plan_of(tmp_path), tmp_path / "out")
+    with pytest.raises(ConfigError, match=words):
+        declare(plan_of(tmp_path, old, new), tmp_path / "out")
+
+
+def test_what_is_added_later_is_known_as_that(tmp_path):
+    first = plan_of(tmp_path)
+    assert declared_in("bandit", tmp_path / "out") is None
+    sealed = declare(first, tmp_path / "out")
+    assert sealed == declaration(first) == declare(first, tmp_path / "out")
+    more = plan_of(tmp_path, '[["std", "plain"]]', '[["std", "plain"], ["plain", "std"]]')
+    assert declare(more, tmp_path / "out")["compare"] == [["std", "plain"]]
+    assert hash_of(declaration(more)) != hash_of(sealed)

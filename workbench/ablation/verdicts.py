@@ -1,0 +1,182 @@
+"""Four verdicts on a family of paired differences: higher, lower, equal within the margin, undecided.
+
+What is judged was declared: which differences form the family, how far apart two arms may be and still count as equal
+(margin), how many seeds, after how many of them one looks (`Analysis`). Then:
+
+    one interval    two-way random effects over seeds and tasks (`types.crossed`)
+    a family        Holm on the p-values of all differences; the intervals shown hold together (Bonferroni)
+    looks           each at the level that alpha spending leaves it (`looks`); a verdict that was reached stays
+    few seeds       below FEW, differences of the seeds are not known to be normal and cannot be seen to be: an exact
+                    sign-flip test beside the interval, which cannot come below 5 %. So they decide nothing, unless the
+                    reader accepts normality by name
+    undecided       says how many more seeds, or tasks, it would take to find a difference as large as the margin
+
+A difference counts as equal when the interval that holds for the whole family lies within the margin: two one-sided
+tests, at half their usual level. Sources: Holm (1979); Maurer and Bretz (2013), Holm with looks; Schuirmann (1987).
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from workbench.ablation.looks import look_levels
+from workbench.types.crossed import MeanParts, detectable, parts_of
+from workbench.types.errors import ConfigError, DataError
+
+HIGHER, LOWER, EQUAL, UNDECIDED = "higher", "lower", "equal within the margin", "undecided"
+FEW = 5  # below so many seeds nothing is decided
+MOST_SEEDS, MOST_TASKS = 100, 1 << 20  # beyond them no advice is given
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """How a family of differences will be judged. `margin` in the unit of the values (0.02: two points of success),
+    `looks`: numbers of seeds, the last the planned one. `normal`: the reader accepts that differences of seeds are
+    normal, which below five seeds nothing can show."""
+
+    margin: float
+    looks: tuple[int, ...]
+    normal: bool = False
+    alpha: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not self.margin > 0:
+            raise ConfigError(f"margin: expected a difference above 0 below which arms count as equal, got {self.margin}")
+        if not 0 < self.alpha <= 0.5:
+            raise ConfigError(f"alpha: expected the share of families with a false verdict, such as 0.05, got {self.alpha}")
+        look_levels(self.looks)
+
+    @property
+    def seeds(self) -> int:
+        return self.looks[-1]
+
+
+# ------------------------------------------------------------------------------------------------ Holm over looks
+
+
+def found_at(p_LXM: np.ndarray, analysis: Analysis) -> np.ndarray:
+    """Of p-values [looks so far, ..., family]: the look that finds a difference, -1 where none does; int [..., family].
+
+    At each look Holm's steps: with k differences not found yet, the smallest p-value is held against the level that
+    alpha / k leaves to this look. What was found stays found."""
+    look_XM = np.full(p_LXM.shape[1:], -1)
+    family = p_LXM.shape[-1]
+    levels_KL = [look_levels(analysis.looks, analysis.alpha / k) for k in range(1, family + 1)]
+    for look, p_XM in enumerate(p_LXM):
+        if analysis.looks[look] < FEW and not analysis.normal:
+            continue
+        level_K = np.array([0.0, *(levels_L[look] for levels_L in levels_KL)])
+        for _ in range(family):
+            left_X = (look_XM < 0).sum(axis=-1)
+            new_XM = (look_XM < 0) & (p_XM <= level_K[left_X][..., None])
+            if not new_XM.any():
+                break
+            look_XM[new_XM] = look
+    return look_XM
+
+
+def looked(values_XRN: np.ndarray, analysis: Analysis) -> list[MeanParts]:
+    """The tables as they stood at each look that the runs in them reach."""
+    return [parts_of(values_XRN[..., :look, :]) for look in analysis.looks if look <= values_XRN.shape[-2]]
+
+
+def sign_flip(values_R: Sequence[float]) -> float:
+    """Exact two-sided p-value of a mean of zero, for values that would be as likely with the other sign: the share of
+    all 2^R signs whose sum is as far from zero. The smallest possible is 2^(1-R). DataError above 20 values."""
+    values_R = np.asarray(values_R, dtype=np.float64)
+    if not 1 <= len(values_R) <= 20:
+        raise DataError(f"signs are flipped in all ways for 1 to 20 seeds, got {len(values_R)}")
+    sums = np.array(list(product((-1.0, 1.0), repeat=len(values_R)))) @ values_R
+    return float((np.abs(sums) >= abs(values_R.sum()) - 1e-12).mean())
+
+
+# ------------------------------------------------------------------------------------------------ verdicts
+
+
+def judged(tables_MRN: Sequence[np.ndarray], analysis: Analysis) -> list[dict[str, Any]]:
+    """The verdicts on a family: one table of differences [seeds, tasks] each, all with the same seeds and tasks. As JSON
+    values (`_judgement`). Judged at the last declared look that the seeds reach; later seeds are shown, not judged."""
+    shapes = {np.shape(table) for table in tables_MRN}
+    if len(shapes) != 1:
+        raise DataError(f"a family is judged on the same seeds and tasks, got {sorted(shapes)}")
+    values_MRN = np.asarray(tables_MRN, dtype=np.float64)
+    each_alpha, looks = analysis.alpha / len(values_MRN), looked(values_MRN, analysis)
+    if looks:
+        parts, level = looks[-1], look_levels(analysis.looks, each_alpha)[len(looks) - 1]
+        look_M = found_at(np.stack([one.p_value() for one in looks]), analysis)
+        side_M = [float(np.sign(looks[look].mean_X[m])) if look >= 0 else 0.0 for m, look in enumerate(look_M)]
+    else:
+        parts, level, side_M = parts_of(values_MRN), None, [0.0] * len(values_MRN)
+    half_M, alone_M = parts.half_width(each_alpha if level is None else level), parts.half_width(analysis.alpha)
+    return [_judgement(values_RN, _one(parts, m), analysis, level, side_M[m], float(half_M[m]), float(alone_M[m]))
+            for m, values_RN in enumerate(values_MRN)]
+
+
+def _one(parts: MeanParts, index: int) -> dict[str, float]:
+    return {"mean": float(parts.mean_X[index]), "error": float(parts.error_X[index]), "p": float(parts.p_value()[index]),
+            "freedom": float(parts.freedom(0.05)[index]), "seed": float(parts.seed_X[index]), "task": float(parts.task_X[index]),
+            "rest": float(parts.rest_X[index]), "runs": parts.runs, "tasks": parts.tasks}
+
+
+def _judgement(values_RN: np.ndarray, one: dict[str, float], analysis: Analysis, level: float | None, side: float,
+               half: float, alone: float) -> dict[str, Any]:
+    """What stands in a table of one difference: `verdict`, `why` where it is undecided, `mean`, `low` and `high` (which
+    hold for the whole family), `alone` (this difference's own interval at alpha), `p`, `flip` (of the seeds, where they
+    are few), `each` seed's mean, `detectable`, `more_seeds` and `more_tasks` (None: none would do, or not asked).
+    `side`: the sign of a difference that was found, else 0."""
+    mean, few = one["mean"], one["runs"] < FEW and not analysis.normal
+    low, high = mean - half, mean + half
+    if side:  # Holm's later steps find more than the intervals that hold together show: those end at zero then
+        low, high = (max(low, 0.0), high) if side > 0 else (low, min(high, 0.0))
+    within = level is not None and not few and -analysis.margin < low and high < analysis.margin
+    verdict = (HIGHER if side > 0 else LOWER) if side else EQUAL if within else UNDECIDED
+    each_R = values_RN.mean(axis=1)
+    result: dict[str, Any] = {
+        "verdict": verdict, "why": "", "mean": mean, "low": _known(low), "high": _known(high), "p": one["p"],
+        "alone": [_known(mean - alone), _known(mean + alone)], "freedom": one["freedom"], "judged_seeds": one["runs"],
+        "each": each_R.tolist(), "flip": sign_flip(each_R) if len(each_R) < FEW else None, "detectable": None,
+        "more_seeds": None, "more_tasks": None}
+    if one["runs"] > 1:
+        sizes = one["seed"], one["task"], one["rest"], one["runs"], one["tasks"], analysis.alpha if level is None else level
+        result["detectable"] = _known(detectable(*sizes))
+        if verdict == UNDECIDED:
+            result["more_seeds"], result["more_tasks"] = more(*sizes, analysis.margin)
+    if verdict == UNDECIDED:
+        result["why"] = _why(analysis, len(each_R), few, level)
+    return result
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _why(analysis: Analysis, seeds: int, few: bool, level: float | None) -> str:
+    if few:
+        return (f"{seeds} seeds cannot decide: the sign-flip test cannot come below {2.0 ** (1 - seeds):.3g}; run "
+                f"{FEW}, or accept by name that seeds are normal")
+    if level is None:
+        return f"{seeds} of {analysis.looks[0]} seeds until the first declared look"
+    if seeds < analysis.seeds:
+        return f"{seeds} of {analysis.seeds} declared seeds are there"
+    return ""
+
+
+def more(seed: float, task: float, rest: float, runs: int, tasks: int, level: float, effect: float
+         ) -> tuple[int | None, int | None]:
+    """About how many more seeds (at as many tasks), or tasks (at as many seeds), it takes until a difference of `effect`
+    is found four times in five, if the variances are as they were seen. None: not by that alone."""
+    def enough(r: int, n: int) -> bool:
+        return detectable(seed, task, rest, r, n, level) <= effect
+
+    seeds = next((r - runs for r in range(max(runs, 2), MOST_SEEDS + 1) if enough(r, tasks)), None)
+    if not enough(max(runs, 2), MOST_TASKS):
+        return seeds, None
+    low, high = tasks, MOST_TASKS
+    while high - low > max(1, low // 50):
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(max(runs, 2), middle) else (middle, high)
+    return seeds, high - tasks
