@@ -18,8 +18,9 @@ import pytest
 
 from workbench.envs.qa.files import read_corpus
 from workbench.envs.search import Bm25, Corpus
-from workbench.envs.search.remote import KEY_VARIABLE, RemoteSearcher
+from workbench.envs.search.remote import HOSTS_VARIABLE, KEY_VARIABLE, RemoteSearcher
 from workbench.envs.search.server import RetrievalServer
+from workbench.envs.tools.handover import describe_tool
 from workbench.envs.tools.search import SearchTool
 from workbench.types.errors import ConfigError, SearchError
 
@@ -177,8 +178,33 @@ def test_a_key_is_demanded_where_there_is_one(monkeypatch):
             with pytest.raises(SearchError, match=f"wants another key .*{KEY_VARIABLE}"):
                 ask()
         monkeypatch.setenv(KEY_VARIABLE, KEY)
+        monkeypatch.setenv(HOSTS_VARIABLE, f"http://10.0.0.7:8080, {server.url}/")
         assert RemoteSearcher(server.url).search("mill", 1)[0].document.id == "309"
         assert KEY not in repr(RemoteSearcher(server.url))
+
+
+@pytest.mark.parametrize(("named", "is_sent"), [
+    ("", False), ("http://127.0.0.1", False), ("http://localhost:{port}", False), ("https://127.0.0.1:{port}", False),
+    ("http://127.0.0.1:{port}", True), ("http://10.0.0.7:8080,http://127.0.0.1:{port}/", True)])
+def test_the_key_goes_to_the_servers_that_the_user_named_and_to_no_other(named, is_sent, monkeypatch):
+    """A url may come out of a stranger's configuration (law 16). The tool over it takes the key along to its worker."""
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    with here(host="127.0.0.1", key=KEY) as server:
+        monkeypatch.setenv(HOSTS_VARIABLE, named.format(port=server.server_port))
+        told = json.dumps(describe_tool(SearchTool(RemoteSearcher(server.url))).content)
+        assert (KEY in told) is is_sent
+        if is_sent:
+            assert RemoteSearcher(server.url).search("mill", 1)
+        else:
+            with pytest.raises(SearchError, match=f"{HOSTS_VARIABLE}={server.url}"):
+                RemoteSearcher(server.url).search("mill", 1)
+
+
+@pytest.mark.parametrize("named", ["localhost:8000", "http://", "http://u:p@a", "x"])
+def test_a_list_of_servers_that_is_none_is_refused(named, monkeypatch):
+    monkeypatch.setenv(HOSTS_VARIABLE, named)
+    with pytest.raises(ConfigError, match=f"{HOSTS_VARIABLE} names the servers"):
+        RemoteSearcher("http://127.0.0.1:1")
 
 
 def test_only_the_loopback_device_needs_no_key():

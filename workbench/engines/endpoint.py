@@ -59,7 +59,8 @@ class Endpoint:
         if self.calls not in ("native", "text"):
             raise ConfigError(f"an endpoint's calls are 'native' or 'text', got {self.calls!r}")
         if self.key_env and not os.environ.get(self.key_env):
-            raise ConfigError(f"the environment variable {self.key_env} should hold the endpoint's key, and is not set")
+            raise ConfigError(f"the environment variable {self.key_env} should hold the endpoint's key, and is not set "
+                              "(in a worker process it is only where WORKBENCH_WORKER_ENV names it)")
 
     def stream(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), *,
                temperature: float, top_p: float, max_tokens: int) -> Iterator[str | Reply]:
