@@ -21,7 +21,7 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 63_275,
+    "lines of the package": 63_913,
     "lines of the lint": 8_380,
     "lines of plain/": 1_200,
     "files of plain/": 8,

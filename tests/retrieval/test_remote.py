@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -213,6 +213,43 @@ def test_only_the_loopback_device_needs_no_key():
             RetrievalServer(None, host)
     with here() as server, pytest.raises(ConfigError, match="cannot listen on 127.0.0.1 port"):
         RetrievalServer(None, port=server.server_port)
+
+
+def test_so_many_connections_and_no_more_and_a_request_has_a_deadline(monkeypatch):
+    """Who holds a connection without asking anything keeps others out for a while, not for ever."""
+    from workbench.envs.search import server as module
+
+    monkeypatch.setattr(module, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(module, "IDLE_S", 1.0)
+    with here() as server:
+        slow = [socket.create_connection(server.server_address) for _ in range(2)]
+        for sock in slow:
+            sock.sendall(b"POST /search HTTP/1.1\r\n")
+        time.sleep(0.3)
+        with pytest.raises(SearchError, match="cannot be asked"):
+            RemoteSearcher(server.url, retries=0).search("mill", 1)
+        for _ in range(30):  # a byte now and then keeps it no longer
+            time.sleep(0.1)
+            for sock in slow:
+                with suppress(OSError):
+                    sock.sendall(b"X")
+        assert RemoteSearcher(server.url, retries=0).search("mill", 1)
+        for sock in slow:
+            sock.close()
+
+
+def test_a_kept_connection_is_answered_at_once():
+    """Head and body are two writes: with Nagle's algorithm each answer would take 40 ms."""
+    with here() as server:
+        connection = http.client.HTTPConnection(*server.server_address, timeout=10)
+        times = []
+        for _ in range(20):
+            started = time.perf_counter()
+            connection.request("POST", "/search", b'{"query": "mill"}', {"Content-Type": "application/json"})
+            assert connection.getresponse().read()
+            times.append(time.perf_counter() - started)
+        connection.close()
+    assert min(times[5:]) < 0.02, sorted(times)
 
 
 # ------------------------------------------------------------------------------------------------ servers that fail

@@ -13,15 +13,15 @@ import http.client
 import json
 import os
 import socket
-import threading
+import ssl
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from workbench.envs.search.base import MOST_QUERY_CHARACTERS, Document, Hit
+from workbench.types.deadlines import Deadline
 from workbench.types.errors import ConfigError, SearchError
 from workbench.types.settings import above, at_least, check_settings
 
@@ -65,10 +65,14 @@ class RemoteSearcher:
         return self._ask("GET", "/health", None)
 
     def _ask(self, method: str, path: str, body: bytes | None) -> Mapping[str, Any]:
-        until, last = time.monotonic() + self.deadline_s, ""
+        with Deadline(self.deadline_s) as deadline:
+            return self._ask_until(deadline, method, path, body)
+
+    def _ask_until(self, deadline: Deadline, method: str, path: str, body: bytes | None) -> Mapping[str, Any]:
+        until, last = deadline.until, ""
         for attempt in range(self.retries + 1):
             try:
-                status, data = self._once(method, path, body, until)
+                status, data = self._once(method, path, body, deadline)
             except (OSError, http.client.HTTPException) as error:
                 last = str(error) or type(error).__name__
             else:
@@ -83,29 +87,34 @@ class RemoteSearcher:
             raise SearchError(f"{self.url} gave no whole answer within {self.deadline_s:g} s ({last}); is it overloaded?")
         raise SearchError(f"{self.url} cannot be asked ({last}); is it running? workbench retriever --corpus FILE starts one")
 
-    def _once(self, method: str, path: str, body: bytes | None, until: float) -> tuple[int, bytes]:
+    def _once(self, method: str, path: str, body: bytes | None, deadline: Deadline) -> tuple[int, bytes]:
         parts = urlsplit(self.url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname, parts.port, timeout=max(until - time.monotonic(), 0.001))
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=deadline.left)
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
         try:
-            connection.connect()
-            with _cut_at(connection.sock, until):
-                connection.request(method, parts.path.rstrip("/") + path, body, headers)
-                response = connection.getresponse()
-                data = bytearray()
-                while len(data) <= self.most_bytes and (piece := response.read1(_PIECE)):
-                    data += piece
-                announced = response.headers.get("Content-Length")
-                if time.monotonic() >= until or announced is not None and len(data) < min(int(announced), self.most_bytes):
-                    raise http.client.HTTPException("the connection ended in the middle of the answer")
-                return response.status, bytes(data)
+            connection.sock = self._connected(parts, deadline)
+            connection.request(method, parts.path.rstrip("/") + path, body, headers)
+            response = connection.getresponse()
+            data = bytearray()
+            while len(data) <= self.most_bytes and (piece := response.read1(_PIECE)):
+                data += piece
+            announced = response.headers.get("Content-Length")
+            if deadline.passed or announced is not None and len(data) < min(int(announced), self.most_bytes):
+                raise http.client.HTTPException("the connection ended in the middle of the answer")
+            return response.status, bytes(data)
         except ValueError as error:  # a Content-Length that is no number
             raise http.client.HTTPException(str(error)) from error
         finally:
             connection.close()
+
+    def _connected(self, parts: SplitResult, deadline: Deadline) -> socket.socket:
+        secure = parts.scheme == "https"
+        sock = socket.create_connection((parts.hostname, parts.port or (443 if secure else 80)), deadline.left)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        deadline.watch(sock)
+        return ssl.create_default_context().wrap_socket(sock, server_hostname=parts.hostname) if secure else sock
 
     def _value(self, status: int, data: bytes) -> Mapping[str, Any]:
         if len(data) > self.most_bytes:
@@ -170,19 +179,3 @@ def _split(url: Any) -> Any:
         return None
     return parts
 
-
-@contextmanager
-def _cut_at(sock: socket.socket, until: float) -> Iterator[None]:
-    """Break the connection at a time, whatever is going on in it: a time-out of a socket begins anew with every byte."""
-
-    def cut() -> None:
-        with suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(max(until - time.monotonic(), 0.0), cut)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
