@@ -39,7 +39,7 @@ DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lab docs pictures bias algorithms search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers bench bench-gpu test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
+.PHONY: help demo test test-full lab docs pictures bias algorithms search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers hostile bench bench-gpu test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -108,6 +108,9 @@ SERVER_KILLS ?= 200
 DAMAGED ?= 5000
 soak: setup-test  ## kill training 500 times, damage 5,000 checkpoints; all must come out right (KILLS=, DAMAGED=, SEED=)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.faults.soak --kills $(KILLS) --damaged $(DAMAGED) --seed $(or $(SEED),0)
+
+hostile: setup-test  ## every command on 65 run folders that a stranger bent: nothing runs, leads out, hangs or takes all memory
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.sweep
 
 soak-servers: setup-vllm  ## kill vLLM servers and the learners beside them 200 times; nothing may be lost (SERVER_KILLS=, SEED=)
 	@$(NO_HUB) $(ONE_THREAD) $(VLLM_VENV)/bin/python -m tests.faults.server_soak --kills $(SERVER_KILLS) --seed $(or $(SEED),0)

@@ -21,8 +21,8 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 63_616,
-    "lines of the lint": 8_690,
+    "lines of the package": 65_120,
+    "lines of the lint": 8_693,
     "lines of plain/": 1_200,
     "files of plain/": 8,
     "lines of the README": 250,

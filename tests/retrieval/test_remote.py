@@ -11,15 +11,16 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from workbench.envs.qa.files import read_corpus
 from workbench.envs.search import Bm25, Corpus
-from workbench.envs.search.remote import KEY_VARIABLE, RemoteSearcher
+from workbench.envs.search.remote import HOSTS_VARIABLE, KEY_VARIABLE, RemoteSearcher
 from workbench.envs.search.server import RetrievalServer
+from workbench.envs.tools.handover import describe_tool
 from workbench.envs.tools.search import SearchTool
 from workbench.types.errors import ConfigError, SearchError
 
@@ -177,8 +178,33 @@ def test_a_key_is_demanded_where_there_is_one(monkeypatch):
             with pytest.raises(SearchError, match=f"wants another key .*{KEY_VARIABLE}"):
                 ask()
         monkeypatch.setenv(KEY_VARIABLE, KEY)
+        monkeypatch.setenv(HOSTS_VARIABLE, f"http://10.0.0.7:8080, {server.url}/")
         assert RemoteSearcher(server.url).search("mill", 1)[0].document.id == "309"
         assert KEY not in repr(RemoteSearcher(server.url))
+
+
+@pytest.mark.parametrize(("named", "is_sent"), [
+    ("", False), ("http://127.0.0.1", False), ("http://localhost:{port}", False), ("https://127.0.0.1:{port}", False),
+    ("http://127.0.0.1:{port}", True), ("http://10.0.0.7:8080,http://127.0.0.1:{port}/", True)])
+def test_the_key_goes_to_the_servers_that_the_user_named_and_to_no_other(named, is_sent, monkeypatch):
+    """A url may come out of a stranger's configuration (law 16). The tool over it takes the key along to its worker."""
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    with here(host="127.0.0.1", key=KEY) as server:
+        monkeypatch.setenv(HOSTS_VARIABLE, named.format(port=server.server_port))
+        told = json.dumps(describe_tool(SearchTool(RemoteSearcher(server.url))).content)
+        assert (KEY in told) is is_sent
+        if is_sent:
+            assert RemoteSearcher(server.url).search("mill", 1)
+        else:
+            with pytest.raises(SearchError, match=f"{HOSTS_VARIABLE}={server.url}"):
+                RemoteSearcher(server.url).search("mill", 1)
+
+
+@pytest.mark.parametrize("named", ["localhost:8000", "http://", "http://u:p@a", "x"])
+def test_a_list_of_servers_that_is_none_is_refused(named, monkeypatch):
+    monkeypatch.setenv(HOSTS_VARIABLE, named)
+    with pytest.raises(ConfigError, match=f"{HOSTS_VARIABLE} names the servers"):
+        RemoteSearcher("http://127.0.0.1:1")
 
 
 def test_only_the_loopback_device_needs_no_key():
@@ -187,6 +213,43 @@ def test_only_the_loopback_device_needs_no_key():
             RetrievalServer(None, host)
     with here() as server, pytest.raises(ConfigError, match="cannot listen on 127.0.0.1 port"):
         RetrievalServer(None, port=server.server_port)
+
+
+def test_so_many_connections_and_no_more_and_a_request_has_a_deadline(monkeypatch):
+    """Who holds a connection without asking anything keeps others out for a while, not for ever."""
+    from workbench.envs.search import server as module
+
+    monkeypatch.setattr(module, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(module, "IDLE_S", 1.0)
+    with here() as server:
+        slow = [socket.create_connection(server.server_address) for _ in range(2)]
+        for sock in slow:
+            sock.sendall(b"POST /search HTTP/1.1\r\n")
+        time.sleep(0.3)
+        with pytest.raises(SearchError, match="cannot be asked"):
+            RemoteSearcher(server.url, retries=0).search("mill", 1)
+        for _ in range(30):  # a byte now and then keeps it no longer
+            time.sleep(0.1)
+            for sock in slow:
+                with suppress(OSError):
+                    sock.sendall(b"X")
+        assert RemoteSearcher(server.url, retries=0).search("mill", 1)
+        for sock in slow:
+            sock.close()
+
+
+def test_a_kept_connection_is_answered_at_once():
+    """Head and body are two writes: with Nagle's algorithm each answer would take 40 ms."""
+    with here() as server:
+        connection = http.client.HTTPConnection(*server.server_address, timeout=10)
+        times = []
+        for _ in range(20):
+            started = time.perf_counter()
+            connection.request("POST", "/search", b'{"query": "mill"}', {"Content-Type": "application/json"})
+            assert connection.getresponse().read()
+            times.append(time.perf_counter() - started)
+        connection.close()
+    assert min(times[5:]) < 0.02, sorted(times)
 
 
 # ------------------------------------------------------------------------------------------------ servers that fail

@@ -30,7 +30,6 @@ effect is an error and no arm (law 11). An arm at a seed is a job; the job's key
 """
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -41,6 +40,7 @@ from workbench.ablation.verdicts import Analysis
 from workbench.training.config import Config, load_config, to_dict
 from workbench.types.canonical_json import check_name, json_bytes
 from workbench.types.errors import ConfigError, nearest
+from workbench.types.regular_files import read_toml
 
 ARM_KEYS = {"label": str, "base": str, "start": str, "set": dict, "inert": bool}
 PLAN_KEYS = {"title": str, "remarks": list, "compare": list, "all": dict, "arms": dict, "expect": list, "analysis": dict}
@@ -132,8 +132,8 @@ def jobs(plan: Plan, seeds: Sequence[int]) -> list[Job]:
 def read_plan(path: Path) -> Plan:
     """The plan in a TOML file, named after it. ConfigError for what is missing, unknown or of another type."""
     try:
-        tree = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        tree = read_toml(path)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read an ablation from {path}: {error}") from error
     _check(tree, PLAN_KEYS, f"{path}", needed=("title", "arms"))
     arms = []

@@ -1,7 +1,8 @@
 """`workbench ...`: the terminal door. Every command is one call into the cells that notebooks use.
 
 Exit status: 0 done, 1 the answer is no (a replay differs, a demo did not learn, a check failed), 2 a usage or input
-error, 130 stopped by Ctrl-C, 143 stopped by SIGTERM (a run then keeps its committed steps, and `resume` goes on).
+error, 3 something that nobody expected (`last_resort`), 130 stopped by Ctrl-C, 143 stopped by SIGTERM (a run then keeps
+its committed steps, and `resume` goes on).
 """
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 def main(argv: list[str] | None = None) -> int:
     """The exit status. As a process's own door (no `argv`) it also sees to it that the process ends."""
-    status = 1
+    status = 3
     try:
         status = run(argv)
     finally:
@@ -41,24 +42,19 @@ def run(argv: list[str] | None) -> int:
         several = all("=" in each and not each.startswith("-") for each in unread)
         parser.error(f"unrecognized arguments: {' '.join(unread)}" + (
             "; each setting has a --set of its own: --set train.steps=5 --set learner.lr=1e-4" if several else ""))
-    if not {"", os.getcwd()} & set(sys.path):  # `workbench` finds my_env.py where `python -m workbench.cli` does
-        sys.path.append(os.getcwd())
     rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    where = f" (process {rank} of {world})" if world != "1" else ""
     try:
         with contextlib.ExitStack() as stack:
             if rank != "0":  # under torchrun the first process speaks; the others only of what went wrong
                 os.environ["WORKBENCH_PROGRESS"] = "quiet"
                 stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
             stack.enter_context(stop_on_signals(signal.SIGTERM, signal.SIGINT))
+            if not {"", os.getcwd()} & set(sys.path):  # `workbench` finds my_env.py where `python -m workbench.cli` does
+                sys.path.append(os.getcwd())
             return args.run(args)
     except WorkbenchError as error:
-        where = f" (process {rank} of {world})" if world != "1" else ""
         print(f"workbench{where}: {type(error).__name__}: {error}", file=sys.stderr)
-        return 2
-    except RuntimeError as error:  # torch's way of saying that another process is gone: that one has said why
-        if world == "1" or "peer" not in str(error):
-            raise
-        print(f"workbench (process {rank} of {world}): another process ended, so this one does too", file=sys.stderr)
         return 2
     except KeyboardInterrupt as asked:
         if rank == "0":
@@ -67,3 +63,10 @@ def run(argv: list[str] | None) -> int:
     except BrokenPipeError:  # `workbench show ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        if world != "1" and isinstance(error, RuntimeError) and "peer" in str(error):  # torch's way of saying that another
+            print(f"workbench{where}: another process ended, so this one does too", file=sys.stderr)  # one has said why
+            return 2
+        from workbench.cli.last_resort import told
+
+        return told(error, where)

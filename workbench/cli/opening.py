@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from workbench.types.errors import ConfigError
 from workbench.types.plugins import is_named
+from workbench.types.regular_files import is_folder, parse_json, read_json
 
 
 def overrides(settings: list[str]) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def overrides(settings: list[str]) -> dict[str, Any]:
         key, value = key.strip(), value.strip()
         if key.count(".") > 1:  # env.options.size, policy.template_flags.x: some have no type to be read as
             with contextlib.suppress(ValueError):
-                value = json.loads(value)
+                value = parse_json(value)
         pairs[key] = value
     return pairs
 
@@ -35,7 +35,7 @@ def config_of(source: str, settings: list[str], *, trust: bool = False):
         if settings:
             raise ConfigError("a stored config is taken as it is; --set goes with a preset or a .toml file")
         try:
-            tree = json.loads(Path(source).read_text(encoding="utf-8"))
+            tree = read_json(Path(source))
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot read {source}: {error}") from error
         if isinstance(tree, dict) and tree.get("kind") == "config":  # of a run folder: inside its seal
@@ -75,7 +75,7 @@ def is_run(source: str) -> bool:
     """A preset's name is a preset, whatever folders there are; `./frozenlake` is a folder."""
     from workbench.training.config import PRESETS
 
-    return source not in PRESETS and Path(source).is_dir()
+    return source not in PRESETS and is_folder(source)
 
 
 def is_config(source: str) -> bool:

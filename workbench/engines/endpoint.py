@@ -6,11 +6,11 @@ over the wire is somebody else's: it is checked piece by piece, and whatever is 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.types.deadlines import Deadline
 from workbench.types.errors import ConfigError, EngineError
 
 MOST_CHARACTERS = 1_000_000  # of one reply
@@ -59,20 +59,19 @@ class Endpoint:
         if self.calls not in ("native", "text"):
             raise ConfigError(f"an endpoint's calls are 'native' or 'text', got {self.calls!r}")
         if self.key_env and not os.environ.get(self.key_env):
-            raise ConfigError(f"the environment variable {self.key_env} should hold the endpoint's key, and is not set")
+            raise ConfigError(f"the environment variable {self.key_env} should hold the endpoint's key, and is not set "
+                              "(in a worker process it is only where WORKBENCH_WORKER_ENV names it)")
 
     def stream(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), *,
                temperature: float, top_p: float, max_tokens: int) -> Iterator[str | Reply]:
         """Ask for one reply: pieces of its text as they come, at last the whole. Raises EngineError."""
         choice = "auto" if self.calls == "native" else "none"
         offered = {"tools": list(tools), "tool_choice": choice} if tools else {}
-        gathered, ends = _Gathered(), time.monotonic() + self.deadline_s
+        gathered = _Gathered()
         chunks = self._chunks(messages=list(messages), temperature=temperature, top_p=top_p, max_tokens=max_tokens,
                               **offered)
         try:
             for chunk in chunks:
-                if time.monotonic() > ends:
-                    raise EngineError(f"{self.url}: the reply was not over after {self.deadline_s:g} s")
                 piece = gathered.take(chunk, self.url)
                 if piece:
                     yield piece
@@ -86,19 +85,35 @@ class Endpoint:
         except ImportError as error:
             raise EngineError("an endpoint is asked by the package openai, which is not installed here: "
                               "pip install 'agent-rl-workbench[endpoint]'") from error
-        try:
-            with openai.OpenAI(base_url=self.url, api_key=os.environ.get(self.key_env, "") or "none",
-                               timeout=self.deadline_s, max_retries=0) as client:
-                with client.chat.completions.create(model=self.model, stream=True, **request) as stream:
-                    yield from stream
-        except Exception as error:  # the client raises whatever its layers raise: of openai, of httpx, of json
-            raise EngineError(self._told(error)) from error
+        import httpx
+
+        from workbench.types.bounded_http import hooks
+
+        with Deadline(self.deadline_s) as deadline:
+            late = f"{self.url}: no answer within {self.deadline_s:g} s"
+            bounded = httpx.Client(event_hooks=hooks(self.url, deadline=deadline), follow_redirects=False,
+                                   timeout=self.deadline_s)
+            try:
+                with bounded, openai.OpenAI(base_url=self.url, api_key=os.environ.get(self.key_env, "") or "none",
+                                            timeout=self.deadline_s, max_retries=0, http_client=bounded) as client:
+                    with client.chat.completions.create(model=self.model, stream=True, **request) as stream:
+                        for chunk in stream:
+                            late = f"{self.url}: the reply was not over after {self.deadline_s:g} s"
+                            if deadline.passed:
+                                break
+                            yield chunk
+            except Exception as error:  # the client raises whatever its layers raise: of openai, of httpx, of json
+                raise EngineError(late if deadline.passed else self._told(error)) from error
+            if deadline.passed:  # and what broke was taken for the end
+                raise EngineError(late)
 
     def _told(self, error: Exception) -> str:
         """What failed, in words with a remedy."""
         import openai
 
         detail = " ".join(str(error).split())[:LONGEST_DETAIL]
+        if type(cause := error.__cause__ or error).__name__ == "AnswerError":
+            return str(cause)
         if isinstance(error, openai.APITimeoutError) or "Timeout" in type(error).__name__:
             return f"{self.url}: no answer within {self.deadline_s:g} s"
         if isinstance(error, openai.APIConnectionError):

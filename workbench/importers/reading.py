@@ -1,7 +1,6 @@
 """Files and folders of foreign rollouts, recognised by their content and read one row at a time."""
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -13,9 +12,9 @@ from workbench.importers.values import LONGEST_LINE, Damaged, Reader, Row, name
 from workbench.importers.whole import groups_of
 from workbench.types.dumps import Imported, RawSequence
 from workbench.types.errors import DataError
+from workbench.types.regular_files import FileError, files_below, open_stream, parse_json
 
 MOST_TOKENS = 4_000_000  # about 150 MB of arrays
-MOST_FILES = 10_000
 LOOK = 20                # lines of a file that are looked at to tell whose it is
 NAMED = 12               # damaged places that are named; all are counted
 KEPT_ROWS = 4            # rows of which the reader of a framework is shown what is in them
@@ -130,8 +129,11 @@ def _files(path: Path) -> Iterator[Path]:
     if path.is_file():
         yield path
     elif path.is_dir():
-        found = islice((file for pattern in ("*.jsonl", "*.parquet") for file in path.rglob(pattern) if file.is_file()),
-                       MOST_FILES)
+        try:
+            found = list(files_below(path, (".jsonl", ".parquet")))
+        except FileError as error:
+            raise DataError(f"{path} is not searched for rollouts: {error.strerror}; name a file, or a folder with little "
+                            "else in it") from error
         yield from sorted(found, key=lambda file: [(int(p), "") if p.isdecimal() else (0, p)
                                                    for p in (*file.parent.parts, file.stem)])
 
@@ -139,8 +141,8 @@ def _files(path: Path) -> Iterator[Path]:
 def _reader(file: Path) -> Reader | None:
     """The reader for the first row that can be read; None where no framework is known to write such rows."""
     try:
-        with file.open("rb") as opened:
-            is_parquet = opened.read(4) == b"PAR1"
+        with open_stream(file) as stream:
+            is_parquet = stream.read(4) == b"PAR1"
     except OSError as error:
         raise DataError(f"{file} cannot be opened ({error.strerror}); make it readable, or name the files to read"
                         ) from error
@@ -163,7 +165,7 @@ class NumberedLine(NamedTuple):
 
 def lines_of(path: Path, longest: int = LONGEST_LINE) -> Iterator[NumberedLine]:
     """The objects of a JSONL file, empty lines left out; never more than one line in memory."""
-    with path.open("rb") as file:
+    with open_stream(path) as file:
         number = 0
         while line := file.readline(longest):
             number += 1
@@ -181,11 +183,9 @@ def lines_of(path: Path, longest: int = LONGEST_LINE) -> Iterator[NumberedLine]:
 def parsed(line: bytes) -> dict[str, Any]:
     """The object on a line, or Damaged with the reason."""
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except UnicodeDecodeError:
         raise Damaged("not UTF-8") from None
-    except RecursionError:
-        raise Damaged("nested too deep") from None
     except ValueError as error:  # json.JSONDecodeError, and numbers of thousands of digits
         cut = ", as if it had been cut off" if not line.endswith(b"\n") else ""
         raise Damaged(f"not JSON ({name(error)}){cut}") from None

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from workbench.importers.values import Reader, arrays_of, has_ids, name, number, prompt_name, text_of
+from workbench.run.parquet import too_much
 from workbench.types.dumps import RawSequence
 from workbench.types.errors import DataError
+from workbench.types.regular_files import open_stream
 
 ROWS = 64  # read at a time
 EXTRAS = {
@@ -41,7 +43,8 @@ def columns_of(path: Path) -> list[str] | None:
     import pyarrow.parquet as parquet
 
     try:
-        return parquet.read_schema(path).names
+        with open_stream(path) as stream:
+            return parquet.read_schema(stream).names
     except (OSError, ValueError):  # pyarrow's errors are ValueErrors
         return None
 
@@ -51,9 +54,13 @@ def rows_of(path: Path) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as parquet
 
     try:
-        with parquet.ParquetFile(path) as file:
+        with open_stream(path) as stream, parquet.ParquetFile(stream) as file:
+            if reason := too_much(file.metadata, rows=ROWS):
+                raise DataError(f"{path.name} is not read: {reason}")
             for batch in file.iter_batches(ROWS):
                 yield from batch.to_pylist()
+    except DataError:
+        raise
     except (OSError, ValueError) as error:
         raise DataError(f"{path.name} cannot be read as parquet ({name(error, 120)}): it is cut off or damaged; have "
                         "it written again") from error

@@ -1,7 +1,6 @@
 """Foreign values made into arrays and short names, or refused with the reason: a file says anything it likes."""
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from workbench.types.dumps import RawSequence
+from workbench.types.regular_files import parse_json
 from workbench.views.escape import visible
 
 LONGEST_NAME = 48
@@ -137,7 +137,7 @@ def _list(value: Any, what: str) -> list[Any] | None:
         return None
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = parse_json(value)
         except ValueError as error:
             raise Damaged(f"{what} is the text {_short(value)}, not a list") from error
     if isinstance(value, np.ndarray):

@@ -6,7 +6,6 @@ turn with masks and logprobs, the prompt being the whole history as the model sa
 """
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from workbench.importers.values import (
     LONGEST_LINE, Damaged, Reader, Row, has_columns, has_ids, ids, mapping, name, number, numbers, rows_of, text_of,
 )
 from workbench.types.dumps import RawSequence
+from workbench.types.regular_files import parse_json, read_regular
 
 NO_TRAJECTORY = ("token ids, masks and logprobs: verifiers writes the texts of prompt and completion unless asked for "
                  "more, so R1, R3, R4, R5, R12 and R22 cannot be checked; ask with state_columns=['trajectory'] "
@@ -81,11 +81,9 @@ def missing(sequences: list[RawSequence], rows: list[dict[str, Any]]) -> list[st
 def version(rows: Sequence[Row], file: Path) -> str | None:
     """The version of verifiers, as the metadata.json beside the file has it."""
     beside = file.with_name("metadata.json")
-    if not beside.is_file() or beside.stat().st_size >= LONGEST_LINE:
-        return None
     try:
-        info = mapping(mapping(json.loads(beside.read_bytes()), "metadata").get("version_info"), "version_info")
-    except (ValueError, RecursionError, Damaged):
+        info = mapping(mapping(parse_json(read_regular(beside, most=LONGEST_LINE)), "metadata").get("version_info"), "version_info")
+    except (OSError, ValueError, Damaged):
         return None
     return name(info["vf_version"], 24) if isinstance(info.get("vf_version"), str) else None
 

@@ -33,6 +33,7 @@ from workbench.run.writer import write_file
 from workbench.training.config import Config, to_dict
 from workbench.types import View
 from workbench.types.errors import LearnerError, StoreError
+from workbench.types.regular_files import MOST_SETTINGS_BYTES, parse_json, read_regular
 from workbench.views import progress, show_text
 from workbench.views.live import Status
 
@@ -294,6 +295,6 @@ def _environment() -> dict[str, str]:
 def _noted(path: Path) -> Identity | None:
     """The process that was started for a run; None where no (readable) note says so."""
     try:
-        return Identity(**json.loads(process_file(path).read_bytes()))
+        return Identity(**parse_json(read_regular(process_file(path), most=MOST_SETTINGS_BYTES)))
     except (OSError, ValueError, TypeError):
         return None

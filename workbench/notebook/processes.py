@@ -29,6 +29,7 @@ from workbench.training.config import Config, to_dict
 from workbench.training.kinds import check_importable
 from workbench.training.prompts import refuse_config_without_room
 from workbench.types.plugins import load_named
+from workbench.types.regular_files import open_regular
 
 ON_REQUEST = (-15, -2, 143, 130)  # exit statuses of a process that was asked to end, by SIGTERM or Ctrl-C
 STOPPED = ": stopped "  # in the last line that such a process prints
@@ -143,7 +144,7 @@ def writer_of(folder: Path) -> Identity | None:
     started at another time than the one that took it only has its id.
     """
     try:
-        fd = os.open(Path(folder) / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = open_regular(Path(folder) / ".lock")
     except OSError:
         return None
     try:

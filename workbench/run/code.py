@@ -123,7 +123,7 @@ def why_foreign(run: Run) -> str:
 
 def _stored(run: Run) -> dict[str, Any] | None:
     path = run.path / CODE
-    return canonical_json.read_sealed_json(path, kind="code", version=FORMAT) if path.exists() else None
+    return canonical_json.read_sealed_json(path, kind="code", version=FORMAT, below=run.path) if path.exists() else None
 
 
 def _seal(key: bytes, config: Any, origins: Any) -> str:

@@ -29,6 +29,7 @@ from workbench.types.errors import StoreError
 from workbench.types.message_json import (
     call_to_json, message_from_json, message_to_json, observation_from_json, observation_to_json,
 )
+from workbench.types.regular_files import parse_json
 
 TRAJECTORIES = ("trajectories", 1)  # kind and format version
 CREDIT = ("credit", 1)
@@ -69,7 +70,7 @@ def _read_text(column: pa.Array) -> list[str | None]:
 def _parsed(column: pa.Array, make: Callable[[Any], Any] = lambda value: value) -> list:
     """JSON values of a text column; equal texts are parsed once (attempts at one task share it)."""
     known: dict[str, Any] = {}
-    return [known[text] if text in known else known.setdefault(text, make(json.loads(text)))
+    return [known[text] if text in known else known.setdefault(text, make(parse_json(text)))
             for text in _read_text(column)]
 
 
@@ -224,9 +225,8 @@ def decode_groups(data: bytes, path: Path) -> list[Group]:
     columns, facts = read_parquet(data, path, TRAJECTORIES)
     try:
         return _read_groups(columns, [Sampling(*one) for one in facts["samplings"]])
-    except (KeyError, ValueError, TypeError, IndexError, pa.ArrowException) as error:
-        raise StoreError(f"{path} is damaged: its columns do not make trajectories ({error!r}); restore it from a copy "
-                         "of the run") from error
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError, pa.ArrowException) as error:
+        raise StoreError(f"{path} is damaged: its columns do not make trajectories ({error!r}); restore it from a copy") from error
 
 
 def _read_groups(columns: Mapping[str, pa.Array], samplings: list[Sampling]) -> list[Group]:
@@ -292,8 +292,10 @@ def encode_credit(table: CreditTable, *, skipped: str | None = None) -> memoryvi
 def decode_credit(data: bytes, path: Path) -> tuple[CreditTable, str | None]:
     """A credit table and why its update was skipped (None: it was not). Columns that were absent are absent."""
     columns, facts = read_parquet(data, path, CREDIT)
-    arrays = {}
-    for name, column in columns.items():
-        arrays[name] = column.to_numpy(zero_copy_only=False)
-        arrays[name].flags.writeable = False
-    return CreditTable(facts["step"], facts["update"], arrays), facts["skipped"]
+    try:
+        arrays = {name: column.to_numpy(zero_copy_only=False) for name, column in columns.items()}
+        for array in arrays.values():
+            array.flags.writeable = False
+        return CreditTable(facts["step"], facts["update"], arrays), facts["skipped"]
+    except (KeyError, ValueError, TypeError, pa.ArrowException) as error:
+        raise StoreError(f"{path} is damaged: its columns make no credit table ({error!r}); restore it from a copy") from error

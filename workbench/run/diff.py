@@ -24,7 +24,7 @@ from workbench.run.equality import first_difference
 from workbench.run.file_diff import ColumnDifference, credit_columns, first_in_files, more, only_in, short
 from workbench.run.store import LINT, TRAJECTORIES, Run, open_run, step_folders, step_name
 from workbench.types import canonical_json
-from workbench.types.canonical_json import Seal
+from workbench.types.canonical_json import seal_of
 from workbench.types.errors import StoreError
 from workbench.types.view import Shown
 from workbench.views.records import flattened
@@ -121,7 +121,7 @@ class _Facts:
 
 def _read(run: Run) -> _Facts:
     made: dict[tuple[int, str], Any] = {}
-    for line in canonical_json.read_lines(run.path / "metrics.jsonl").records:
+    for line in canonical_json.read_lines(run.path / "metrics.jsonl", below=run.path).records:
         made[line["step"], "metrics"] = line["metrics"]
         for name, seal in line["files"].items():
             part = {TRAJECTORIES: "trajectories", LINT: "lint"}.get(name, "credit")
@@ -137,7 +137,7 @@ def _manifest(run: Run, step: int) -> Any:
     """The seals of a checkpoint's files; the reason, as text, where there are none that can be read."""
     path = run.path / "checkpoints" / step_name(step) / canonical_json.MANIFEST
     try:
-        return canonical_json.read_sealed_json(path, kind="checkpoint", version=_ANY_FORMAT)["files"]
+        return canonical_json.read_sealed_json(path, kind="checkpoint", version=_ANY_FORMAT, below=run.path)["files"]
     except (StoreError, TypeError, KeyError) as error:
         return str(error)
 
@@ -225,10 +225,10 @@ def _damage(run: Run, facts: _Facts) -> Iterator[RunDifference]:
         for (step, part), made in facts.made.items():
             file = f"checkpoints/{step_name(step)}"
             if part == "checkpoint":
-                canonical_json.verify_folder(run.path / file, kind="checkpoint", version=_ANY_FORMAT)
+                canonical_json.verify_folder(run.path / file, kind="checkpoint", version=_ANY_FORMAT, below=run.path)
             for name, seal in made.items() if part in ("trajectories", "credit", "lint") else ():
                 file = f"steps/{step_name(step)}/{name}"
-                Seal(**seal).check(run.path / file, canonical_json.read_file(run.path / file))
+                seal_of(seal, run.path / file).check(run.path / file, canonical_json.read_file(run.path / file, below=run.path))
     except StoreError as error:
         yield RunDifference("damage", step, file, short(str(error)))
 
@@ -236,7 +236,7 @@ def _damage(run: Run, facts: _Facts) -> Iterator[RunDifference]:
 def _first_bytes(a: Run, b: Run) -> RunDifference:
     """The digests differ and no value does: which file, which line."""
     for name in ("config.json", "metrics.jsonl", "events.jsonl"):
-        lines = [(run.path / name).read_bytes().split(b"\n") for run in (a, b)]
+        lines = [canonical_json.read_file(run.path / name, below=run.path).split(b"\n") for run in (a, b)]
         for number, (x, y) in enumerate(zip_longest(*lines), 1):
             if x != y:
                 return RunDifference("bytes", None, name, f"line {number}: every value is equal, but the bytes are not")

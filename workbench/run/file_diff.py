@@ -1,7 +1,6 @@
 """Where two files of one name first differ: trajectories, credit tables by column and token, checkpoints by tensor."""
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from workbench.run.store import Run, step_name
 from workbench.types import canonical_json
 from workbench.types.address import Address
 from workbench.types.errors import StoreError
+from workbench.types.regular_files import parse_json
 
 EVERY = "every column"  # where two tables are not of one length
 LONGEST = 300  # characters of a difference in words
@@ -47,7 +47,7 @@ def first_in_files(a: Run, b: Run, part: str, step: int, name: str) -> str:
     else:
         paths = [run.path / "checkpoints" / step_name(step) / name for run in (a, b)]
         found = _tensors_differ(*paths) if name.endswith(".safetensors") else first_difference(
-            *(json.loads(canonical_json.read_file(path)) for path in paths), "state")
+            *(parse_json(canonical_json.read_file(path, below=path.parents[2])) for path in paths), "state")
     return found or "every value is equal, but the bytes are not (written by another version of a library?)"
 
 
@@ -93,11 +93,11 @@ def _place(run: Run, step: int, columns: Mapping[str, np.ndarray], at: int) -> s
 def _tensors_differ(a: Path, b: Path) -> str | None:
     """The first tensor of two safetensors files that differs, read without a tensor library: 8 bytes of length, a JSON
     header with the place of each tensor, data. Source: github.com/huggingface/safetensors, its description."""
-    data, headers = [canonical_json.read_file(path) for path in (a, b)], []
+    data, headers = [canonical_json.read_file(path, below=path.parents[2]) for path in (a, b)], []
     for path, content in zip((a, b), data):
         size = int.from_bytes(content[:8], "little")
         try:
-            headers.append((json.loads(content[8:8 + size]), 8 + size))
+            headers.append((parse_json(content[8:8 + size]), 8 + size))
         except ValueError as error:
             raise StoreError(f"{path} is damaged: its header cannot be read ({error})") from error
     (left, base_a), (right, base_b) = headers

@@ -9,11 +9,13 @@ any process can follow a run, at any time. It is not for use by several threads 
 """
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from workbench.run.store import FORMAT, Run, open_run, step_name
 from workbench.types import canonical_json
+from workbench.types.regular_files import open_regular
 
 MEASURING = "measuring random play, the solver and the untrained policy"
 
@@ -40,7 +42,7 @@ class LineFollower:
         if stamp == self._stamp:
             return False
         forgotten = self._forget() if not self._still_begins_alike(stat.st_size) else False
-        lines = canonical_json.read_lines(self.path, start=self._at)
+        lines = canonical_json.read_lines(self.path, start=self._at, below=self.path.parent)
         self._stamp = stamp
         if lines.records:
             self.records += lines.records
@@ -52,7 +54,7 @@ class LineFollower:
         """Does the last line that was read end where it did, with the same checksum?"""
         if size < self._at:
             return False
-        with self.path.open("rb") as file:
+        with canonical_json.readable(self.path), os.fdopen(open_regular(self.path), "rb") as file:
             file.seek(self._at - len(self._end))
             return file.read(len(self._end)) == self._end
 
@@ -114,7 +116,7 @@ class RunFollower:
                   for path in sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json"))}
         new = [name for name, stamp in stamps.items() if self._known.get(name) != stamp]
         read = {name: canonical_json.read_sealed_json(self.path / "evaluations" / f"{name}.json", kind="evaluation",
-                                              version=FORMAT) for name in new}
+                                              version=FORMAT, below=self.path) for name in new}
         self.evaluations = {name: read.get(name, self.evaluations.get(name)) for name in stamps}
         gone, self._known = set(self._known) - set(stamps), stamps
         return bool(new or gone)

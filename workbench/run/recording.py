@@ -71,6 +71,7 @@ class RunWriter:
 
     def __init__(self, path: Path, *, began: str):
         self.path = path
+        writer.refuse_links(path)
         self._lock = writer.FolderLock(path)
         try:
             swept = writer.sweep(path)
@@ -101,7 +102,7 @@ class RunWriter:
                              f"after step {last} away to go on from an earlier one")
         for step in self.run.uncommitted():
             writer.set_aside(self.path / "steps" / step_name(step), self.path / "orphans")
-        events = canonical_json.read_lines(self.path / "events.jsonl").records
+        events = self.run.events()
         kept = next((i for i, event in enumerate(events) if event.get("step", last) > last), len(events))
         if kept < len(events):  # they will be written again when their step is done again
             writer.cut_lines(self.path / "events.jsonl", keep=kept)

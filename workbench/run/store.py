@@ -33,8 +33,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.run import columns, writer
+from workbench.run.shapes import by_step, changes, clock_lines
 from workbench.types import CreditTable, Groups, canonical_json
-from workbench.types.canonical_json import Seal
+from workbench.types.canonical_json import Lines, seal_of
 from workbench.types.errors import StoreError
 from workbench.types.findings import LintReport
 from workbench.types.view import Shown
@@ -93,8 +94,10 @@ class Run(Shown):
             raise StoreError(f"there is no run folder {path}; runs lie side by side in one folder, one folder each")
         if not (path / "run.json").is_file():
             raise StoreError(f"{path} is not a run folder: it has no run.json. Name the folder of one run")
-        canonical_json.read_sealed_json(path / "run.json", kind="run", version=FORMAT)
-        self.first_config = canonical_json.read_sealed_json(path / "config.json", kind="config", version=FORMAT)
+        canonical_json.read_sealed_json(path / "run.json", kind="run", version=FORMAT, below=path)
+        self.first_config = canonical_json.read_sealed_json(path / "config.json", kind="config", version=FORMAT, below=path)
+        if not isinstance(self.first_config, dict):
+            raise StoreError(f"{path / 'config.json'} holds no settings, but a {type(self.first_config).__name__}")
         self._known: tuple[tuple[int, int], dict[int, dict]] = ((-1, -1), {})
 
     @property
@@ -112,14 +115,20 @@ class Run(Shown):
     def config_of(self, step: int) -> dict[str, Any]:
         """The configuration that was in force at the end of `step`: what it began with, and what was changed since."""
         config = copy.deepcopy(self.first_config)
-        for event in self.events() if (self.path / "events.jsonl").exists() else ():
-            for key, (_, value) in event["changed"].items() if _is_change(event, step) else ():
-                *parents, leaf = key.split(".")
-                node = config
-                for parent in parents:
-                    node = node[parent]
-                node[leaf] = value
+        for (*parents, leaf), value in changes(self.events() if (self.path / "events.jsonl").exists() else (), step):
+            node = config
+            for parent in parents:
+                node = node.get(parent) if isinstance(node, dict) else None
+            if not isinstance(node, dict):
+                raise StoreError(f"{self.path}/events.jsonl changes {'.'.join([*parents, leaf])}, which no setting is called")
+            node[leaf] = value
         return config
+
+    def _lines(self, name: str) -> Lines:
+        return canonical_json.read_lines(self.path / name, below=self.path)
+
+    def _clock(self) -> list[dict[str, Any]]:
+        return clock_lines(self._lines("clock.jsonl").records, self.path / "clock.jsonl")
 
     def _commits(self) -> dict[int, dict]:
         """Step -> its metrics line. Read again only when the file has changed."""
@@ -130,8 +139,7 @@ class Run(Shown):
             raise StoreError(f"{path} is missing; restore it from a copy of the run") from error
         stamp = (stat.st_size, stat.st_mtime_ns)
         if self._known[0] != stamp:
-            lines = canonical_json.read_lines(path)
-            self._known = (stamp, {line["step"]: line for line in lines.records})
+            self._known = (stamp, by_step(canonical_json.read_lines(path, below=self.path).records, path))
         return self._known[1]
 
     def steps(self) -> list[int]:
@@ -147,7 +155,7 @@ class Run(Shown):
         """What a reader should know: lines cut short, steps not committed."""
         found = []
         for name in LINES:
-            torn = canonical_json.read_lines(self.path / name).torn
+            torn = self._lines(name).torn
             if torn:
                 found.append(f"{name}: the last line is cut short ({len(torn)} bytes) and was left out")
         for step in self.uncommitted():
@@ -170,8 +178,8 @@ class Run(Shown):
         path = self.path / "steps" / step_name(step) / name
         if name not in files:
             raise StoreError(f"step {step} of run {self.name} has no {name}; it has {', '.join(sorted(files))}")
-        data = canonical_json.read_file(path)
-        Seal(**files[name]).check(path, data)
+        data = canonical_json.read_file(path, below=self.path)
+        seal_of(files[name], path).check(path, data)
         return data, path
 
     def groups(self, step: int) -> Groups:
@@ -204,7 +212,7 @@ class Run(Shown):
         """The same as the JSON values of `LintReport.as_dict`: quicker, where a word of each of many steps is wanted."""
         if step not in self._commits() and step in self.uncommitted():
             path = self.path / "steps" / step_name(step) / LINT
-            return canonical_json.read_sealed_json(path, kind="lint", version=FORMAT) if path.exists() else None
+            return canonical_json.read_sealed_json(path, kind="lint", version=FORMAT, below=self.path) if path.exists() else None
         if LINT not in self._commit(step)["files"]:
             return None
         data, path = self._read(step, LINT)  # holds it against the seal in the metrics line
@@ -225,34 +233,32 @@ class Run(Shown):
 
     def clock(self) -> pandas.DataFrame:
         """Wall-clock data of the committed steps, indexed by step; `at` is when the step was committed (UTC)."""
-        lines = canonical_json.read_lines(self.path / "clock.jsonl").records
-        rows = {line["step"]: {"at": line["at"], **line["clock"]} for line in lines if line["what"] == "step"}
+        rows = {line["step"]: {"at": line["at"], **line["clock"]} for line in self._clock() if line["what"] == "step"}
         return _frame({step: rows[step] for step in self.steps() if step in rows})
 
     def processes(self) -> list[dict[str, Any]]:
         """Which processes wrote this run, when and where."""
-        lines = canonical_json.read_lines(self.path / "clock.jsonl").records
-        return [line for line in lines if line["what"] not in ("step", "machine")]
+        return [line for line in self._clock() if line["what"] not in ("step", "machine")]
 
     def machines(self) -> list[tuple[int, dict[str, Any]]]:
         """(step, facts): from the step after it on, the run was computed by what `facts` say (threads, versions ...).
         Several of them: bit-exactness is not promised."""
-        lines = canonical_json.read_lines(self.path / "clock.jsonl").records
-        return [(line["after"], line["machine"]) for line in lines if line["what"] == "machine"]
+        return [(line["after"], line["machine"]) for line in self._clock() if line["what"] == "machine"]
 
     def events(self) -> list[dict[str, Any]]:
         """What was worth saying, in order: skipped updates, changed settings, warnings."""
-        return list(canonical_json.read_lines(self.path / "events.jsonl").records)
+        return list(self._lines("events.jsonl").records)
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """Every evaluation by name."""
         paths = sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json"))
-        return {path.stem: canonical_json.read_sealed_json(path, kind="evaluation", version=FORMAT) for path in paths}
+        return {path.stem: canonical_json.read_sealed_json(path, kind="evaluation", version=FORMAT, below=self.path)
+                for path in paths}
 
     def evaluated(self, name: str) -> dict[str, Groups]:
         """The stored attempts of an evaluation by side ("trained-sampled"); {} in runs of before they were stored."""
         folder = self.path / "evaluations" / ATTEMPTS / canonical_json.check_name(name)
-        return {path.stem: Groups(columns.decode_groups(canonical_json.read_file(path), path))
+        return {path.stem: Groups(columns.decode_groups(canonical_json.read_file(path, below=self.path), path))
                 for path in sorted(folder.glob("[A-Za-z0-9]*.parquet"))}
 
     def digest(self) -> str:
@@ -262,9 +268,9 @@ class Run(Shown):
         names += sorted(f"evaluations/{name}.json" for name in self.evaluations())
         total = sha256()
         for name in names:
-            data = canonical_json.read_file(self.path / name)
+            data = canonical_json.read_file(self.path / name, below=self.path)
             if name.endswith(".jsonl"):
-                data = data[:len(data) - len(canonical_json.read_lines(self.path / name).torn)]
+                data = data[:len(data) - len(self._lines(name).torn)]
             total.update(f"{name} {sha256(data).hexdigest()}\n".encode())
         return total.hexdigest()
 
@@ -273,10 +279,6 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """What two sets of facts differ in, in words: "threads (1, now 2)"."""
     keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     return ", ".join(f"{key} ({before.get(key)}, now {now.get(key)})" for key in keys)
-
-
-def _is_change(event: Mapping[str, Any], step: int) -> bool:
-    return event.get("kind") == "settings" and event["after"] <= step
 
 
 def _frame(rows: Mapping[int, Mapping[str, Any]]) -> pandas.DataFrame:

@@ -258,6 +258,19 @@ def set_aside(path: Path, folder: Path) -> Path:
     return target
 
 
+NO_LINKS = "a run is written below its own folder only: put the run there as a whole, or mount the other disk in its place"
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise StoreError for a symbolic link anywhere below `folder`: what is written, cut or removed through it would be
+    somebody else's (law 16)."""
+    with _disk_errors(folder, "look through"):
+        for parent, folders, files in os.walk(folder):
+            for name in (*folders, *files):
+                if os.path.islink(os.path.join(parent, name)):
+                    raise StoreError(f"{Path(parent, name)} is a symbolic link, and {NO_LINKS}")
+
+
 def half_made(path: Path) -> list[Path]:
     """Temporaries of `path` that lie beside it: it was being made when a process died, or is being made just now."""
     ours = re.compile(f"{re.escape(TEMPORARY + path.name)}-[0-9a-f]{{8}}")  # as `_temporary` names them

@@ -26,6 +26,7 @@ from workbench.run.recording import RunWriter
 from workbench.run.store import step_folders, step_name
 from workbench.types import canonical_json
 from workbench.types.errors import StoreError
+from workbench.types.regular_files import parse_json
 
 FORMAT = 1
 _SUFFIX = ".safetensors"
@@ -96,12 +97,17 @@ def load(run: RunWriter | str | os.PathLike, step: int) -> Checkpoint:
         missing = not path.exists()
     if missing:
         raise StoreError(f"{path} does not exist; there are checkpoints of steps {steps(run)}")
-    names = canonical_json.verify_folder(path, kind="checkpoint", version=FORMAT)
-    content = json.loads(canonical_json.read_file(path / _STATE))
-    if content["step"] != step:
-        raise StoreError(f"{path} holds step {content['step']}, not {step}; give the folder its name back")
+    root = path.parent.parent
+    names = canonical_json.verify_folder(path, kind="checkpoint", version=FORMAT, below=root)
+    try:
+        content = parse_json(canonical_json.read_file(path / _STATE, below=root, most=canonical_json.MOST_DOCUMENT))
+        held, state = content["step"], content["state"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"{path / _STATE} is damaged: {error!r}") from error
+    if held != step:
+        raise StoreError(f"{path} holds step {held!r}, not {step}; give the folder its name back")
     tensors = {name.removesuffix(_SUFFIX): _tensors(path / name) for name in names if name.endswith(_SUFFIX)}
-    return Checkpoint(step, tensors, content["state"])
+    return Checkpoint(step, tensors, state)
 
 
 def damage(run: RunWriter | str | os.PathLike, step: int) -> str | None:
@@ -140,7 +146,10 @@ def load_newest(run: RunWriter | str | os.PathLike) -> Checkpoint | None:
 
 
 def _folder(run: RunWriter | str | os.PathLike) -> Path:
-    return (run.path if isinstance(run, RunWriter) else Path(run)) / "checkpoints"
+    folder = (run.path if isinstance(run, RunWriter) else Path(run)) / "checkpoints"
+    if folder.is_symlink():  # what is written or removed through it is another run's
+        raise StoreError(f"{folder} is a symbolic link, and {writer.NO_LINKS}")
+    return folder
 
 
 def safetensors_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] = {}) -> Iterator[bytes | memoryview]:

@@ -9,7 +9,6 @@ and that cannot have an effect with the others is refused; the same setting comi
 """
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from workbench.training.liveness import inert_settings_of, refuse_contradictions
 from workbench.training.reading import build, class_of, flatten, nest, with_overrides
 from workbench.types.errors import ConfigError, nearest
 from workbench.types.plugins import is_named
+from workbench.types.regular_files import read_toml
 from workbench.types.settings import at_least, check_settings, one_of, settings_of
 from workbench.types.view import Shown
 
@@ -262,10 +262,10 @@ def _overridden(tree: Mapping[str, Any], written: Mapping[str, Any]) -> tuple[Co
 
 def _read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        tree = read_toml(path)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     base = tree.pop("base", BARE)
     if base != BARE and (not isinstance(base, str) or base not in PRESETS):

@@ -5,7 +5,6 @@ flipped bit, a page of zeros or a line cut short is told apart from data, and na
 """
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -20,8 +19,12 @@ from zlib import crc32
 import numpy as np
 
 from workbench.types.errors import StoreError
+from workbench.types.regular_files import MOST_NESTING, open_regular, parse_json, read_regular
 
 MANIFEST = "MANIFEST.json"
+MOST_DOCUMENT = 32 << 20   # bytes of a JSON document
+MOST_LINES = 512 << 20     # bytes of a file of lines: some 100,000 steps
+MOST_FILE = 16 << 30       # bytes of any other file that is read whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LINE_END = re.compile(rb'"crc32":"([0-9a-f]{8})"\}')
@@ -45,6 +48,13 @@ class Seal:
                              "restore the file from a copy of the run")
 
 
+def seal_of(said: Any, path: Path) -> Seal:
+    """The seal of `path` that a file says; StoreError for what is none."""
+    if not isinstance(said, dict) or said.keys() != {"bytes", "sha256"} or type(said["bytes"]) is not int:
+        raise StoreError(f"{path} has no seal (bytes, sha256) but {said!r:.80}; restore the run from a copy")
+    return Seal(**said)
+
+
 # ------------------------------------------------------------------------------------------------ names and JSON
 
 
@@ -59,7 +69,7 @@ def check_name(name: str) -> str:
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-def plain(value: Any, what: str) -> Any:
+def plain(value: Any, what: str, depth: int = 0) -> Any:
     """`value` as JSON holds it: numpy numbers become numbers, mappings dicts, tuples lists. Anything that JSON would lose
     (other keys than strings, sets, objects) is refused: StoreError names it and `what` it is part of."""
     if type(value) in _SCALARS:
@@ -68,9 +78,11 @@ def plain(value: Any, what: str) -> Any:
         for key in value:
             if type(key) is not str:
                 raise StoreError(f"{what} has the key {key!r}; expected JSON values, whose keys are strings")
-        return {key: plain(item, what) for key, item in value.items()}
+        _check_depth(depth, what)
+        return {key: plain(item, what, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item, what) for item in value]
+        _check_depth(depth, what)
+        return [plain(item, what, depth + 1) for item in value]
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufU":
         return value.tolist()
     if isinstance(value, str):  # a subclass (an enum): the plain value below it, which JSON would write
@@ -79,6 +91,11 @@ def plain(value: Any, what: str) -> Any:
         return int(value) if isinstance(value, int) else float(value)
     raise StoreError(f"{what} holds {value!r} of type {type(value).__name__}; expected JSON values (text, numbers, "
                      "true and false, null, lists, objects), so that the run can be read back exactly")
+
+
+def _check_depth(depth: int, what: str) -> None:
+    if depth > MOST_NESTING - 5:  # what it is put into has some levels, too
+        raise StoreError(f"{what} is nested more than {MOST_NESTING - 5} deep, and could not be read again; keep it flatter")
 
 
 def json_bytes(value: Any, what: str) -> bytes:
@@ -94,10 +111,11 @@ def sealed_json(content: Any, *, kind: str, version: int) -> bytes:
     return (json.dumps(document, indent=1) + "\n").encode("ascii")
 
 
-def read_sealed_json(path: Path, *, kind: str, version: int, exact: bool = False) -> Any:
+def read_sealed_json(path: Path, *, kind: str, version: int, exact: bool = False, below: Path | None = None) -> Any:
     """The content of a `sealed_json` document; raises StoreError if missing, damaged, or of another kind or format.
-    `exact`: the bytes must be those that were written, where otherwise only white space and spelling may differ."""
-    data = read_file(path)
+    `exact`: the bytes must be those that were written, where otherwise only white space and spelling may differ. `below`:
+    as in `read_file`."""
+    data = read_file(path, below=below, most=MOST_DOCUMENT)
     document = sealed_document(data, path, kind=kind, version=version)
     content, number = document["content"], document["format"]
     if sha256(json_bytes(content, kind)).hexdigest() != document["sha256"] or (
@@ -110,10 +128,10 @@ def sealed_document(data: bytes, path: Path, *, kind: str, version: int) -> dict
     """The parts of a `sealed_json` document: content, kind, format, sha256. Its own seal is not checked: that is for
     bytes that were held against another seal already. Raises StoreError where it is damaged or of another kind."""
     try:
-        document = json.loads(data)
+        document = parse_json(data)
         found, number, content = document["kind"], document["format"], document["content"]
         document["sha256"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{path} is damaged or was not written by this program: {error!r}") from error
     program = content.get("program") if isinstance(content, dict) else None
     check_format(path, found=(found, number), expected=(kind, version), program=program)
@@ -131,18 +149,15 @@ def check_format(path: Path, *, found: tuple[Any, Any], expected: tuple[str, int
                          f"{expected[1]}. Open it with a version of the workbench that is new enough: {reads}")
 
 
-def read_file(path: Path, *, start: int = 0) -> bytes:
-    """All bytes of a regular file, from byte `start` on; StoreError if it is missing, a link, or cannot be read."""
+def read_file(path: Path, *, start: int = 0, below: Path | None = None, most: int = MOST_FILE) -> bytes:
+    """All bytes of a regular file, from byte `start` on; StoreError if it is missing, a link, no regular file, holds more
+    than `most` bytes, or cannot be read. `below`: the run folder, out of which no link may lead."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            file.seek(start)
-            return file.read()
+        return read_regular(path, most=most, below=below, start=start)
     except FileNotFoundError as error:
         raise StoreError(f"{path} is missing; restore it from a copy of the run") from error
     except OSError as error:
-        reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
-        raise StoreError(f"{path} cannot be read: {reason}") from error
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
 
 
 @contextmanager
@@ -150,6 +165,8 @@ def readable(path: Path) -> Iterator[None]:
     """What the disk refuses to read in this block (a fault, no permission) is a StoreError that names `path`."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise StoreError(f"{path} is missing; restore it from a copy of the run") from error
     except OSError as error:
         if isinstance(error, StoreError):
             raise
@@ -159,15 +176,16 @@ def readable(path: Path) -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------ folders
 
 
-def verify_folder(path: Path, *, kind: str, version: int) -> tuple[str, ...]:
-    """Names of the files of a `write_folder` folder, after checking every byte; StoreError names file and reason."""
+def verify_folder(path: Path, *, kind: str, version: int, below: Path | None = None) -> tuple[str, ...]:
+    """Names of the files of a `write_folder` folder, after checking every byte; StoreError names file and reason. `below`:
+    as in `read_file`."""
     path = Path(path)
     with readable(path):
         if path.is_symlink() or not path.is_dir():
             raise StoreError(f"{path} is not a folder that was written here")
-    manifest = read_sealed_json(path / MANIFEST, kind=kind, version=version, exact=True)
+    manifest = read_sealed_json(path / MANIFEST, kind=kind, version=version, exact=True, below=below)
     try:
-        folder, files = manifest["folder"], {name: Seal(**seal) for name, seal in manifest["files"].items()}
+        folder, files = manifest["folder"], {name: seal_of(seal, path / name) for name, seal in manifest["files"].items()}
     except (TypeError, KeyError, AttributeError) as error:
         raise StoreError(f"{path / MANIFEST} is not a manifest: {error!r}") from error
     if folder != path.name:
@@ -175,19 +193,17 @@ def verify_folder(path: Path, *, kind: str, version: int) -> tuple[str, ...]:
     for name, seal in files.items():
         check_name(name)
         with readable(path / name):
-            _verify_file(path / name, seal)
+            _verify_file(path / name, seal, below)
     return tuple(files)
 
 
-def _verify_file(path: Path, seal: Seal) -> None:
+def _verify_file(path: Path, seal: Seal, below: Path | None) -> None:
     """Check size, then sha256, in pieces: a checkpoint may be larger than the memory that is left."""
-    if path.is_symlink() or not path.is_file():
-        raise StoreError(f"{path} is missing or not a regular file")
-    size = path.stat().st_size
-    if size != seal.bytes:
-        raise StoreError(f"{path} is damaged: {seal.bytes} bytes were written, {size} are there")
-    digest = sha256()
-    with path.open("rb") as file:
+    with os.fdopen(open_regular(path, below=below), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != seal.bytes:
+            raise StoreError(f"{path} is damaged: {seal.bytes} bytes were written, {size} are there")
+        digest = sha256()
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     if digest.hexdigest() != seal.sha256:
@@ -219,16 +235,20 @@ def _parse_line(line: bytes) -> dict[str, Any] | None:
     match = _LINE_END.fullmatch(end)
     if match is None or int(match[1], 16) != crc32(body):
         return None
-    record = json.loads(line)
-    del record["crc32"]
+    try:
+        record = parse_json(line)
+        del record["crc32"]
+    except (ValueError, TypeError, KeyError):
+        return None
     return record
 
 
-def read_lines(path: Path, *, start: int = 0, skip_damaged: bool = False) -> Lines:
-    """Read a file of lines, from byte `start` on (0, or one of the `ends` of an earlier reading). An end without a line
+def read_lines(path: Path, *, start: int = 0, skip_damaged: bool = False, below: Path | None = None) -> Lines:
+    """Read a file of lines, from byte `start` on (0, or one of the `ends` of an earlier reading; `below`: as in
+    `read_file`). An end without a line
     break, or with a page of zeros in it, is a write cut short: reported in `torn`, not returned. Any other line that
     fails its checksum is damage: StoreError names it, unless `skip_damaged`."""
-    data = read_file(path, start=start)
+    data = read_file(path, start=start, below=below, most=MOST_LINES)
     records, ends, at = [], [], 0
     while (newline := data.find(b"\n", at)) >= 0:
         record = _parse_line(data[at:newline])

@@ -13,19 +13,20 @@ import http.client
 import json
 import os
 import socket
-import threading
+import ssl
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from workbench.envs.search.base import MOST_QUERY_CHARACTERS, Document, Hit
+from workbench.types.deadlines import Deadline
 from workbench.types.errors import ConfigError, SearchError
 from workbench.types.settings import above, at_least, check_settings
 
-KEY_VARIABLE = "WORKBENCH_RETRIEVER_KEY"  # a key in a config would be stored with every run
+KEY_VARIABLE = "WORKBENCH_RETRIEVER_KEY"      # a key in a config would be stored with every run
+HOSTS_VARIABLE = "WORKBENCH_RETRIEVER_HOSTS"  # whom it is for: a url comes from a config, which may be a stranger's
 _RETRIED = (502, 503, 504)
 _PAUSE_S = 0.05
 _PIECE = 65_536
@@ -33,23 +34,26 @@ _PIECE = 65_536
 
 @dataclass(frozen=True)
 class RemoteSearcher:
-    """Asks the server at `url`. The key, if it wants one, is read from the environment: WORKBENCH_RETRIEVER_KEY."""
+    """Asks the server at `url`. The key, if it wants one, is read from the environment, WORKBENCH_RETRIEVER_KEY, and sent
+    only to the servers that WORKBENCH_RETRIEVER_HOSTS names: http://HOST:PORT, separated by commas."""
 
     url: str
     deadline_s: Annotated[float, above(0), "of a whole search, in seconds of the wall clock"] = 5.0
     retries: Annotated[int, at_least(0), "of a connection that fails or breaks, and of an answer 502, 503 or 504, as "
                        "long as there is time"] = 2
     most_bytes: Annotated[int, at_least(1), "of an answer"] = 2_000_000
+    key: str = field(default="", repr=False)  # taken along to the process that asks
 
     remote = True
 
     def __post_init__(self) -> None:
         parts = _split(self.url)
-        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment \
-                or parts.username is not None:
+        if _origin(self.url) is None or parts.query or parts.fragment:
             raise ConfigError(f"a retriever is named by http://HOST:PORT (or https, and a path in front of /search), got "
                               f"{self.url!r}")
         check_settings(self)
+        if not self.key:
+            object.__setattr__(self, "key", key_for(self.url))
 
     def search(self, query: str, k: int) -> list[Hit]:
         """As in `Searcher`. Raises SearchError where there is no usable answer in time."""
@@ -61,10 +65,14 @@ class RemoteSearcher:
         return self._ask("GET", "/health", None)
 
     def _ask(self, method: str, path: str, body: bytes | None) -> Mapping[str, Any]:
-        until, last = time.monotonic() + self.deadline_s, ""
+        with Deadline(self.deadline_s) as deadline:
+            return self._ask_until(deadline, method, path, body)
+
+    def _ask_until(self, deadline: Deadline, method: str, path: str, body: bytes | None) -> Mapping[str, Any]:
+        until, last = deadline.until, ""
         for attempt in range(self.retries + 1):
             try:
-                status, data = self._once(method, path, body, until)
+                status, data = self._once(method, path, body, deadline)
             except (OSError, http.client.HTTPException) as error:
                 last = str(error) or type(error).__name__
             else:
@@ -79,29 +87,34 @@ class RemoteSearcher:
             raise SearchError(f"{self.url} gave no whole answer within {self.deadline_s:g} s ({last}); is it overloaded?")
         raise SearchError(f"{self.url} cannot be asked ({last}); is it running? workbench retriever --corpus FILE starts one")
 
-    def _once(self, method: str, path: str, body: bytes | None, until: float) -> tuple[int, bytes]:
+    def _once(self, method: str, path: str, body: bytes | None, deadline: Deadline) -> tuple[int, bytes]:
         parts = urlsplit(self.url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname, parts.port, timeout=max(until - time.monotonic(), 0.001))
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=deadline.left)
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
-        if key := os.environ.get(KEY_VARIABLE):
-            headers["Authorization"] = f"Bearer {key}"
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
         try:
-            connection.connect()
-            with _cut_at(connection.sock, until):
-                connection.request(method, parts.path.rstrip("/") + path, body, headers)
-                response = connection.getresponse()
-                data = bytearray()
-                while len(data) <= self.most_bytes and (piece := response.read1(_PIECE)):
-                    data += piece
-                announced = response.headers.get("Content-Length")
-                if time.monotonic() >= until or announced is not None and len(data) < min(int(announced), self.most_bytes):
-                    raise http.client.HTTPException("the connection ended in the middle of the answer")
-                return response.status, bytes(data)
+            connection.sock = self._connected(parts, deadline)
+            connection.request(method, parts.path.rstrip("/") + path, body, headers)
+            response = connection.getresponse()
+            data = bytearray()
+            while len(data) <= self.most_bytes and (piece := response.read1(_PIECE)):
+                data += piece
+            announced = response.headers.get("Content-Length")
+            if deadline.passed or announced is not None and len(data) < min(int(announced), self.most_bytes):
+                raise http.client.HTTPException("the connection ended in the middle of the answer")
+            return response.status, bytes(data)
         except ValueError as error:  # a Content-Length that is no number
             raise http.client.HTTPException(str(error)) from error
         finally:
             connection.close()
+
+    def _connected(self, parts: SplitResult, deadline: Deadline) -> socket.socket:
+        secure = parts.scheme == "https"
+        sock = socket.create_connection((parts.hostname, parts.port or (443 if secure else 80)), deadline.left)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        deadline.watch(sock)
+        return ssl.create_default_context().wrap_socket(sock, server_hostname=parts.hostname) if secure else sock
 
     def _value(self, status: int, data: bytes) -> Mapping[str, Any]:
         if len(data) > self.most_bytes:
@@ -113,7 +126,7 @@ class RemoteSearcher:
             value = None
         if status in (401, 403):
             raise SearchError(f"{self.url} wants another key (status {status}); put the one that it was started with into "
-                              f"the environment: {KEY_VARIABLE}")
+                              f"the environment, {KEY_VARIABLE}, and whom it is for: {HOSTS_VARIABLE}={_origin(self.url)}")
         if status != 200:
             said = value.get("error") if isinstance(value, dict) else None
             raise SearchError(f"{self.url} answered with status {status}"
@@ -139,6 +152,25 @@ class RemoteSearcher:
         return Hit(Document(str(name), title, text), float(score))
 
 
+def key_for(url: str) -> str:
+    """The user's key for the server at `url`; "" where the user named no key for it. Raises ConfigError for a list of
+    servers that is none."""
+    named = [each.strip() for each in os.environ.get(HOSTS_VARIABLE, "").split(",") if each.strip()]
+    if wrong := [each for each in named if _origin(each) is None]:
+        raise ConfigError(f"{HOSTS_VARIABLE} names the servers that {KEY_VARIABLE} is for, as http://HOST:PORT, separated by "
+                          f"commas; got {wrong[0]!r} in it")
+    return os.environ.get(KEY_VARIABLE, "") if _origin(url) in map(_origin, named) else ""
+
+
+def _origin(url: str) -> str | None:
+    """Scheme, host and port of an address: what a key belongs to."""
+    parts = _split(url)
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        return None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{parts.port or {'http': 80, 'https': 443}[parts.scheme]}"
+
+
 def _split(url: Any) -> Any:
     try:
         parts = urlsplit(url)
@@ -147,19 +179,3 @@ def _split(url: Any) -> Any:
         return None
     return parts
 
-
-@contextmanager
-def _cut_at(sock: socket.socket, until: float) -> Iterator[None]:
-    """Break the connection at a time, whatever is going on in it: a time-out of a socket begins anew with every byte."""
-
-    def cut() -> None:
-        with suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(max(until - time.monotonic(), 0.0), cut)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

@@ -22,11 +22,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from workbench.envs.search.base import MOST_QUERY_CHARACTERS, Searcher
+from workbench.types.deadlines import Deadline
 from workbench.types.errors import ConfigError
 
 MOST_K = 100
 MOST_BODY_BYTES = 32_000   # a query of 1,000 characters, however it is escaped
-IDLE_S = 30.0              # without a word, before a connection is given up
+IDLE_S = 30.0              # for a request as a whole, and without one, before a connection is given up
+MOST_CONNECTIONS = 256     # at a time; what comes beyond is closed at once
 SHORTEST_KEY = 12
 
 
@@ -57,6 +59,7 @@ class RetrievalServer(ThreadingHTTPServer):
                               f"{len(key)} characters")
         self.searcher, self.k, self.key, self.about = searcher, k, key, dict(about or {})
         self.searches = 0
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self.lock = threading.Lock()
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -78,6 +81,18 @@ class RetrievalServer(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = self.server_address[:2]
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread for this connection, where one is free."""
+        if not self._free.acquire(blocking=False):
+            return self.shutdown_request(request)
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away in the middle is no news; anything else is said on stderr by the base class."""
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
@@ -94,7 +109,13 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "workbench-retriever", ""
     timeout = IDLE_S
+    disable_nagle_algorithm = True  # head and body are two writes; the second would wait 40 ms for the client's word
     server: RetrievalServer
+
+    def handle_one_request(self) -> None:
+        with Deadline(IDLE_S) as deadline:
+            deadline.watch(self.connection)
+            super().handle_one_request()
 
     def do_GET(self) -> None:
         if self._may_ask():

@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from workbench.envs.workers.values import import_named, import_path
+from workbench.envs.workers.variables import passed_on
 
 ORDER = struct.Struct(">cI")
 REPORT = struct.Struct(">cIi")
@@ -45,7 +46,8 @@ def start_supervisor(serve: str, *settings: int) -> tuple[subprocess.Popen, sock
     supervisor imports it before it forks, so that every worker has it already.
 
     A session of its own keeps Ctrl-C away. The hash seed is fixed so that workers agree on the order of sets. What a
-    worker prints goes to stderr: the trainer's stdout may be read by a program.
+    worker prints goes to stderr: the trainer's stdout may be read by a program. Of the environment's variables it gets
+    those that are on a list (`variables`): no keys.
     """
     ours, theirs = socket.socketpair()
     one_thread = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
@@ -55,7 +57,7 @@ def start_supervisor(serve: str, *settings: int) -> tuple[subprocess.Popen, sock
             [sys.executable, "-c", _START, json.dumps(import_path()), serve,
              *map(str, (theirs.fileno(), os.getpid(), *settings))],
             pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True,
-            env={**os.environ, **one_thread, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")})
+            env={**passed_on(os.environ), **one_thread, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")})
     return process, ours
 
 
