@@ -2,7 +2,7 @@
 
 @pytest.mark.debian("chromium")     skipped where the package is missing; under WORKBENCH_CI=1 that is a failure
 @pytest.mark.gpu                    skipped where torch sees no CUDA device
-@pytest.mark.full                   the fuller count; only with `-m full`
+@pytest.mark.full                   the fuller count; only with `-m full`. So are the cases of tests/fuller.txt
 def test_page(chromium): ...        path of the browser, with the same rule as above
 """
 
@@ -30,6 +30,8 @@ atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
+
+from tests.counts import cases_of  # noqa: E402
 
 if importlib.util.find_spec("nbformat"):  # the environment of vLLM has no JupyterLab
     from tests.lab_kit import lab  # noqa: E402, F401
@@ -93,6 +95,9 @@ LONG_FILES = ("test_lab.py", "test_lab_tasks.py", "test_notebooks.py", "test_rea
               "test_logprobs.py", "test_algorithm_table.py", "test_pretrain.py")
 
 
+FULLER = cases_of((ROOT / "tests/fuller.txt").read_text())
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     from tests.mutants.run import read_share
 
@@ -100,7 +105,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                      help="of the tests chosen only the K-th of N shares, by their names; N runs try them all")
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m is heard
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid in FULLER:
+            item.add_marker(pytest.mark.full)
     place = {name: number for number, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: place.get(item.path.name, len(place)))  # stable: files stay together
     if config.getoption("--share"):

@@ -7,6 +7,11 @@ from typing import Any
 import pytest
 
 
+def cases_of(text: str) -> frozenset[str]:
+    """The node ids of tests/fuller.txt: a line each, comments left out."""
+    return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
+
+
 def reduced(cases: Iterable[Any], quick: Collection[Any]) -> list[Any]:
     """Parameters for `parametrize`: the cases that are among `quick` as they are, the others as fuller counts.
 

@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 import workbench
 from tests.conftest import DEBIAN, pytest_collection_modifyitems
+from tests.counts import cases_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -279,13 +280,21 @@ def test_shares_of_the_tests_are_all_of_them_once():
     names = [f"tests/test_a.py::test_{number}" for number in range(200)]
 
     def chosen(share):
-        items = [SimpleNamespace(nodeid=name, path=Path("tests/test_a.py")) for name in names]
+        items = [SimpleNamespace(nodeid=name, path=Path("tests/test_a.py"), add_marker=None) for name in names]
         config = SimpleNamespace(getoption=lambda name: share, hook=SimpleNamespace(pytest_deselected=lambda items: None))
         pytest_collection_modifyitems(config, items)
         return [item.nodeid for item in items]
 
     parts = [chosen((part, 3)) for part in (1, 2, 3)]
     assert sorted(sum(parts, [])) == sorted(names) and min(map(len, parts)) > 40 and chosen(None) == names
+
+
+def test_every_case_of_the_fuller_list_is_there(tmp_path):
+    """A case that was renamed would be among the quick ones again, and nobody would notice."""
+    cases = cases_of((ROOT / "tests/fuller.txt").read_text())
+    known = {node.name for path in {case.split("::")[0] for case in cases} for node in ast.walk(ast.parse((ROOT / path).read_text()))
+             if isinstance(node, ast.FunctionDef)}
+    assert len(cases) > 100 and not [case for case in cases if case.split("::")[1].split("[")[0] not in known]
 
 
 # ------------------------------------------------------------------------------------------------ skips that count
