@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from engine_models import ask, drain, plain_logprobs, play, prompts, worst_gap
-from vllm_kit import STEPS, leave_out, need_vllm, real, wide
+from vllm_kit import STEPS, leave_out, need_packed_heads, need_vllm, real, wide
 
 from workbench.types.errors import EngineError
 
@@ -177,6 +177,8 @@ def test_training_the_model_does_not_change_what_is_sampled_until_sync():
 def test_control_a_step_of_a_sync_that_is_left_out_is_noticed(step, dtype, monkeypatch):
     """vLLM does not do it by itself: left out, the check fires. If this test fails, vLLM has learned it."""
     engine = real(dtype=dtype, **LONG)
+    if step == "tied head":
+        need_packed_heads(engine._core)
     leave_out(monkeypatch, step)
     words = {"load": "nothing of the new weights arrived", "tied head": "output head is stale",
              "forget_prefixes": "prefix cache is stale"}
@@ -208,6 +210,7 @@ def test_control_a_head_that_is_one_update_old_is_noticed(dtype, monkeypatch):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 3e-4)
+    need_packed_heads(engine._core)
     leave_out(monkeypatch, "tied head")
     with pytest.raises(EngineError, match="output head is stale"):
         engine.sync(model.state_dict(), 1)

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "engines"))
 from mismatch_kit import session_after, sync_one_behind  # noqa: E402
-from vllm_kit import leave_out, need_vllm  # noqa: E402
+from vllm_kit import leave_out, need_packed_heads, need_vllm  # noqa: E402
 
 from workbench.engines.vllm_check import SyncCheck  # noqa: E402
 from workbench.notebook.audit import audit, run_control  # noqa: E402
@@ -49,6 +49,7 @@ def test_vllms_tied_head_is_named(dtype, monkeypatch):
     """The engine's own check is taken away, so that it goes on with the old head in silence, as it did."""
     need_vllm()
     session = session_after(1, **VLLM | {"engine.dtype": dtype})
+    need_packed_heads(session.engine._core)
     leave_out(monkeypatch, "tied head")
     monkeypatch.setattr(SyncCheck, "fault", lambda check, *given: None)
     train_step(session, 2)

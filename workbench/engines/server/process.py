@@ -56,7 +56,8 @@ class ServerProcess:
                        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "PYTHONPATH": _import_path()}
         if CONTROL.items() <= self._arguments.items():
             environment["VLLM_SERVER_DEV_MODE"] = "1"  # has the control routes
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):  # the learner's, not its own
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT",  # the learner's, not its own
+                     "VLLM_ENABLE_V1_MULTIPROCESSING"):  # of a vLLM that was opened in this process
             environment.pop(name, None)
         if self._devices:
             environment["CUDA_VISIBLE_DEVICES"] = self._devices
