@@ -1,6 +1,7 @@
 """Foreign values made into arrays and short names, or refused with the reason: a file says anything it likes."""
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

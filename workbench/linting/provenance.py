@@ -139,7 +139,7 @@ def _limits(evidence: Evidence, flat: Flat, pairs: list[tuple[JournalEntry, int]
     and it is sampled as was declared."""
     declared, context = evidence.collect, _context(evidence)
     for entry, p in pairs:
-        (request, completion), size = entry.exchange, len(entry.exchange.completion.token_ids)
+        request, size = entry.exchange.request, len(entry.exchange.completion.token_ids)
         if size > request.max_new_tokens:
             yield Finding(f"{many(size)} sampled where at most {request.max_new_tokens} were asked for",
                           flat.place_of_span(p))
