@@ -62,7 +62,7 @@ test: setup-test  ## the test suite, two workers, one thread each; PYTEST_ARGS="
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15 \
 		$(PYTEST_ARGS)
 
-test-full: setup-test  ## the fuller counts that make test leaves out, about an hour; SHARE=1/2 for some (.ci/run)
+test-full: setup-test  ## the fuller counts that make test leaves out, about an hour; SHARE=1/3 for some (.ci/run)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=10 -m full \
 		$(if $(SHARE),--share $(SHARE)) $(PYTEST_ARGS)
 
