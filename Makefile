@@ -84,13 +84,12 @@ statistics: setup-demo  ## are the statistics of ablations honest? made-up arms 
 
 mutants: setup-test  ## break the code on purpose, one edit at a time: a test must notice each; SHARE=1/3 for some (.ci/run)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.mutants.run $(if $(SHARE),--share $(SHARE))
-	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.silent_bugs.run --quick $(if $(SHARE),--share $(SHARE))
 
 silent-bugs-server: setup-vllm  ## silent bugs of weights on their way, planted beside a real vLLM server
 	@$(NO_HUB) $(ONE_THREAD) $(VLLM_VENV)/bin/python -m tests.silent_bugs.run server- adapters-frozen-base $(SILENT_BUGS_ARGS)
 
-silent-bugs: setup-test  ## silent bugs of other frameworks, planted here: the lint must name each; SILENT_BUGS_ARGS="--patches DIR"
-	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.silent_bugs.run $(SILENT_BUGS_ARGS)
+silent-bugs: setup-test  ## silent bugs of other frameworks, planted here: the lint must name each; SHARE=1/3, SILENT_BUGS_ARGS="--patches DIR"
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.silent_bugs.run $(if $(SHARE),--quick --share $(SHARE)) $(SILENT_BUGS_ARGS)
 
 # Both cores for half an hour or more; what is done stays done, so it may be cut off and called again.
 algorithms: setup-demo  ## every algorithm on FrozenLake and the Bandit, one table with baselines; ALGORITHMS_ARGS="--seeds 0"
