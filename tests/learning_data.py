@@ -95,3 +95,22 @@ def _predicting(token_ids_BL: torch.Tensor) -> torch.Tensor:
 
 def _aligned(values_BM: torch.Tensor) -> torch.Tensor:
     return torch.cat([values_BM.new_full((len(values_BM), 1), torch.nan), values_BM], dim=1)
+
+
+def loop_for_varlen(query_TqHD, key_TkKD, value_TkKD, ends_q, ends_k, longest_q, longest_k, *, scale=None,
+                    window_size=(-1, -1), enable_gqa=False):
+    """`torch.nn.attention.varlen.varlen_attn` in words, for machines without its kernel: sequences end to end, each causal
+    counted from its last query and its last key (window_size (-1, 0)), in float32."""
+    assert window_size == (-1, 0) and ends_q.dtype == ends_k.dtype == torch.int32 and query_TqHD.dtype.itemsize == 2
+    assert enable_gqa == (query_TqHD.shape[1] != key_TkKD.shape[1])
+    ends_q, ends_k = ends_q.tolist(), ends_k.tolist()
+    assert longest_q == max(np.diff(ends_q)) and longest_k == max(np.diff(ends_k))
+    assert ends_q[-1] == len(query_TqHD) and ends_k[-1] == len(key_TkKD) == len(value_TkKD)
+    shared, rows = query_TqHD.shape[1] // key_TkKD.shape[1], []
+    for begin_q, end_q, begin_k, end_k in zip(ends_q, ends_q[1:], ends_k, ends_k[1:]):
+        query, key, value = (states.float().transpose(0, 1) for states in (
+            query_TqHD[begin_q:end_q], key_TkKD[begin_k:end_k], value_TkKD[begin_k:end_k]))
+        mask = torch.ones(end_q - begin_q, end_k - begin_k, dtype=torch.bool).tril(end_k - begin_k - (end_q - begin_q))
+        rows.append(torch.nn.functional.scaled_dot_product_attention(
+            query, key.repeat_interleave(shared, 0), value.repeat_interleave(shared, 0), attn_mask=mask, scale=scale))
+    return torch.cat(rows, 1).transpose(0, 1).to(query_TqHD.dtype)

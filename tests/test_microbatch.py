@@ -8,7 +8,7 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learning_data import VOCAB, make_groups, tiny_model, token_logprobs
+from learning_data import VOCAB, loop_for_varlen, make_groups, tiny_model, token_logprobs
 
 from workbench.learn.algorithms import GRPO
 from workbench.learn.batch import Batch
@@ -17,6 +17,7 @@ from workbench.learn.learner import Learner
 from workbench.learn.microbatch import PADDING_ID, Rows, cut, output_head, trained_logits
 from workbench.learn.ops.loss import logprobs_of
 from workbench.learn.packing import is_packable, make_packable
+from workbench.learn.varlen import varlen_attention
 from workbench.types import Group, Segment
 from workbench.types.errors import LearnerError
 
@@ -176,6 +177,27 @@ def test_negative_control_what_the_probe_must_reach_is_noticed(broken, monkeypat
         monkeypatch.setattr(module, "_blocks", lambda part: (
             (first, last, seen - 1 if first == part.start + module.BLOCK else seen) for first, last, seen in blocks(part)))
     assert not make_packable(family("deepseek-latent"))
+
+
+@pytest.mark.parametrize(("kernel", "agrees"), [("as it is", True), ("sees the neighbours", False), ("wrong way back", False)])
+def test_the_probe_in_half_precision(kernel, agrees, monkeypatch):
+    """On a GPU packed passes must be as near to float32 as plain ones in half precision; a loop stands in for the kernel."""
+    import workbench.learn.packing as module
+
+    def bent(query, key, value, parts, scale):
+        if kernel == "sees the neighbours":
+            parts = [part._replace(prefix_start=0, prefix_stop=part.start) for part in parts]
+        out = varlen_attention(query, key, value, parts, scale)
+        return out * 1.1 - (out * 0.1).detach() if kernel == "wrong way back" else out
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", loop_for_varlen)
+    monkeypatch.setattr(module, "packed_attention", bent)
+    model = family("qwen3")
+    model.set_attn_implementation(module.PACKED)
+    assert module._agrees(model, bf16=True) == agrees
+    monkeypatch.setattr(module, "packed_attention", varlen_attention)
+    model.set_attn_implementation("sdpa")
+    assert not make_packable(model), "float32 is not what the kernel takes: the rows are padded"
 
 
 @pytest.mark.parametrize("layout", ["auto", "padded"])

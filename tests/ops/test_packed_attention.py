@@ -1,12 +1,20 @@
-"""Packed attention equals the masked one of the definition, forward and backward; blocks and layout do not matter."""
+"""Packed attention equals the masked one of the definition, forward and backward; blocks and layout do not matter.
+
+Torch's variable-length kernel runs on GPUs only: here a loop with its meaning stands in for it, so what is tested is what
+it is asked (which keys, which lengths), not the kernel.
+"""
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from learning_data import loop_for_varlen
 
 import workbench.learn.packing as module
 from workbench.learn.packing import Part, packed_attention
+from workbench.learn.varlen import varlen_attention
+from workbench.types.errors import LearnerError
 
 
 def states(total: int, heads: int, key_heads: int, size: int, dtype=torch.float64, value_size: int | None = None):
@@ -83,3 +91,32 @@ def test_under_autocast_the_weights_are_those_of_float32():
     exact = by_definition(*(t.double() for t in inputs), [Part(0, 40)])
     assert out.dtype == torch.bfloat16
     assert torch.equal(out, exact.float().bfloat16()) or (out.double() - exact).abs().max() < 0.01
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 12), st.lists(st.integers(1, 20), min_size=1, max_size=4), st.lists(st.integers(1, 9), max_size=2),
+       st.sampled_from([(1, 1), (4, 2), (3, 1)]), st.sampled_from([None, 0.3]))
+def test_the_variable_length_kernel_is_asked_for_the_same(prefix, tails, alone, heads, scale):
+    """bfloat16 in and out: within its rounding of the definition, forward and backward."""
+    parts = [Part(0, prefix)]
+    for tail in tails:
+        parts.append(Part(parts[-1].stop, parts[-1].stop + tail, 0, prefix))
+    for length in alone:
+        parts.append(Part(parts[-1].stop, parts[-1].stop + length))
+    inputs = [t.detach().bfloat16().requires_grad_() for t in states(parts[-1].stop, *heads, 8, torch.float32)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.nn.attention.varlen.varlen_attn", loop_for_varlen)
+        out = varlen_attention(*inputs, parts, scale)
+        weight = torch.randn(out.shape, dtype=out.dtype)
+        found = torch.autograd.grad(out, inputs, weight)
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    expected = by_definition(*exact, parts, scale)
+    assert out.dtype == torch.bfloat16 and (out.double() - expected).abs().max() < 0.03
+    for mine, theirs in zip(found, torch.autograd.grad(expected, exact, weight.double())):
+        assert (mine.double() - theirs).norm() <= 0.03 * theirs.norm() + 1e-3
+
+
+@pytest.mark.parametrize(("dtype", "value_size"), [(torch.float32, 8), (torch.bfloat16, 4)])
+def test_what_the_variable_length_kernel_does_not_take_is_said(dtype, value_size):
+    with pytest.raises(LearnerError, match="takes half precision and one head size"):
+        varlen_attention(*states(5, 2, 1, 8, dtype, value_size), [Part(0, 5)])

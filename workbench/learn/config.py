@@ -20,8 +20,8 @@ class LearnerConfig:
     max_grad_norm: Annotated[float, at_least(0), "gradients are scaled down to this norm; 0: never"] = 1.0
     micro_batch_tokens: Annotated[
         int, at_least(1), "tokens that go through the model at once, padding included: memory and speed only"] = 4096
-    layout: Annotated[str, one_of("auto", "padded"), "auto: packed end to end where a probe proves it right, on CPU; "
-                      "padded: rows"] = "auto"
+    layout: Annotated[str, one_of("auto", "padded"), "auto: packed end to end where a probe proves it right (on a GPU: "
+                      "with precision bf16); padded: rows"] = "auto"
     activation_checkpointing: Annotated[bool, "decoder layers keep their inputs only and are computed once more in the backward "
                                         "pass: less memory, a third more time"] = False
     lora_rank: Annotated[int, at_least(0), "0: all weights are trained; else adapters of this rank are, and nothing else"] = 0

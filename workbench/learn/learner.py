@@ -51,11 +51,11 @@ class Learner:
         bare = _trained(model, config, own_copy)
         self._as_plain = partial(merged, bare) if config.lora_rank else dict
         self.algorithm, self.config = algorithm, config
-        packed = config.layout == "auto" and make_packable(bare)
+        packed = config.layout == "auto" and make_packable(bare, config.precision)
         # The reference computes exactly as the policy does: two layouts differ in rounding, and a credit that divides
         # by a spread of nothing but rounding would train on it.
         self._reference = None if reference is None else _reading(reference)
-        if packed and self._reference is not None and not make_packable(self._reference):
+        if packed and self._reference is not None and not make_packable(self._reference, config.precision):
             raise LearnerError("the policy is packed end to end, the reference cannot be: with two layouts they would "
                                "differ by rounding even where they agree; set learner.layout='padded'")
         self._ranks = _ranks(config, next(model.parameters()).device, packed=packed)

@@ -3,12 +3,14 @@
 Everything in such a model treats tokens one by one, except attention, and transformers lets a model's attention be
 replaced by name. Under the name `PACKED` attention keeps the segments of the running pass apart (`attending_to`);
 outside of such a pass it is transformers' own. A probe compares with plain passes before a model is packed; models that
-cannot be, and accelerators, where many small products cost more than padding, get padded rows (`microbatch`).
+cannot be get padded rows (`microbatch`).
 
 `packed_attention` makes no mask of T x T: a prompt that eight attempts share stands in the pass once, every attempt
 looks at it, and its gradient is the sum of theirs. Blocks of queries see exactly the keys up to their own end, so that
 little above the diagonal is computed; heads that share a key are further queries of it, so that keys are never
-repeated. The backward pass computes the weights again instead of keeping them.
+repeated. The backward pass computes the weights again instead of keeping them. That is for CPUs; on an NVIDIA GPU, where
+many small products cost more than padding, `varlen_attention` hands the same parts to torch's variable-length flash
+attention, in half precision (learner.precision = "bf16"; not run on a GPU here). In float32 there the rows are padded.
 
 Axis letters: T tokens of the pass (packed, batch size 1) · H query heads, or width of the hidden states · K key/value
 heads · D head size of queries and keys · E head size of values (another one in latent attention) · n queries of a block ·
@@ -28,6 +30,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from workbench.learn.varlen import varlen_attention
 from workbench.types.errors import LearnerError
 
 BLOCK = 64  # queries at once: their weights stay in the processor's cache
@@ -38,6 +41,8 @@ SPENT = frozenset({"position_ids", "cache_position", "input_ids", "attention_mas
 PROBE_PROMPT, PROBE_TAILS = BLOCK + 9, (BLOCK + 14, 3)
 TOLERANCE = 3e-4  # largest difference of a log-probability in float32: below it is rounding, wrong is far above
 GRADIENT_TOLERANCE = 1e-3  # of the gradient's norm: the same, for the way back
+# In half precision plain passes are themselves this far from float32, and packed ones may be twice as far.
+HALF_PRECISION = 2.0
 
 _PARTS: ContextVar[Sequence[Part] | None] = ContextVar("workbench_parts", default=None)
 
@@ -165,8 +170,7 @@ def packed_forward(module, query, key, value, attention_mask, scaling=None, slid
     Raises LearnerError where a model asks for something that the packed form does not have; the probe turns that into
     padded rows.
     """
-    parts = _PARTS.get()
-    if parts is None:
+    if (parts := _PARTS.get()) is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling,
                                       is_causal=is_causal, **others)
     strange = [name for name, other in others.items() if isinstance(other, Tensor) and name not in SPENT]
@@ -175,7 +179,8 @@ def packed_forward(module, query, key, value, attention_mask, scaling=None, slid
         raise LearnerError(f"its attention wants {strange or 'a mask or cap of its own'}")
     if sliding_window is not None and sliding_window < longest:
         raise LearnerError(f"its attention sees {sliding_window} tokens back, and a sequence has {longest}")
-    return packed_attention(query[0], key[0], value[0], parts, scaling).transpose(0, 1)[None], None
+    attention = packed_attention if query.device.type == "cpu" else varlen_attention
+    return attention(query[0], key[0], value[0], parts, scaling).transpose(0, 1)[None], None
 
 
 def _mask(*args, **kwargs):
@@ -183,17 +188,22 @@ def _mask(*args, **kwargs):
     return None if _PARTS.get() is not None else sdpa_mask(*args, **kwargs)
 
 
-def make_packable(model: nn.Module) -> bool:
+def make_packable(model: nn.Module, precision: str = "fp32") -> bool:
     """Let this model (a learner's own) attend to packed segments, if a probe finds its logits unchanged; else leave it
-    as it is and return False. In transformers' terms only its attention implementation changes."""
+    as it is and return False. In transformers' terms only its attention implementation changes. `precision`: the
+    learner's ("bf16": under autocast)."""
     config = getattr(model, "config", None)
     if config is None or not getattr(model, "_supports_attention_backend", False) \
-            or config._attn_implementation != "sdpa" or next(model.parameters()).device.type != "cpu" \
+            or config._attn_implementation != "sdpa" \
             or getattr(config.get_text_config(decoder=True), "sliding_window", None) is not None:
+        return False
+    device = next(model.parameters()).device.type
+    if device != "cpu" and (device, precision) != ("cuda", "bf16"):
         return False
     model.set_attn_implementation(PACKED)
     try:
-        if model.config._attn_implementation == PACKED and _agrees(model):
+        # On a CPU attention is computed in float32 also under autocast: there the sharper comparison can be had.
+        if model.config._attn_implementation == PACKED and _agrees(model, bf16=device != "cpu"):
             return True
     except Exception:  # whatever a model does with it, the answer is the same: it gets padded rows
         pass
@@ -207,29 +217,42 @@ def is_packable(model: nn.Module) -> bool:
     return getattr(config, "_attn_implementation", None) == PACKED
 
 
-def _agrees(model: nn.Module) -> bool:
-    """Log-probabilities of packed sequences, and their gradient at the embedded tokens, are those of plain passes."""
+def _agrees(model: nn.Module, *, bf16: bool = False) -> bool:
+    """Log-probabilities of packed sequences, and their gradient at the embedded tokens, are those of plain passes; in half
+    precision as near to those of float32 as plain passes in half precision are, within HALF_PRECISION."""
     embedding = model.get_input_embeddings()
-    ids_T = torch.arange(PROBE_PROMPT + sum(PROBE_TAILS)) * 7919 % embedding.weight.shape[0]
-    parts, positions = [Part(0, PROBE_PROMPT)], [torch.arange(PROBE_PROMPT)]
+    device = embedding.weight.device
+    ids_T = torch.arange(PROBE_PROMPT + sum(PROBE_TAILS), device=device) * 7919 % embedding.weight.shape[0]
+    parts, positions = [Part(0, PROBE_PROMPT)], [torch.arange(PROBE_PROMPT, device=device)]
     for tail in PROBE_TAILS:
         parts.append(Part(parts[-1].stop, parts[-1].stop + tail, 0, PROBE_PROMPT))
-        positions.append(PROBE_PROMPT + torch.arange(tail))
-    with torch.enable_grad():
-        states_TH = embedding(ids_T).detach().requires_grad_()
-        with attending_to(parts):
-            logits = model(inputs_embeds=states_TH[None], position_ids=torch.cat(positions)[None], use_cache=False).logits
-        packed_TV = logits[0].log_softmax(-1)
-        worst, packed_logp, plain_logp = torch.zeros(()), torch.zeros(()), torch.zeros(())
-        for part in parts[1:]:
-            places = torch.cat([torch.arange(PROBE_PROMPT), torch.arange(part.start, part.stop)])
-            plain_LV = model(inputs_embeds=states_TH[places][None], use_cache=False).logits[0].log_softmax(-1)
-            worst = torch.maximum(worst, (packed_TV[places] - plain_LV).abs().max())
-            next_L1 = ids_T[places[1:], None]
-            packed_logp = packed_logp + packed_TV[places[:-1]].gather(1, next_L1).sum()
-            plain_logp = plain_logp + plain_LV[:-1].gather(1, next_L1).sum()
-        packed_TH, plain_TH = (torch.autograd.grad(logp, states_TH)[0] for logp in (packed_logp, plain_logp))
-    return bool(worst <= TOLERANCE) and bool((packed_TH - plain_TH).norm() <= GRADIENT_TOLERANCE * plain_TH.norm())
+        positions.append(PROBE_PROMPT + torch.arange(tail, device=device))
+
+    def read(packed: bool, half: bool) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of each sequence, end to end, and the gradient of what its own tokens got."""
+        with torch.enable_grad(), torch.autocast(device.type, torch.bfloat16, enabled=half):
+            states_TH = embedding(ids_T).detach().requires_grad_()
+            if packed:
+                with attending_to(parts):
+                    all_TV = model(inputs_embeds=states_TH[None], position_ids=torch.cat(positions)[None],
+                                   use_cache=False).logits[0].float().log_softmax(-1)
+            sequences, total = [], states_TH.new_zeros(())
+            for part in parts[1:]:
+                places = torch.cat([torch.arange(PROBE_PROMPT), torch.arange(part.start, part.stop)]).to(device)
+                logp_LV = all_TV[places] if packed else model(
+                    inputs_embeds=states_TH[places][None], use_cache=False).logits[0].float().log_softmax(-1)
+                sequences.append(logp_LV.detach())
+                total = total + logp_LV[:-1].gather(1, ids_T[places[1:], None]).sum()
+            return torch.cat(sequences), torch.autograd.grad(total, states_TH)[0]
+
+    def apart(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[float, float]:
+        return (one[0] - other[0]).abs().max().item(), ((one[1] - other[1]).norm() / other[1].norm()).item()
+
+    exact, packed = read(packed=False, half=False), read(packed=True, half=bf16)
+    allowed = (TOLERANCE, GRADIENT_TOLERANCE)
+    if bf16:
+        allowed = tuple(HALF_PRECISION * off for off in apart(read(packed=False, half=True), exact))
+    return all(off <= most for off, most in zip(apart(packed, exact), allowed, strict=True))
 
 
 # The name is global in transformers; a model uses it only if its own config names it, and only prepared ones do.
