@@ -93,8 +93,9 @@ class Ranks:
         of one micro-batch [M], from `model`; each process works out its own rows and gets everybody's."""
         values_T = torch.zeros(batch.num_tokens)
         with torch.no_grad():
-            for micro in self.micro_batches(Rows.of(batch, tokens_T), budget):
-                values_T[micro.token_M] = of_micro(micro).float().cpu()
+            if micros := self.micro_batches(Rows.of(batch, tokens_T), budget):  # one copy from the device, not one each
+                found_M = torch.cat([of_micro(micro).float() for micro in micros])
+                values_T[torch.cat([micro.token_M for micro in micros])] = found_M.cpu()
         if self.sharded:  # take apart again what a pass without gradients left whole
             model.reshard()
         return torch.where(tokens_T, self.summed(values_T), torch.nan)
