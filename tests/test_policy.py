@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import workbench.engines.policy as policy_module
-from workbench.engines.policy import fingerprint, load_policy, other_files, shipped_policies, weights_fingerprint
+from workbench.engines import trial
+from workbench.engines.policy import fingerprint, load_policy, load_tokenizer, other_files, shipped_policies, weights_fingerprint
 from workbench.types.errors import PolicyError
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -172,3 +174,77 @@ def test_tokenizer_and_model_must_fit(tmp_path):
 def test_a_chat_template_is_needed(tmp_path):
     with pytest.raises(PolicyError, match="no chat template"):
         load_policy(write_policy(tmp_path, template=None))
+
+
+# ------------------------------------------------------------------------------------------------ folders of somebody else
+
+
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}{% endfor %}"
+DOUBLING = "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"num_hidden_layers": 10**9, "layer_types": None}, "config.json was tried in a process of its own and "),
+    ({"num_hidden_layers": -1}, "lack|cannot be used|could not load"),
+    ({"hidden_size": "x"}, "config.json cannot be used"),
+    ({"num_attention_heads": 0}, "config.json cannot be used"),
+    ({"rope_parameters": "x"}, "config.json cannot be used"),
+    ({"attn_implementation": "evil/kernel"}, "asks for the kernel 'evil/kernel'"),
+    ({"text_config": {"_experts_implementation": "evil/kernel"}}, "asks for the kernel 'evil/kernel'"),
+])
+def test_a_config_that_cannot_be_built_is_refused_in_words(tmp_path, monkeypatch, changes, words):
+    monkeypatch.setattr(trial, "SECONDS", 2.0)
+    write_policy(tmp_path)
+    edit_config(tmp_path, **changes)
+    with pytest.raises(PolicyError, match=words):
+        load_policy(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", "[" * 5000])
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
+def test_a_file_that_holds_something_else_is_refused_in_words(tmp_path, file, text):
+    write_policy(tmp_path)
+    (tmp_path / file).write_text(text)
+    with pytest.raises(PolicyError, match="not valid JSON|cannot be used"):
+        load_policy(tmp_path)
+
+
+@pytest.mark.parametrize(("template", "words"), [(ENDLESS, "the chat template was tried .* not done after 2 seconds"),
+                                                 (DOUBLING, "the chat template was tried .* took more than 2 GB")])
+def test_a_template_without_an_end_is_refused(tmp_path, monkeypatch, template, words):
+    monkeypatch.setattr(trial, "SECONDS", 2.0 if template is ENDLESS else 30.0)
+    folder = write_policy(tmp_path, template=template)
+    for load in (load_policy, load_tokenizer):
+        with pytest.raises(PolicyError, match=words):
+            load(folder)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_named(tmp_path, bad):
+    model = tiny_model()
+    with torch.no_grad():
+        model.get_input_embeddings().weight[3, 1] = bad
+    with pytest.raises(PolicyError, match=r"2 of its tensors hold numbers that are not finite \(model.embed_tokens.weight, lm_head"):
+        load_policy(write_policy(tmp_path, model=model))
+
+
+def test_what_was_tried_is_not_tried_again_and_what_changed_is(tmp_path, monkeypatch):
+    forks = []
+    monkeypatch.setattr(trial.os, "fork", lambda fork=os.fork: (forks.append(1), fork())[1])
+    write_policy(tmp_path)
+    load_policy(tmp_path), load_policy(tmp_path), load_tokenizer(tmp_path)
+    assert len(forks) == 1
+    edit_config(tmp_path, num_hidden_layers="x")
+    for number in (2, 3):  # what was refused is tried again
+        with pytest.raises(PolicyError):
+            load_policy(tmp_path)
+        assert len(forks) == number
+
+
+def test_a_trial_leaves_no_process_and_no_descriptor(tmp_path):
+    write_policy(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    load_policy(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

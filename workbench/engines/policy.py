@@ -6,11 +6,11 @@
     load_policy("mine", loader="my:load")    whatever a function of the user's own makes of the name (policy_loader)
 
 Shipped policies lie in `data/` beside the package, so they are there in a checkout or an editable install.
-Weights are read from safetensors only, and code that comes with a model is never run.
+Weights are read from safetensors only, code and kernels that come with a model are never run, and a folder that does not
+ship with the project is tried in a process of its own first (trial).
 """
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from workbench.engines.policy_loader import files_in_memory, loaded_by
+from workbench.engines.trial import try_folder
 from workbench.types.errors import PolicyError, did_you_mean
+from workbench.types.regular_files import parse_json
 
 SHIPPED = Path(__file__).resolve().parents[2] / "data" / "policies"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -74,12 +75,13 @@ def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str
     folder = _find(name)
     config = _read_json(folder / "config.json", name)
     _check_files(folder, config, name)
+    _try(folder, name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         with _no_loading_bar():
             model, loading = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=DTYPES[dtype], trust_remote_code=False, use_safetensors=True, output_loading_info=True)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # whatever transformers raises for what somebody else wrote
         raise PolicyError(
             f"{name}: transformers could not load this as a causal language model (model_type "
             f"{config.get('model_type')!r}): "
@@ -90,6 +92,7 @@ def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str
                           f"({', '.join(missing[:3])} ...), which "
                           "would be filled with random numbers. Finish the download, or convert the checkpoint again")
     _check_fit(model, tokenizer, name)
+    _check_numbers(model, name)
     return Policy(name, model.to(device).eval(), tokenizer, fingerprint(folder), folder, other_files(folder))
 
 
@@ -106,7 +109,16 @@ def load_tokenizer(name_or_path: str | Path, loader: str | None = None) -> PreTr
     PolicyError like `load_policy`."""
     if loader:
         return loaded_by(loader, str(name_or_path))[1]
-    return AutoTokenizer.from_pretrained(_find(str(name_or_path)), trust_remote_code=False)
+    folder = _find(str(name_or_path))
+    if (folder / "config.json").is_file():  # without one it is a folder of a tokenizer alone
+        _check_files(folder, _read_json(folder / "config.json", str(name_or_path)), str(name_or_path), weights=False)
+        _try(folder, str(name_or_path))
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+
+
+def _try(folder: Path, name: str) -> None:
+    if not folder.resolve().is_relative_to(SHIPPED.resolve()):
+        try_folder(folder, name, other_files(folder))
 
 
 @contextmanager
@@ -199,7 +211,10 @@ def _folders(parent: Path) -> list[str]:
 
 def _read_json(path: Path, name: str) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_bytes())
+        if not isinstance(found, dict):
+            raise ValueError(f"it holds {type(found).__name__}, not an object")
+        return found
     except FileNotFoundError as error:
         raise PolicyError(f"{name}: {path.parent} holds no config.json, so it is not a model folder; "
                           "give the folder that `save_pretrained` wrote") from error
@@ -207,16 +222,36 @@ def _read_json(path: Path, name: str) -> dict[str, Any]:
         raise PolicyError(f"{name}: {path} is not valid JSON ({error}); the download or copy is damaged") from error
 
 
-def _check_files(folder: Path, config: Mapping[str, Any], name: str) -> None:
+def _check_files(folder: Path, config: Mapping[str, Any], name: str, *, weights: bool = True) -> None:
     if "auto_map" in config:
         raise PolicyError(f"{name}: this model brings its own Python code (auto_map in config.json), and code from a "
                           "model is never run here (trust_remote_code is off). Use a model whose architecture is part "
                           "of transformers")
-    if not any(folder.glob("*.safetensors")):
+    for key, value in _entries(config):
+        if key.strip("_").endswith(("attn_implementation", "experts_implementation")) and "/" in str(value):
+            raise PolicyError(f"{name}: config.json asks for the kernel {str(value)[:80]!r} ({key}), which would be downloaded "
+                              f"and run; nothing of that kind is. Take {key} out of config.json")
+    if weights and not any(folder.glob("*.safetensors")):
         others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".gguf"))
         found = ", ".join(others) or "none"
         raise PolicyError(f"{name}: expected weights as *.safetensors in {folder}, found {found}. Pickled weights can "
                           "run code when they are opened, so they are refused; convert them once with save_pretrained")
+
+
+def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every entry of a config and of those within it."""
+    for key, value in config.items():
+        yield key, value
+        if isinstance(value, dict):
+            yield from _entries(value)
+
+
+def _check_numbers(model: PreTrainedModel, name: str) -> None:
+    bad = [key for key, weight in model.state_dict().items() if weight.is_floating_point() and not weight.isfinite().all()]
+    if bad:
+        raise PolicyError(f"{name}: {len(bad)} of its tensors hold numbers that are not finite ({', '.join(bad[:3])}"
+                          f"{' ...' if len(bad) > 3 else ''}), and so would everything that is computed with them. The training that "
+                          "made it diverged, or the file is damaged; take an earlier checkpoint, or download it again")
 
 
 def _check_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:

@@ -1,0 +1,135 @@
+"""A model folder that somebody else made is tried in a process of its own before this one loads it (law 16).
+
+    try_folder(folder, "mine")      raises PolicyError for what would hang, take all memory, or bring down the loader
+
+`config.json`, tokenizer and chat template decide how much work loading is: layers without end, a vocabulary of any size, a
+template whose loops never stop. So a child of this process builds the model without memory for its weights, loads the
+tokenizer and writes a conversation, with SECONDS and MEMORY to do it in; weights are not read. The child is forked: it has
+what it needs imported already. Where processes cannot be forked (Windows) nothing is tried. What a template does with
+conversations that the trial does not show it, is not known.
+"""
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from workbench.types.errors import PolicyError
+
+SECONDS = 30.0
+MEMORY = 2 << 30  # bytes beyond what this process has
+_MOST_WORDS = 600  # of what a library says
+_TALK = [{"role": "user", "content": "Say yes."}, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "Again."}]
+_TOOLS = [{"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {
+    "type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}}}]
+_WHAT = ("config.json", "the tokenizer", "the chat template")
+
+
+def try_folder(folder: Path, name: str, files: dict[str, str], *, seconds: float | None = None) -> None:
+    """Raises PolicyError for a folder whose config, tokenizer or template does not come through the trial. `files`: name ->
+    SHA-256 of what decides; a folder with the same ones is not tried again in this process."""
+    if hasattr(os, "fork"):
+        _try(str(folder), name, tuple(sorted(files.items())), SECONDS if seconds is None else seconds)
+
+
+@lru_cache(maxsize=64)  # nothing is kept of a trial that raised
+def _try(folder: str, name: str, files: tuple[tuple[str, str], ...], seconds: float) -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _tried(folder, writing)
+    os.close(writing)
+    try:
+        said, ended = _heard(reading, seconds)
+    finally:
+        os.close(reading)
+        if not _gone(child):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    tried = f"{name}: {_WHAT[min(len(said), 2)]} was tried in a process of its own"
+    if said and isinstance(said[-1], dict):
+        raise PolicyError(f"{name}: {_WHAT[len(said) - 1]} cannot be used: {said[-1]['error']}. Check that the folder is whole, and "
+                          "that this version of transformers knows its architecture")
+    if not ended:
+        raise PolicyError(f"{tried} and was not done after {seconds:g} seconds. A folder whose loading has no end is refused; "
+                          "take the model from where it was first published")
+    if len(said) < len(_WHAT):
+        raise PolicyError(f"{tried} and took more than {MEMORY >> 30} GB, or brought its loader down. It is refused; take the "
+                          "model from where it was first published")
+
+
+def _heard(reading: int, seconds: float) -> tuple[list[Any], bool]:
+    """What the child said, a line for each part, and whether it came to its end in time."""
+    until, text = time.monotonic() + seconds, b""
+    while (left := until - time.monotonic()) > 0 and len(text) < 1 << 16:
+        if not select.select([reading], [], [], left)[0]:
+            break
+        if not (piece := os.read(reading, 4096)):
+            return [json.loads(line) for line in text.splitlines()], True
+        text += piece
+    return [json.loads(line) for line in text.split(b"\n")[:-1]], False
+
+
+def _gone(child: int) -> bool:
+    return os.waitpid(child, os.WNOHANG)[0] == child
+
+
+def _tried(folder: str, writing: int) -> None:
+    """In the child: a line for each part that was done; the last one says what was wrong. Never returns."""
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        torch.set_num_threads(1)  # the others of this process were not forked
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        with open("/proc/self/statm") as file:
+            own = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (own + MEMORY, own + MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for part in (_build, _tokenize, _write):
+            part(folder)
+            os.write(writing, b"1\n")
+        status = 0
+    except MemoryError:
+        pass
+    except BaseException as error:  # whatever a library raises is said in words
+        words = f"{type(error).__name__}: {error}"[:_MOST_WORDS]
+        os.write(writing, json.dumps({"error": words}).encode() + b"\n")
+    finally:
+        os._exit(status)
+
+
+def _build(folder: str) -> None:
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    with torch.device("meta"):
+        AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+
+
+def _tokenize(folder: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    tokenizer.decode(tokenizer.encode("Say yes.")[:8])
+
+
+def _write(folder: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    if tokenizer.chat_template:  # that there is none is said elsewhere
+        for tools in (None, _TOOLS):
+            try:
+                tokenizer.apply_chat_template(_TALK, tools=tools, tokenize=False, add_generation_prompt=True)
+            except MemoryError:
+                raise
+            except Exception:  # a template that takes other messages or no tools is proven, or refused, by the chat format
+                continue
