@@ -80,6 +80,7 @@ PUBLIC: dict[str, str] = {
     "paired": "workbench.notebook.paired:paired",
     "branch": "workbench.notebook.branch:branch",
     "group_spread": "workbench.notebook.spread:group_spread",
+    "by_kind": "workbench.notebook.by_kind:by_kind",
     "show_tokens": "workbench.views:show_tokens",
     "show_masks": "workbench.views:show_masks",
     "show_counts": "workbench.views:show_counts",
