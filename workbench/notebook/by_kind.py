@@ -16,7 +16,7 @@ from workbench.run.store import Run, open_run
 from workbench.types import Group, Task
 from workbench.types.address import Address
 from workbench.types.errors import DataError
-from workbench.types.kinds import ByKind, TrainedOn
+from workbench.types.kinds import ByKind, KindRecord
 
 if TYPE_CHECKING:
     from workbench.notebook.live_run import RunningRun
@@ -39,7 +39,7 @@ def by_kind(run: Run | RunningRun | str | Path, key: str, *, most: int = MOST_ST
             won[kind] += len(winners)
             if winners:
                 first.setdefault(kind, Address(step, task, winners[0]))
-        training += [TrainedOn(step, kind, attempts[kind], won[kind]) for kind in sorted(attempts)]
+        training += [KindRecord(step, kind, attempts[kind], won[kind]) for kind in sorted(attempts)]
     sides = _evaluated(run)
     held_out = {side: _shares(groups, key) for side, groups in sides.items()}
     return ByKind(run.name, key, tuple(training), held_out, {side: len(groups[0]) for side, groups in sides.items()}, first)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-class TrainedOn(NamedTuple):
+class KindRecord(NamedTuple):
     """The attempts of a training step at tasks of one kind: how many, and how many of them succeeded."""
 
     step: int
@@ -36,7 +36,7 @@ class ByKind(Shown):
 
     name: str
     key: str
-    training: tuple[TrainedOn, ...]
+    training: tuple[KindRecord, ...]
     held_out: Mapping[tuple[str, str], Mapping[str, tuple[float, ...]]]
     attempts: Mapping[tuple[str, str], int]
     first: Mapping[str, Address]
@@ -70,4 +70,4 @@ class ByKind(Shown):
         """A row a training step and kind: step, kind, attempts, won. Needs pandas."""
         import pandas
 
-        return pandas.DataFrame(self.training, columns=TrainedOn._fields)
+        return pandas.DataFrame(self.training, columns=KindRecord._fields)
