@@ -50,7 +50,11 @@ def _parameters(notebook: Path, _moment: int) -> tuple[str, ...]:
     except ImportError as error:
         raise WorkbenchError("ablations run notebooks with papermill: pip install 'agent-rl-workbench[lab]'") from error
     _cells(notebook)
-    return tuple(inspect_notebook(str(notebook)))
+    try:
+        return tuple(inspect_notebook(str(notebook)))
+    except ValueError as error:  # it does not say in which language it is written
+        raise ConfigError(f"cannot read the parameters of {notebook}: {error} Save it once from JupyterLab, which writes the "
+                          "kernel's name and language into it") from error
 
 
 @lru_cache(maxsize=64)

@@ -18,7 +18,7 @@ from workbench.types import View
 from workbench.types.errors import ConfigError, StoreError
 from workbench.types.view import HasView
 from workbench.views import show_arm_curves, show_arms, show_dose, show_forest, show_heat
-from workbench.views.arms import arms_markdown
+from workbench.views.arms import arms_markdown, check_lines
 from workbench.views.records import show_text
 
 
@@ -53,6 +53,10 @@ class ArmTable(HasView):
     def forest(self) -> View:
         """The paired differences with their intervals, every seed a dot, and the controls."""
         return show_forest(self.values)
+
+    def checks(self) -> View:
+        """What must hold before a verdict is worth anything, the controls among it: ok, FAIL or not judged, and why."""
+        return show_text("\n".join(check_lines(self.values)))
 
     def dose(self, axis: str | None = None) -> View:
         """Success along a numeric axis of the grid."""
