@@ -12,11 +12,13 @@ from tests.notebook_kit import faults_of_form
 from workbench.ablation import table as tables
 from workbench.ablation import work
 from workbench.ablation.cells import read_table, train_or_go_on
-from workbench.ablation.plan import Job, config_of, jobs, key_of, read_plan
+from workbench.ablation.plan import ONE_RUN, REPORT, Job, check, config_of, jobs, key_of
+from workbench.ablation.notebooks import Failure
+from workbench.ablation.reading import read_plan
 from workbench.learn.algorithms.parts import ADVANTAGE_MASK, Masks
 from workbench.training.config import load_config
 from workbench.types.errors import StoreError
-from workbench.learn.rounding import code_fingerprint
+from workbench.types.fingerprint import code_fingerprint
 
 TINY = """
 title = "Tiny"
@@ -52,7 +54,7 @@ def plan_of(name: str):
 @pytest.mark.parametrize("name", ["methods", "masks"])
 def test_every_arm_of_a_table_acts_and_has_the_same_budget(name):
     plan = plan_of(name)
-    door.check(plan, [0, 1, 2])
+    check(plan, [0, 1, 2])
     configs = {job.arm: config_of(plan, job) for job in jobs(plan, [0])}
     for part in (lambda c: c.train, lambda c: c.evaluation, lambda c: c.collect, lambda c: c.policy, lambda c: c.lint):
         assert len({str(part(config)) for config in configs.values()}) == 1
@@ -80,7 +82,7 @@ def test_ppo_is_the_same_run_in_both_tables():
 # ------------------------------------------------------------------------------------------------ notebooks and doors
 
 
-@pytest.mark.parametrize("path", [door.ONE_RUN, door.REPORT], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [ONE_RUN, REPORT], ids=lambda path: path.stem)
 def test_the_notebooks_keep_the_manner_of_the_house(path):
     from papermill import inspect_notebook
 
@@ -92,10 +94,10 @@ def test_the_notebooks_keep_the_manner_of_the_house(path):
 
 def test_an_arm_that_fails_is_written_down_and_tried_again(tiny, tmp_path, monkeypatch):
     plan, job, out = read_plan(tiny), Job("std", 0), tmp_path / "out"
-    ends = iter(["LintError: R3", None])
+    ends = iter([Failure("failed", "LintError: R3", "run = train()"), None])
     monkeypatch.setattr(work, "run_notebook", lambda *_, **__: next(ends))
     for words in ("LintError: R3", "is not a complete run"):
-        assert words in work.do(job, plan, out, door.ONE_RUN, tmp_path)["failed"]
+        assert words in work.do(job, plan, out, tmp_path)["failed"]
         assert words in work.ended(plan, job, out)["failed"] and work.finished(plan, job, out) is None
     told = tables.tabled(plan, [0], out)["checks"][0]
     assert told["held"] is False

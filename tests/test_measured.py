@@ -178,3 +178,8 @@ def test_simulated_statistics_stand_beside_what_they_are_of():
     assert tables["bimodal"].rows == [["3 (not judged)", "97.0", "0.0"]]
     assert tables["power"].rows == [["5 seeds, one true of 5", "49.0"]]
     assert tables["detectable"].rows == [["5; 0.3", "4.0", "4.1"]]
+
+
+def test_what_a_grid_costs_besides_its_jobs():
+    found = {"jobs": 1000, "cpu_seconds": {"planned": 1.46, "listed": 0.5}}
+    assert measured.grid_tables({"training runs": found})["main"].rows == [["training runs, 1,000 jobs", "1.5", "0.5"]]

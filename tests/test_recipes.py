@@ -19,7 +19,8 @@ import pytest
 from tests.counts import reduced
 from tests.open_recipe import opened
 from tests.test_plan import QWEN_3B
-from workbench.ablation.plan import config_of as arm_config, jobs, read_plan
+from workbench.ablation.plan import config_of as arm_config, jobs
+from workbench.ablation.reading import read_plan
 from workbench.doctor.plan import plan
 from workbench.engines.policy import SHIPPED
 from workbench.training.config import PRESETS, Config, PolicyConfig, load_config, load_config_with_warnings

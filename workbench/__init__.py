@@ -43,6 +43,8 @@ PUBLIC: dict[str, str] = {
     "assert_clean": "workbench.notebook.lint:assert_clean",
     "planted": "workbench.notebook.planted:planted",
     "show_planted": "workbench.notebook.planted:show_planted",
+    "ablate": "workbench.ablation.door:ablate",
+    "result": "workbench.ablation.cell:result",
     "evaluate": "workbench.training.session:evaluate",
     "baselines": "workbench.training.session:baselines",
     "evaluation_report": "workbench.training.session:evaluation_report",

@@ -229,6 +229,15 @@ def statistics_tables(result: Result) -> dict[str, Table]:
                               f"{100 * row['simulated']:.1f}"] for row in result["detectable"]])}
 
 
+def grid_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.grid_overhead --json`: what a grid costs besides its jobs."""
+    steps = [*next(iter(result.values()))["cpu_seconds"]]
+    return {"main": Table(["jobs", *(f"{step}, CPU s" for step in steps)], [
+        [f"{kind}, {found['jobs']:,} jobs", *(f"{found['cpu_seconds'][step]:.1f}" for step in steps)]
+        for kind, found in result.items()])}
+
+
 KINDS = {"imported": imported_tables, "audit": audit_tables, "credit-editor": credit_tables, "clean": clean_tables,
          "lint": lint_tables, "silent-bugs": silent_bug_tables, "tools": tool_tables, "soak": soak_tables,
-         "memory": memory_tables, "hops": hop_tables, "levels": level_tables, "statistics": statistics_tables}
+         "memory": memory_tables, "hops": hop_tables, "levels": level_tables, "statistics": statistics_tables,
+         "grid": grid_tables}

@@ -2,12 +2,12 @@
 
     python -m experiments.agent_tables methods              three ways to train, beside what needs no training
     python -m experiments.agent_tables masks                what each mask is worth
-    python -m experiments.agent_tables my_table.toml        a plan of your own (workbench/ablation/plan.py says how)
+    python -m experiments.agent_tables my_table.toml        a plan of your own (docs/guides/ablate.md says how)
     python -m experiments.agent_tables masks --arms ppo no_masks --seeds 0 --set train.steps=5 --out runs/look
 
-A plan is sealed in its folder before the first run, so that a quick look at other settings wants a folder of its own.
+`workbench ablate` by the names of these tables, with failed runs tried again. A plan is sealed in its folder before the
+first run, so that a quick look at other settings wants a folder of its own.
 
-What is done stays done; a run that was cut off goes on. An arm that fails is shown as failed, and the others go on.
 Exit status 0: every check of the plan holds; 1: one does not, or could not be judged; 2: the plan is wrong.
 """
 from __future__ import annotations
@@ -17,61 +17,31 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from workbench.ablation import work
-from workbench.ablation.cells import read_table
-from workbench.ablation.declared import declare
-from workbench.ablation.notebooks import run_notebook
-from workbench.ablation.plan import Plan, check, jobs, read_plan, read_settings, written
-from workbench.ablation.pool import each
+from workbench.ablation.door import ask, carry_out
+from workbench.ablation.drive import JobSettings
+from workbench.ablation.plan import read_settings
 from workbench.ablation.table import held
-from workbench.run.writer import make_folder
+from workbench.cli.ablating import told
 from workbench.types.errors import WorkbenchError
-from workbench.views.words import count
 
 HERE = Path(__file__).parent
-ONE_RUN, REPORT = HERE / "one_run.ipynb", HERE / "report.ipynb"
 Say = Callable[[str], None]
-
-
-def run(plan: Plan, seeds: Sequence[int], out: Path, workers: int, say: Say) -> None:
-    """Do all jobs of the plan that are not done yet, `workers` at a time."""
-    todo = jobs(plan, seeds)
-    left = [job for job in todo if work.finished(plan, job, out) is None]
-    done = len(todo) - len(left)
-    say(f"{count(len(todo), 'run')}, {done} done before; {count(workers, 'worker process', 'worker processes')}, one "
-        f"thread each; kept in {out}")
-    for job, result in each(left, work.do, (plan, out, ONE_RUN, Path.cwd()), workers):
-        done += 1
-        how = f"FAILED: {result['failed']}" if "failed" in result else f"{result['cpu_seconds']:.0f} CPU s"
-        say(f"[{done}/{len(todo)}] {job}: {how}")
 
 
 def main(arguments: Sequence[str], say: Say = lambda line: print(line, flush=True)) -> int:
     options = _options(arguments)
     path = HERE / f"{options.table}.toml" if not options.table.endswith(".toml") else Path(options.table)
-    out = options.out.resolve()
     try:
-        settings = read_settings(" ".join(options.set))
-        whole = read_plan(path).with_settings(settings)
-        plan, seeds = whole.with_arms(options.arms) if options.arms else whole, options.seeds or list(whole.seeds)
-        check(plan, seeds)  # what is wrong with any arm is said before the first is trained
-        make_folder(out)
-        declare(whole, out)
-        run(plan, seeds, out, options.workers, say)
-        asked = {"plan": str(path.resolve()), "out": str(out), "seeds": " ".join(map(str, seeds)),
-                 "arms": " ".join(options.arms or ()), "settings": written(settings)}
-        failed = run_notebook(REPORT, out / f"{plan.name}.ipynb", asked, cwd=Path.cwd())
-        if failed is not None:
-            raise WorkbenchError(f"the report could not be made: {failed}. The runs are there; call again")
-        table = read_table(asked["plan"], **{name: asked[name] for name in ("out", "seeds", "arms", "settings")})
+        asked = ask(path, options.out, seeds=options.seeds or (), arms=options.arms or (),
+                    settings=read_settings(" ".join(options.set)))
+        carry_out(asked, JobSettings(options.workers, retry=True), say)
+        table = told(asked, say)
     except WorkbenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped; the same command goes on with what is left", file=sys.stderr)
         return 130
-    say((out / f"{plan.name}.md").read_text(encoding="utf-8"))
-    say(f"{plan.name}.ipynb, .html, .md, .png and .json are in {options.out}")
     return 0 if held(table.values) else 1
 
 

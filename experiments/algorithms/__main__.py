@@ -47,7 +47,7 @@ def run(todo: Sequence[Job], terms: Terms, out: Path, workers: int,
 
 def tabled(results: Mapping[Job, Mapping[str, Any]], terms: Terms) -> dict[str, Any]:
     """The table of all results, with the verdict; JSON values (version 1)."""
-    from workbench.learn.rounding import code_fingerprint
+    from workbench.types.fingerprint import code_fingerprint
 
     environments = {}
     for before, start in ((job, result) for job, result in results.items() if job.algorithm is None):

@@ -18,7 +18,7 @@ from workbench.training.config import Config, changed_config, from_dict, load_co
 from workbench.types import Task
 from workbench.types.canonical_json import json_bytes
 from workbench.types.errors import ConfigError
-from workbench.learn.rounding import code_fingerprint
+from workbench.types.fingerprint import code_fingerprint
 
 SETTINGS = Path(__file__).with_name("settings.toml")
 ENVIRONMENTS = ("frozenlake", "bandit")  # presets of workbench.training.config

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from workbench.ablation import plan as plans
-from workbench.ablation.plan import Job, check, config_of, jobs, key_of, read_plan, read_settings, settings_of, written
+from workbench.ablation.plan import Job, check, config_of, jobs, key_of, read_settings, settings_of, written
+from workbench.ablation.reading import read_plan
 from workbench.training.config import load_config
 from workbench.types.errors import ConfigError
 
@@ -69,7 +70,7 @@ def test_what_is_left_out_is_not_compared(tmp_path):
 
 @pytest.mark.parametrize(("old", "new", "words"), [
     ('base = "bandit"\nset', 'bse = "bandit"\nset', "has no 'bse'; did you mean 'base'"),
-    ('label = "plain"\n', "", "arms.plain needs label"),
+    ('base = "bandit"\n[arms.std]', "[arms.std]", "arms.plain needs base"),
     ("normalize_std", "normalise_std", "arm 'std' of bandit: no setting 'algorithm.normalise_std'"),
     ('"plain"]]', '"plan"]]', "has no arm 'plan'; did you mean 'plain'"),
     ('"plain"]]', '"inert"]]', "'inert' is inert, so nothing can be compared"),

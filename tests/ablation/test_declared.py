@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from workbench.ablation.declared import declaration, declare, declared_in, hash_of
-from workbench.ablation.plan import read_plan
+from workbench.ablation.reading import read_plan
 from workbench.ablation.verdicts import Analysis
 from workbench.types.errors import ConfigError
 

@@ -36,14 +36,14 @@ def test_parameters_reach_it_and_every_write_is_whole(tmp_path, monkeypatch):
     assert len(written) >= 3 and {*written} == {tmp_path / "deep" / "ran.ipynb"}, "papermill's own writer was used"
 
 
-@pytest.mark.parametrize(("cell", "limit", "words"), [
-    ("1 / 0", None, "ZeroDivisionError: division by zero"),
-    pytest.param(DIES, None, "its kernel died", marks=pytest.mark.full),
-    pytest.param("import time\ntime.sleep(60)", 2, "longer than 2 s", marks=pytest.mark.full),
+@pytest.mark.parametrize(("cell", "limit", "state", "words"), [
+    ("1 / 0", None, "failed", "ZeroDivisionError: division by zero"),
+    pytest.param(DIES, None, "dead kernel", "its kernel died", marks=pytest.mark.full),
+    pytest.param("import time\ntime.sleep(60)", 2, "timed out", "longer than 2 s", marks=pytest.mark.full),
 ])
-def test_a_failure_is_told_and_stands_in_the_notebook(tmp_path, cell, limit, words):
+def test_a_failure_is_told_and_stands_in_the_notebook(tmp_path, cell, limit, state, words):
     told = run_notebook(notebook(tmp_path, cell, "n"), tmp_path / "ran.ipynb", {}, cell_limit_s=limit)
-    assert told is not None and words in told
+    assert told is not None and words in told.words and (told.state, told.cell) == (state, cell.splitlines()[0])
     ran = nbformat.read(tmp_path / "ran.ipynb", as_version=4)
     assert ran.metadata.papermill.exception is True and ran.cells[-1].execution_count is None
 
@@ -62,7 +62,7 @@ def test_a_finished_cell_whose_output_does_not_come_is_told_without_a_limit(tmp_
 
     given = notebook(tmp_path, "1 + 1", "n")
     monkeypatch.setattr(papermill, "execute_notebook", busy)
-    assert "IOPub output" in run_notebook(given, tmp_path / "ran.ipynb", {})
+    assert "IOPub output" in run_notebook(given, tmp_path / "ran.ipynb", {}).words
     assert asked["iopub_timeout"] > 4 and asked["execution_timeout"] is None
 
 

@@ -1,12 +1,22 @@
-"""Several arms over several seeds, each a run of one notebook, and the table that they make together.
+"""Several arms over several seeds, each job one notebook, and the table that they make together.
 
     looks      how small a p-value must be where one looks before the end
     verdicts   higher, lower, equal within the margin, undecided: of a family of differences
-    plan       an ablation is a small TOML file: arms, what each sets, what is compared, what is expected
+    grid       from lists, ranges and linked settings to the points of a grid
+    cell       a notebook as the cell of a grid: its parameters, and the result that it ends in
+    plan       arms, jobs, and what each is made with
+    reading    a plan is a small TOML file
     declared   what was declared before the first run, sealed beside the runs
     pool       worker processes of one thread each
+    leases     who does which job, where several drivers share a folder
     notebooks  one notebook under papermill, whole or not at all
     work       one arm at one seed; what is done stays done
-    table      from the run folders to means, differences, verdicts
-    report     the same as a picture, a page, Markdown and JSON
+    drive      where every job stands, and a driver that does what is left
+    facts      what a job found
+    controls   an arm against itself, and an effect that was planted
+    table      from what was found to means, differences, verdicts
+    forecast   jobs, cost, and what could be detected, before anything runs
+    frames     one data frame of everything
+    cells      what the notebooks of a run and of a report call
+    door       `wb.ablate` and `workbench ablate`
 """

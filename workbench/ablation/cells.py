@@ -9,22 +9,24 @@ from typing import Any
 
 from workbench.ablation import table as tables
 from workbench.ablation.declared import held_against
-from workbench.ablation.plan import read_plan, read_settings  # noqa: F401  (part of this surface)
-from workbench.notebook.train import resume_here, train_here
+from workbench.ablation.plan import read_settings  # noqa: F401  (part of this surface)
+from workbench.ablation.reading import read_plan
 from workbench.run.store import Run, open_run
 from workbench.run.writer import make_folder, write_file
 from workbench.training.config import Config, to_dict
 from workbench.types import View
 from workbench.types.errors import ConfigError, StoreError
 from workbench.types.view import HasView
-from workbench.views import show_arm_curves, show_arms
-from workbench.views.arms import arms_markdown
+from workbench.views import show_arm_curves, show_arms, show_dose, show_forest, show_heat
+from workbench.views.arms import arms_markdown, check_lines
 from workbench.views.records import show_text
 
 
 def train_or_go_on(config: Config, path: str | Path) -> Run:
     """Train in this process and return the finished run; a run that was begun with this configuration goes on, a
     finished one is returned as it is. StoreError for a run of another configuration."""
+    from workbench.notebook.train import resume_here, train_here  # reading a table needs no torch
+
     path = Path(path)
     if not path.is_dir():
         return train_here(config, path)
@@ -45,13 +47,31 @@ class ArmTable(HasView):
     view = show
 
     def curves(self) -> View:
+        """Learning curves, a line an arm."""
         return show_arm_curves(self.values)
+
+    def forest(self) -> View:
+        """The paired differences with their intervals, every seed a dot, and the controls."""
+        return show_forest(self.values)
+
+    def checks(self) -> View:
+        """What must hold before a verdict is worth anything, the controls among it: ok, FAIL or not judged, and why."""
+        return show_text("\n".join(check_lines(self.values)))
+
+    def dose(self, axis: str | None = None) -> View:
+        """Success along a numeric axis of the grid."""
+        return show_dose(self.values, axis)
+
+    def heat(self, x: str | None = None, y: str | None = None) -> View:
+        """Success over two numeric axes of the grid."""
+        return show_heat(self.values, x, y)
 
     def write(self, out: str | Path) -> View:
         """NAME.json, NAME.md, NAME.html and NAME.png in `out`; returns what was written, in words."""
         name, folder = self.values["name"], Path(out)
         shown, curves = self.show(), self.curves()
-        page = f"<!doctype html><meta charset=\"utf-8\"><title>{name}</title>{shown.html}{curves.html}"
+        forest = self.forest().html if self.values["compared"] else ""
+        page = f"<!doctype html><meta charset=\"utf-8\"><title>{name}</title>{shown.html}{forest}{curves.html}"
         files = {"json": (json.dumps(self.values, indent=1) + "\n").encode(),
                  "md": arms_markdown(self.values).encode(), "html": page.encode(), "png": curves.png or b""}
         make_folder(folder)

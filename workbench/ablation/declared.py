@@ -12,6 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from workbench.ablation.cell import source_hash
 from workbench.ablation.plan import Plan
 from workbench.run.writer import make_folder, write_file
 from workbench.types.canonical_json import json_bytes, plain, read_sealed_json, sealed_json
@@ -24,7 +25,10 @@ def declaration(plan: Plan) -> dict[str, Any]:
     """What a plan declares, as JSON values."""
     return plain({"title": plan.title, "all": plan.all, "arms": {arm.name: asdict(arm) for arm in plan.arms},
                   "analysis": None if plan.analysis is None else asdict(plan.analysis), "seeds": plan.seeds,
-                  "compare": plan.compare, "expect": [asdict(one) for one in plan.expect]}, "a plan")
+                  "compare": plan.compare, "expect": [asdict(one) for one in plan.expect],
+                  "controls": None if plan.controls is None else asdict(plan.controls),
+                  "notebook": f"{Path(plan.notebook).name}, code {source_hash(Path(plan.notebook))}" if plan.notebook else None},
+                 "a plan")
 
 
 def hash_of(declared: dict[str, Any]) -> str:

@@ -6,11 +6,13 @@ notebook says of every cell that it was completed; here such a notebook is marke
 """
 from __future__ import annotations
 
+import json
 import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,26 @@ from workbench.types.errors import ConfigError, WorkbenchError, nearest
 OUTPUT_WAIT_S = 120
 
 
+ERROR, DEAD, TIMED_OUT = "failed", "dead kernel", "timed out"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a notebook did not come to its end. `state`: an error in a cell, a dead kernel, a cell that took too long; `cell`:
+    the first line of the cell, where it is known."""
+
+    state: str
+    words: str
+    cell: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.words} (in the cell `{self.cell}`)" if self.cell else self.words
+
+
 def run_notebook(notebook: Path, output: Path, parameters: Mapping[str, Any], *, cwd: Path | None = None,
-                 cell_limit_s: float | None = None) -> str | None:
+                 cell_limit_s: float | None = None) -> Failure | None:
     """Run `notebook` with `parameters`, its state in `output` after every cell. None: every cell came to its end; else
-    in words why not.
+    why not.
 
     `cwd`: the kernel's working directory; `cell_limit_s`: wall seconds that one cell may take. Raises ConfigError for a
     parameter that the notebook does not have (papermill only warns), WorkbenchError where papermill is missing,
@@ -46,18 +64,33 @@ def run_notebook(notebook: Path, output: Path, parameters: Mapping[str, Any], *,
                                        extra_arguments=["--IPKernelApp.log_level=50"])
         return None
     except PapermillExecutionError as error:
-        return f"{error.ename}: {error.evalue}"  # papermill marks the cell itself
+        last = f"{error.evalue}".strip().splitlines()[-1:] or [""]
+        return Failure(ERROR, f"{error.ename}: {last[0]}", first_line(error.source))  # papermill marks the cell itself
     except WorkbenchError:
         raise  # of the writer: it is no use to write down that nothing can be written
     except DeadKernelError:
-        words = "its kernel died; perhaps something killed it for want of memory"
+        failure = Failure(DEAD, "its kernel died; perhaps something killed it for want of memory", _reached(output))
     except CellTimeoutError as error:  # also raised where a cell is done and its output does not come
-        words = (f"{type(error).__name__}: {error}" if cell_limit_s is None else
-                 f"a cell took longer than {cell_limit_s:g} s")
+        failure = Failure(TIMED_OUT, f"{type(error).__name__}: {error}" if cell_limit_s is None else
+                          f"a cell took longer than {cell_limit_s:g} s", _reached(output))
     except (PapermillException, RuntimeError, OSError) as error:
-        words = f"{type(error).__name__}: {error}"
-    _mark(output, words)
-    return words
+        failure = Failure(ERROR, f"{type(error).__name__}: {error}")
+    _mark(output, f"{failure}")
+    return failure
+
+
+def first_line(source: str) -> str:
+    return next((line for line in source.splitlines() if line.strip()), "")[:80]
+
+
+def _reached(output: Path) -> str:
+    """The first line of the cell in which a notebook stopped: papermill wrote that it was running."""
+    if not output.is_file():
+        return ""
+    cells = [cell for cell in json.loads(output.read_bytes())["cells"] if cell["cell_type"] == "code"]
+    begun = [cell for cell in cells if cell["metadata"].get("papermill", {}).get("status") in ("running", "failed")]
+    unfinished = begun or [cell for cell in cells if cell.get("execution_count") is None and "".join(cell["source"]).strip()]
+    return first_line("".join(unfinished[0]["source"])) if unfinished else ""
 
 
 def _papermill() -> Any:

@@ -5,38 +5,74 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from itertools import chain
 from typing import Any, TypeVar
 
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 ITEMS_PER_PROCESS = 12  # then a new one: what libraries keep from item to item adds up
+# What a killed process had started ends by itself within so many seconds: workers look for their parent twice a second,
+# the kernels of Jupyter once.
+AFTERLIFE_S = 3.0
+NOTHING = object()
 Item = TypeVar("Item")
 
 
-def each(items: Sequence[Item], do: Callable[..., Any], arguments: Sequence[Any], workers: int
+def each(items: Iterable[Item], do: Callable[..., Any], arguments: Sequence[Any], workers: int
          ) -> Iterator[tuple[Item, Any]]:
-    """(item, do(item, *arguments)) in the order in which they end. Without workers: here, one after the other."""
+    """(item, do(item, *arguments)) in the order in which they end. An item is taken when a process is free for it. Where a
+    worker process is killed, what was under way is done again by fresh ones. Without workers: here, one after the other.
+    """
     if not workers:
         yield from ((item, do(item, *arguments)) for item in items)
         return
     os.environ.update(ONE_THREAD | OFFLINE)  # what the processes begin with
-    portion = workers * ITEMS_PER_PROCESS
-    for begin in range(0, len(items), portion):
-        yield from _portion(items[begin:begin + portion], do, arguments, workers)
+    queue = iter(items)
+    while (first := next(queue, NOTHING)) is not NOTHING:
+        killed: list[Item] = []
+        yield from _portion(chain([first], queue), do, arguments, workers, killed)
+        if killed:
+            time.sleep(AFTERLIFE_S)
+        queue = chain(killed, queue)
 
 
-def _portion(items: Sequence[Item], do: Callable[..., Any], arguments: Sequence[Any], workers: int
+def _portion(queue: Iterator[Item], do: Callable[..., Any], arguments: Sequence[Any], workers: int, killed: list[Item]
              ) -> Iterator[tuple[Item, Any]]:
-    """By fresh processes. A pool can renew them by itself (`max_tasks_per_child`), but that of Python 3.11 then stands
-    still now and then, with work left and no process to do it."""
+    """By fresh processes; into `killed`: what was under way when one of them was. A pool can renew its processes by itself
+    (`max_tasks_per_child`), but that of Python 3.11 then stands still now and then, with work left and no process."""
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=end_with,
                              initargs=(os.getpid(),)) as pool:
-        asked = {pool.submit(do, item, *arguments): item for item in items}
+        asked: dict[Future, Item] = {}
+        left = workers * ITEMS_PER_PROCESS
         try:
-            for future in as_completed(asked):
-                yield asked[future], future.result()
+            while not killed:
+                while left and len(asked) < workers and (item := next(queue, NOTHING)) is not NOTHING:
+                    left -= 1
+                    try:
+                        asked[pool.submit(do, item, *arguments)] = item
+                    except BrokenProcessPool:
+                        killed.append(item)
+                        break
+                if not asked:
+                    return
+                for future in wait(asked, return_when=FIRST_COMPLETED).done:
+                    item = asked.pop(future)
+                    try:
+                        result = future.result()
+                    except BrokenProcessPool:
+                        killed.append(item)
+                        continue
+                    yield item, result
+            for future, item in asked.items():  # of a broken pool: each is done, or will say that it is not
+                try:
+                    result = future.result()
+                except BrokenProcessPool:
+                    killed.append(item)
+                    continue
+                yield item, result
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

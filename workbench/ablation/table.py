@@ -16,21 +16,16 @@ from typing import Any
 import numpy as np
 
 from workbench.ablation import work
+from workbench.ablation.controls import POINTS, control_pairs, sampled_of, tuning_words, whole_seeds
 from workbench.ablation.declared import declaration, declared_in, hash_of
-from workbench.ablation.plan import Arm, Expectation, Job, Plan, config_of, jobs, why_inert
+from workbench.ablation.facts import MODES, by_task, facts_of
+from workbench.ablation.plan import Arm, Expectation, Job, Plan, jobs, why_inert
 from workbench.ablation.verdicts import judged
-from workbench.run.store import Run, open_run
-from workbench.training.config import to_dict
-from workbench.training.stored import config_of_run
 from workbench.types.crossed import crossed_difference, crossed_mean
-from workbench.types.errors import DataError, StoreError
+from workbench.types.errors import DataError
 from workbench.types.stats import Difference, clustered_difference, mean_interval, paired_difference, share
 
-MODES = ("sampled", "greedy")
-CURVES = ("success", "turns", "entropy", "grad_norm")  # of the metrics of a run
-OF_RETURNS = {"success": "reward_mean"}  # what is drawn instead where nobody says who succeeded
 UNJUDGED, EXPLORATORY = "not judged", "exploratory: added later, no verdict"
-POINTS = 100  # of success, in which a plan gives its margin
 Facts = Mapping[str, Any]
 
 
@@ -57,12 +52,15 @@ def table_of(plan: Plan, seeds: Sequence[int], found: Mapping[Job, Facts], decla
     family = [pair for pair in compared if [pair["first"], pair["second"]] in declared["compare"]]
     _judge(plan, family, arms, by_return, whole_family=len(family) == len(declared["compare"]))
     checks = [_judged(expectation, arms, seeds) for expectation in plan.expect]
+    controls = control_pairs(plan, arms, max(len(declared["compare"]), 1), by_return)
     ran = [facts for arm in arms.values() for facts in arm["seeds"].values()]
     return {
         "version": 2, "name": plan.name, "title": plan.title, "remarks": list(plan.remarks), "seeds": list(seeds),
         "all": dict(plan.all), "tasks": _one({facts["tasks"] for facts in ran}, "numbers of held-out tasks"),
         "steps": _one({facts["steps"] for facts in ran}, "numbers of steps"),
-        "starts": starts, "arms": arms, "compared": compared, "checks": [*_came_to_their_end(arms, seeds), *checks],
+        "starts": starts, "arms": arms, "compared": compared, "controls": controls,
+        "checks": [*_came_to_their_end(arms, seeds), *checks, *(control["check"] for control in controls)],
+        "tuning": tuning_words(plan),
         "declared": declared | {"hash": hash_of(declared)},
         "code": sorted({facts["code"] for facts in ran}), "cpu_seconds": sum(facts["cpu_seconds"] for facts in ran)} | (
         {"measure": "return"} if by_return else {})
@@ -97,54 +95,8 @@ def _arm(plan: Plan, arm: Arm, seeds: Sequence[int], found: Mapping[Job, Facts])
     runs = {str(seed): end for seed, end in ends.items() if end is not None and "failed" not in end}
     return {"label": arm.label, "base": arm.base, "set": dict(arm.set), "start": arm.start, "inert": inert,
             "failed": failed, "absent": absent, "seeds": runs,
-            **{mode: _mean([facts[mode] for facts in runs.values()], any(map(_by_return, runs.values())))
-               for mode in MODES}}
-
-
-def facts_of(plan: Plan, job: Job, out: Path, end: Facts) -> dict[str, Any]:
-    """What one run folder says. StoreError where it is gone, or is of another configuration than the plan's."""
-    path = out / "runs" / end["run"]
-    run = open_run(path)
-    if to_dict(config_of_run(run)) != to_dict(config_of(plan, job)):
-        raise StoreError(f"{path} was made with another configuration than {plan.name} has for {job}; run it again")
-    first, last = (report for step, report in sorted((r["step"], r) for r in run.evaluations().values())
-                   if step in (0, len(run.steps())))
-    rows = {(row["policy"], row["mode"]): row for row in last["rows"]}
-    metrics, told = run.metrics(), {}
-    names, value = {name: name for name in CURVES}, "success"
-    if rows["trained", "sampled"]["success"] is None:
-        told, value, names = {"measure": "return"}, "reward", {OF_RETURNS.get(name, name): name for name in CURVES}
-    return told | ({"absent": first["absent"]} if "absent" in first else {}) | {
-        **{mode: _by_task(rows["trained", mode], job) for mode in MODES}, "rows": first["rows"],
-        "curves": {shown: [None if np.isnan(x) else float(x) for x in metrics[name].astype(float)]
-                   for name, shown in names.items() if name in metrics},
-        "evaluated": {str(report["step"]): {row["mode"]: row[value] for row in report["rows"]
-                                            if row["policy"] == ("trained" if report["step"] else "untrained")}
-                      for report in run.evaluations().values()},
-        "tasks": rows["trained", "sampled"]["n"], "steps": len(run.steps()), "lint": _lint(run), "run": end["run"],
-        "code": end["code"], "cpu_seconds": end["cpu_seconds"], "training_cpu_seconds": _training(run)}
-
-
-def _by_task(row: Facts, job: Job | str) -> list[float]:
-    """Success of each task, or return where nobody says who succeeded."""
-    found = row["by_task"] if row["success"] is not None else row["reward_by_task"]
-    if None in found:
-        raise DataError(f"{job}: no attempt at held-out task {list(found).index(None)} was scored, so arms cannot be "
-                        "compared task by task; mend what broke there (workbench show) and run it again")
-    return found
-
-
-def _lint(run: Run) -> dict[str, Any]:
-    """Steps that the lint looked at, and what it said of them, by rule."""
-    reports = [report for step in run.steps() if (report := run.lint(step)) is not None]
-    said = {kind: sorted({answer.rule for report in reports for answer in report.answers if getattr(answer, kind)})
-            for kind in ("errors", "notes")}
-    return {"steps": len(reports), **said}
-
-
-def _training(run: Run) -> float:
-    clock = run.clock()
-    return float(clock[[name for name in clock if name.endswith("_cpu_s")]].to_numpy().sum())
+            **{mode: _mean([facts[mode] for facts in runs.values() if mode in facts], any(map(_by_return, runs.values())))
+               for mode in MODES}, **({"at": dict(arm.at)} if arm.at else {})}
 
 
 def _told(estimate: Difference) -> dict[str, Any]:
@@ -178,6 +130,8 @@ def _starts(plan: Plan, arms: Facts) -> dict[str, Any]:
     starts: dict[str, Any] = {}
     for name, arm in arms.items():
         for seed, facts in arm["seeds"].items():
+            if not facts["rows"]:
+                continue  # a notebook of the user's own measured what it wanted
             known = starts.setdefault(plan.arm(name).start, {
                 "rows": facts["rows"], "from": f"{name}, seed {seed}",
                 **({"absent": facts["absent"]} if "absent" in facts else {})})
@@ -189,7 +143,7 @@ def _starts(plan: Plan, arms: Facts) -> dict[str, Any]:
 
 
 def _over_start(arm: Facts, start: Facts, mode: str) -> dict[str, Any] | None:
-    before = next(_by_task(row, "untrained") for row in start["rows"]
+    before = next(by_task(row, "untrained") for row in start["rows"]
                   if (row["policy"], row["mode"]) == ("untrained", mode))
     after = [facts[mode] for facts in arm["seeds"].values()]
     return _told(crossed_difference([before] * len(after), after)) if after else None
@@ -204,10 +158,11 @@ def _compared(arms: Facts, first: str, second: str, seeds: Sequence[int]) -> dic
     missing = [seed for seed in seeds if str(seed) not in both]
     found: dict[str, Any] = {"first": first, "second": second, "seeds": both, "missing": missing}
     for mode in MODES:
-        a, b = ([arms[name]["seeds"][seed][mode] for seed in both] for name in (second, first))
-        found[mode] = None if not both else _told(crossed_difference(a, b)) | {
+        told = both and all(mode in arms[name]["seeds"][seed] for name in (first, second) for seed in both)
+        a, b = ([arms[name]["seeds"][seed][mode] for seed in both if told] for name in (second, first))
+        found[mode] = None if not told else _told(crossed_difference(a, b)) | {
             "each": {seed: asdict(_paired(a[i], b[i])) for i, seed in enumerate(both)}}
-        if both:
+        if told:
             found[mode]["verdict"] = EXPLORATORY
     return found
 
@@ -221,8 +176,8 @@ def _paired(a_N: Sequence[float], b_N: Sequence[float]) -> Difference:
 def _judge(plan: Plan, family: Sequence[dict[str, Any]], arms: Facts, by_return: bool, whole_family: bool) -> None:
     """Write the verdicts into the declared pairs, with the intervals that hold for all of them together."""
     names = {pair[side] for pair in family for side in ("first", "second")}
-    lacking = next((seed for seed in plan.seeds if any(str(seed) not in arms[name]["seeds"] for name in names)), None)
-    whole = plan.seeds if lacking is None else plan.seeds[:plan.seeds.index(lacking)]
+    whole = whole_seeds(plan, arms, names)
+    lacking = plan.seeds[len(whole)] if len(whole) < len(plan.seeds) else None
     why = ("no margin was declared ([analysis] of the plan)" if plan.analysis is None else
            "the declared pairs are judged together, and arms of some were left out" if not whole_family else
            f"seed {lacking}, the first declared one, is not there for every arm" if not whole else "")
@@ -232,13 +187,9 @@ def _judge(plan: Plan, family: Sequence[dict[str, Any]], arms: Facts, by_return:
     if why or plan.analysis is None or not family:
         return
     margin = plan.analysis.margin / (1 if by_return else POINTS)
-    differences = [_sampled(arms, pair["first"], whole) - _sampled(arms, pair["second"], whole) for pair in family]
+    differences = [sampled_of(arms, pair["first"], whole) - sampled_of(arms, pair["second"], whole) for pair in family]
     for pair, found in zip(family, judged(differences, replace(plan.analysis, margin=margin))):
         pair["sampled"] |= {**found, "margin": margin, "lacking": lacking, "each": pair["sampled"]["each"]}
-
-
-def _sampled(arms: Facts, name: str, seeds: Sequence[int]) -> np.ndarray:
-    return np.array([arms[name]["seeds"][str(seed)]["sampled"] for seed in seeds])
 
 
 def _came_to_their_end(arms: Facts, seeds: Sequence[int]) -> list[dict[str, Any]]:
@@ -247,12 +198,13 @@ def _came_to_their_end(arms: Facts, seeds: Sequence[int]) -> list[dict[str, Any]
     absent = [f"{name}, seed {seed}" for name, arm in arms.items() for seed in arm["absent"]]
     unclean = [f"{name}, seed {seed}: {', '.join(facts['lint']['errors']) or 'it was off'}"
                for name, arm in arms.items() for seed, facts in arm["seeds"].items()
-               if facts["lint"]["errors"] or facts["lint"]["steps"] < facts["steps"]]
+               if facts["lint"] and (facts["lint"]["errors"] or facts["lint"]["steps"] < facts["steps"])]
     runs = sum(len(arm["seeds"]) for arm in arms.values())
+    own = runs and not any(facts["lint"] for arm in arms.values() for facts in arm["seeds"].values())
     why = "; ".join([*broken, *([f"not run: {', '.join(absent)}"] if absent else [])])
-    return [_check("every run came to its end", False if broken else None if absent or not runs else True, why),
-            _check("the lint found no error in any step of any run", None if not runs else not unclean,
-                   "; ".join(unclean) or f"{runs} runs")]
+    return [_check("every run came to its end", False if broken else None if absent or not runs else True, why)] + (
+        [] if own else [_check("the lint found no error in any step of any run", None if not runs else not unclean,
+                                "; ".join(unclean) or f"{runs} runs")])
 
 
 def _judged(wanted: Expectation, arms: Facts, seeds: Sequence[int]) -> dict[str, Any]:

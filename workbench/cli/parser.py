@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from workbench.cli import commands, training
-from workbench.cli.checking import check_env_command
+from workbench.cli.ablating import add_ablate
+from workbench.cli.checking import add_check_env
 from workbench.cli.numbers import step_numbers, whole_number
 from workbench.cli.retriever import retriever_command
 
@@ -53,9 +54,10 @@ def make_parser() -> argparse.ArgumentParser:
     _add_questions_about_runs(command)
     _add_making(command)
     _add_looking(command)
-    _add_checking(command)
+    _add_set(add_check_env(command))
     _add_machine(command)
     _add_measurements(command)
+    _add_set(add_ablate(command))
     _add_services(command)
     return parser
 
@@ -195,19 +197,6 @@ def _add_looking(command: AddCommand) -> None:
     sub.add_argument("env", help="an environment preset, such as frozenlake-4x4 or bandit-code")
     sub.add_argument("--seed", type=int, default=0, help="task seed")
     sub.add_argument("--tokenizer", default="frozenlake-tiny", help="policy whose tokens you type in")
-
-
-def _add_checking(command: AddCommand) -> None:
-    sub = command("check-env", check_env_command,
-                  "play an environment and say what is wrong with it: chance, limits, leaks, rewards that can be farmed ...; exit "
-                  "1 on errors")
-    sub.add_argument("env", metavar="NAME", help="a preset or kind of environment, my_env:Guess of your own, or a .toml file")
-    sub.add_argument("--policy", help="whose tokenizer says whether prompts fit (default: that of the .toml file)")
-    sub.add_argument("--tasks", type=whole_number, default=12, help="that are played (default: 12)")
-    sub.add_argument("--seconds", type=float, default=3.0, help="of playing, for each way to play (default: 3)")
-    sub.add_argument("--json", action="store_true", help="print the report as JSON")
-    _add_html(sub)
-    _add_set(sub)
 
 
 def _add_machine(command: AddCommand) -> None:

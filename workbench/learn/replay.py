@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from workbench.learn.rounding import code_fingerprint
 from workbench.run.store import Run, differing
 from workbench.types import CreditTable, Group, trajectories_of
 from workbench.types.errors import StoreError
+from workbench.types.fingerprint import code_fingerprint
 from workbench.types.view import Shown
 
 SHOWN = 5  # differing tokens named per column

@@ -7,14 +7,13 @@ has an explanation. Where they are the same, it has none, and that is an error.
 from __future__ import annotations
 
 import platform
-from functools import cache
-from hashlib import blake2b
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+
+from workbench.types.fingerprint import code_fingerprint
 
 NEAR = 0.01  # relative to 1 + |value|: what a few updates make of another rounding, and far below any real change
 
@@ -29,15 +28,6 @@ def machine_facts(device: torch.device, processes: int) -> dict[str, Any]:
         **{name: version(name) for name in ("torch", "transformers", "accelerate", "numpy")},
         "code": code_fingerprint(),
     }
-
-
-@cache
-def code_fingerprint() -> str:
-    """A hash over the source of this package: a changed formula is no rounding, but it is a reason."""
-    digest, folder = blake2b(digest_size=6), Path(__file__).parents[1]
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(folder).as_posix()} ".encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 def is_rounding(stored: np.ndarray, again: np.ndarray) -> bool:

@@ -182,6 +182,29 @@ def write_file(path: Path, content: Chunks, *, replace: bool = False) -> Seal:
     return seal
 
 
+def claim_file(path: Path, content: bytes) -> bool:
+    """Put a whole file there unless one of this name is there already: of several that try at once, one gets True. By a hard
+    link, so that it holds on a network's disk, too."""
+    path = Path(path)
+    temporary = _temporary(path)
+    with _disk_errors(path, "claim", temporary):
+        _write_new(temporary, content)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(temporary)
+        _sync_folder(path.parent)
+    return True
+
+
+def remove_file(path: Path) -> None:
+    """Take a file away; one that is gone already is no error."""
+    with _disk_errors(path, "remove"):
+        Path(path).unlink(missing_ok=True)
+
+
 def write_folder(path: Path, files: Mapping[str, Chunks], *, kind: str, version: int) -> dict[str, Seal]:
     """Put a whole folder of files there, or nothing; MANIFEST.json in it says what each file must hold.
 

@@ -36,7 +36,7 @@ Values = Sequence[Sequence[float]] | np.ndarray
 class MeanParts:
     """Means of one or many tables [runs, tasks] at once: every array has the shape of the tables' leading axes.
 
-    `error_X`: standard error of the mean, never zero; infinite for a single run or task. `seed_X`, `task_X`, `rest_X`:
+    `error_X`: standard error of the mean, never zero; infinite for a single run. One task: runs alone. `seed_X`, `task_X`, `rest_X`:
     variances, estimated and not below zero. `by_seeds_X`, `by_others_X`: what one over the degrees of freedom is made
     of (`freedom`)."""
 
@@ -94,7 +94,9 @@ def parts_of(values_XRN: Values) -> MeanParts:
     mean_X = run_XR.mean(axis=-1)
     if not np.isfinite(mean_X).all():
         raise DataError("values: expected finite numbers; leave out what could not be scored (None is not zero)")
-    if runs == 1 or tasks == 1:
+    if tasks == 1 and runs > 1:
+        return _by_seeds_alone(run_XR)
+    if runs == 1:
         unknown_X = np.full(mean_X.shape, np.nan)
         return MeanParts(runs, tasks, mean_X, np.full(mean_X.shape, np.inf), np.ones(mean_X.shape), np.zeros(mean_X.shape),
                          unknown_X, unknown_X, unknown_X)
@@ -109,6 +111,15 @@ def parts_of(values_XRN: Values) -> MeanParts:
     error_X = np.maximum(np.sqrt(variance_X / (runs * tasks)), least_error(tasks, unit_X))
     return MeanParts(runs, tasks, mean_X, error_X, *by_X, np.maximum(ms_run_X - ms_rest_X, 0) / tasks,
                      np.maximum(ms_task_X - ms_rest_X, 0) / runs, ms_rest_X)
+
+
+def _by_seeds_alone(run_XR: np.ndarray) -> MeanParts:
+    """Of one number a run: Student's t over the runs. Where all are alike nothing is known of their spread."""
+    runs, mean_X, variance_X = run_XR.shape[-1], run_XR.mean(axis=-1), run_XR.var(axis=-1, ddof=1)
+    known_X = variance_X > 1e-24 * (1 + mean_X**2)
+    error_X = np.where(known_X, np.sqrt(variance_X / runs), np.inf)
+    zero_X = np.zeros(mean_X.shape)
+    return MeanParts(runs, 1, mean_X, error_X, zero_X + 1 / (runs - 1), zero_X, variance_X, zero_X, zero_X)
 
 
 def _variance(ms_run_X: np.ndarray, ms_task_X: np.ndarray, ms_rest_X: np.ndarray, runs: int, tasks: int
@@ -164,13 +175,20 @@ def crossed_difference(a_RN: Values, b_RN: Values) -> Difference:
 
 def detectable(seed: float, task: float, rest: float, runs: int, tasks: int, level: float = 0.05) -> float:
     """The true difference that is found with probability POWER by a two-sided test at `level`, for these variances of
-    seeds, tasks and the rest. Infinite for a single run or task. By the noncentral t; its parameter by bisection."""
-    if runs < 2 or tasks < 2:
+    seeds, tasks and the rest. Infinite for a single run. One task: by the runs alone. By the noncentral t; its parameter by
+    bisection."""
+    if runs < 2:
         return float("inf")
+    if tasks < 2:
+        return _detected(float(np.sqrt((seed + task + rest) / runs)), 1 / (runs - 1), 0.0, runs, level)
     squares = (np.asarray(ms, dtype=np.float64) for ms in (rest + tasks * seed, rest + runs * task, rest))
     variance, *by = _variance(*squares, runs, tasks)
     error = max(float(np.sqrt(variance / (runs * tasks))), float(least_error(tasks, 1.0)))
-    freedom = float(freedom_of(*by, runs, level))
+    return _detected(error, *map(float, by), runs, level)
+
+
+def _detected(error: float, by_seeds: float, by_others: float, runs: int, level: float) -> float:
+    freedom = float(freedom_of(by_seeds, by_others, runs, level))
     limit = float(quantile(freedom, 1 - level / 2))
     low, high = 0.0, 2 * limit + 10
     for _ in range(50):

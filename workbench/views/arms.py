@@ -61,7 +61,7 @@ def _document(table: ArmFacts) -> doc.ViewDocument:
     return doc.ViewDocument((
         doc.Heading(table["title"]), doc.BlankLine(), doc.Note(about(table)), doc.BlankLine(), _table(arm_lines(table)),
         *((doc.BlankLine(), doc.Note(COMPARISON), doc.BlankLine(), _table(compared)) if compared else ()),
-        doc.BlankLine(), *checks, doc.BlankLine() if table["remarks"] else None, *map(doc.Note, table["remarks"])))
+        doc.BlankLine(), *checks, doc.BlankLine(), *map(doc.Note, filter(None, (*table["remarks"], table["tuning"])))))
 
 
 def _table(lines: Sequence[Sequence[str]]) -> doc.Table:
@@ -76,8 +76,8 @@ def about(table: ArmFacts) -> str:
     ran = sum(len(arm["seeds"]) for arm in table["arms"].values())
     said = f"training seeds {seeds}; {words.count(ran, 'run')}"
     if ran:
-        said += (f", {words.count(table['steps'], 'step')} each; {table['tasks']} held-out tasks; "
-                 f"{table['cpu_seconds'] / 60:.0f} CPU-minutes")
+        steps = "" if table["steps"] is None else f", {words.count(table['steps'], 'step')} each"
+        said += (f"{steps}; {words.count(table['tasks'], 'held-out task')}; {table['cpu_seconds'] / 60:.0f} CPU-minutes")
     if table["all"]:
         said += "; for all " + ", ".join(f"{key} = {value}" for key, value in table["all"].items())
     codes = table["code"]
@@ -90,7 +90,7 @@ def about(table: ArmFacts) -> str:
 
 def arm_lines(table: ArmFacts) -> list[list[str]]:
     """Head, baselines, arms."""
-    unit = _unit_of(table)
+    unit = unit_of(table)
     head = HEAD if unit is SHARES else HEAD_OF_RETURNS
     return [list(head), *_start_lines(table, unit), *(_arm_line(arm, unit) for arm in table["arms"].values())]
 
@@ -122,7 +122,8 @@ class _Unit:
 SHARES, RETURNS = _Unit(100, 1, "success"), _Unit(1, 3, "reward")
 
 
-def _unit_of(table: ArmFacts) -> _Unit:
+def unit_of(table: ArmFacts) -> _Unit:
+    """How this table's figures are written."""
     return RETURNS if table.get("measure") == "return" else SHARES
 
 
@@ -158,12 +159,13 @@ def _arm_line(arm: ArmFacts, unit: _Unit) -> list[str]:
     if found is None:
         return [label, "; ".join(gaps) or "not run", "", "", "", ""]
     label += f" ({'; '.join(gaps)})" if gaps else ""
-    greedy, over = arm["greedy"], arm["over_start"]["sampled"]
+    greedy, over = arm["greedy"], arm["over_start"]
     cpu = sum(facts["cpu_seconds"] for facts in arm["seeds"].values()) / len(arm["seeds"])
     return [label, unit.within(found["mean"], found["low"], found["high"]),
-            f"{unit.figure(found['lowest'])} to {unit.figure(found['highest'])}", unit.difference(over),
-            f"{unit.figure(greedy['mean'])}, {unit.figure(greedy['lowest'])} to {unit.figure(greedy['highest'])}",
-            f"{cpu:.0f}"]
+            f"{unit.figure(found['lowest'])} to {unit.figure(found['highest'])}",
+            unit.difference(over["sampled"]) if over else "",
+            f"{unit.figure(greedy['mean'])}, {unit.figure(greedy['lowest'])} to {unit.figure(greedy['highest'])}"
+            if greedy else "", f"{cpu:.0f}"]
 
 
 def comparison_lines(table: ArmFacts) -> list[list[str]]:
@@ -171,7 +173,7 @@ def comparison_lines(table: ArmFacts) -> list[list[str]]:
     if not table["compared"]:
         return []
     seeds, label = list(map(str, table["seeds"])), {name: arm["label"] for name, arm in table["arms"].items()}
-    unit = _unit_of(table)
+    unit = unit_of(table)
     of = "points" if unit is SHARES else "return"
     lines = [["", f"{of} [95 %]", *(f"seed {seed}" for seed in seeds), "so it is", f"greedy, {of} [95 %]"]]
     for pair in table["compared"]:
@@ -181,7 +183,8 @@ def comparison_lines(table: ArmFacts) -> list[list[str]]:
             lines.append([name, "—", *("—" for _ in seeds), "not judged: no seed has both", ""])
             continue
         each = [unit.signed(sampled["each"][seed]["mean"]) if seed in sampled["each"] else "—" for seed in seeds]
-        lines.append([name, unit.difference(sampled), *each, verdict_words(sampled, unit.factor), unit.difference(greedy)])
+        lines.append([name, unit.difference(sampled), *each, verdict_words(sampled, unit.factor),
+                      unit.difference(greedy) if greedy else ""])
     return lines
 
 
@@ -217,8 +220,9 @@ def show_arm_curves(table: ArmFacts) -> View:
     """One line per arm: the mean of its seeds' runs, step by step, on a band from the lowest to the highest seed. On
     success also what was measured on held-out tasks (dots). Text: first and last values.
     """
-    panels = [(key, title.replace("success", "return") if table.get("measure") else title, log)
-              for key, title, log in PANELS]
+    own = dict.fromkeys(name for arm in table["arms"].values() for facts in arm["seeds"].values() for name in facts["curves"])
+    panels = [(key, title.replace("success", "return") if table.get("measure") else title, log) for key, title, log in (
+        *PANELS, *((name, name, False) for name in own if name not in {key for key, *_ in PANELS}))]
     plots = [Plot(title, traces, log=log) for key, title, log in panels if (traces := courses_of(table, key))]
     if not plots:
         return shown(doc.ViewDocument((doc.Note("no run has come to its end yet"),)))

@@ -113,12 +113,15 @@ def _draw_plot(axes: Any, plot: Plot, is_last: bool) -> dict[str, Any]:
     handles = {level.name: _draw_level(axes, level) for level in plot.levels}
     for trace in plot.traces:
         handles[trace.name] = draw_trace(axes, trace)
+    if plot.log_x:
+        axes.set_xscale("log")
+    else:
+        axes.xaxis.get_major_locator().set_params(integer=plot.x_label == "step")
     if plot.is_log:
         axes.set_yscale("log")
         low, high = axes.get_ylim()
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
         axes.yaxis.set_minor_formatter(lambda value, _: f"{value:.2g}" if high < 10 * low else "")
-    axes.xaxis.get_major_locator().set_params(integer=True)
     return handles
 
 

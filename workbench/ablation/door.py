@@ -1,0 +1,201 @@
+"""The one door to an ablation: from a notebook `wb.ablate(plan)`, from a terminal `workbench ablate PLAN.toml`.
+
+    OUT/NAME.declared.json    what was declared before the first run, sealed
+    OUT/jobs, notebooks, runs    see `work`
+    OUT/results.tsv           one line a job
+    OUT/NAME.ipynb            the report: a notebook that can be run again; NAME.html, .md, .png and .json beside it
+"""
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.ablation.cells import ArmTable, read_table
+from workbench.ablation.declared import declare, held_against
+from workbench.ablation.drive import DONE, WAITING, JobState, Say, JobSettings, drive, states, tally
+from workbench.ablation.forecast import forecast
+from workbench.ablation.frames import frame_of, write_results
+from workbench.ablation.notebooks import run_notebook
+from workbench.ablation.plan import REPORT, Plan, check, written
+from workbench.ablation.reading import PLAN_SUFFIX, name_of_plan, read_plan
+from workbench.run.writer import make_folder, write_file
+from workbench.types import View
+from workbench.types.canonical_json import check_name
+from workbench.types.errors import ConfigError, WorkbenchError
+from workbench.types.view import HasView
+from workbench.views import show_forecast, show_jobs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Source = str | os.PathLike | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PlanPart:
+    """Which part of which plan, kept where: what the report is made of, too."""
+
+    path: Path
+    out: Path
+    plan: Plan
+    whole: Plan
+    seeds: tuple[int, ...]
+    arms: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def parameters(self) -> dict[str, str]:
+        """As the report's notebook takes them."""
+        return {"plan": str(self.path), "out": str(self.out), "seeds": " ".join(map(str, self.seeds)),
+                "arms": " ".join(self.arms), "settings": written(self.settings)}
+
+
+def ask(source: Source, out: str | os.PathLike | None = None, *, seeds: Sequence[int] = (), arms: Sequence[str] = (),
+        settings: Mapping[str, Any] = {}, name: str = "ablation") -> PlanPart:
+    """Read a plan and look at every arm. ConfigError for what is wrong with it, and for one that is not what was declared in
+    the folder. A mapping is written into the folder as NAME.plan.json, so that everything can be found there."""
+    if isinstance(source, Mapping):
+        folder = Path(out or Path("runs") / check_name(name)).resolve()
+        path = folder / f"{check_name(name)}{PLAN_SUFFIX}"
+        notebook = {"notebook": str(Path(source["notebook"]).resolve())} if source.get("notebook") else {}
+        content = (json.dumps({"title": name, **source, **notebook}, indent=1) + "\n").encode()
+        make_folder(folder)
+        before = path.read_bytes() if path.is_file() else content
+        write_file(path, content, replace=True)
+        try:
+            return _asked(path, folder, seeds, arms, settings)
+        except WorkbenchError:
+            write_file(path, before, replace=True)  # a plan that was refused does not replace the one that was not
+            raise
+    return _asked(Path(source), Path(out or Path("runs") / name_of_plan(Path(source))).resolve(), seeds, arms, settings)
+
+
+def _asked(path: Path, out: Path, seeds: Sequence[int], arms: Sequence[str], settings: Mapping[str, Any]) -> PlanPart:
+    whole = read_plan(path).with_settings(settings)
+    plan = whole.with_arms(arms) if arms else whole
+    asked = PlanPart(path.resolve(), out, plan, whole, tuple(seeds) or whole.seeds, tuple(arms), settings)
+    check(plan, asked.seeds)
+    held_against(whole, out)
+    return asked
+
+
+def carry_out(asked: PlanPart, way: JobSettings = JobSettings(), say: Say = print, stop: threading.Event | None = None) -> None:
+    """Seal what is declared, do all jobs that are left, and write `results.tsv`, whatever happens meanwhile."""
+    make_folder(asked.out)
+    declare(asked.whole, asked.out)
+    left = 1
+    try:
+        left = drive(asked.plan, asked.seeds, asked.out, Path.cwd(), way, say, stop)
+    finally:
+        if left or not (asked.out / "results.tsv").is_file():  # it is read from every run folder
+            write_results(frame_of(asked.plan, asked.seeds, asked.out), asked.out)
+
+
+def report(asked: PlanPart) -> ArmTable:
+    """The report notebook, run, and the table that it shows. WorkbenchError where it cannot be made."""
+    failed = run_notebook(REPORT, asked.out / f"{asked.plan.name}.ipynb", asked.parameters(), cwd=Path.cwd())
+    if failed is not None:
+        raise WorkbenchError(f"the report could not be made: {failed}. The runs are there; call again")
+    return table_of_asked(asked)
+
+
+def table_of_asked(asked: PlanPart) -> ArmTable:
+    return read_table(**asked.parameters())
+
+
+# ------------------------------------------------------------------------------------------------ in a notebook
+
+
+class Ablation(HasView):
+    """An ablation and its folder; `ablate` makes it. Shows itself: the plan before anything ran, where its jobs stand while
+    they run, its table at the end. Whatever it tells is read from the folder anew."""
+
+    def __init__(self, asked: PlanPart):
+        self.asked, self.plan, self.out = asked, asked.plan, asked.out
+        self.said: list[str] = []  # what the driver told, line by line
+        self._stop, self._thread, self._error = threading.Event(), None, None
+
+    def states(self) -> list[JobState]:
+        """Where every job stands, in the order of the plan."""
+        return states(self.plan, self.asked.seeds, self.out)
+
+    def view(self) -> View:
+        found = self.states()
+        if all(one.state == WAITING for one in found):
+            return self.show_plan()
+        if any(one.state != DONE for one in found):
+            return self.show_jobs()
+        return self.table().show()
+
+    def show_plan(self) -> View:
+        """Arms, cost, and what could be detected."""
+        return show_forecast(forecast(self.plan, self.asked.seeds, self.out))
+
+    def show_jobs(self) -> View:
+        """How many jobs stand where; those that run or failed, with the reason."""
+        found = self.states()
+        return show_jobs(tally(found), [(str(one.job), one.state, one.why) for one in found if one.state not in (DONE, WAITING)])
+
+    def table(self) -> ArmTable:
+        """What there is by now, with the verdicts; it draws `forest()`, `curves()`, `dose()` and `heat()`."""
+        return table_of_asked(self.asked)
+
+    def frame(self) -> pd.DataFrame:
+        """One line a job (`frames.frame_of`)."""
+        return frame_of(self.plan, self.asked.seeds, self.out)
+
+    def wait(self) -> Ablation:
+        """Until no job is left. Raises what ended the driver, if something did; a failed job is a state and raises nothing."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self
+
+    def stop(self) -> Ablation:
+        """Begin no other job, and wait for those under way. `ablate` of the same plan goes on."""
+        self._stop.set()
+        return self.wait()
+
+    def start(self, way: JobSettings) -> Ablation:
+        """Drive it from a thread of this process; its jobs run in processes of their own, which end with this one."""
+        self._thread = threading.Thread(target=self._drive, args=(way,), daemon=True)
+        self._thread.start()
+        return self
+
+    def _drive(self, way: JobSettings) -> None:
+        try:
+            carry_out(self.asked, way, self.said.append, self._stop)
+        except BaseException as error:  # of a thread nobody would hear; `wait` raises it
+            self._error = error
+
+    def report(self) -> View:
+        """Write the report (a notebook, a page, Markdown, a picture, JSON) into the folder; returns what was written."""
+        report(self.asked)
+        return self.table().write(self.out)
+
+
+def ablate(plan: Source, out: str | os.PathLike | None = None, *, name: str = "ablation", seeds: Sequence[int] = (),
+           arms: Sequence[str] = (), settings: Mapping[str, Any] = {}, workers: int = 2, retry: bool = False,
+           stop_at_first_failure: bool = False, timeout: float | None = None, dry_run: bool = False) -> Ablation:
+    """Run every arm of a plan at every seed, each as one notebook, in worker processes; returns at once.
+
+    `plan`: a TOML file, or a mapping with the same keys (docs/guides/ablate.md), then called `name`. `out`: the folder of
+    everything (default: runs/NAME); what is done there stays done, a plan that is not the one declared there is refused,
+    and several drivers, on any machines that see the folder, share the jobs. `seeds`, `arms`: some of the plan's;
+    `settings`: set for all arms. `workers`: processes of one thread each; 0: one job after the other, before this returns.
+    `retry`: do failed jobs again. `timeout`: wall seconds that a cell may take. `dry_run`: only look at the plan. Raises
+    ConfigError before anything runs.
+    """
+    if workers < 0 or timeout is not None and timeout <= 0:
+        raise ConfigError(f"workers is at least 0 and timeout above 0, got {workers} and {timeout}")
+    found = Ablation(ask(plan, out, seeds=seeds, arms=arms, settings=settings, name=name))
+    if dry_run:
+        return found
+    way = JobSettings(workers, retry, stop_at_first_failure, timeout)
+    found.start(way)
+    return found if workers else found.wait()

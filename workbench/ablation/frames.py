@@ -1,0 +1,60 @@
+"""Every job of an ablation as a line of one data frame, and of `results.tsv`."""
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.ablation.drive import DONE, JobState, states
+from workbench.ablation.facts import facts_of
+from workbench.ablation.grid import short_names
+from workbench.ablation.plan import Plan, seed_of
+from workbench.run.writer import make_folder, write_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIRST = ("arm", "label", "seed", "state")
+LAST = ("tasks", "cpu_seconds", "notebook", "run", "why")
+
+
+def frame_of(plan: Plan, seeds: Sequence[int], out: Path) -> pd.DataFrame:
+    """One line a job, in the order of the plan: arm, seed, state, its place in the grid, what it found (`success` or
+    `return` over all tasks, then the result's other numbers), cost, and where its notebook and run lie below the folder.
+    What is not there is NaN or None, never zero."""
+    import pandas as pd
+
+    axes = short_names([*dict.fromkeys(name for arm in plan.arms for name in arm.at)])
+    rows = [_row(plan, one, out, axes) for one in states(plan, seeds, out)]
+    found = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in (*FIRST, *LAST)]
+    return pd.DataFrame(rows, columns=[*FIRST, *found, *LAST])
+
+
+def _row(plan: Plan, one: JobState, out: Path, axes: dict[str, str]) -> dict[str, Any]:
+    arm = plan.arm(one.job.arm)
+    row = {"arm": arm.name, "label": arm.label, "seed": seed_of(plan, one.job), "state": one.state, "why": one.why} | {
+        short: arm.at.get(name) for name, short in axes.items()}
+    if one.facts is not None:
+        row |= {"cpu_seconds": one.facts["cpu_seconds"], "notebook": one.facts["notebook"]}
+    if one.state == DONE and one.facts is not None:
+        facts = facts_of(plan, one.job, out, one.facts)
+        measure = facts.get("measure", "success")
+        numbers = {name if name not in (*FIRST, *LAST, *axes.values()) else f"{name}_found": value
+                   for name, value in facts.get("numbers", {}).items()}
+        row |= {measure: float(np.mean(facts["sampled"])), "tasks": facts["tasks"]} | numbers | {
+            "run": facts["run"] if plan.notebook else f"runs/{facts['run']}"}
+        if "greedy" in facts:
+            row["greedy"] = float(np.mean(facts["greedy"]))
+    return row
+
+
+def write_results(frame: pd.DataFrame, out: Path) -> Path:
+    """`results.tsv` in the folder: the frame, one line a job, columns separated by tabs."""
+    buffer = io.StringIO()
+    frame.to_csv(buffer, sep="\t", index=False)
+    make_folder(out)
+    write_file(out / "results.tsv", buffer.getvalue().encode(), replace=True)
+    return out / "results.tsv"

@@ -1,0 +1,214 @@
+"""From a file to a plan: a small TOML file, or a mapping with the same keys.
+
+    title = "What the masks are worth"
+    remarks = ["What a reader should know before the numbers."]
+    base = "frozenlake-ppo"                 # of every arm that names none: a preset, or a TOML file beside this one
+    notebook = "mine.ipynb"                 # the user's own, beside this file; left out: a training run
+    seeds = 5                               # of training: how many, or which
+    compare = [["no_masks", "full"]]        # pairs: the first minus the second, on the same tasks
+    baseline = "full"                       # instead: every other arm minus this one
+
+    [all]                                   # set for every arm
+    "train.steps" = 15
+
+    [analysis]                              # declared before the first run; without it nothing is called higher or lower
+    margin = 2                              # points (of returns: the return) below which arms count as equal
+    looks = [5, 8]                          # after how many seeds one looks; left out: at the end
+    normal_seeds = false                    # true: the reader accepts that seeds are normal, so that three may decide
+
+    [controls]                              # what the table must come out right about
+    same = "full"                           # this arm is run again with other seeds: equal arms must not be told apart
+    planted = 10                            # and its results shifted by so many points must be
+
+    [arms.full]
+    label = "PPO, full masks"
+    start = "untrained"                     # what its policy is called before it is trained
+    set = { "algorithm.lam" = 0.95 }
+    inert = false                           # true: its settings must be refused for having no effect; reported, not run
+
+    [grid]                                  # every arm at every point (`grid`); without [arms] the points are the arms
+    "learner.lr" = { from = 1e-5, to = 1e-3, steps = 3, scale = "log" }
+
+    [[expect]]                              # what the table is judged by
+    arm = "no_masks"
+    below = "full"
+    points = 15                             # in every seed at least so many points
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from workbench.ablation.grid import axes_of, label_of, names_of, points_of
+from workbench.ablation.plan import OTHER_SEEDS, SEEDS, Arm, Controls, Expectation, Plan
+from workbench.ablation.verdicts import Analysis
+from workbench.types.canonical_json import check_name, read_file
+from workbench.types.errors import ConfigError, nearest
+from workbench.types.regular_files import read_toml
+
+PLAN_SUFFIX = ".plan.json"  # of a mapping that was written down
+ARM_KEYS = {"label": str, "base": str, "start": str, "set": dict, "inert": bool}
+PLAN_KEYS = {"title": str, "remarks": list, "base": str, "notebook": str, "seeds": (int, list), "compare": list,
+             "baseline": str, "all": dict, "arms": dict, "grid": dict, "expect": list, "analysis": dict, "controls": dict}
+ANALYSIS_KEYS = {"margin": (int, float), "seeds": list, "looks": list, "normal_seeds": bool}
+CONTROL_KEYS = {"same": str, "planted": (int, float)}
+EXPECT_KEYS = {"arm": str, "below": str, "points": (int, float)}
+
+
+def name_of_plan(path: Path) -> str:
+    """What a plan in this file is called."""
+    return check_name(path.name.removesuffix(PLAN_SUFFIX) if path.name.endswith(PLAN_SUFFIX) else path.stem)
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a TOML file (or in the JSON that `ablate` wrote of a mapping), named after it. ConfigError for what is
+    missing, unknown or of another type."""
+    path = Path(path)
+    try:
+        tree = json.loads(read_file(path)) if path.name.endswith(PLAN_SUFFIX) else read_toml(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read an ablation from {path}: {error}") from error
+    return plan_of(tree, name_of_plan(path), path.resolve().parent, f"{path}")
+
+
+def plan_of(tree: Mapping[str, Any], name: str, folder: Path, where: str) -> Plan:
+    """The same of what stands in it. `folder`: where the files lie that it names; `where`: how errors call it."""
+    _check(tree, PLAN_KEYS, where, needed=("title",))
+    if not tree.get("arms") and not tree.get("grid"):
+        raise ConfigError(f"{where} needs arms: [arms.NAME] for each, or a [grid] of settings")
+    notebook = str(folder / tree["notebook"]) if tree.get("notebook") else ""
+    written = [_arm(check_name(arm), entry, tree.get("base", ""), folder, f"{where}: arms.{arm}", needs_base=not notebook)
+               for arm, entry in tree.get("arms", {}).items()]
+    points = points_of(axes_of(tree["grid"], f"{where}: grid")) if "grid" in tree else []
+    nameless = _arm("", {}, tree.get("base", ""), folder, where, needs_base=not (notebook or written))
+    arms = _on_grid(written, points, nameless)
+    by_hand = {arm.name for arm in written}
+    controls, arms = _controls(tree.get("controls"), arms, f"{where}: controls", "analysis" in tree)
+    seeds, analysis = _analysis(tree.get("analysis"), tree.get("seeds"), where)
+    plan = Plan(check_name(name), tree["title"], tuple(arms), tuple(tree.get("remarks", ())),
+                seeds=seeds, analysis=analysis, all=tree.get("all", {}), notebook=notebook, controls=controls)
+    compare = _pairs(tree, plan, by_hand, names_of(points) if written else [], where)
+    plan = replace(plan, compare=compare, expect=tuple(
+        _expectation(entry, f"{where}: expect") for entry in tree.get("expect", ())))
+    for named in (*(name for pair in plan.compare for name in pair), *([controls.same] if controls else ()),
+                  *(name for each in plan.expect for name in (each.arm, each.below))):
+        if plan.arm(named).inert:
+            raise ConfigError(f"{where}: arm {named!r} is inert, so nothing can be compared with it")
+    return plan
+
+
+def _check(tree: Any, known: Mapping[str, Any], where: str, needed: Sequence[str]) -> None:
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{where} holds settings by name, got {tree!r}")
+    for key, value in tree.items():
+        if key not in known:
+            raise ConfigError(f"{where} has no {key!r}; {nearest(key, known)}")
+        if not isinstance(value, known[key]) or isinstance(value, bool) and known[key] is not bool:
+            raise ConfigError(f"{where}: {key} is of another type than expected, got {value!r}")
+    missing = [key for key in needed if not tree.get(key)]
+    if missing:
+        raise ConfigError(f"{where} needs {', '.join(missing)}")
+
+
+# ------------------------------------------------------------------------------------------------ arms
+
+
+def _arm(name: str, entry: Any, base: str, folder: Path, where: str, needs_base: bool) -> Arm:
+    _check(entry, ARM_KEYS, where, needed=())
+    base = entry.get("base") or base
+    if needs_base and not base:
+        raise ConfigError(f"{where} needs base")
+    return Arm(name, **{"label": name, **entry, "base": str(folder / base) if base.endswith(".toml") else base})
+
+
+def _on_grid(written: Sequence[Arm], points: Sequence[Mapping[str, Any]], nameless: Arm) -> list[Arm]:
+    """Every arm at every point; the points alone where no arm was written by hand."""
+    if not points:
+        return [*written]
+    arms = []
+    for arm in written or [nameless]:
+        for name, point in zip(names_of(points), points):
+            if both := next((key for key in point if key in arm.set), None):
+                raise ConfigError(f"arm {arm.name!r} sets {both}, which varies in the grid; leave it out of one of them")
+            arms.append(replace(arm, name=check_name("_".join(filter(None, (arm.name, name)))), at=dict(point),
+                                label=", ".join(filter(None, (arm.label, label_of(point)))), set={**arm.set, **point}))
+    return arms
+
+
+def _controls(entry: Any, arms: list[Arm], where: str, judged: bool) -> tuple[Controls | None, list[Arm]]:
+    """The controls, and the arms with the one that is run again."""
+    if entry is None:
+        return None, arms
+    _check(entry, CONTROL_KEYS, where, needed=("same",))
+    if not judged:
+        raise ConfigError(f"{where} are judged as the other differences are; declare how in [analysis]")
+    same = next((arm for arm in arms if arm.name == entry["same"]), None)
+    if same is None:
+        raise ConfigError(f"{where}: there is no arm {entry['same']!r}; {nearest(entry['same'], [arm.name for arm in arms])}")
+    if entry.get("planted") == 0:
+        raise ConfigError(f"{where}: planted is a difference that is to be found, so not 0")
+    again = replace(same, name=f"{same.name}-again", label=f"{same.label}, other seeds", seeds_from=OTHER_SEEDS, at={})
+    if any(arm.name == again.name for arm in arms):
+        raise ConfigError(f"{where}: an arm is called {again.name!r} already, as the control would be")
+    return Controls(same.name, again.name, entry.get("planted")), [*arms, again]
+
+
+def _pairs(tree: Mapping[str, Any], plan: Plan, by_hand: set[str], points: Sequence[str], where: str
+           ) -> tuple[tuple[str, str], ...]:
+    """What is compared. Pairs of arms that a grid spreads out stand for the pair at each of its points."""
+    pairs = [_pair(pair, f"{where}: compare") for pair in tree.get("compare", ())]
+    if (baseline := tree.get("baseline")) is not None:
+        if pairs:
+            raise ConfigError(f"{where}: baseline compares every other arm with one; leave out it, or compare")
+        names = [*tree["arms"]] if points and baseline in by_hand else [
+            arm.name for arm in plan.arms if not arm.inert and not arm.seeds_from]
+        if baseline not in names:
+            plan.arm(baseline)
+        pairs = [(name, baseline) for name in names if name != baseline]
+    found = [(f"{first}_{point}", f"{second}_{point}") for first, second in pairs for point in points
+             if {first, second} <= by_hand] + [pair for pair in pairs if not (points and {*pair} <= by_hand)]
+    for name in (name for pair in found for name in pair):
+        plan.arm(name)
+    return tuple(found)
+
+
+def _pair(pair: Any, where: str) -> tuple[str, str]:
+    if not isinstance(pair, (list, tuple)) or len(pair) != 2 or pair[0] == pair[1]:
+        raise ConfigError(f"{where} holds pairs of two arms, got {pair!r}")
+    return pair[0], pair[1]
+
+
+# ------------------------------------------------------------------------------------------------ how it is judged
+
+
+def _analysis(entry: Any, seeds: Any, where: str) -> tuple[tuple[int, ...], Analysis | None]:
+    """The seeds, and how they will be judged."""
+    given = _seeds(seeds, f"{where}: seeds") if seeds is not None else None
+    if entry is None:
+        return given or SEEDS, None
+    where = f"{where}: analysis"
+    _check(entry, ANALYSIS_KEYS, where, needed=("margin",) if given else ("margin", "seeds"))
+    if given and "seeds" in entry:
+        raise ConfigError(f"{where}: seeds stand at the top of the plan already; leave them out of one place")
+    given = given or _seeds(entry["seeds"], where)
+    looks = entry.get("looks", [len(given)])
+    if any(type(number) is not int or number < 0 for number in looks):
+        raise ConfigError(f"{where}: looks are whole numbers of seeds, got {looks!r}")
+    if looks[-1:] != [len(given)]:
+        raise ConfigError(f"{where}: the last look is at the end, after {len(given)} seeds, got looks = {looks!r}")
+    return given, Analysis(float(entry["margin"]), tuple(looks), entry.get("normal_seeds", False))
+
+
+def _seeds(value: Any, where: str) -> tuple[int, ...]:
+    seeds = [*range(value)] if type(value) is int else value
+    if not seeds or any(type(number) is not int or number < 0 for number in seeds) or len({*seeds}) != len(seeds):
+        raise ConfigError(f"{where}: seeds and looks are whole numbers, each seed once, got {value!r}")
+    return tuple(seeds)
+
+
+def _expectation(entry: Any, where: str) -> Expectation:
+    _check(entry, EXPECT_KEYS, where, needed=tuple(EXPECT_KEYS))
+    return Expectation(**entry)

@@ -1,0 +1,78 @@
+"""The command `ablate`: a plan is printed, its jobs are done, its report is made."""
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.cli.numbers import whole_number
+from workbench.types.errors import ConfigError
+
+if TYPE_CHECKING:
+    from workbench.ablation.cells import ArmTable
+    from workbench.ablation.door import PlanPart
+
+LAUNCHERS = ("local",)
+
+
+def add_ablate(command: Callable[..., argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    sub = command("ablate", ablate_command,
+                  "every arm of a plan at every seed, each one notebook, and the table of them; what is done stays done, and "
+                  "the same command on other machines with one folder shares the jobs")
+    sub.add_argument("plan", type=Path, metavar="PLAN.toml")
+    sub.add_argument("--out", type=Path, help="folder of notebooks, runs and tables (default: runs/<plan>)")
+    sub.add_argument("--plan", "--dry-run", dest="dry_run", action="store_true", help="print jobs, cost and what could be "
+                     "detected, and run nothing")
+    sub.add_argument("--pilot", action="store_true", help="do the first job only, so that the cost is known; it counts")
+    sub.add_argument("--workers", type=whole_number, default=2, help="processes of one thread each (default: 2)")
+    sub.add_argument("--seeds", type=int, nargs="+", help="of training (default: the plan's)")
+    sub.add_argument("--arms", nargs="+", metavar="NAME", help="some of its arms (default: all)")
+    sub.add_argument("--retry", action="store_true", help="do again what failed before")
+    sub.add_argument("--stop-at-first-failure", action="store_true", help="begin no other job once one failed")
+    sub.add_argument("--timeout", type=float, metavar="SECONDS", help="that a cell may take, by the clock (default: any)")
+    sub.add_argument("--on", default="local", metavar="WHERE", help="what runs the jobs: local, processes of this machine")
+    return sub
+
+
+def ablate_command(args: argparse.Namespace) -> int:
+    """0: every check of the table holds; 1: one does not, or could not be judged, or a job is left."""
+    if args.on not in LAUNCHERS:
+        raise ConfigError(f"--on {args.on}: jobs run on this machine only (--on local). To use several machines, call the same "
+                          "command on each of them with --out on a disk that all of them see: they share the jobs")
+    if args.timeout is not None and not args.timeout > 0:
+        raise ConfigError(f"--timeout: expected wall seconds that a cell may take, above 0, got {args.timeout:g}")
+    from workbench.ablation.door import ask, carry_out
+    from workbench.ablation.drive import DONE, JobSettings, states, tally
+    from workbench.ablation.forecast import forecast
+    from workbench.ablation.plan import read_settings
+    from workbench.ablation.table import held
+    from workbench.views import show_forecast
+
+    asked = ask(args.plan, args.out, seeds=args.seeds or (), arms=args.arms or (), settings=read_settings(" ".join(args.settings)))
+    way = JobSettings(args.workers, args.retry, args.stop_at_first_failure, args.timeout)
+    if args.pilot:
+        carry_out(asked, JobSettings(min(args.workers, 1), cell_limit_s=args.timeout, most=1), _say)
+    _say(show_forecast(forecast(asked.plan, asked.seeds, asked.out)).text)
+    if args.dry_run or args.pilot:
+        return 0
+    carry_out(asked, way, _say)
+    found = states(asked.plan, asked.seeds, asked.out)
+    if not any(one.state == DONE for one in found):
+        _say(f"{tally(found)}; nothing to report")
+        return 1
+    return 0 if held(told(asked, _say).values) and all(one.state == DONE for one in found) else 1
+
+
+def told(asked: PlanPart, say: Callable[[str], None]) -> ArmTable:
+    """Make the report, and print its table."""
+    from workbench.ablation.door import report
+
+    table, name = report(asked), asked.plan.name
+    say((asked.out / f"{name}.md").read_text(encoding="utf-8"))
+    say(f"{name}.ipynb, .html, .md, .png, .json and results.tsv are in {asked.out}")
+    return table
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
