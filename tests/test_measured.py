@@ -76,6 +76,19 @@ def test_silent_bugs_that_were_missed_and_twins_that_were_called_errors_are_coun
     assert tables["false"].rows[0][1] == "1"
 
 
+def test_a_training_in_which_a_bug_was_not_named_or_called_by_another_name_is_counted():
+    def bug(**scenes):
+        return {"breaks": "it", "rules": ["R34"], "said": {"tried": ["a", "b", "c"], "scenes": scenes}}
+
+    said = {"tried": ["a", "b", "c"], "errors": {}, "guards": [], "crashes": []}
+    result = {"bugs": [bug(a=["R34"], b=["R34", "R23"]), bug(a=["R34"], b=["R34"], c=["R34"])], "untouched": [said]}
+    tables = measured.several_tables(result)
+    assert [row[1:] for row in tables["bugs"].rows] == [["R34 in 2", "2 of 3", "R23 in 1"], ["R34 in 3", "3 of 3", "none"]]
+    assert [row[1] for row in tables["sum"].rows] == ["5 of 6", "1 of 6", "0 of 3"]
+    wrong = measured.several_tables(result | {"untouched": [said | {"crashes": ["KeyError"]}]})
+    assert wrong["sum"].rows[-1][1] == "some of 3"
+
+
 def test_levels_have_the_sizes_that_the_preset_draws(tmp_path):
     task_sizes.main(["sokoban", "--json", str(tmp_path / "levels.json")])
     result = json.loads((tmp_path / "levels.json").read_text())

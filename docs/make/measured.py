@@ -1,6 +1,7 @@
 """Tables of what the instruments notice, of what small parts cost, and of how hard tasks are: more kinds of results."""
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
@@ -114,6 +115,30 @@ def silent_bug_tables(result: Result) -> dict[str, Table]:
             "false": Table(["what", "errors"],
                            [[f"{known['twins']} legitimate twins, and the untouched code", str(wrong)]]),
             "cost": Table(["what", "CPU time"], [["until a bug is named, mean", f"{sum(seconds) / len(seconds):.1f} s"]])}
+
+
+def several_tables(result: Result) -> dict[str, Table]:
+    """`python -m tests.silent_bugs.run ranks- server- ... --json`: in how many of its trainings a bug was named by a rule of its
+    own, and by which others."""
+    rows, right, other, tried = [], 0, 0, 0
+    for bug in result["bugs"]:
+        scenes, rules = bug["said"]["scenes"], set(bug["rules"])
+        named = [name for name in bug["said"]["tried"] if rules & set(scenes.get(name, ()))]
+        strange = Counter(rule for found in scenes.values() for rule in found if rule not in rules)
+        by = Counter(rule for found in scenes.values() for rule in found if rule in rules)
+        rows.append([bug["breaks"], ", ".join(f"{rule} in {count}" for rule, count in by.items()) or "none",
+                     f"{len(named)} of {len(bug['said']['tried'])}",
+                     ", ".join(f"{rule} in {count}" for rule, count in strange.items()) or "none"])
+        right, tried = right + len(named), tried + len(bug["said"]["tried"])
+        other += sum(not rules >= set(found) for found in scenes.values())
+    clean = [said for said in result["untouched"] if not (said["errors"] or said["guards"] or said["crashes"])]
+    trainings = sum(len(said["tried"]) for said in result["untouched"])
+    return {"bugs": Table(["what is wrong", "its rules", "named in", "other rules"], rows),
+            "sum": Table(["trainings", "count"], [
+                ["with a bug, named by a rule of its own", f"{right} of {tried}"],
+                ["with a bug, called by another rule's name as well", f"{other} of {tried}"],
+                ["without a bug, in which anything was named",
+                 f"{'0' if len(clean) == len(result['untouched']) else 'some'} of {trainings}"]])}
 
 
 # ------------------------------------------------------------------------------------------------ tools, faults, memory
@@ -230,5 +255,5 @@ def statistics_tables(result: Result) -> dict[str, Table]:
 
 
 KINDS = {"imported": imported_tables, "audit": audit_tables, "credit-editor": credit_tables, "clean": clean_tables,
-         "lint": lint_tables, "silent-bugs": silent_bug_tables, "tools": tool_tables, "soak": soak_tables,
+         "lint": lint_tables, "silent-bugs": silent_bug_tables, "several": several_tables, "tools": tool_tables, "soak": soak_tables,
          "memory": memory_tables, "hops": hop_tables, "levels": level_tables, "statistics": statistics_tables}
