@@ -48,6 +48,13 @@ def test_pieces_of_a_soak_are_added_up(tmp_path):
     assert "10 SIGKILLs" in rows[0][0]
 
 
+def test_pieces_of_a_soak_of_servers_are_added_up():
+    pieces = [{"hit": {"server": 3, "learner": 1}, "runs": 2, "steps": 16, "faults": []},
+              {"hit": {"keeper": 2}, "runs": 1, "steps": 8, "faults": ["2 processes were left"]}]
+    rows = measured.server_soak_tables({"pieces": pieces})["main"].rows
+    assert [row[1] for row in rows] == ["6: 1 of a learner, 3 of a server, 2 of a keeper", "3", "24", "1"]
+
+
 def test_a_slot_that_was_late_is_seen():
     row = {"how": "hangs", "error": "timeout", "times": 2, "soon": 1, "seconds": [0.001, 0.75]}
     call = {"calls": 500, "median_ms": 0.31, "p99_ms": 1.2}

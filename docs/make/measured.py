@@ -177,6 +177,18 @@ def soak_tables(result: Result) -> dict[str, Table]:
         ["all faults that were found", "", str(len(faults))]])}
 
 
+def server_soak_tables(result: Result) -> dict[str, Table]:
+    """`python -m tests.faults.server_soak --json`, the tallies of all its pieces."""
+    pieces = result["pieces"]
+    hit = Counter({what: sum(piece["hit"].get(what, 0) for piece in pieces) for what in ("learner", "server", "keeper")})
+    faults = [fault for piece in pieces for fault in piece["faults"]]
+    return {"main": Table(["what", "count"], [
+        ["SIGKILLs at random instants", f"{sum(hit.values())}: " + ", ".join(f"{count} of a {what}" for what, count in hit.items())],
+        ["runs that went on to their end", str(sum(piece["runs"] for piece in pieces))],
+        ["steps in them, all committed and each sampled by one version", str(sum(piece["steps"] for piece in pieces))],
+        ["steps lost, processes, ports or files of weights left behind, runs that did not go on", str(len(faults))]])}
+
+
 def memory_tables(result: Result) -> dict[str, Table]:
     """`python -m tests.memory_run --json`: planned and measured peaks."""
     return {"main": Table(["one process on CPU, one run each", "planned, MB", "measured peak, MB"],
@@ -255,5 +267,5 @@ def statistics_tables(result: Result) -> dict[str, Table]:
 
 
 KINDS = {"imported": imported_tables, "audit": audit_tables, "credit-editor": credit_tables, "clean": clean_tables,
-         "lint": lint_tables, "silent-bugs": silent_bug_tables, "several": several_tables, "tools": tool_tables, "soak": soak_tables,
+         "lint": lint_tables, "silent-bugs": silent_bug_tables, "several": several_tables, "tools": tool_tables, "soak": soak_tables, "server-soak": server_soak_tables,
          "memory": memory_tables, "hops": hop_tables, "levels": level_tables, "statistics": statistics_tables}

@@ -2,6 +2,8 @@
 
     python -m tests.faults.server_soak --kills 200 [--ranks 2] [--seed 0] [--json FILE]           (needs vLLM)
 
+A long soak may be done in pieces, each with a seed of its own: FILE keeps the tallies of all.
+
 A server that is killed is started anew by the run itself, which goes on; if it was still starting, the run ends and says to
 start it once more. A killed learner takes its server with it: no process,
 no port and no file of weights is left; then `workbench resume` goes on. What was committed before a kill is a beginning of what
@@ -23,6 +25,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.faults.soak import add_piece
 from workbench.engines.server.opening import JUST_MADE_S, PREFIX, SHARED_MEMORY, clear_left_over
 from workbench.engines.server.process import is_free
 from workbench.run.store import open_run
@@ -187,11 +190,12 @@ def main(arguments: list[str] | None = None) -> int:
     for fault in faults:
         print(f"FAULT {fault}")
     seconds = round(time.monotonic() - began)
+    steps = number * SETTINGS["train.steps"]
     print(f"{'FAILED' if faults else 'passed'}: seed {options.seed}, {options.ranks} learner processes, kills {dict(hit)}, {number} "
           f"runs finished, {len(faults)} faults; {seconds} s")
     if options.json:
-        options.json.write_text(json.dumps({"seed": options.seed, "ranks": options.ranks, "hit": dict(hit), "runs": number,
-                                            "faults": faults, "seconds": seconds}, indent=1) + "\n")
+        add_piece(options.json, {"seed": options.seed, "ranks": options.ranks, "hit": dict(hit), "runs": number, "steps": steps,
+                                 "faults": faults, "seconds": seconds})
     return 1 if faults else 0
 
 
