@@ -35,7 +35,7 @@ SETTINGS = {"engine.kind": "vllm", "engine.cache_tokens": 16384, "engine.max_con
             "train.steps": 8, "train.tasks_per_step": 2, "train.checkpoint_every": 2, "train.evaluate_every": 0,
             "evaluation.num_tasks": 4, "lint.start": False}
 GONE_S = 10.0      # within which everything that a killed learner had started is gone
-LONGEST_S = 300.0  # that a run may go on without a kill
+LONGEST_S = 600.0  # that a run may go on after its last kill, on a busy machine
 
 
 class Job:
@@ -104,7 +104,7 @@ def run_once(folder: Path, number: int, rng: random.Random, ranks: int, hit: Cou
     while True:
         before, before_it = committed(path), sum(hit.values())
         arguments = ["resume", str(path)] if (path / "run.json").exists() else ["train", "frozenlake", "--out", str(path), *words]
-        job, began = Job(arguments, ranks, log), time.monotonic()
+        job, quiet_since = Job(arguments, ranks, log), time.monotonic()
         killed = False
         while job.child.poll() is None:
             if sum(hit.values()) < kills and not killed:
@@ -117,11 +117,12 @@ def run_once(folder: Path, number: int, rng: random.Random, ranks: int, hit: Cou
                 pid = rng.choice(there[what])
                 os.kill(pid, signal.SIGKILL)
                 hit[what] += 1
+                quiet_since = time.monotonic()
                 if what == "learner":
                     killed = True
                     job.child.wait(timeout=LONGEST_S)
                     faults += left_over(keepers, [port for port in ports if port])
-            elif time.monotonic() - began > LONGEST_S:
+            elif time.monotonic() - quiet_since > LONGEST_S:
                 os.killpg(job.child.pid, signal.SIGKILL)
                 return [*faults, f"run {number}: not over after {LONGEST_S:g} s: {tail(log)}"]
             else:
@@ -185,7 +186,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{sum(hit.values())}/{options.kills} kills, {number} runs, {len(faults)} faults", flush=True)
     time.sleep(JUST_MADE_S)
     clear_left_over(SHARED_MEMORY)  # as the next run beside a server does
-    weights = [path.name for path in SHARED_MEMORY.glob(f"{PREFIX}*") if path.name not in before]
+    theirs = " ".join(words for _, _, words in processes())  # of other runs, which go on: a keeper is told its folder
+    weights = [path.name for path in SHARED_MEMORY.glob(f"{PREFIX}*") if path.name not in before and path.name not in theirs]
     faults += [f"files of weights were left: {weights}"] if weights else []
     for fault in faults:
         print(f"FAULT {fault}")
