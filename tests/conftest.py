@@ -114,9 +114,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: place.get(item.path.name, len(place)))  # stable: files stay together
     if config.getoption("--share"):
         part, parts = config.getoption("--share")
-        others = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts != part - 1]
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part - 1]
+        shares: dict[bool, list[pytest.Item]] = {True: [], False: []}
+        for item in items:
+            shares[zlib.crc32(item.nodeid.encode()) % parts == part - 1].append(item)
+        config.hook.pytest_deselected(items=shares[False])
+        items[:] = shares[True]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

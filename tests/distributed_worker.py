@@ -20,10 +20,14 @@ from workbench.learn.algorithms import GRPO, PPO, Credit
 from workbench.learn.algorithms.parts import Masks
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
-from workbench.learn.distributed import bytes_here, whole
+from workbench.learn.distributed import Ranks, bytes_here, whole
 from workbench.learn.learner import Learner
 from workbench.learn.microbatch import LOGITS_AT_ONCE
 from workbench.learn.optimizer import TrainedWeights
+from workbench.learn.update import GradientPass
+from workbench.notebook.train import train_step
+from workbench.training.config import load_config
+from workbench.training.session import open_session
 from workbench.types.errors import LearnerError
 
 LR = 1e-3
@@ -158,23 +162,31 @@ def refusals(rank: int, *, sharded: bool = False) -> dict[str, str]:
     return said | {"not finite": report.skipped or "", "unchanged": str(unchanged)}
 
 
-def lint_of_a_step(planted: bool) -> dict[str, list[str]]:
-    """What the lint names in a step of two processes; `planted`: their gradients are not exchanged."""
-    from workbench.learn.distributed import Ranks
-    from workbench.notebook.train import train_step
-    from workbench.training.config import load_config
-    from workbench.training.session import open_session
+def not_exchanged(self: Ranks, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple:
+    return model.eval(), optimizer
 
-    prepare = Ranks.prepare
-    if planted:
-        Ranks.prepare = lambda self, model, optimizer: (model.eval(), optimizer)
+
+def halved(self: GradientPass, *arguments: Tensor) -> Tensor:
+    """The exchange takes a mean over processes, and nobody makes a sum of it."""
+    return SHARE(self, *arguments) / self.models.ranks.count
+
+
+SHARE = GradientPass._share_of
+# name of a bug -> where it is planted: (class, method, what stands there then)
+PLANTED = {"nothing": None, "not exchanged": (Ranks, "prepare", not_exchanged), "halved": (GradientPass, "_share_of", halved)}
+
+
+def lint_of_a_step(planted: str) -> dict[str, list[str]]:
+    """What the lint names in a step of two processes with this bug."""
+    owner, name, wrong = PLANTED[planted] or (Ranks, "prepare", Ranks.prepare)
+    right = getattr(owner, name)
+    setattr(owner, name, wrong)
     try:
         session = open_session(load_config("bandit", {
-            "learner.num_processes": 2, "lint.mode": "warn", "lint.start": False, "train.tasks_per_step": 2,
-            "train.group_size": 4}), quiet=True)
+            "learner.num_processes": 2, "lint.mode": "warn", "train.tasks_per_step": 2, "train.group_size": 4}), quiet=True)
         outcome = train_step(session, 1)
     finally:
-        Ranks.prepare = prepare
+        setattr(owner, name, right)
     return {"updates": [str(outcome.updates)],
             "errors": [f"{answer.rule}: {finding.what}" for answer in outcome.lint for finding in answer.errors],
             "looked": [answer.rule for answer in outcome.lint if answer.looked]}
@@ -192,7 +204,7 @@ def main(folder: Path, *names: str) -> None:
             said = refusals(rank, sharded=sharded)
             (folder / f"refusals{', sharded' * sharded}.{rank}.json").write_text(json.dumps(said))
     if LINT in names:
-        for planted in (True, False):
+        for planted in PLANTED:
             (folder / f"lint.{planted}.{rank}.json").write_text(json.dumps(lint_of_a_step(planted)))
     # Reducers that are still alive, or a peer that is still busy, make gloo abort at exit (4 of 12 runs without these).
     gc.collect()

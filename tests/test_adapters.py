@@ -20,10 +20,10 @@ from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner
 from workbench.notebook.export_policy import export_policy
-from workbench.notebook.train import train_here
+from workbench.notebook.train import train_here, train_step
 from workbench.training import checkpoint
 from workbench.training.config import load_config, to_dict
-from workbench.training.session import reopen
+from workbench.training.session import open_session, reopen
 from workbench.types.errors import ConfigError, LearnerError
 
 LORA = LearnerConfig(lr=1e-2, lora_rank=4, lora_alpha=8.0)
@@ -253,3 +253,18 @@ def test_a_run_of_all_weights_has_no_adapter_to_export(tmp_path):
     whole = train_here(config, tmp_path / "whole")
     with pytest.raises(ConfigError, match="trained all weights.*no adapter"):
         export_policy(whole, tmp_path / "adapter", merge=False)
+
+
+@pytest.mark.parametrize("sent", ["what learns", "the frozen base"])
+def test_a_base_that_is_sent_in_place_of_what_learns_is_named_by_its_own_rule_alone(sent, monkeypatch):
+    """R23 sees the gap between engine and trainer as well, and leaves it to R35, which says where it comes from."""
+    def without_adapters(module, weights):
+        return merged(module, {name: 0 * w if "lora_B" in name else w for name, w in weights.items()})
+
+    if sent == "the frozen base":
+        monkeypatch.setattr("workbench.learn.learner.merged", without_adapters)
+    session = open_session(load_config("bandit", {
+        "learner.lora_rank": 4, "learner.lr": 1e-2, "lint.mode": "warn", "lint.start": False, "train.tasks_per_step": 2,
+        "train.group_size": 4}), quiet=True)
+    train_step(session, 1)  # after it the adapters say something
+    assert train_step(session, 2).lint.named == (() if sent == "what learns" else ("R35",))

@@ -8,6 +8,7 @@ import nbformat
 import pytest
 
 from experiments.agent_tables import __main__ as door
+from tests.made_plans import two_arms
 from tests.notebook_kit import faults_of_form
 from workbench.ablation import table as tables
 from workbench.ablation import work
@@ -20,22 +21,12 @@ from workbench.training.config import load_config
 from workbench.types.errors import StoreError
 from workbench.types.fingerprint import code_fingerprint
 
-TINY = """
-title = "Tiny"
-compare = [["std", "plain"]]
-[all]
+TINY = two_arms("Tiny", """[all]
 "train.steps" = 1
 "train.tasks_per_step" = 2
 "train.group_size" = 4
 "evaluation.num_tasks" = 8
-[arms.plain]
-label = "plain"
-base = "bandit"
-[arms.std]
-label = "divided"
-base = "bandit"
-set = { "algorithm.normalize_std" = true }
-"""
+""")
 
 
 @pytest.fixture

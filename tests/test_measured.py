@@ -48,6 +48,13 @@ def test_pieces_of_a_soak_are_added_up(tmp_path):
     assert "10 SIGKILLs" in rows[0][0]
 
 
+def test_pieces_of_a_soak_of_servers_are_added_up():
+    pieces = [{"hit": {"server": 3, "learner": 1}, "runs": 2, "steps": 16, "faults": []},
+              {"hit": {"keeper": 2}, "runs": 1, "steps": 8, "faults": ["2 processes were left"]}]
+    rows = measured.server_soak_tables({"pieces": pieces})["main"].rows
+    assert [row[1] for row in rows] == ["6: 1 of a learner, 3 of a server, 2 of a keeper", "3", "24", "1"]
+
+
 def test_a_slot_that_was_late_is_seen():
     row = {"how": "hangs", "error": "timeout", "times": 2, "soon": 1, "seconds": [0.001, 0.75]}
     call = {"calls": 500, "median_ms": 0.31, "p99_ms": 1.2}
@@ -74,6 +81,19 @@ def test_silent_bugs_that_were_missed_and_twins_that_were_called_errors_are_coun
         "further": {"summary": {}, "bugs": [bug("named", ["R2"]), bug("caught", []), bug("missed", [])]}})
     assert [row[1:] for row in tables["main"].rows] == [["1", "1", "0"], ["1", "1", "1"]]
     assert tables["false"].rows[0][1] == "1"
+
+
+def test_a_training_in_which_a_bug_was_not_named_or_called_by_another_name_is_counted():
+    def bug(**scenes):
+        return {"breaks": "it", "rules": ["R34"], "said": {"tried": ["a", "b", "c"], "scenes": scenes}}
+
+    said = {"tried": ["a", "b", "c"], "errors": {}, "guards": [], "crashes": []}
+    result = {"bugs": [bug(a=["R34"], b=["R34", "R23"]), bug(a=["R34"], b=["R34"], c=["R34"])], "untouched": [said]}
+    tables = measured.several_tables(result)
+    assert [row[1:] for row in tables["bugs"].rows] == [["R34 in 2", "2 of 3", "R23 in 1"], ["R34 in 3", "3 of 3", "none"]]
+    assert [row[1] for row in tables["sum"].rows] == ["5 of 6", "1 of 6", "0 of 3"]
+    wrong = measured.several_tables(result | {"untouched": [said | {"crashes": ["KeyError"]}]})
+    assert wrong["sum"].rows[-1][1] == "some of 3"
 
 
 def test_levels_have_the_sizes_that_the_preset_draws(tmp_path):

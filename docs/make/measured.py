@@ -1,6 +1,7 @@
 """Tables of what the instruments notice, of what small parts cost, and of how hard tasks are: more kinds of results."""
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
@@ -116,6 +117,30 @@ def silent_bug_tables(result: Result) -> dict[str, Table]:
             "cost": Table(["what", "CPU time"], [["until a bug is named, mean", f"{sum(seconds) / len(seconds):.1f} s"]])}
 
 
+def several_tables(result: Result) -> dict[str, Table]:
+    """`python -m tests.silent_bugs.run ranks- server- ... --json`: in how many of its trainings a bug was named by a rule of its
+    own, and by which others."""
+    rows, right, other, tried = [], 0, 0, 0
+    for bug in result["bugs"]:
+        scenes, rules = bug["said"]["scenes"], set(bug["rules"])
+        named = [name for name in bug["said"]["tried"] if rules & set(scenes.get(name, ()))]
+        strange = Counter(rule for found in scenes.values() for rule in found if rule not in rules)
+        by = Counter(rule for found in scenes.values() for rule in found if rule in rules)
+        rows.append([bug["breaks"], ", ".join(f"{rule} in {count}" for rule, count in by.items()) or "none",
+                     f"{len(named)} of {len(bug['said']['tried'])}",
+                     ", ".join(f"{rule} in {count}" for rule, count in strange.items()) or "none"])
+        right, tried = right + len(named), tried + len(bug["said"]["tried"])
+        other += sum(not rules >= set(found) for found in scenes.values())
+    clean = [said for said in result["untouched"] if not (said["errors"] or said["guards"] or said["crashes"])]
+    trainings = sum(len(said["tried"]) for said in result["untouched"])
+    return {"bugs": Table(["what is wrong", "its rules", "named in", "other rules"], rows),
+            "sum": Table(["trainings", "count"], [
+                ["with a bug, named by a rule of its own", f"{right} of {tried}"],
+                ["with a bug, called by another rule's name as well", f"{other} of {tried}"],
+                ["without a bug, in which anything was named",
+                 f"{'0' if len(clean) == len(result['untouched']) else 'some'} of {trainings}"]])}
+
+
 # ------------------------------------------------------------------------------------------------ tools, faults, memory
 
 
@@ -150,6 +175,18 @@ def soak_tables(result: Result) -> dict[str, Table]:
         ["checkpoints with a bit flipped, cut, zeroed, swapped, missing or linked", f"{sum_of('damaged'):,}",
          f"{sum_of('damaged') - sum_of('refused')} accepted"],
         ["all faults that were found", "", str(len(faults))]])}
+
+
+def server_soak_tables(result: Result) -> dict[str, Table]:
+    """`python -m tests.faults.server_soak --json`, the tallies of all its pieces."""
+    pieces = result["pieces"]
+    hit = Counter({what: sum(piece["hit"].get(what, 0) for piece in pieces) for what in ("learner", "server", "keeper")})
+    faults = [fault for piece in pieces for fault in piece["faults"]]
+    return {"main": Table(["what", "count"], [
+        ["SIGKILLs at random instants", f"{sum(hit.values())}: " + ", ".join(f"{count} of a {what}" for what, count in hit.items())],
+        ["runs that went on to their end", str(sum(piece["runs"] for piece in pieces))],
+        ["steps in them, all committed and each sampled by one version", str(sum(piece["steps"] for piece in pieces))],
+        ["steps lost, processes, ports or files of weights left behind, runs that did not go on", str(len(faults))]])}
 
 
 def memory_tables(result: Result) -> dict[str, Table]:
@@ -238,6 +275,6 @@ def grid_tables(result: Result) -> dict[str, Table]:
 
 
 KINDS = {"imported": imported_tables, "audit": audit_tables, "credit-editor": credit_tables, "clean": clean_tables,
-         "lint": lint_tables, "silent-bugs": silent_bug_tables, "tools": tool_tables, "soak": soak_tables,
-         "memory": memory_tables, "hops": hop_tables, "levels": level_tables, "statistics": statistics_tables,
+         "lint": lint_tables, "silent-bugs": silent_bug_tables, "several": several_tables, "tools": tool_tables,
+         "soak": soak_tables, "server-soak": server_soak_tables, "memory": memory_tables, "hops": hop_tables, "levels": level_tables, "statistics": statistics_tables,
          "grid": grid_tables}

@@ -5,25 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.made_plans import plan_in, two_arms
 from workbench.ablation import plan as plans
 from workbench.ablation.plan import Job, check, config_of, jobs, key_of, read_settings, settings_of, written
-from workbench.ablation.reading import read_plan
 from workbench.training.config import load_config
 from workbench.types.errors import ConfigError
 
-PLAN = """
-title = "Bandit"
-compare = [["std", "plain"]]
-[all]
+PLAN = two_arms("Bandit", """[all]
 "train.steps" = 1
-[arms.plain]
-label = "plain"
-base = "bandit"
-[arms.std]
-label = "divided"
-base = "bandit"
-set = { "algorithm.normalize_std" = true }
-[arms.inert]
+""", """[arms.inert]
 label = "no reference"
 base = "frozenlake-ppo"
 inert = true
@@ -32,12 +22,11 @@ set = { "algorithm.masks.kl_reward_over" = "response" }
 arm = "std"
 below = "plain"
 points = 15
-"""
+""")
 
 
-def plan_of(folder: Path, text: str = PLAN) -> plans.Plan:
-    (folder / "bandit.toml").write_text(text)
-    return read_plan(folder / "bandit.toml")
+def plan_of(folder: Path, old: str = "", new: str = "") -> plans.Plan:
+    return plan_in(folder, PLAN, old, new)
 
 
 def test_arms_differ_in_what_they_set_and_in_nothing_else(tmp_path):
@@ -81,9 +70,8 @@ def test_what_is_left_out_is_not_compared(tmp_path):
     ("[all]", "[all", "cannot read an ablation"),
 ])
 def test_a_wrong_plan_is_refused_before_anything_is_trained(tmp_path, old, new, words):
-    assert old in PLAN
     with pytest.raises(ConfigError, match=words.replace("[", r"\[")):
-        check(plan_of(tmp_path, PLAN.replace(old, new, 1)), [0])
+        check(plan_of(tmp_path, old, new), [0])
 
 
 def test_a_seed_stands_once(tmp_path):

@@ -5,32 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.made_plans import plan_in, two_arms
 from workbench.ablation.declared import declaration, declare, declared_in, hash_of
-from workbench.ablation.reading import read_plan
 from workbench.ablation.verdicts import Analysis
 from workbench.types.errors import ConfigError
 
-PLAN = """
-title = "Bandit"
-compare = [["std", "plain"]]
-[analysis]
+PLAN = two_arms("Bandit", """[analysis]
 margin = 2
 seeds = [0, 1, 2, 3, 4, 5, 6, 7]
 looks = [5, 8]
-[arms.plain]
-label = "plain"
-base = "bandit"
-[arms.std]
-label = "divided"
-base = "bandit"
-set = { "algorithm.normalize_std" = true }
-"""
+""")
 
 
 def plan_of(folder: Path, old: str = "", new: str = ""):
-    assert old in PLAN
-    (folder / "bandit.toml").write_text(PLAN.replace(old, new, 1) if old else PLAN)
-    return read_plan(folder / "bandit.toml")
+    return plan_in(folder, PLAN, old, new)
 
 
 def test_a_plan_says_how_it_will_be_judged(tmp_path):

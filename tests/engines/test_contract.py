@@ -41,9 +41,18 @@ ENGINES = {
 }
 
 
+# Weights go to a server in two ways (layout.transfer). What is promised of weights is asked of both; the rest does not see
+# them.
+WITH_WEIGHTS = ENGINES | {
+    "vllm as a server, by broadcast to a stand-in": lambda: on_a_stand_in_server(transfer="broadcast"),
+    "vllm as a server, by broadcast": lambda: real_server("broadcast"),
+}
+each_way = pytest.mark.parametrize("engine", list(WITH_WEIGHTS), indirect=True)
+
+
 @pytest.fixture(params=list(ENGINES))
 def engine(request):
-    return ENGINES[request.param]()
+    return WITH_WEIGHTS[request.param]()
 
 
 def weights_of(engine):
@@ -98,6 +107,7 @@ def test_the_same_address_gives_the_same_tokens_in_whatever_order(engine, reques
     assert len({tuple(tokens) for tokens in first.values()}) > 1, "different addresses draw different noise"
 
 
+@each_way
 def test_a_session_goes_on_and_completions_name_the_version(engine):
     engine.submit(ask(0, "s", PROMPT))
     (first,) = drain(engine)
@@ -110,6 +120,7 @@ def test_a_session_goes_on_and_completions_name_the_version(engine):
     assert [c.policy_version for c in (first, second, third)] == [0, 0, 3]
 
 
+@each_way
 def test_adapters_arrive_merged(engine):
     """What is answered has the logprobs of the model with its adapters on, not those of the one below them (R23)."""
     if engine.name == "scripted":
@@ -131,6 +142,7 @@ def test_adapters_arrive_merged(engine):
     assert np.abs(completion.logprobs - logp(model)).max() > 0.01
 
 
+@each_way
 def test_sync_is_refused_in_flight_and_for_versions_that_do_not_grow(engine):
     engine.submit(ask(0, "s", PROMPT))
     with pytest.raises(EngineError, match="in flight"):
@@ -184,6 +196,7 @@ def test_ids_and_sessions_in_flight_are_taken(engine):
     engine.submit(ask(0, "a", PROMPT))
 
 
+@each_way
 def test_release_frees_a_session_and_drops_what_it_has_in_flight(engine):
     engine.release("never seen")
     engine.submit(ask(0, "a", PROMPT))

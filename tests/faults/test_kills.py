@@ -85,6 +85,7 @@ def faulty(case: str, path: Path, config, number: int, error: int | None) -> kil
     elif ending.status:
         assert ending.status == 2, ending.words
         assert str(path.parent) in ending.words and "StoreError" in ending.words, ending.words
+        assert os.strerror(error) in ending.words, ending.words
         if "cannot be read" not in ending.words:  # a disk that refuses to read says nothing of room and of what stands
             assert "bytes are free" in ending.words, ending.words
             assert any(words in ending.words for words in STANDING), ending.words

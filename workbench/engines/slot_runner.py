@@ -2,8 +2,9 @@
 
 Axis letters: A sequences that are active now · T tokens of this pass · V vocabulary.
 
-A session owns a slot of the slab from its first turn until it is released or evicted. Between turns it is idle: its
-slot keeps what was computed, and the next turn computes only what is new. Active sessions lie in slots 0 .. A-1.
+A session owns a slot from its first turn until it is released or evicted. Between turns it is idle: its slot keeps what
+was computed, and the next turn computes only what is new. Active sessions lie in slots 0 .. A-1 of their slab
+(`slot_table`); where there are two slabs, those of each pass by themselves.
 Everything here follows a logical clock (order of submission, ticks), never the wall clock, so two runs that submit the
 same requests at the same ticks are equal bit for bit (law 8).
 """
@@ -16,7 +17,7 @@ import torch
 
 from workbench.engines.attention import PIECE, Forward, ForwardStep, PackedPiece, bundle_pieces
 from workbench.engines.sampling import Counters, Row, Ticked
-from workbench.engines.slots import SlotSession, SlotTable
+from workbench.engines.slot_table import Slab, SlotSession, SlotTable
 
 
 class SlotRunner:
@@ -35,8 +36,8 @@ class SlotRunner:
 
     @property
     def cached_tokens(self) -> int:
-        """Positions that the slab has room for, filled or not."""
-        return self._table.cache.slots * self._table.cache.length
+        """Positions that there is room for, filled or not."""
+        return self._table.positions
 
     def add(self, row: Row) -> None:
         self._waiting.append(row)
@@ -45,9 +46,8 @@ class SlotRunner:
         """Admit what waits, pass one batch of tokens through the model; logits for the rows that can sample now."""
         copies = self._admit() if self._waiting else []
         self._table.layout()
-        self._table.cache.move([(source.slot, target.slot) for source, target in copies],
-                               max((target.row.cached for _, target in copies), default=0))
-        return self._pass() if self._table.active else Ticked([], None)
+        self._table.copy(copies)
+        return self._pass_all()
 
     def advance(self, row: Row, token: int) -> None:
         """`token` was sampled for `row`; it will pass through the model at the next tick."""
@@ -58,7 +58,7 @@ class SlotRunner:
         session = self._table.sessions[row.session]
         self._table.rest(session, row.sequence[: row.cached])
         if not keep:
-            self._table.cache.clear(session.slot)
+            self._table.clear(session)
             self._table.forget(session)
 
     def release(self, session_name: str) -> None:
@@ -67,7 +67,7 @@ class SlotRunner:
         if session is not None:
             self._table.forget(session)
         if not self._table.sessions and not self._waiting:
-            self._table.cache.drop()  # who is evicted depends on the room there is: what comes next must not inherit it
+            self._table.drop()  # who lies where depends on the room there is: what comes next must not inherit it
 
     def drop(self) -> None:
         """Forget every cache: the weights that made them are gone. Nothing may be in progress."""
@@ -81,9 +81,9 @@ class SlotRunner:
         running = {s.name: s for s in self._table.active if s.row is not None}
         computing = {s.row.prompt.tobytes() for s in running.values() if s.row.cached < len(s.row.prompt)}
         budget = self._prefill_tokens - sum(len(s.row.pending) - 1 for s in running.values())
-        needed = {name: s.row.reach for name, s in running.items()}
+        held = set(running)
         postponed: list[Row] = []
-        while self._waiting and len(needed) < self._max_rows and budget > 0:
+        while self._waiting and len(held) < self._max_rows and budget > 0:
             row = self._waiting.popleft()
             session = self._table.sessions.get(row.session) or SlotSession(row.session)
             reused = _common_prefix(session.held, row.prompt)
@@ -92,7 +92,7 @@ class SlotRunner:
                 postponed.append(row)  # one tick later it can be copied
                 continue
             source = None if reused else self._table.holder_of(key)
-            if not self._table.make_room(row, needed, source, {*needed, *(origin.name for origin, _ in copies)}):
+            if not self._table.make_room(session, row, source, {*held, *(origin.name for origin, _ in copies)}):
                 self._waiting.appendleft(row)
                 break
             if source is not None and source.name not in self._table.sessions:
@@ -102,7 +102,7 @@ class SlotRunner:
                 copies.append((source, session))
             elif not reused:
                 computing.add(key)
-            needed[row.session] = row.reach
+            held.add(row.session)
             budget -= len(row.pending) - 1
         self._waiting.extendleft(reversed(postponed))
         return copies
@@ -120,14 +120,23 @@ class SlotRunner:
 
     # ------------------------------------------------------------------------------------------ one pass
 
-    def _pass(self) -> Ticked:
-        """One forward pass: the newest token of every active sequence, and before it what its prompt still lacks."""
-        rows = [session.row for session in self._table.active]
-        budget = self._prefill_tokens
-        takes: list[int] = []
-        for row in rows:
-            takes.append(min(len(row.pending), 1 + max(budget, 0)))
-            budget -= takes[-1] - 1
+    def _pass_all(self) -> Ticked:
+        """The newest token of every active sequence, and before it what its prompt still lacks: a forward pass for each
+        slab."""
+        budget, decoded, found = self._prefill_tokens, 0, []
+        for slab in self._table.slabs:
+            if slab.active:
+                rows = [session.row for session in slab.active]
+                takes, budget = _taken(rows, budget)
+                decoded += sum(bool(row.tokens) for row in rows)
+                found.append(self._passed(slab, takes, self._pass(slab, rows, takes)))
+        self._counters.decode_steps += decoded > 0
+        if len(found) < 2:
+            return found[0] if found else Ticked([], None)
+        return Ticked([row for ticked in found for row in ticked.rows], torch.cat([ticked.logits for ticked in found]))
+
+    def _pass(self, slab: Slab, rows: list[Row], takes: list[int]) -> torch.Tensor:
+        """Logits [A, V] of one forward pass over what was taken of each row of a slab."""
         count = len(rows)
         ids = [np.array([row.pending[take - 1] for row, take in zip(rows, takes)], np.int64)]
         slots = [np.arange(count)]
@@ -139,29 +148,35 @@ class SlotRunner:
             slots.append(np.full(piece.count, piece.slot))
             positions.append(np.arange(piece.start, piece.start + piece.count))
         packed = torch.from_numpy(np.stack([np.concatenate(part) for part in (ids, slots, positions)])).to(self._device)
-        step = ForwardStep(self._table.cache, slot_T=packed[1], position_T=packed[2], active=count,
+        step = ForwardStep(slab.cache, slot_T=packed[1], position_T=packed[2], active=count,
                     ends=tuple((positions[0] + 1).tolist()), pieces=bundle_pieces(pieces))
-        logits_AV = self._forward(step, packed[:1], count if pieces else None)
-        return self._passed(rows, takes, logits_AV)
+        return self._forward(step, packed[:1], count if pieces else None)
 
-    def _passed(self, rows: list[Row], takes: list[int], logits_AV: torch.Tensor) -> Ticked:
-        counters, ready = self._counters, []
-        decoded = 0
-        for index, (row, take) in enumerate(zip(rows, takes)):
+    def _passed(self, slab: Slab, takes: list[int], logits_AV: torch.Tensor) -> Ticked:
+        """What the pass of a slab has changed, and which of its rows can sample now."""
+        ready = []
+        for index, (session, take) in enumerate(zip(slab.active, takes)):
+            row = session.row
             row.cached += take
             row.pending = row.pending[take:]
-            if row.tokens:
-                decoded += 1
-            else:
-                counters.prefill_tokens += take
+            if not row.tokens:
+                self._counters.prefill_tokens += take
             if len(row.pending) == 0:
                 ready.append(index)
                 if not row.tokens:
-                    self._table.list_prompt(self._table.active[index])
-        counters.decode_steps += decoded > 0
-        if len(ready) < len(rows):
+                    self._table.list_prompt(session)
+        if len(ready) < len(slab.active):
             logits_AV = logits_AV[torch.tensor(ready, dtype=torch.long, device=self._device)]
-        return Ticked([rows[index] for index in ready], logits_AV)
+        return Ticked([slab.active[index].row for index in ready], logits_AV)
+
+
+def _taken(rows: list[Row], budget: int) -> tuple[list[int], int]:
+    """How many pending tokens of each row pass now, one at least, and what is left of the budget for prompts."""
+    takes = []
+    for row in rows:
+        takes.append(min(len(row.pending), 1 + max(budget, 0)))
+        budget -= takes[-1] - 1
+    return takes, budget
 
 
 def _pieces(rows: list[Row], takes: list[int]) -> list[PackedPiece]:

@@ -1,9 +1,8 @@
-"""Keys and values of many sequences in one slab per layer (row = slot = one session), and which session lies where.
+"""Keys and values of many sequences in one slab per layer (row = slot = one session).
 
     keys[layer], values[layer]    [slots, kv heads, length, head size]
 
-Sequences that are decoded now lie in slots 0 .. A-1, so that a decode step reads a plain view of the slab; sessions
-that wait for their environment lie behind them.
+Which session lies in which slot is `slot_table`'s business.
 
 The slab is a view of memory that has room for more, and that is laid out as [slots it has room for, kv heads, length it
 has room for, head size]: within its room a slab grows without a copy. The memory is kept while it is large enough: to
@@ -17,12 +16,7 @@ else lies in it from earlier sequences is finite, and is multiplied by that zero
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-import numpy as np
 import torch
-
-from workbench.engines.sampling import Counters, Row
 
 
 class SlotCache:
@@ -44,11 +38,29 @@ class SlotCache:
             self._key_memory, self._value_memory, self._room = {}, {}, (0, 0)
         self._show(0, 0)
 
-    def reserve(self, slots: int, length: int) -> None:
-        """Set the size of the slab; what lies inside both the old and the new size is kept."""
-        if slots > self._room[0] or length > self._room[1]:
-            self._lay_out(slots, length)
+    @property
+    def room(self) -> int:
+        """Positions that its memory is laid out for."""
+        return self._room[0] * self._room[1]
+
+    def reserve(self, slots: int, length: int, exact: bool = False) -> None:
+        """Set the size of the slab; what lies inside both the old and the new size is kept. `exact`: memory beyond it
+        is given back."""
+        if exact and self.room > slots * length or slots > self._room[0] or length > self._room[1]:
+            self._lay_out(slots, length, exact)
         self._show(slots, length)
+
+    def read(self, slot: int, length: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        """Copies of the first positions of a slot: {layer: (keys, values)}, each [positions, kv heads, head size]."""
+        parts = {layer: (keys[slot], self.values[layer][slot]) for layer, keys in self.keys.items()}
+        return {layer: (key[:, :length].transpose(0, 1).clone(), value[:, :length].transpose(0, 1).clone())
+                for layer, (key, value) in parts.items()}
+
+    def put(self, slot: int, states: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Begin a slot with what was read from another, of this slab or of another one, as far as this one reaches."""
+        for layer, (key, value) in states.items():
+            position_T = torch.arange(min(len(key), self.length), device=self.device)
+            self.write(layer, key[:self.length], value[:self.length], torch.full_like(position_T, slot), position_T)
 
     def move(self, pairs: list[tuple[int, int]], length: int) -> None:
         """Copy slots (source, destination), all read before any is written; only `length` positions matter."""
@@ -94,26 +106,27 @@ class SlotCache:
         self.keys = {layer: memory[:slots, :, :length] for layer, memory in self._key_memory.items()}
         self.values = {layer: memory[:slots, :, :length] for layer, memory in self._value_memory.items()}
 
-    def _lay_out(self, slots: int, length: int) -> None:
-        """Give the memory room for a slab of this size: as it is, if it is large enough, and then all of it."""
-        held = self._room[0] * self._room[1] if self._key_memory else 0
+    def _lay_out(self, slots: int, length: int, exact: bool) -> None:
+        """Give the memory room for a slab of this size: as it is, if it is large enough, and then all of it. `exact`:
+        new memory, and no more than that."""
+        held = self.room if self._key_memory and not exact else 0
         room = (slots, max(length, held // max(1, slots)))
         kept = min(slots, self.slots), min(length, self.length)
         self.keys, self.values = {}, {}  # views would keep what is replaced
         for memory in (self._key_memory, self._value_memory):
             for layer, old in memory.items():
-                memory[layer] = _laid_out(old, room, kept)
+                memory[layer] = _laid_out(old, room, kept, exact)
         self._room = room
 
 
-def _laid_out(old: torch.Tensor, room: tuple[int, int], kept: tuple[int, int]) -> torch.Tensor:
+def _laid_out(old: torch.Tensor, room: tuple[int, int], kept: tuple[int, int], exact: bool) -> torch.Tensor:
     """Memory for another room with the leading slots and positions of the old one; in the same memory, if that is large
-    enough."""
+    enough and need not be `exact`."""
     (slots, length), (kept_slots, kept_length) = room, kept
     heads, size = old.shape[1], old.shape[3]
     count, held = slots * heads * length * size, old.untyped_storage().nbytes() // old.element_size()
     inside = old[:kept_slots, :, :kept_length]
-    if count <= held:
+    if count <= held and not exact:
         inside = inside.clone()  # the two overlap
         new = old.as_strided((slots, heads, length, size), (heads * length * size, length * size, size, 1), 0)
     else:
@@ -127,142 +140,3 @@ def _laid_out(old: torch.Tensor, room: tuple[int, int], kept: tuple[int, int]) -
 def _fresh(like: torch.Tensor, count: int) -> torch.Tensor:
     """New memory for this many numbers, whatever lies in it: possibly NaN."""
     return like.new_empty(count)
-
-
-# ------------------------------------------------------------------------------------------------ who lies where
-
-ROUND = 64  # the slab's length is a multiple of this many positions, where the cap allows
-
-
-@dataclass(eq=False)
-class SlotSession:
-    """One sequence and its slot. Between turns it is idle: the slot keeps what was computed."""
-
-    name: str
-    slot: int | None = None
-    # Tokens whose keys and values are in the slot; not kept up to date while a turn is in progress.
-    held: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    last_used: int = 0                        # tick
-    row: Row | None = None                    # the turn in progress
-    first_prompt: bytes | None = None         # set while its slot begins with all of this prompt: others may copy it
-
-
-class SlotTable:
-    """Which session owns which slot of the slab. Active sessions lie in slots 0 .. A-1."""
-
-    def __init__(self, device: torch.device, cache_tokens: int, counters: Counters) -> None:
-        self.cache = SlotCache(device)
-        self.sessions: dict[str, SlotSession] = {}
-        self.active: list[SlotSession] = []                # session in slot i is active[i]
-        self._cache_tokens, self._counters = cache_tokens, counters
-        self._holders: dict[bytes, list[SlotSession]] = {}  # first prompt -> sessions whose slot begins with it
-        self._changed = False                               # some session started, ended or left since the last layout
-
-    def begin(self, session: SlotSession, row: Row) -> None:
-        """A turn of the session begins."""
-        session.row, session.last_used, self._changed = row, self._counters.ticks, True
-        self.sessions[session.name] = session
-
-    def rest(self, session: SlotSession, held: np.ndarray) -> None:
-        """Its turn is over; `held` is what its slot keeps."""
-        session.row, session.held, self._changed = None, held, True
-
-    def holder_of(self, prompt: bytes) -> SlotSession | None:
-        """A session whose slot begins with this first prompt, to copy from."""
-        return next(iter(self._holders.get(prompt, ())), None)
-
-    def drop(self) -> None:
-        """Forget every session."""
-        self.sessions, self.active, self._holders = {}, [], {}
-        self.cache.drop()
-
-    def make_room(self, row: Row, needed: dict[str, int], source: SlotSession | None, protected: set[str]) -> bool:
-        """Evict idle sessions until the slab can hold this row to its end too: longest unused first, and last of all
-        the one that it wants to copy from, for it must run even so."""
-        length = max([self.cache.length, row.reach, *needed.values()])
-        wanted = max(1, self._cache_tokens // length) - (row.session not in self.sessions)
-        idle = [s for s in self.sessions.values() if s.name not in protected and s.name != row.session]
-        idle.sort(key=lambda s: (s is source, s.last_used, s.slot))
-        excess = len(self.sessions) - wanted
-        if excess > len(idle):
-            return False
-        for session in idle[: max(0, excess)]:
-            self._counters.evictions += 1
-            self.forget(session)
-        return True
-
-    def forget(self, session: SlotSession) -> None:
-        """The session is over, or loses its slot."""
-        if session.row is not None:
-            self.cache.clear(session.slot)  # in the middle of its prompt there may be NaN that no logits have shown
-        self.unlist(session)
-        del self.sessions[session.name]
-        session.row, self._changed = None, True
-
-    def unlist(self, session: SlotSession) -> None:
-        """Its slot no longer begins with its first prompt."""
-        if session.first_prompt is not None:
-            holders = self._holders[session.first_prompt]
-            holders.remove(session)
-            if not holders:
-                del self._holders[session.first_prompt]
-            session.first_prompt = None
-
-    def list_prompt(self, session: SlotSession) -> None:
-        """The slot now begins with the whole prompt of this turn; if it is the session's first, others may copy it."""
-        if session.first_prompt is None and len(session.held) == 0:
-            session.first_prompt = session.row.prompt.tobytes()
-            self._holders.setdefault(session.first_prompt, []).append(session)
-
-    # ------------------------------------------------------------------------------------------ layout
-
-    def layout(self) -> None:
-        """Make the slab large enough and bring the active sessions to its front, moving as few as possible."""
-        if self._changed:
-            self.active = [s for s in self.sessions.values() if s.row is not None]
-        length = max((s.row.cached + len(s.row.pending) for s in self.active), default=0)
-        if length <= self.cache.length and not self._changed:
-            return
-        cap = max((s.row.reach for s in self.active), default=0)
-        slots, length = self._size(length, cap)
-        # Make it large enough for both layouts, move, then cut; and lengthen it last, so that it never holds more than
-        # the larger of the two.
-        self.cache.reserve(max(slots, self.cache.slots), self.cache.length)
-        moves = self._assign(slots)
-        self.cache.move(moves, max((len(s.held) if s.row is None else s.row.cached for s in self.sessions.values()),
-                                    default=0))
-        self.cache.reserve(slots, length)
-        self.active.sort(key=lambda session: session.slot)
-        self._changed = False
-
-    def _size(self, length: int, cap: int) -> tuple[int, int]:
-        """(slots, length) of the slab: grown by half where it must grow, within `cache_tokens`."""
-        count = len(self.sessions)
-        slots = self.cache.slots
-        if count > slots:
-            slots = max(count, slots + slots // 2)
-        if length > self.cache.length:
-            roomy = -(-max(length, self.cache.length + self.cache.length // 2) // ROUND) * ROUND
-            length = max(length, min(roomy, max(cap, self.cache.length)))
-        else:
-            length = self.cache.length
-        most = max(count, self._cache_tokens // max(1, length))
-        return min(slots, most), length
-
-    def _assign(self, slots: int) -> list[tuple[int, int]]:
-        """Give every session its slot; returns the moves (from, to) of those that have something to carry along."""
-        count = len(self.active)
-        staying = {s.slot for s in self.active if s.slot is not None and s.slot < count}
-        vacant = iter(sorted(set(range(count)) - staying))
-        idle = [s for s in self.sessions.values() if s.row is None]
-        resting = {s.slot for s in idle if count <= s.slot < slots}
-        free = iter(sorted(set(range(count, slots)) - resting))
-        moves = []
-        for session in [*self.active, *idle]:
-            low, high, pool = (0, count, vacant) if session.row is not None else (count, slots, free)
-            old = session.slot
-            if old is None or not low <= old < high:
-                session.slot = next(pool)
-                if old is not None:
-                    moves.append((old, session.slot))
-        return moves

@@ -189,7 +189,7 @@ def after_updates(session: LintedSession, step: int, groups: Sequence[Group], ba
     updates = tuple(Update(report.table, report.metrics, report.skipped) for report in reports)
     made = rounded(before, _some_of(session), session.config.engine.dtype) if before is not None else None
     evidence = step_evidence(session, step, groups, batch=batch, credit=credit, updates=updates, replicas=_replicas(session),
-                             rounded=made if made is not None and made.changed else None)
+                             rounded=made if made is not None and made.changed else None, handed=session.learner.handed)
     return lint_evidence(evidence, AFTER if session.place[1] == 1 else (*AFTER, "ranks"))
 
 

@@ -1,0 +1,286 @@
+"""Which session lies where: in which slab of keys and values, and in which slot of it.
+
+Sequences that are decoded now lie in slots 0 .. A-1, so that a decode step reads a plain view of the slab; sessions
+that wait for their environment lie behind them.
+
+A slab is as long as its longest session, for all of them. So there are two: where one slab for all would take more
+than `cache_tokens`, the longest sessions lie `apart` in the other, and the slab of the rest is cut to what they need.
+How many go is what takes the fewest positions. Only where that is too much as well, idle sessions are evicted, longest
+unused first. What both slabs may grow to, until all turns have reached their limits, is at most `cache_tokens`
+positions, and so is the memory that they hold (what passes from one to the other is copied on its way).
+"""
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from workbench.engines.sampling import Counters, Row
+from workbench.engines.slots import SlotCache
+
+ROUND = 64  # a slab's length is a multiple of this many positions, where the cap allows
+
+
+@dataclass(eq=False)
+class SlotSession:
+    """One sequence and its slot. Between turns it is idle: the slot keeps what was computed."""
+
+    name: str
+    apart: bool = False                       # in the slab of the long ones
+    slot: int | None = None
+    # Tokens whose keys and values are in the slot; not kept up to date while a turn is in progress.
+    held: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    reach: int = 0                            # positions that it may have before it has to ask for room again
+    last_used: int = 0                        # tick
+    row: Row | None = None                    # the turn in progress
+    first_prompt: bytes | None = None         # set while its slot begins with all of this prompt: others may copy it
+    carried: dict | None = None               # its keys and values, on their way from one slab to the other
+
+    @property
+    def filled(self) -> int:
+        """Positions of its slot that matter."""
+        return len(self.held) if self.row is None else self.row.cached
+
+    @property
+    def needed(self) -> int:
+        """Positions that it has, with those of its next pass."""
+        return len(self.held) if self.row is None else self.row.cached + len(self.row.pending)
+
+
+class Slab:
+    """One of the two, and who lies in it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.cache = SlotCache(device)
+        self.members: list[SlotSession] = []
+        self.active: list[SlotSession] = []   # session in slot i is active[i]
+        self.cut = False                      # at the next layout it is as short as its sessions allow
+
+    @property
+    def length(self) -> int:
+        """What it stays as long as."""
+        return 0 if self.cut else self.cache.length
+
+    @property
+    def lacks_room(self) -> bool:
+        return max((session.needed for session in self.active), default=0) > self.cache.length
+
+    def size(self, room: int) -> tuple[int, int]:
+        """(slots, length): grown by half where it must grow, within `room` positions."""
+        needed = max((session.needed for session in self.members), default=0)
+        cap = max((session.reach for session in self.active), default=0)
+        count, slots, length = len(self.members), self.cache.slots, self.length
+        if count > slots:
+            slots = max(count, slots + slots // 2)
+        if needed > length:
+            roomy = -(-max(needed, length + length // 2) // ROUND) * ROUND
+            length = max(needed, min(roomy, max(cap, length)))
+        return min(slots, max(count, room // max(1, length))), length
+
+    def lay_out(self, slots: int, length: int, exact: bool) -> None:
+        """Make it this large and bring the active sessions to its front, moving as few as possible."""
+        # Shorten it, make it large enough for both layouts, move, then cut; and lengthen it last, so that it never
+        # holds more than the larger of the two.
+        self.cache.reserve(max(slots, self.cache.slots), min(length, self.cache.length))
+        moves = self._assign(slots)
+        self.cache.move(moves, max((session.filled for session in self.members), default=0))
+        self.cache.reserve(slots, length, exact)
+        for session in self.members:
+            if session.carried is not None:
+                self.cache.put(session.slot, session.carried)
+                session.carried = None
+        self.active.sort(key=lambda session: session.slot)
+        self.cut = False
+
+    def _assign(self, slots: int) -> list[tuple[int, int]]:
+        """Give every session its slot; returns the moves (from, to) of those that have something to carry along."""
+        count = len(self.active)
+        staying = {s.slot for s in self.active if s.slot is not None and s.slot < count}
+        vacant = iter(sorted(set(range(count)) - staying))
+        idle = [s for s in self.members if s.row is None]
+        resting = {s.slot for s in idle if s.slot is not None and count <= s.slot < slots}
+        free = iter(sorted(set(range(count, slots)) - resting))
+        moves = []
+        for session in [*self.active, *idle]:
+            low, high, pool = (0, count, vacant) if session.row is not None else (count, slots, free)
+            old = session.slot
+            if old is None or not low <= old < high:
+                session.slot = next(pool)
+                if old is not None:
+                    moves.append((old, session.slot))
+        return moves
+
+
+@dataclass(frozen=True)
+class _Division:
+    """Which sessions lie apart. `cut`: otherwise than now, and both slabs as short as that allows."""
+
+    apart: frozenset[SlotSession]
+    cut: bool
+
+
+class SlotTable:
+    """Which session owns which slot of which slab. Active sessions lie in slots 0 .. A-1 of theirs."""
+
+    def __init__(self, device: torch.device, cache_tokens: int, counters: Counters) -> None:
+        self.slabs = (Slab(device), Slab(device))          # of most sessions, and of the long ones that lie apart
+        self.sessions: dict[str, SlotSession] = {}
+        self._cache_tokens, self._counters = cache_tokens, counters
+        self._holders: dict[bytes, list[SlotSession]] = {}  # first prompt -> sessions whose slot begins with it
+        self._changed = False                               # some session started, ended or left since the last layout
+
+    @property
+    def positions(self) -> int:
+        """That the slabs have room for, filled or not."""
+        return sum(slab.cache.slots * slab.cache.length for slab in self.slabs)
+
+    @property
+    def active(self) -> list[SlotSession]:
+        return [session for slab in self.slabs for session in slab.active]
+
+    def begin(self, session: SlotSession, row: Row) -> None:
+        """A turn of the session begins."""
+        session.row, session.reach, session.last_used, self._changed = row, row.reach, self._counters.ticks, True
+        self.sessions[session.name] = session
+
+    def rest(self, session: SlotSession, held: np.ndarray) -> None:
+        """Its turn is over; `held` is what its slot keeps."""
+        session.row, session.held, session.reach, self._changed = None, held, len(held), True
+
+    def holder_of(self, prompt: bytes) -> SlotSession | None:
+        """A session whose slot begins with this first prompt, to copy from."""
+        return next(iter(self._holders.get(prompt, ())), None)
+
+    def drop(self) -> None:
+        """Forget every session."""
+        self.sessions, self._holders = {}, {}
+        for slab in self.slabs:
+            slab.members, slab.active, slab.cut = [], [], False
+            slab.cache.drop()
+        self.slabs[1].cache.reserve(0, 0, exact=True)
+
+    def forget(self, session: SlotSession) -> None:
+        """The session is over, or loses its slot."""
+        if session.row is not None:
+            self.clear(session)  # in the middle of its prompt there may be NaN that no logits have shown
+        self.unlist(session)
+        del self.sessions[session.name]
+        session.row, self._changed = None, True
+
+    def clear(self, session: SlotSession) -> None:
+        """Make its slot zeros again."""
+        self.slabs[session.apart].cache.clear(session.slot)
+
+    def unlist(self, session: SlotSession) -> None:
+        """Its slot no longer begins with its first prompt."""
+        if session.first_prompt is not None:
+            holders = self._holders[session.first_prompt]
+            holders.remove(session)
+            if not holders:
+                del self._holders[session.first_prompt]
+            session.first_prompt = None
+
+    def list_prompt(self, session: SlotSession) -> None:
+        """The slot now begins with the whole prompt of this turn; if it is the session's first, others may copy it."""
+        if session.first_prompt is None and len(session.held) == 0:
+            session.first_prompt = session.row.prompt.tobytes()
+            self._holders.setdefault(session.first_prompt, []).append(session)
+
+    # ------------------------------------------------------------------------------------------ room
+
+    def make_room(self, session: SlotSession, row: Row, source: SlotSession | None, protected: set[str]) -> bool:
+        """Find room for this row to its end, too: as the sessions lie, with the longest apart, or without some that are
+        idle: longest unused first, and last of all the one that it wants to copy from, for it must run even so."""
+        others = [s for s in self.sessions.values() if s is not session]
+        division = _division({session: row.reach, **{s: s.reach for s in others}}, self.slabs, self._cache_tokens)
+        if division is None:
+            idle = [s for s in others if s.name not in protected]
+            idle.sort(key=lambda s: (s is source, s.last_used, s.apart, s.slot or 0))
+
+            def without(count: int) -> _Division | None:
+                gone = set(idle[:count])
+                reaches = {session: row.reach, **{s: s.reach for s in others if s not in gone}}
+                return _division(reaches, self.slabs, self._cache_tokens)
+
+            fewest = bisect_left(range(len(idle) + 1), True, key=lambda count: without(count) is not None)
+            if fewest > len(idle):
+                return False
+            division = without(fewest)
+            for gone in idle[:fewest]:
+                self._counters.evictions += 1
+                self.forget(gone)
+        if division.cut:
+            self._divide(division.apart, session)
+        return True
+
+    def _divide(self, apart: frozenset[SlotSession], newest: SlotSession) -> None:
+        """Put these sessions apart and the others together; both slabs are cut to them."""
+        for session in (*self.sessions.values(), newest):
+            if session.apart != (session in apart):
+                if session.slot is not None:
+                    session.carried = self.slabs[session.apart].cache.read(session.slot, session.filled)
+                session.apart, session.slot = session in apart, None
+        self._changed = True
+        for slab in self.slabs:
+            slab.cut = True
+
+    # ------------------------------------------------------------------------------------------ layout
+
+    def layout(self) -> None:
+        """Make the slabs large enough, each with its active sessions in front."""
+        if self._changed:
+            for apart, slab in enumerate(self.slabs):
+                slab.members = [s for s in self.sessions.values() if s.apart == bool(apart)]
+                slab.active = [s for s in slab.members if s.row is not None]
+        elif not any(slab.lacks_room for slab in self.slabs):
+            return
+        near, far = self.slabs
+        sizes = {far: far.size(0)}  # no more slots than sessions
+        sizes[near] = near.size(self._cache_tokens - _positions([session.reach for session in far.members], far))
+        wanted = {slab: slots * length for slab, (slots, length) in sizes.items()}
+        exact = bool(far.members or far.cache.room) and sum(
+            max(wanted[slab], slab.cache.room) for slab in self.slabs) > self._cache_tokens
+        # Whoever gives memory back comes first.
+        for slab in sorted(self.slabs, key=lambda slab: wanted[slab] - slab.cache.room):
+            slab.lay_out(*sizes[slab], exact)
+        self._changed = False
+
+    def copy(self, pairs: Sequence[tuple[SlotSession, SlotSession]]) -> None:
+        """Copy what the targets begin with from the slots of others: (source, target), all read before any is
+        written."""
+        near: dict[bool, list[tuple[SlotSession, SlotSession]]] = {False: [], True: []}
+        between = []
+        for source, target in pairs:
+            if source.apart == target.apart:
+                near[target.apart].append((source, target))
+            else:
+                between.append((target, self.slabs[source.apart].cache.read(source.slot, target.row.cached)))
+        for apart, some in near.items():
+            self.slabs[apart].cache.move([(source.slot, target.slot) for source, target in some],
+                                         max((target.row.cached for _, target in some), default=0))
+        for target, states in between:
+            self.slabs[target.apart].cache.put(target.slot, states)
+
+
+def _division(reaches: dict[SlotSession, int], slabs: tuple[Slab, Slab], room: int) -> _Division | None:
+    """Who lies apart if these sessions are to reach so far; None: there are not positions enough for all of them."""
+    apart = [session for session in reaches if session.apart]
+    near = [reach for session, reach in reaches.items() if not session.apart]
+    far = [reaches[session] for session in apart]
+    if _positions(near, slabs[0]) + _positions(far, slabs[1]) <= room:
+        return _Division(frozenset(apart), cut=False)
+    longest = sorted(reaches, key=reaches.get, reverse=True)
+    lengths = [*(reaches[session] for session in longest), 0]
+    positions = [k * lengths[0] + (len(longest) - k) * lengths[k] for k in range(len(longest))]
+    fewest = min(positions)
+    if fewest > room:
+        return None
+    return _Division(frozenset(longest[:positions.index(fewest)]), cut=True)
+
+
+def _positions(reaches: Sequence[int], slab: Slab) -> int:
+    """That the slab comes to with sessions that reach so far."""
+    return len(reaches) * max([slab.length, *reaches])
