@@ -51,7 +51,7 @@ def adapter_arguments(rank: int) -> dict[str, Any]:
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": next(each for each in ADAPTER_RANKS if each >= rank)}
 
 
-class AdapterRoute:
+class AdapterTransfer:
     """The learner's end. Of rank 0 nothing goes this way."""
 
     def __init__(self, rank: int, dtype: str, folder: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from workbench.engines.adapter_route import Adapter, AdapterRoute
+from workbench.engines.adapter_route import Adapter, AdapterTransfer
 from workbench.engines.layout import LayoutConfig
 from workbench.engines.server.client import ServerClient, ServerDeadlineError, ServerError
 from workbench.engines.server.process import ServerProcess
@@ -47,7 +47,7 @@ class ServerCore:
     """One server. `process` is None for one that somebody else started, and on all learner processes but the first."""
 
     def __init__(self, url: str, layout: LayoutConfig, *, rows: int, cache_tokens: int, ranks: ServerRanks,
-                 folder: str = "", process: ServerProcess | None = None, adapters: AdapterRoute) -> None:
+                 folder: str = "", process: ServerProcess | None = None, adapters: AdapterTransfer) -> None:
         """`folder`: where weights are written, by the process that speaks; it is taken away with the server."""
         self.cache_tokens, self.patience_s, self.layout = cache_tokens, layout.answer_deadline_s, layout
         self._ranks, self._process, self._adapters = ranks, process, adapters

@@ -13,7 +13,7 @@ from typing import IO
 
 import torch
 
-from workbench.engines.adapter_route import AdapterRoute, adapter_arguments
+from workbench.engines.adapter_route import AdapterTransfer, adapter_arguments
 from workbench.engines.config import VllmEngineConfig
 from workbench.engines.layout import LayoutConfig
 from workbench.engines.server.core import ServerCore
@@ -48,7 +48,7 @@ def open_server_engine(model: torch.nn.Module, config: VllmEngineConfig, layout:
         if not url:
             raise EngineError(why)
         core = ServerCore(url, layout, rows=config.max_rows, cache_tokens=config.cache_tokens, ranks=ranks, folder=folder,
-                          process=process, adapters=AdapterRoute(adapter_rank, config.dtype, folder))
+                          process=process, adapters=AdapterTransfer(adapter_rank, config.dtype, folder))
     except BaseException:
         if process is not None:
             process.close()

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from workbench.engines.adapter_route import Adapter, AdapterRoute
+from workbench.engines.adapter_route import Adapter, AdapterTransfer
 from workbench.engines.digests import digests, unequal
 from workbench.engines.layout import LayoutConfig
 from workbench.engines.server.client import ServerClient
@@ -24,7 +24,7 @@ LOAD_RATE = 100e6   # bytes a second that a transfer makes at least: larger weig
 class WeightTransfer:
     """What one run sends to one server: the newest weights are kept (in `folder`, if as files), so that they can be sent again."""
 
-    def __init__(self, client: ServerClient, run: str, folder: str, layout: LayoutConfig, adapters: AdapterRoute) -> None:
+    def __init__(self, client: ServerClient, run: str, folder: str, layout: LayoutConfig, adapters: AdapterTransfer) -> None:
         """`run` is of this run alone: weights of two that use one server by mistake must not be taken for each other's."""
         self._client, self._run, self._deadline_s = client, run, layout.sync_deadline_s
         self._way, self._adapters = transfer_by(layout.transfer, client, folder), adapters
