@@ -112,6 +112,18 @@ def worker_tables(result: Result) -> dict[str, Table]:
          f"{1e3 * more:.2f} ms more"]])}
 
 
+def adapter_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.bench.small adapters`."""
+    rows = []
+    for shape in result["shapes"]:
+        for way in ("merged", "alone"):
+            said = shape[way]
+            rows.append([f"{shape['parameters'] / 1e6:.1f} M parameters, {way}", f"{said['bytes'] / 1e3:,.0f} kB",
+                         _time(median(said["bring_s"])), _time(median(said["sync_s"])), f"{said['gap_max']:.0e}"])
+    return {"main": Table([f"adapters of rank {result['rank']} to a vLLM server, median of {result['syncs']}", "bytes",
+                           "until the digests are right, wall time", "with the probe, wall time", "largest gap, nats"], rows)}
+
+
 def _differences(a: Sequence[float], b: Sequence[float]) -> list[float]:
     return [x - y for x, y in zip(a, b, strict=True)]
 
@@ -121,4 +133,4 @@ def _time(seconds: float) -> str:
 
 
 KINDS = {"bench": bench_tables, "search": search_tables, "watch": watch_tables, "workers": worker_tables,
-         "navigator": navigator_tables}
+         "navigator": navigator_tables, "adapters": adapter_tables}

@@ -1,8 +1,9 @@
-"""What small parts cost: search by words, the live picture, environments in worker processes.
+"""What small parts cost: search by words, the live picture, environments in worker processes, adapters on their way.
 
     python -m experiments.bench.small search --json FILE      building a BM25 index, a query, a server, reading HotpotQA
     python -m experiments.bench.small watch --json FILE       a picture of the live view, by number of steps
     python -m experiments.bench.small workers --json FILE     attempts that hang, and what a worker process adds to a step
+    python -m experiments.bench.small adapters --json FILE    a sync of adapters to a vLLM server, merged and alone (needs vLLM)
 
 CPU seconds where this process computes, wall seconds where another one is waited for: those want a quiet machine.
 """
@@ -168,15 +169,77 @@ def _answers(runner: Any, count: int) -> dict[str, float]:
     return ended
 
 
+# ------------------------------------------------------------------------------------------------ adapters to a server
+
+
+def adapters(shapes: Sequence[str] = ("frozenlake-tiny", "30m"), syncs: int = 10) -> Result:
+    """Bytes and wall seconds of syncs to a vLLM server, as whole weights and alone: `bring_s` until the digests are right,
+    `sync_s` with the probe and its plain forward passes. In two turns of blocks, because a change of ways brings the base again."""
+    return {"rank": ADAPTER_RANK, "syncs": syncs, "shapes": [_adapters_of(shape, syncs) for shape in shapes]}
+
+
+ADAPTER_RANK = 8
+
+
+def _adapters_of(shape: str, syncs: int) -> Result:
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from workbench.engines import LayoutConfig, VllmEngineConfig
+    from workbench.engines.policy import load_policy
+    from workbench.engines.server.opening import open_server_engine
+    from workbench.learn.adapters import adapted, alone, merged
+    from workbench.learn.config import LearnerConfig
+
+    torch.manual_seed(0)
+    model = load_policy(shape).model if shape != "30m" else Qwen3ForCausalLM(Qwen3Config(
+        vocab_size=8192, hidden_size=512, intermediate_size=1536, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=4,
+        head_dim=64, max_position_embeddings=512, tie_word_embeddings=True)).eval()
+    settings = LearnerConfig(lora_rank=ADAPTER_RANK)
+    engine = open_server_engine(model, VllmEngineConfig(max_context=256, cache_tokens=8192),
+                                LayoutConfig(kind="one_node", adapters="routes"), ADAPTER_RANK)
+    core, took = engine._core, {way: {"bring_s": [], "sync_s": [], "bytes": 0, "gap_max": 0.0} for way in ("merged", "alone")}
+    load, way = core.load, ""
+
+    def timed_load(*arguments: Any) -> Any:
+        seconds, arrived = timed(lambda: load(*arguments), time.monotonic)
+        took[way]["bring_s"].append(seconds)
+        return arrived
+
+    core.load = timed_load
+    try:
+        version = 0
+        for _ in range(2):
+            for way, said in took.items():
+                for number in range(syncs // 2 + 1):
+                    version += 1
+                    twin = adapted(model, LearnerConfig(lora_rank=ADAPTER_RANK, seed=version), spread=0.01)
+                    adapter, whole = alone(twin, settings), merged(twin, twin.state_dict())
+                    seconds, _ = timed(lambda: (engine.sync(whole, version) if way == "merged" else  # noqa: B023
+                                                engine.sync_adapter(adapter, whole, version)), time.monotonic)  # noqa: B023
+                    said["bytes"] = (core._transfer._way.size if way == "merged" else
+                                     sum(file.stat().st_size for file in core._adapters._path.iterdir()))
+                    said["gap_max"] = max(said["gap_max"], engine.stats()["gap_max"])
+                    if number:  # the first of a block is of another way, and warms up
+                        said["sync_s"].append(seconds)
+                    else:
+                        said["bring_s"].pop()
+    finally:
+        engine.close()
+    return {"shape": shape, "parameters": sum(p.numel() for p in model.parameters()), **took}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the figures."""
     parser = argparse.ArgumentParser(prog="python -m experiments.bench.small", description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=("search", "watch", "workers"))
+    parts = {"search": search, "watch": watch, "workers": workers, "adapters": adapters}
+    parser.add_argument("what", choices=tuple(parts))
     parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the figures are written")
     parser.add_argument("--quick", action="store_true", help="a tenth of it, to see that it works")
     options = parser.parse_args(arguments)
-    quick = {"search": lambda: search(2000), "watch": lambda: watch(3), "workers": lambda: workers(20, 2, 2.0, 50)}
-    result = quick[options.what]() if options.quick else {"search": search, "watch": watch, "workers": workers}[options.what]()
+    quick = {"search": lambda: search(2000), "watch": lambda: watch(3), "workers": lambda: workers(20, 2, 2.0, 50),
+             "adapters": lambda: adapters(("frozenlake-tiny",), 2)}
+    result = quick[options.what]() if options.quick else parts[options.what]()
     options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {options.json}")
     return 0

@@ -5,22 +5,27 @@ Whether vLLM's own server keeps the promises is asked of the real one: `make tes
 """
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 from vllm_kit import CONTEXT, StandIn, need_vllm, wide
 
 from workbench.engines import LayoutConfig, VllmEngineConfig
+from workbench.engines.adapter_route import Adapter
 from workbench.engines.broadcast import Line, found
 from workbench.engines.digests import digests
 from workbench.engines.server.opening import open_server_engine
 from workbench.engines.server.ways import transfer_by
 from workbench.engines.vllm_engine import VllmEngine
+from workbench.learn.adapters import adapted, alone, merged
+from workbench.learn.config import LearnerConfig
 
 STALL_S = 8.0  # that a broadcast stands still
 
@@ -32,7 +37,9 @@ class StandInServer:
     stranger (its tokens are of somebody else's weights) · salt (is not looked at) · forget_prefixes, tied head (as in
     `StandIn`) · half (the connection breaks in the middle, once) · busy (503, once) · hang turn (once) · no dev mode ·
     no json · no such answer · gone (every connection breaks) · never joins (a broadcast, and says that it did) · leaves (in the
-    middle of one, and says that all came) · stalls (in the middle) · swaps (two tensors of one)
+    middle of one, and says that all came) · stalls (in the middle) · swaps (two tensors of one) · no adapters · no routes (for
+    them) · knows no layer (of an adapter, and says that it was added) · older adapter (goes on under the new name) · base answers
+    (in its place)
     """
 
     def __init__(self, model: torch.nn.Module | None = None, faults: set[str] | None = None) -> None:
@@ -42,6 +49,8 @@ class StandInServer:
         self.prefixes: dict[str, dict] = {}
         self.line: Line | None = None
         self.joined = 0
+        self.adapters: dict[str, StandIn] = {}  # by name, with the weights below them
+        self.held: dict[str, str] = {}
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -153,7 +162,25 @@ class StandInServer:
         self.joined += 1
         return 200, {}
 
+    def _v1_load_lora_adapter(self, handler, body):
+        folder = Path(body["lora_path"])
+        adapter = Adapter(json.loads((folder / "adapter_config.json").read_text()), load_file(folder / "adapter_model.safetensors"))
+        if "older adapter" in self.faults:
+            self.adapters[body["lora_name"]] = next(iter(self.adapters.values()))
+            return 200, "added"
+        self.adapters = {body["lora_name"]: StandIn(beside(self.core.body, adapter), self.faults)}
+        self.held = {} if "knows no layer" in self.faults else adapter.digests("float32")
+        return 200, "added"
+
+    def _v1_unload_lora_adapter(self, handler, body):
+        return 200, "removed"
+
+    def _update_weight_version(self, handler, body):
+        self.version = body["new_version"]
+        return 200, {}
+
     def _finish_weight_update(self, handler, body):
+        self.adapters, self.held = {}, {}
         self.version = body["weight_version"]
         return 200, {}
 
@@ -165,6 +192,10 @@ class StandInServer:
     def _collective_rpc(self, handler, body):
         if body["method"] == "workbench_arrived":
             return 200, {"results": [self.arrived]}
+        if body["method"] == "workbench_adapter":
+            return 200, {"results": [self.held]}
+        if body["method"] == "workbench_adapter_room":
+            return 200, {"results": [{"rank": 0 if "no adapters" in self.faults else 8, "routes": "no routes" not in self.faults}]}
         if body["method"] == "workbench_makes_generators":
             return 200, {"results": [self.core.makes_generators]}
         return 200, {"results": [self.core.head_logits(torch.tensor(json.loads(body["args"][0]))).tolist()]}
@@ -190,9 +221,11 @@ class StandInServer:
             time.sleep(0.01)
         params = body["sampling_params"]
         with self.lock:
-            self.core.kept = self.prefixes.setdefault("" if "salt" in self.faults else body["cache_salt"], {})
-            self.core.add("turn", body["token_ids"], params)
-            [found] = self.core.step()
+            plain = "model" not in body or "base answers" in self.faults
+            core = self.core if plain else self.adapters[body["model"]]
+            core.kept = self.prefixes.setdefault("" if "salt" in self.faults else body["cache_salt"], {})
+            core.add("turn", body["token_ids"], params)
+            [found] = core.step()
         version = "somebody:3" if "stranger" in self.faults else self.version
         content = [{"token_id": token, "logprob": logprob, "top_logprobs": []}
                    for token, logprob in zip(found.token_ids, found.logprobs)]
@@ -204,15 +237,39 @@ class StandInServer:
 
 
 def joined(server: StandInServer, model: torch.nn.Module | None = None, folder: str = "", seeded: bool | None = None,
-           **layout) -> VllmEngine:
-    """An engine over a server that somebody else started."""
-    layout = LayoutConfig(kind="one_node", url=server.url, folder=folder, **layout)
-    return open_server_engine(model or wide(), VllmEngineConfig(max_context=CONTEXT, max_rows=16, seeded=seeded), layout)
+           rank: int = 0, **layout) -> VllmEngine:
+    """An engine over a server that somebody else started; `rank`: of adapters that go alone."""
+    layout = LayoutConfig(kind="one_node", url=server.url, folder=folder, adapters="routes" if rank else "merged", **layout)
+    return open_server_engine(model or wide(), VllmEngineConfig(max_context=CONTEXT, max_rows=16, seeded=seeded), layout, rank)
 
 
 def on_a_stand_in_server(**layout) -> VllmEngine:
     """An engine over a stand-in server of its own."""
     return joined(StandInServer(), **layout)
+
+
+# ---------------------------------------------------------------------------------------------- adapters
+
+RANK = 4
+
+
+def an_adapter(seed: int, model: torch.nn.Module | None = None, **settings) -> tuple[Adapter, dict[str, torch.Tensor]]:
+    """An adapter of the model, as if trained, and the weights that the two come to."""
+    config = LearnerConfig(**{"lora_rank": RANK, "seed": seed, **settings})
+    torch.manual_seed(seed)
+    twin = adapted(model or wide(), config, spread=0.2)
+    return alone(twin, config), merged(twin, twin.state_dict())
+
+
+def beside(model: torch.nn.Module, adapter: Adapter) -> torch.nn.Module:
+    """The model with the adapter in its weights, multiplied here."""
+    found, tensors = copy.deepcopy(model), adapter.tensors
+    scale = adapter.stated["lora_alpha"] / adapter.stated["r"]
+    with torch.no_grad():
+        for name in (name for name in tensors if ".lora_A." in name):
+            layer = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+            found.get_submodule(layer).weight += scale * (tensors[name.replace("lora_A", "lora_B")] @ tensors[name])
+    return found
 
 
 # ---------------------------------------------------------------------------------------------- the real one
@@ -231,8 +288,17 @@ def real_server(way: str = "files") -> VllmEngine:
     return VllmEngine(core, wide(), CONFIG)
 
 
+def routed_server() -> VllmEngine:
+    """The same on a server of its own, which takes adapters of RANK alone."""
+    core = _server(RANK)[0]
+    for name in list(core._asked):
+        core.abort(name)
+    return VllmEngine(core, wide(), CONFIG)
+
+
 @functools.cache
-def _server():
+def _server(rank: int = 0):
     need_vllm()
-    core = open_server_engine(wide(), CONFIG, LayoutConfig(kind="one_node"))._core
+    layout = LayoutConfig(kind="one_node", adapters="routes" if rank else "merged")
+    core = open_server_engine(wide(), CONFIG, layout, rank)._core
     return core, core._transfer._way

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from engine_models import VOCAB, ask, drain, tiny
-from server_kit import on_a_stand_in_server, real_server
+from server_kit import on_a_stand_in_server, real_server, routed_server
 from vllm_kit import real, stand_in, wide
 
 from workbench.engines import TransformersEngineConfig, open_engine
@@ -38,6 +38,7 @@ ENGINES = {
     "vllm": real,
     "vllm, two rows at a time": lambda: real(max_rows=2, prefill_tokens=2),
     "vllm as a server": real_server,
+    "vllm as a server with room for adapters": routed_server,
 }
 
 

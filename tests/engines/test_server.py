@@ -18,7 +18,7 @@ import torch
 from engine_models import ask, drain
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from server_kit import STALL_S, StandInServer, joined
+from server_kit import RANK, STALL_S, StandInServer, an_adapter, beside, joined
 from vllm_kit import wide
 
 from workbench.engines import LayoutConfig, TransformersEngineConfig, VllmEngineConfig
@@ -171,6 +171,71 @@ def test_weights_that_find_no_room_are_refused_before_the_server_is_touched(serv
     assert not server.paused
 
 
+# ---------------------------------------------------------------------------------------------- adapters alone
+
+BROKEN_ADAPTERS = {
+    "knows no layer": "did not get the weights.*42 of 42 tensors are not those that were sent.*arrived nothing.*restart it",
+    "older adapter": "did not get the weights.*42 of 42 tensors are not those that were sent.*restart it",
+    "base answers": "vLLM does not sample from the weights it was given",
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN_ADAPTERS)
+def test_an_adapter_that_is_not_delivered_is_named_and_nothing_is_sampled(server, fault):
+    engine = joined(server, rank=RANK)
+    engine.sync_adapter(*an_adapter(1), 1)
+    server.faults.add(fault)
+    with pytest.raises(EngineError, match=BROKEN_ADAPTERS[fault]):
+        engine.sync_adapter(*an_adapter(2), 2)
+    assert server.paused == (fault != "base answers") and engine.policy_version == 1
+    with pytest.raises(EngineError, match="request 0 refused"):
+        engine.submit(ask(0, "s", PROMPT))
+    server.faults.clear()
+    engine.sync_adapter(*an_adapter(2), 3)
+    assert engine.policy_version == 3 and len(sampled(engine)) == 6
+
+
+def test_an_adapter_alone_says_what_it_says_merged(server, tmp_path):
+    """Also after weights of another kind came between: the first ones are brought again, for they are what it is beside."""
+    engine, whole = joined(server, rank=RANK, folder=str(tmp_path)), joined(other := StandInServer())
+    for version, seed in ((1, 1), (2, 2), (4, 3)):
+        if version == 4:
+            engine.sync(wide(seed=5).state_dict(), 3)
+            assert engine._core._transfer.model == ""
+        adapter, merged = an_adapter(seed)
+        engine.sync_adapter(adapter, merged, version)
+        whole.sync(merged, version)
+        assert sampled(engine) == sampled(whole)
+        assert len(list(next(tmp_path.iterdir()).glob("*/adapter_model.safetensors"))) == 1, "older ones are gone"
+    torch.testing.assert_close(dict(beside(wide(), adapter).state_dict()), dict(wide().state_dict()) | merged, atol=1e-5, rtol=1e-5)
+    assert (wide().model.layers[0].mlp.up_proj.weight - merged["model.layers.0.mlp.up_proj.weight"]).abs().max() > 0.1
+    whole.close()
+    other.close()
+
+
+@pytest.mark.parametrize("fault, rank, words", [
+    ("no adapters", RANK, "without --enable-lora.*VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora --max-loras 1 --max-lora-rank 8"),
+    ("no routes", RANK, "without VLLM_ALLOW_RUNTIME_LORA_UPDATING=1.*or set layout.adapters = 'merged'"),
+    ("", 9, "holds adapters of rank 8 at most.*adapters of rank 9.*--max-lora-rank 16")])
+def test_a_server_that_takes_no_such_adapter_is_refused_when_it_is_joined(server, fault, rank, words):
+    server.faults.add(fault)
+    with pytest.raises(EngineError, match=words):
+        joined(server, rank=rank)
+    joined(server).close()
+
+
+def test_an_adapter_that_finds_no_room_is_refused_before_the_server_is_touched(server, monkeypatch):
+    engine = joined(server, rank=RANK)
+
+    def full(tensors, path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("workbench.engines.adapter_route.save_file", full)
+    with pytest.raises(EngineError, match=":1 does not fit into .*No space left.*layout.folder"):
+        engine.sync_adapter(*an_adapter(1), 1)
+    assert not server.paused
+
+
 # ---------------------------------------------------------------------------------------------- turns that go wrong
 
 
@@ -318,6 +383,20 @@ def test_a_layout_that_cannot_be_is_refused_and_what_cannot_act_is_told():
     with pytest.raises(ConfigError, match="layout.folder has no effect: layout.transfer = 'broadcast' writes no files"):
         load_config("frozenlake", SERVED | {"layout.transfer": "broadcast", "layout.folder": "/weights"})
     assert LayoutConfig(kind="many_nodes", url="http://other:8000", transfer="broadcast").has_server
+    with pytest.raises(ConfigError, match="layout.folder.*adapters by layout.adapters = 'routes' are files"):
+        LayoutConfig(kind="many_nodes", url="http://other:8000", transfer="broadcast", adapters="routes")
+    alone = SERVED | {"layout.adapters": "routes"}
+    with pytest.raises(ConfigError, match="without learner.lora_rank all weights are trained; set learner.lora_rank"):
+        load_config("frozenlake", alone)
+    with pytest.raises(ConfigError, match="rank 512 at most, and learner.lora_rank = 513"):
+        load_config("frozenlake", alone | {"learner.lora_rank": 513})
+    with pytest.raises(ConfigError, match="engine.tensor_parallel = 2: each device would hold parts of an adapter"):
+        load_config("frozenlake", alone | {"learner.lora_rank": 4, "engine.tensor_parallel": 2})
+    with pytest.raises(ConfigError, match="layout.adapters has no effect: layout.kind = 'one_device' has no server"):
+        load_config("frozenlake", {"layout.adapters": "routes", "learner.lora_rank": 4})
+    stored = to_dict(load_config("frozenlake", alone | {"learner.lora_rank": 4}))
+    assert stored["layout"]["adapters"] == "routes"
+    assert "adapters" not in to_dict(load_config("frozenlake", SERVED))["layout"]
     with pytest.raises(ConfigError, match="one of one_device, one_node, many_nodes"):
         LayoutConfig(kind="ray")
     with pytest.raises(ConfigError, match="tensor_parallel = 2: without a server.*one_node"):

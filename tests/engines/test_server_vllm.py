@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 import torch
 from engine_models import ask, drain, play, prompts, worst_gap
-from server_kit import real_server
+from safetensors.torch import save_file
+from server_kit import an_adapter, beside, real_server, routed_server
 from test_server import members, wait_until
 from vllm_kit import need_vllm, wide
 
@@ -120,6 +121,57 @@ def test_a_sync_that_fails_on_the_way_has_the_server_started_anew(monkeypatch):
     assert worst_gap(wide(seed=6), play(engine, prompts(3, high=20), turns=1)) < GAP
 
 
+def test_an_adapter_that_goes_alone_is_what_is_sampled_from():
+    """Also after other weights came between; and the routes' word that it was added is worth nothing."""
+    engine = routed_server()
+    core = engine._core
+    for version, seed in ((1, 1), (2, 2), (4, 3)):
+        if version == 4:
+            engine.sync(wide(seed=5).state_dict(), 3)
+            assert worst_gap(wide(seed=5), play(engine, prompts(3, high=20), turns=1)) < GAP
+        adapter, merged = an_adapter(seed)
+        engine.sync_adapter(adapter, merged, version)
+        assert worst_gap(beside(wide(), adapter), play(engine, prompts(3, high=20), turns=2)) < GAP
+        assert engine.stats()["gap_max"] < GAP and engine.delivery.version == version
+    assert worst_gap(wide(), play(engine, prompts(3, high=20), turns=1)) > 0.1 and core.restarts == 0
+    route, said = core._adapters, []
+    strange = type(adapter)(adapter.stated, {name.replace("layers.0.", "layers.7."): tensor
+                                             for name, tensor in adapter.tensors.items() if "layers.0." in name})
+    route.keep(strange, merged, "strange")
+    route.hand_over(lambda path, body, plain: said.append(core._client.call("POST", path, body, plain=plain)))
+    held = core._client.call("POST", "/collective_rpc", {"method": "workbench_adapter"})["results"]
+    assert said and held == [{}], "vLLM takes it, and applies nothing of it"
+
+
+def test_a_stale_adapter_has_the_server_started_anew_and_one_that_is_not_asked_for_is_named(monkeypatch):
+    engine = routed_server()
+    core, call, said, restart = engine._core, engine._core._client.call, [], engine._core._restart
+    engine.sync_adapter(*an_adapter(1), 1)
+    older = an_adapter(1)[0]
+
+    def stale_once(method, path, body=None, **others):
+        if path == "/v1/load_lora_adapter" and not said:
+            save_file(dict(older.tensors), Path(body["lora_path"]) / "adapter_model.safetensors")
+        return call(method, path, body, **others)
+
+    def restarted(why):
+        said.append(why)
+        save_file(dict(newer.tensors), core._adapters._path / "adapter_model.safetensors")
+        return restart(why)
+
+    before, (newer, merged) = core.restarts, an_adapter(2)
+    monkeypatch.setattr(core._client, "call", stale_once)
+    monkeypatch.setattr(core, "_restart", restarted)
+    engine.sync_adapter(newer, merged, 2)
+    assert core.restarts == before + 1 and "did not get the weights" in said[0] and "(rule R33)" in said[0]
+    assert worst_gap(beside(wide(), newer), play(engine, prompts(3, high=20), turns=1)) < GAP
+    monkeypatch.setattr(type(core._transfer), "whom", {})
+    with pytest.raises(EngineError, match="vLLM does not sample from the weights it was given.*R33"):
+        engine.sync_adapter(*an_adapter(3), 3)
+    with pytest.raises(EngineError, match="request 0 refused"):
+        engine.submit(ask(0, "s", np.arange(6, 9)))
+
+
 OPENED = """
 import sys
 sys.path[:0] = {path!r}
@@ -161,6 +213,19 @@ def test_two_processes_train_beside_one_server(tmp_path):
     one, two = ([segment.token_ids.tolist() for group in run.groups(1) for attempt in group for segment in attempt.segments]
                 for run in runs)
     assert one == two
+
+
+def test_two_processes_train_adapters_that_go_to_one_server_alone(tmp_path):
+    need_vllm()
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "workbench.cli", "train",
+         "frozenlake", "--out", str(tmp_path / "run"), *SHORT, "--set", "layout.kind=one_node", "--set", "layout.adapters=routes",
+         "--set", "learner.num_processes=2", "--set", "learner.lora_rank=4", "--set", "learner.lr=1e-2", "--set", "train.steps=3"],
+        capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    metrics = open_run(tmp_path / "run").metrics()
+    assert metrics["policy_version"].tolist() == [1, 2, 3]
+    assert (metrics["logp_gap_max"] < 1e-4).all() and (metrics["stale_share"] == 0).all()
 
 
 def test_two_processes_that_share_the_weights_train_while_one_server_samples_ahead(tmp_path):

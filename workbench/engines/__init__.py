@@ -8,7 +8,7 @@
 Inside the embedded engine: intake (refuses requests and weights) · slot_runner, slots, attention (kept cache) ·
 cohort_runner (fallback) · probe (which of the two) · sampling.
 Inside the vllm engine: intake · vllm_core (all that touches vLLM) · vllm_transfer (runs in its workers) · broadcast (one way
-of weights into them) · vllm_turns (turns in its words) · digests, vllm_check and gap (are these the new weights?).
+of weights into them) · adapter_route (adapters alone) · vllm_turns (turns in its words) · digests, vllm_check and gap (are these the new weights?).
 """
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ ENGINES = NameTable({"transformers": "workbench.engines.config:TransformersEngin
                          "vllm": "workbench.engines.config:VllmEngineConfig"})
 
 
-def open_engine(config: TransformersEngineConfig | VllmEngineConfig, model, layout: LayoutConfig = LayoutConfig()) -> "Engine":
+def open_engine(config: TransformersEngineConfig | VllmEngineConfig, model, layout: LayoutConfig = LayoutConfig(), *,
+                adapter_rank: int = 0) -> "Engine":
     """The engine that these settings describe, with its own copy of `model`'s weights, where `layout` has it. Settings of
-    one's own bring `open(model)`. Raises EngineError."""
+    one's own bring `open(model)`. `adapter_rank`: of adapters that `layout` sends alone. Raises EngineError."""
     if hasattr(config, "open"):
         return config.open(model)
     # Torch, and vLLM, are imported only when they are needed.
     if isinstance(config, VllmEngineConfig) and layout.has_server:
         from workbench.engines.server.opening import open_server_engine
 
-        return open_server_engine(model, config, layout)
+        return open_server_engine(model, config, layout, adapter_rank)
     if isinstance(config, VllmEngineConfig):
         from workbench.engines.vllm_engine import open_vllm_engine
 

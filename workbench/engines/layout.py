@@ -7,6 +7,8 @@ from typing import Annotated
 from workbench.types.errors import ConfigError
 from workbench.types.settings import Inert, above, at_least, check_settings, one_of
 
+ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM makes room for
+
 
 @dataclass(frozen=True)
 class LayoutConfig:
@@ -23,6 +25,8 @@ class LayoutConfig:
     transfer: Annotated[str, one_of("files", "broadcast"), "how weights pass from learner to server. files: through a folder "
                         "that both read; broadcast: from memory to memory, by gloo on CPUs and NCCL on GPUs"] = "files"
     folder: Annotated[str, "where weights pass as files; empty: shared memory"] = ""
+    adapters: Annotated[str, one_of("merged", "routes"), "how adapters (learner.lora_rank) reach the server. merged: with the "
+                        "weights below them, as all weights; routes: alone, as files, by vLLM's own routes"] = "merged"
     start_deadline_s: Annotated[float, above(0), "that a server may take to start"] = 300.0
     answer_deadline_s: Annotated[float, above(0), "that one turn may take; then it is asked again"] = 300.0
     sync_deadline_s: Annotated[float, above(0), "that each part of a sync may take, and a second more per 100 MB"] = 20.0
@@ -31,17 +35,23 @@ class LayoutConfig:
         check_settings(self, "layout")
         if self.url and not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"layout.url begins with http:// or https://, got {self.url!r}; for example http://127.0.0.1:8000")
-        if self.kind == "many_nodes" and not (self.url and (self.folder or self.transfer == "broadcast")):
+        if self.kind == "many_nodes" and not (self.url and (self.folder or not self.has_files)):
             raise ConfigError("layout.kind = 'many_nodes' joins a server that runs elsewhere: layout.url says where, and "
-                              "layout.folder which folder both machines share, unless layout.transfer = 'broadcast'")
+                              "layout.folder which folder both machines share, unless layout.transfer = 'broadcast' (adapters by "
+                              "layout.adapters = 'routes' are files all the same)")
 
     @property
     def has_server(self) -> bool:
         return self.kind != "one_device"
 
+    @property
+    def has_files(self) -> bool:
+        """Whether anything passes through `folder`."""
+        return self.transfer == "files" or self.adapters == "routes"
+
     def inert_settings(self) -> list[Inert]:
         found = [Inert(part.name, not self.has_server, "layout.kind = 'one_device' has no server")
                  for part in fields(self) if part.name != "kind"]
-        found.append(Inert("folder", self.transfer == "broadcast", "layout.transfer = 'broadcast' writes no files"))
+        found.append(Inert("folder", not self.has_files, "layout.transfer = 'broadcast' writes no files"))
         return found + [Inert(name, bool(self.url), "the server at layout.url was started by somebody else")
                         for name in ("port", "devices", "data_parallel", "start_deadline_s")]

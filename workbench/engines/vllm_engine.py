@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from workbench.engines.adapter_route import Adapter
 from workbench.engines.base import Completion, Listener, Request
 from workbench.engines.config import VllmEngineConfig
 from workbench.engines.digests import digests, unequal
@@ -151,6 +152,12 @@ class VllmEngine:
         self._intake.check_sync(version, self._policy_version)
         self._load(self._plain.names.choose(weights), version)
 
+    def sync_adapter(self, adapter: Adapter, merged: Mapping[str, torch.Tensor], version: int) -> None:
+        """The same where a server takes the adapter alone (layout.adapters = 'routes'), beside the weights that the engine was
+        opened with. `merged`: what the two come to, which its answers are held against."""
+        self._intake.check_sync(version, self._policy_version)
+        self._load(self._plain.names.choose(merged), version, adapter)
+
     def close(self) -> None:
         """A server that was started for this engine is ended, and then it cannot be used any more. vLLM in this process
         goes with the last reference to it."""
@@ -213,7 +220,7 @@ class VllmEngine:
 
     # ------------------------------------------------------------------------------------------ weights
 
-    def _load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+    def _load(self, weights: Mapping[str, torch.Tensor], version: int, adapter: Adapter | None = None) -> None:
         started = time.process_time()
         opening = self._counters.loads == 0
         before = None
@@ -221,7 +228,10 @@ class VllmEngine:
             before = self._check.before_sync()
         self._fault = f"the sync to version {version} was interrupted"
         try:
-            arrived = self._core.load(weights, version)
+            if adapter is None:
+                arrived = self._core.load(weights, version)
+            else:
+                arrived = self._core.load(weights, version, adapter)
         except EngineError as error:  # it says itself what went wrong, as a server's does
             self._fault = str(error)
             raise
@@ -229,7 +239,7 @@ class VllmEngine:
             raise EngineError(f"vLLM could not take the weights of version {version} ({type(error).__name__}: {error}); "
                               "it may know this architecture by other names: use engine.kind='transformers'") from error
         self._core.forget_prefixes()
-        if lost := unequal(digests(weights), arrived):
+        if lost := unequal(digests(weights) if adapter is None else adapter.digests(self.config.dtype), arrived):
             self._fault = f"version {version} did not arrive in vLLM: {lost} (rule R33)"
             raise EngineError(self._fault)
         self._core.resume()

@@ -20,6 +20,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.platforms import current_platform
 
+from workbench.engines.adapter_route import AdapterCalls
 from workbench.engines.broadcast import Line, found, in_pieces, own_address
 from workbench.engines.digests import digests
 from workbench.engines.vllm_words import BACKEND
@@ -93,7 +94,7 @@ class WorkerTransfer(WeightTransferEngine[LinePlace, WeightPiece]):
             self.line = None
 
 
-class WorkerCalls:
+class WorkerCalls(AdapterCalls):
     """What vLLM's worker can be asked beside its own methods."""
 
     def workbench_arrived(self) -> dict[str, str]:

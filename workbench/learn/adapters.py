@@ -16,7 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from workbench.engines.adapter_route import Adapter
 from workbench.learn.config import LearnerConfig
+from workbench.learn.distributed import whole
 from workbench.learn.microbatch import output_head
 from workbench.types.errors import LearnerError
 
@@ -65,6 +67,11 @@ def merged(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor
         if ".lora_" not in name:
             plain[layer + own] = tensor
     return plain
+
+
+def alone(module: nn.Module, config: LearnerConfig) -> Adapter:
+    """The adapters of an adapted module without the weights below them. Every process that holds a part of them calls it."""
+    return Adapter(*peft_files(config, {name: whole(held) for name, held in module.state_dict().items() if ".lora_" in name}, ""))
 
 
 def peft_files(config: LearnerConfig, tensors: Mapping[str, Tensor], base: str) -> tuple[dict[str, Any], dict[str, Tensor]]:

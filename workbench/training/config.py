@@ -180,7 +180,7 @@ BARE = ""  # no preset to begin with: every setting has its own default, and the
 
 # Settings, and whole parts, that came after runs had been stored: at this value they are left out, so that what was stored before is what
 # would be stored now.
-LATER: Mapping[str, Any] = {"policy.loader": None, "layout": asdict(LayoutConfig()), "learner.lora_rank": 0,
+LATER: Mapping[str, Any] = {"policy.loader": None, "layout": asdict(LayoutConfig()), "layout.adapters": "merged", "learner.lora_rank": 0,
                             "learner.activation_checkpointing": False,
                             "learner.lora_alpha": LearnerConfig.lora_alpha, "learner.lora_targets": ()}
 
@@ -192,7 +192,7 @@ def to_dict(config: Config) -> dict[str, Any]:
         part, _, name = key.partition(".")
         if not name and tree[part] == usual:
             del tree[part]
-        elif name and tree[part][name] == usual:
+        elif name in tree.get(part, {}) and tree[part][name] == usual:
             del tree[part][name]
     return tree
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from workbench.engines.layout import ADAPTER_RANKS
 from workbench.learn.algorithms.base import needs_critic
 from workbench.learn.algorithms.liveness import check_sizes, inert_settings, remarks, updates_of_a_step
 from workbench.training.starting import obstacles
@@ -34,6 +35,8 @@ def refuse_contradictions(config: Config) -> None:
     if config.layout.has_server and config.kind_of("engine") != "vllm":
         raise ConfigError(f"layout.kind = {config.layout.kind!r} has a vLLM server, and engine.kind = {config.kind_of('engine')!r} "
                           "lives in the process that trains; set engine.kind = 'vllm', or layout.kind = 'one_device'")
+    if config.layout.adapters == "routes":
+        _refuse_adapters_alone(config)
     if train.staleness and not getattr(algorithm, "sampler_cap", 0):
         raise ConfigError("train.staleness = 1 learns from attempts of older weights, and nothing weighs for them: set "
                           "algorithm.sampler_cap (2, for one), the most that a token of another policy counts")
@@ -43,6 +46,20 @@ def refuse_contradictions(config: Config) -> None:
     if algorithm.minibatches > train.tasks_per_step * train.group_size:
         raise ConfigError(f"algorithm.minibatches = {algorithm.minibatches} cuts a step of {train.tasks_per_step} x "
                           f"{train.group_size} trajectories into more parts than it has")
+
+
+def _refuse_adapters_alone(config: Config) -> None:
+    rank, largest = config.learner.lora_rank, ADAPTER_RANKS[-1]
+    if not rank:
+        raise ConfigError("layout.adapters = 'routes' sends adapters alone, and without learner.lora_rank all weights are trained; "
+                          "set learner.lora_rank, or layout.adapters = 'merged'")
+    if rank > largest:
+        raise ConfigError(f"layout.adapters = 'routes': vLLM takes adapters of rank {largest} at most, and learner.lora_rank = {rank}; "
+                          "layout.adapters = 'merged' takes any")
+    if config.layout.has_server and config.engine.tensor_parallel > 1:
+        raise ConfigError(f"layout.adapters = 'routes' with engine.tensor_parallel = {config.engine.tensor_parallel}: each device "
+                          "would hold parts of an adapter, of which it cannot be told yet whether they arrived; set "
+                          "layout.adapters = 'merged'")
 
 
 def inert_settings_of(config: Config) -> Iterator[Inert]:

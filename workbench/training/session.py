@@ -24,6 +24,7 @@ from workbench.envs import tasks as env_tasks
 from workbench.envs.base import EnvFamily
 from workbench.envs.baselines import none_known
 from workbench.envs.runners import EnvRunner
+from workbench.learn.adapters import alone
 from workbench.learn.learner import Learner
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
@@ -115,7 +116,10 @@ class Session(Shown):
         weights = self.learner.weights()
         if self.learner.handed is not None:
             self.learner.handed.look(self.learner.models.policy.module, weights)
-        self.engine.sync(weights, self.learner.version)
+        if self.config.layout.adapters == "routes":
+            self.engine.sync_adapter(alone(self.learner.models.policy.module, self.config.learner), weights, self.learner.version)
+        else:
+            self.engine.sync(weights, self.learner.version)
 
 
 def open_session(config: Config, *, quiet: bool = False) -> Session:
@@ -135,7 +139,8 @@ def open_session(config: Config, *, quiet: bool = False) -> Session:
             _told.add(difference)
             print(f"note: {policy.name}: {difference}", file=sys.stderr)
     settings = config.engine if not hasattr(config.engine, "device") else replace(config.engine, device=device)
-    engine = open_engine(settings, policy.model, config.layout)
+    rank = config.learner.lora_rank if config.layout.adapters == "routes" else 0
+    engine = open_engine(settings, policy.model, config.layout, adapter_rank=rank)
     for said in notes_of(engine, policy):
         if not quiet and said not in _told and first_process():
             _told.add(said)

@@ -52,15 +52,15 @@ class ServerClient:
     # ------------------------------------------------------------------------------------------ one call at a time
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, seconds: float = HEALTH_S,
-             query: Mapping[str, str] = {}) -> Any:
-        """The answer's JSON (None where it is empty). Raises ServerError, or EngineError for an answer that is a refusal."""
+             query: Mapping[str, str] = {}, plain: bool = False) -> Any:
+        """The answer's JSON (None where it is empty, or `plain` text). Raises ServerError, or EngineError for an answer that is a refusal."""
         try:
             answer = self._http.request(method, path, json=body, params=query, timeout=seconds)
         except httpx.TimeoutException as error:
             raise ServerError(f"{self.url}{path}: no answer within {seconds:g} s") from error
         except httpx.HTTPError as error:
             raise ServerError(f"{self.url} cannot be reached ({_short(error)})") from error
-        return _read(self.url + path, answer)
+        return _read(self.url + path, answer, plain)
 
     @property
     def answers_at_all(self) -> bool:
@@ -128,7 +128,7 @@ class ServerClient:
             self._came.put((name, answer))
 
 
-def _read(address: str, answer: httpx.Response) -> Any:
+def _read(address: str, answer: httpx.Response, plain: bool = False) -> Any:
     if answer.status_code == 503:
         raise ServerError(f"{address}: the server takes nothing at the moment (HTTP status 503)")
     if answer.status_code in (401, 403, 404):
@@ -136,7 +136,7 @@ def _read(address: str, answer: httpx.Response) -> Any:
                           "started with VLLM_SERVER_DEV_MODE=1 and --enable-scale-out: docs/guides/vllm.md has the command")
     if answer.status_code != 200:
         raise EngineError(f"{address} answered with HTTP status {answer.status_code}: {_told(answer)}")
-    if not answer.content:
+    if plain or not answer.content:
         return None
     try:
         return answer.json()

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from workbench.engines.adapter_route import Adapter, AdapterTransfer
 from workbench.engines.layout import LayoutConfig
 from workbench.engines.server.client import ServerClient, ServerDeadlineError, ServerError
 from workbench.engines.server.process import ServerProcess
@@ -46,13 +47,13 @@ class ServerCore:
     """One server. `process` is None for one that somebody else started, and on all learner processes but the first."""
 
     def __init__(self, url: str, layout: LayoutConfig, *, rows: int, cache_tokens: int, ranks: ServerRanks,
-                 folder: str = "", process: ServerProcess | None = None) -> None:
+                 folder: str = "", process: ServerProcess | None = None, adapters: AdapterTransfer) -> None:
         """`folder`: where weights are written, by the process that speaks; it is taken away with the server."""
         self.cache_tokens, self.patience_s, self.layout = cache_tokens, layout.answer_deadline_s, layout
-        self._ranks, self._process = ranks, process
+        self._ranks, self._process, self._adapters = ranks, process, adapters
         self._client = ServerClient(url, rows=rows, answer_s=layout.answer_deadline_s)
         self._run = ranks.hear(uuid.uuid4().hex[:8])
-        self._transfer = WeightTransfer(self._client, self._run, folder, layout)
+        self._transfer = WeightTransfer(self._client, self._run, folder, layout, adapters)
         self.head_logits = self._transfer.head_logits
         self._asked: dict[str, _Asked] = {}
         self.restarts, self.makes_generators = 0, True
@@ -65,7 +66,8 @@ class ServerCore:
             self._process.wait(lambda: self._client.answers_at_all, self.layout.start_deadline_s)
         self._ranks.meet()
         self._client.call("GET", "/health")
-        self.makes_generators = _makes_generators(self._client, self.layout.sync_deadline_s)
+        self.makes_generators = _of_worker(self._client, "makes_generators", self.layout.sync_deadline_s)
+        self._adapters.refuse_without(_of_worker(self._client, "adapter_room", self.layout.sync_deadline_s), self._client.url)
 
     # ------------------------------------------------------------------------------------------ turns
 
@@ -100,6 +102,7 @@ class ServerCore:
         # another process, whose probe after a sync must find nothing that this one's has left.
         salt = f"{self._transfer.label or 'none'}.{self._ranks.rank}"
         self._client.ask(asked.ticket, {"request_id": asked.ticket, "token_ids": asked.prompt, "cache_salt": salt,
+                                        **self._transfer.whom,
                                         "sampling_params": {**asked.params, "detokenize": False}})
 
     def _ask_again(self, broken: list[tuple[str, ServerError]]) -> None:
@@ -110,28 +113,29 @@ class ServerCore:
         for name, error in broken:
             asked = self._asked[name]
             if asked.tries >= MOST_TRIES or isinstance(error, ServerDeadlineError) and "seed" not in asked.params:
-                raise EngineError(f"{error}; asked {asked.tries} times. {self._what_to_do}")
+                raise EngineError(f"{error}; asked {asked.tries} times. {_what_to_do(self._process, self.layout)}")
             asked.tries += 1
             self._ask(name, asked)
 
     # ------------------------------------------------------------------------------------------ weights
 
-    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> dict[str, str]:
-        """Bring these weights into the server; the digests of what arrived. Afterwards it is paused until `resume`.
+    def load(self, weights: Mapping[str, torch.Tensor], version: int, adapter: Adapter | None = None) -> dict[str, str]:
+        """Bring these weights into the server; the digests of what arrived. Afterwards it is paused until `resume`. With an
+        `adapter` it alone is brought, beside the first weights that the server had: the two come to `weights`.
 
         Every learner process calls it, with the same weights. Raises EngineError, and then the server is not resumed.
         """
         self._ranks.meet()  # nobody's turn is under way while it is paused
-        told: tuple[dict[str, str] | None, str] = (None, "")
+        told: tuple[dict[str, str] | None, str, str] = (None, "", "")
         if self._ranks.speaks:
             try:
-                told = self._send(weights, version), self._transfer.label
+                told = self._send(weights, version, adapter), self._transfer.label, self._transfer.model
             except EngineError as error:
-                told = None, str(error)
-        arrived, label = self._ranks.hear(told)
+                told = None, str(error), ""
+        arrived, label, model = self._ranks.hear(told)
         if arrived is None:
             raise EngineError(label)
-        self._transfer.label = label
+        self._transfer.label, self._transfer.model = label, model
         return arrived
 
     def forget_prefixes(self) -> None:
@@ -143,10 +147,10 @@ class ServerCore:
             self._client.call("POST", "/resume")
         self._ranks.meet()
 
-    def _send(self, weights: Mapping[str, torch.Tensor], version: int) -> dict[str, str]:
+    def _send(self, weights: Mapping[str, torch.Tensor], version: int, adapter: Adapter | None) -> dict[str, str]:
         if self._process is None:
             self._transfer.refuse_a_stranger()
-        self._transfer.prepare(weights, version)
+        self._transfer.prepare(weights, version, adapter)
         try:
             return self._transfer.send()
         except EngineError as error:
@@ -162,11 +166,11 @@ class ServerCore:
             self._restart(why)
             self._client.call("POST", "/resume")
         elif self.layout.url or not self._transfer.comes_back(REJOIN_S):
-            raise EngineError(f"{why}. {self._what_to_do}")
+            raise EngineError(f"{why}. {_what_to_do(self._process, self.layout)}")
         for name, asked in list(self._asked.items()):
             asked.tries += 1
             if asked.tries > MOST_TRIES:
-                raise EngineError(f"{why}, {MOST_TRIES} times in the same turn. {self._what_to_do}")
+                raise EngineError(f"{why}, {MOST_TRIES} times in the same turn. {_what_to_do(self._process, self.layout)}")
             self._ask(name, asked)
 
     def _restart(self, why: str) -> dict[str, str]:
@@ -180,23 +184,23 @@ class ServerCore:
             self._process.wait(lambda: self._client.answers_at_all, self.layout.start_deadline_s)
         except EngineError as error:
             raise EngineError(f"{why}; started anew, {error}") from error
-        return self._transfer.send()
-
-    @property
-    def _what_to_do(self) -> str:
-        if self._process is not None:
-            return f"Its log ends with: {self._process.last_words}"
-        if not self.layout.url:
-            return "It was started by the first process: resume the run"
-        return "It was started by somebody else: see that it runs, then resume this run"
+        return self._transfer.send(anew=True)
 
     def close(self) -> None:
         """End a server that was started here. Nothing may be asked of it afterwards."""
         self._end()
 
 
-def _makes_generators(client: ServerClient, seconds: float) -> bool:
-    return bool(client.call("POST", "/collective_rpc", {"method": "workbench_makes_generators"}, seconds=seconds)["results"][0])
+def _what_to_do(process: ServerProcess | None, layout: LayoutConfig) -> str:
+    if process is not None:
+        return f"Its log ends with: {process.last_words}"
+    if not layout.url:
+        return "It was started by the first process: resume the run"
+    return "It was started by somebody else: see that it runs, then resume this run"
+
+
+def _of_worker(client: ServerClient, what: str, seconds: float) -> Any:
+    return client.call("POST", "/collective_rpc", {"method": f"workbench_{what}"}, seconds=seconds)["results"][0]
 
 
 def _let_go(client: ServerClient, process: ServerProcess | None, folder: str, transfer: WeightTransfer) -> None:

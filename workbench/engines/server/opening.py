@@ -13,6 +13,7 @@ from typing import IO
 
 import torch
 
+from workbench.engines.adapter_route import AdapterTransfer, adapter_arguments
 from workbench.engines.config import VllmEngineConfig
 from workbench.engines.layout import LayoutConfig
 from workbench.engines.server.core import ServerCore
@@ -28,18 +29,18 @@ OWNER = "owner"  # a file in such a folder, locked by the learner process while 
 JUST_MADE_S = 60.0  # a folder as young as this may not be locked yet
 
 
-def open_server_engine(model: torch.nn.Module, config: VllmEngineConfig, layout: LayoutConfig) -> VllmEngine:
+def open_server_engine(model: torch.nn.Module, config: VllmEngineConfig, layout: LayoutConfig, adapter_rank: int = 0) -> VllmEngine:
     """An engine whose vLLM is a server. Every learner process calls it; the first one starts the server, unless
-    `layout.url` names one. Raises EngineError."""
+    `layout.url` names one. `adapter_rank`: of the adapters that are sent to it alone, 0: none are. Raises EngineError."""
     check_model(model)
     ranks = ServerRanks(cpu=config.device == "cpu")
     context, process, folder, held, told = context_for(model, config), None, "", None, ("", "")
     try:
         if ranks.speaks:
             try:
-                if layout.transfer == "files":
+                if layout.has_files:
                     folder, held = _transfer_folder(layout)
-                process = None if layout.url else _process(model, config, layout, context, folder)
+                process = None if layout.url else _process(model, config, layout, context, folder, adapter_rank)
                 told = (layout.url or process.url), ""
             except EngineError as error:
                 told = "", str(error)
@@ -47,7 +48,7 @@ def open_server_engine(model: torch.nn.Module, config: VllmEngineConfig, layout:
         if not url:
             raise EngineError(why)
         core = ServerCore(url, layout, rows=config.max_rows, cache_tokens=config.cache_tokens, ranks=ranks, folder=folder,
-                          process=process)
+                          process=process, adapters=AdapterTransfer(adapter_rank, config.dtype, folder))
     except BaseException:
         if process is not None:
             process.close()
@@ -63,13 +64,16 @@ def open_server_engine(model: torch.nn.Module, config: VllmEngineConfig, layout:
         raise
 
 
-def _process(model: torch.nn.Module, config: VllmEngineConfig, layout: LayoutConfig, context: int, folder: str) -> ServerProcess:
+def _process(model: torch.nn.Module, config: VllmEngineConfig, layout: LayoutConfig, context: int, folder: str,
+             adapter_rank: int) -> ServerProcess:
     check_vllm()
     hf_config = copy.deepcopy(model.config)
     hf_config.architectures = [type(model).__name__]
     arguments = CONTROL | server_arguments(model.config.get_text_config(decoder=True), config, context + 1)
     if layout.data_parallel > 1:
         arguments["data_parallel_size"] = layout.data_parallel
+    if adapter_rank:
+        arguments |= adapter_arguments(adapter_rank)
     process = ServerProcess(hf_config.save_pretrained, arguments, devices=layout.devices, port=layout.port, weights=folder,
                             renewed=lambda: renewed_arguments(config))
     process.start()

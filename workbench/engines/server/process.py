@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from workbench.engines.adapter_route import ALLOW
 from workbench.engines.vllm_words import BACKEND, EXTENSION
 from workbench.types.errors import EngineError
 
@@ -56,6 +57,8 @@ class ServerProcess:
                        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "PYTHONPATH": _import_path()}
         if CONTROL.items() <= self._arguments.items():
             environment["VLLM_SERVER_DEV_MODE"] = "1"  # has the control routes
+        if "enable_lora" in self._arguments:
+            environment[ALLOW] = "1"
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT",  # the learner's, not its own
                      "VLLM_ENABLE_V1_MULTIPROCESSING"):  # of a vLLM that was opened in this process
             environment.pop(name, None)

@@ -1,15 +1,17 @@
 """Bringing weights into a server, and holding what arrived against what was sent. The server stays paused: `core` resumes it.
 
-By which way they go (`ways`) makes no difference here."""
+By which way they go (`ways`) makes no difference here; adapters that go alone have their own (`engines/adapter_route`)."""
 from __future__ import annotations
 
 import contextlib
 import json
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
+from workbench.engines.adapter_route import Adapter, AdapterTransfer
 from workbench.engines.digests import digests, unequal
 from workbench.engines.layout import LayoutConfig
 from workbench.engines.server.client import ServerClient
@@ -22,44 +24,73 @@ LOAD_RATE = 100e6   # bytes a second that a transfer makes at least: larger weig
 class WeightTransfer:
     """What one run sends to one server: the newest weights are kept (in `folder`, if as files), so that they can be sent again."""
 
-    def __init__(self, client: ServerClient, run: str, folder: str, layout: LayoutConfig) -> None:
+    def __init__(self, client: ServerClient, run: str, folder: str, layout: LayoutConfig, adapters: AdapterTransfer) -> None:
         """`run` is of this run alone: weights of two that use one server by mistake must not be taken for each other's."""
         self._client, self._run, self._deadline_s = client, run, layout.sync_deadline_s
-        self._way = transfer_by(layout.transfer, client, folder)
+        self._way, self._adapters = transfer_by(layout.transfer, client, folder), adapters
         self.label = ""                     # of the newest weights that arrived, as the server calls them
+        self.model = ""                     # as it calls their adapter, if that came alone
         self._sent: Mapping[str, str] = {}  # digests of those that are kept, by name
+        self._is_base = self._is_new = False  # what is kept: is it what adapters are beside; was it not sent yet
 
-    def prepare(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        """Keep the weights, for `send`. Raises EngineError where they find no room; the server was not asked then."""
+    @property
+    def whom(self) -> dict[str, str]:
+        """What a request says of the weights that it is for."""
+        return {"model": self.model} if self.model else {}
+
+    def prepare(self, weights: Mapping[str, torch.Tensor], version: int, adapter: Adapter | None = None) -> None:
+        """Keep the weights, or an adapter of the first ones, for `send`. Raises EngineError where they find no room; the server
+        was not asked then."""
+        label = f"{self._run}:{version}"
+        if adapter is None or not self._is_base:
+            self._keep(weights if adapter is None else self._adapters.base, version)
+        self._adapters.keep(adapter, weights, label)
+        self._next = label
+
+    def _keep(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._way.keep(weights, version)
-        self._sent, self._next = digests(weights), f"{self._run}:{version}"
+        self._sent, self._is_new = digests(weights), True
+        self._is_base = self._adapters.base is None or weights is self._adapters.base
 
-    def send(self) -> dict[str, str]:
-        """Pause, start, update, finish, forget prefixes; the digests of what arrived. Raises EngineError, also where those
-        are not what was sent: then the server must not be resumed."""
-        seconds = self._deadline_s + self._way.size / LOAD_RATE
+    def send(self, *, anew: bool = False) -> dict[str, str]:
+        """Pause, hand over what is new (`anew`: all that is kept), forget prefixes; the digests of what arrived. Raises
+        EngineError, also where those are not what was sent: then the server must not be resumed."""
+        seconds, adapters = self._deadline_s + self._way.size / LOAD_RATE, self._adapters
 
-        def post(path, body=None, **query):
-            return self._client.call("POST", path, body, seconds=seconds, query=query)
+        def post(path, body=None, *, plain=False, **query):
+            return self._client.call("POST", path, body, seconds=seconds, query=query, plain=plain)
 
         post("/pause", mode="keep")
-        post("/start_weight_update")
-        self._way.hand_over(post, seconds)
-        post("/finish_weight_update", {"weight_version": self._next})
+        if anew or self._is_new:
+            adapters.unload(post)  # new weights drop it
+            post("/start_weight_update")
+            self._way.hand_over(post, seconds)
+            post("/finish_weight_update", {"weight_version": self._next})
+            arrived = self._arrived(post, "workbench_arrived", self._sent)
+        if adapters.name:
+            adapters.hand_over(post)
+            post("/update_weight_version", {"new_version": self._next})
+            arrived = self._arrived(post, "workbench_adapter", adapters.sent)
         post("/reset_prefix_cache")
-        arrived, *others = post("/collective_rpc", {"method": "workbench_arrived"})["results"]
+        self.label, self.model, self._is_new = self._next, adapters.name, False
+        self._way.arrived()
+        adapters.arrived()
+        return arrived
+
+    def _arrived(self, post: Any, method: str, sent: Mapping[str, str]) -> dict[str, str]:
+        """What every worker says that it has. Raises EngineError where it is not what was sent."""
+        arrived, *others = post("/collective_rpc", {"method": method})["results"]
         for other in others:  # of a server with several workers
             if why := unequal(arrived, other):
                 raise EngineError(f"the workers of {self._client.url} do not agree: {why} (rule R33)")
-        if why := unequal(self._sent, arrived):
+        if why := unequal(sent, arrived):
             raise EngineError(f"{self._client.url} did not get the weights {self._next}: {why} (rule R33)")
-        self.label = self._next
-        self._way.arrived()
         return arrived
 
     def begin_anew(self) -> None:
         """The server is another process now."""
         self._way.leave()
+        self._adapters.leave()
 
     def refuse_a_stranger(self) -> None:
         """Raise EngineError where somebody else has put weights into this server since."""
