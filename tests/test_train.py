@@ -123,6 +123,19 @@ def test_trajectories_are_durable_before_the_first_update(tmp_path, monkeypatch)
     assert stored.steps() == [] and stored.uncommitted() == [1]  # there, and not taken for a finished step
 
 
+def test_an_engine_may_rest_once_attempts_are_stored_and_before_anything_is_learned(tmp_path, monkeypatch):
+    session, seen = open_session(tiny(), quiet=True), []
+
+    def rest():
+        stored = (tmp_path / "run" / "steps" / "step-00000001" / "trajectories.parquet").is_file()
+        seen.append((stored, session.learner.version, session.engine.policy_version))
+
+    monkeypatch.setattr(session.engine, "rest", rest, raising=False)
+    with create_run(tmp_path / "run", {}) as run:
+        train_step(session, 1, run)
+    assert seen == [(True, 0, 0)] and session.engine.policy_version == session.learner.version == 1
+
+
 def test_a_run_that_cannot_learn_ends_with_the_reason(tmp_path):
     """Two tokens a turn: no answer is ever readable, all rewards of a group are equal, nothing can be compared."""
     config = tiny(collect__max_turn_tokens=2, train__max_empty_steps=2, train__steps=5, env__max_turns=2)

@@ -120,8 +120,9 @@ def adapter_tables(result: Result) -> dict[str, Table]:
             said = shape[way]
             rows.append([f"{shape['parameters'] / 1e6:.1f} M parameters, {way}", f"{said['bytes'] / 1e3:,.0f} kB",
                          _time(median(said["bring_s"])), _time(median(said["sync_s"])), f"{said['gap_max']:.0e}"])
-    return {"main": Table([f"adapters of rank {result['rank']} to a vLLM server, median of {result['syncs']}", "bytes",
-                           "until the digests are right, wall time", "with the probe, wall time", "largest gap, nats"], rows)}
+    head = [f"adapters of rank {result['rank']} to a vLLM server, median of {result['syncs']}", "bytes",
+            "until the digests are right, wall time", "with the probe, wall time", "largest gap, nats"]
+    return {"main": Table(head, rows)}
 
 
 def _differences(a: Sequence[float], b: Sequence[float]) -> list[float]:

@@ -3,7 +3,7 @@
     python -m experiments.bench.small search --json FILE      building a BM25 index, a query, a server, reading HotpotQA
     python -m experiments.bench.small watch --json FILE       a picture of the live view, by number of steps
     python -m experiments.bench.small workers --json FILE     attempts that hang, and what a worker process adds to a step
-    python -m experiments.bench.small adapters --json FILE    a sync of adapters to a vLLM server, merged and alone (needs vLLM)
+    python -m experiments.bench.small adapters --json FILE    a sync of adapters to a vLLM server, merged and alone
 
 CPU seconds where this process computes, wall seconds where another one is waited for: those want a quiet machine.
 """
@@ -173,8 +173,8 @@ def _answers(runner: Any, count: int) -> dict[str, float]:
 
 
 def adapters(shapes: Sequence[str] = ("frozenlake-tiny", "30m"), syncs: int = 10) -> Result:
-    """Bytes and wall seconds of syncs to a vLLM server, as whole weights and alone: `bring_s` until the digests are right,
-    `sync_s` with the probe and its plain forward passes. In two turns of blocks, because a change of ways brings the base again."""
+    """Bytes and wall seconds of syncs to a vLLM server (it must be installed), as whole weights and alone: `bring_s` until
+    the digests are right, `sync_s` with the probe. In two turns of blocks, because a change of ways brings the base again."""
     return {"rank": ADAPTER_RANK, "syncs": syncs, "shapes": [_adapters_of(shape, syncs) for shape in shapes]}
 
 
@@ -193,13 +193,13 @@ def _adapters_of(shape: str, syncs: int) -> Result:
 
     torch.manual_seed(0)
     model = load_policy(shape).model if shape != "30m" else Qwen3ForCausalLM(Qwen3Config(
-        vocab_size=8192, hidden_size=512, intermediate_size=1536, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=4,
-        head_dim=64, max_position_embeddings=512, tie_word_embeddings=True)).eval()
+        vocab_size=8192, hidden_size=512, intermediate_size=1536, num_hidden_layers=8, num_attention_heads=8,
+        num_key_value_heads=4, head_dim=64, max_position_embeddings=512, tie_word_embeddings=True)).eval()
     settings = LearnerConfig(lora_rank=ADAPTER_RANK)
     engine = open_server_engine(model, VllmEngineConfig(max_context=256, cache_tokens=8192),
                                 LayoutConfig(kind="one_node", adapters="routes"), ADAPTER_RANK)
-    core, took = engine._core, {way: {"bring_s": [], "sync_s": [], "bytes": 0, "gap_max": 0.0} for way in ("merged", "alone")}
-    load, way = core.load, ""
+    took = {way: {"bring_s": [], "sync_s": [], "bytes": 0, "gap_max": 0.0} for way in ("merged", "alone")}
+    core, load, way = engine._core, engine._core.load, ""
 
     def timed_load(*arguments: Any) -> Any:
         seconds, arrived = timed(lambda: load(*arguments), time.monotonic)
@@ -215,8 +215,12 @@ def _adapters_of(shape: str, syncs: int) -> Result:
                     version += 1
                     twin = adapted(model, LearnerConfig(lora_rank=ADAPTER_RANK, seed=version), spread=0.01)
                     adapter, whole = alone(twin, settings), merged(twin, twin.state_dict())
-                    seconds, _ = timed(lambda: (engine.sync(whole, version) if way == "merged" else  # noqa: B023
-                                                engine.sync_adapter(adapter, whole, version)), time.monotonic)  # noqa: B023
+                    began = time.monotonic()
+                    if way == "merged":
+                        engine.sync(whole, version)
+                    else:
+                        engine.sync_adapter(adapter, whole, version)
+                    seconds = time.monotonic() - began
                     said["bytes"] = (core._transfer._way.size if way == "merged" else
                                      sum(file.stat().st_size for file in core._adapters._path.iterdir()))
                     said["gap_max"] = max(said["gap_max"], engine.stats()["gap_max"])

@@ -37,9 +37,9 @@ class StandInServer:
     stranger (its tokens are of somebody else's weights) · salt (is not looked at) · forget_prefixes, tied head (as in
     `StandIn`) · half (the connection breaks in the middle, once) · busy (503, once) · hang turn (once) · no dev mode ·
     no json · no such answer · gone (every connection breaks) · never joins (a broadcast, and says that it did) · leaves (in the
-    middle of one, and says that all came) · stalls (in the middle) · swaps (two tensors of one) · no adapters · no routes (for
-    them) · knows no layer (of an adapter, and says that it was added) · older adapter (goes on under the new name) · base answers
-    (in its place)
+    middle of one, and says that all came) · stalls (in the middle) · swaps (two tensors of one) · no adapters · no routes
+    (for them) · knows no layer (of an adapter, and says that it was added) · older adapter (goes on under the new name) ·
+    base answers (in its place)
     """
 
     def __init__(self, model: torch.nn.Module | None = None, faults: set[str] | None = None) -> None:
@@ -164,7 +164,8 @@ class StandInServer:
 
     def _v1_load_lora_adapter(self, handler, body):
         folder = Path(body["lora_path"])
-        adapter = Adapter(json.loads((folder / "adapter_config.json").read_text()), load_file(folder / "adapter_model.safetensors"))
+        stated = json.loads((folder / "adapter_config.json").read_text())
+        adapter = Adapter(stated, load_file(folder / "adapter_model.safetensors"))
         if "older adapter" in self.faults:
             self.adapters[body["lora_name"]] = next(iter(self.adapters.values()))
             return 200, "added"
@@ -195,7 +196,8 @@ class StandInServer:
         if body["method"] == "workbench_adapter":
             return 200, {"results": [self.held]}
         if body["method"] == "workbench_adapter_room":
-            return 200, {"results": [{"rank": 0 if "no adapters" in self.faults else 8, "routes": "no routes" not in self.faults}]}
+            room = {"rank": 0 if "no adapters" in self.faults else 8, "routes": "no routes" not in self.faults}
+            return 200, {"results": [room]}
         if body["method"] == "workbench_makes_generators":
             return 200, {"results": [self.core.makes_generators]}
         return 200, {"results": [self.core.head_logits(torch.tensor(json.loads(body["args"][0]))).tolist()]}
@@ -239,8 +241,9 @@ class StandInServer:
 def joined(server: StandInServer, model: torch.nn.Module | None = None, folder: str = "", seeded: bool | None = None,
            rank: int = 0, **layout) -> VllmEngine:
     """An engine over a server that somebody else started; `rank`: of adapters that go alone."""
-    layout = LayoutConfig(kind="one_node", url=server.url, folder=folder, adapters="routes" if rank else "merged", **layout)
-    return open_server_engine(model or wide(), VllmEngineConfig(max_context=CONTEXT, max_rows=16, seeded=seeded), layout, rank)
+    adapters, config = "routes" if rank else "merged", VllmEngineConfig(max_context=CONTEXT, max_rows=16, seeded=seeded)
+    layout = LayoutConfig(kind="one_node", url=server.url, folder=folder, adapters=adapters, **layout)
+    return open_server_engine(model or wide(), config, layout, rank)
 
 
 def on_a_stand_in_server(**layout) -> VllmEngine:

@@ -4,6 +4,8 @@ Skipped with a reason where vLLM is not installed; `make test-vllm` runs them (a
 """
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -171,6 +173,38 @@ def test_training_the_model_does_not_change_what_is_sampled_until_sync():
         for parameter in model.parameters():
             parameter.add_(0.1)
     assert worst_gap(wide(seed=3), play(engine, prompts(2), turns=1)) < GAP["float32"]
+
+
+def test_asleep_it_is_woken_before_a_turn_and_before_weights_come(monkeypatch):
+    """The order, by vLLM's own scheduler. Its CPU build frees nothing: how memory comes back only a GPU can show."""
+    engine = real(**LONG)
+    llm, called = engine._core._llm, []
+    monkeypatch.setattr(engine, "config", replace(engine.config, sleep=True))
+    for name in ("sleep", "wake_up", "collective_rpc"):
+        def told(*arguments, name=name, call=getattr(llm, name), **others):
+            called.append(arguments[0] if name == "collective_rpc" else name)
+            return call(*arguments, **others)
+        monkeypatch.setattr(llm, name, told)
+    before = [session.ids.tolist() for session in play(engine, prompts(3), turns=1)]
+    assert not called
+    engine.rest()
+    assert llm.is_sleeping()
+    assert [session.ids.tolist() for session in play(engine, prompts(3), turns=1)] == before
+    assert called == ["workbench_held", "sleep", "wake_up", "workbench_held"] and not llm.is_sleeping()
+    engine.rest()
+    engine.sync(wide(seed=6).state_dict(), 1)
+    assert called.index("start_weight_update") > called.index("wake_up", 4) and not llm.is_sleeping()
+    assert worst_gap(wide(seed=6), play(engine, prompts(2), turns=1)) < GAP["float32"]
+    engine.submit(ask(0, "s", np.arange(6, 9)))
+    with pytest.raises(EngineError, match="cannot sleep with 1 requests in flight"):
+        engine.rest()
+    drain(engine)
+    engine.rest()
+    monkeypatch.setattr(llm, "wake_up", lambda: None)
+    with pytest.raises(EngineError, match="sleeps on"):
+        engine.sync(wide(seed=7).state_dict(), 2)
+    monkeypatch.undo()
+    engine.sync(wide(seed=7).state_dict(), 3)
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from vllm_kit import CONTEXT, STEPS, StandIn, stand_in, wide
 
 from workbench.engines import VllmEngineConfig, open_engine
+from workbench.engines.digests import digests
 from workbench.engines.gap import Gap, PlainForward, came_along, head_differs, limits, what_is_stale
-from workbench.engines.vllm_core import VllmOutput, renewed_arguments, server_arguments
+from workbench.engines.vllm_core import VllmCore, VllmOutput, renewed_arguments, server_arguments
 from workbench.engines.vllm_engine import VllmEngine, context_for
 from workbench.engines.vllm_turns import completion_of, fault_of, is_bent, sampling_params
+from workbench.training.config import load_config
 from workbench.types.errors import ConfigError, EngineError
 
 PROMPT = np.arange(6, 16)
@@ -418,6 +420,68 @@ def test_a_build_for_another_machine_says_so(monkeypatch, kind, device, told):
         monkeypatch.setenv(name, "")
     with pytest.raises(EngineError, match=told):
         open_engine(VllmEngineConfig(device=device, max_context=CONTEXT), wide())
+
+
+class Sleeper:
+    """Of vLLM's engine what sleeping needs: `called` in order, `weights` as its worker holds them."""
+
+    vllm_config = SimpleNamespace(cache_config=SimpleNamespace(num_gpu_blocks=4, block_size=8))
+
+    def __init__(self):
+        self.called, self.weights, self.asleep, self.wakes = [], torch.ones(4), False, True
+
+    def collective_rpc(self, method, args=()):
+        self.called.append(method)
+        return [digests({"w": self.weights})]
+
+    def sleep(self, level):
+        self.called.append(f"sleep {level}")
+        self.asleep = True
+
+    def wake_up(self):
+        self.called.append("wake_up")
+        self.asleep = not self.wakes
+
+    def is_sleeping(self):
+        return self.asleep
+
+    def add_request(self, name, prompt, params):
+        assert not self.asleep
+        self.called.append(f"turn {name}")
+
+
+def test_vllm_is_awake_and_as_it_was_before_a_turn_is_asked_of_it():
+    kinds = SimpleNamespace(RequestOutputKind=SimpleNamespace(FINAL_ONLY=0))
+    vllm = SimpleNamespace(SamplingParams=dict, sampling_params=kinds)
+    core = VllmCore(llm := Sleeper(), vllm)
+    core.add("a", [1], {})
+    core.rest()
+    core.add("b", [1], {})
+    core.add("c", [1], {})
+    assert llm.called[1:] == ["turn a", "workbench_held", "sleep 1", "wake_up", "workbench_held", "turn b", "turn c"]
+    core.rest()
+    llm.weights = torch.zeros(4)
+    for _ in range(2):  # it stays refused until weights are loaded
+        with pytest.raises(EngineError, match="did not wake up as it fell asleep: 1 of 1 tensors.*R33"):
+            core.add("d", [1], {})
+    llm.wakes, core._left = False, None
+    core.rest()
+    with pytest.raises(EngineError, match="told to wake up and sleeps on"):
+        core.add("e", [1], {})
+    assert llm.called[-1] == "wake_up"
+
+
+def test_sleep_is_refused_where_it_cannot_be_or_was_not_proven():
+    with pytest.raises(EngineError, match="engine.sleep on cpu: vLLM's CPU build .* ignores sleep, and frees nothing"):
+        open_engine(VllmEngineConfig(sleep=True), wide())
+    sleeping = {"engine.kind": "vllm", "engine.sleep": True, "policy.device": "cuda"}
+    assert load_config("frozenlake", sleeping).engine.sleep
+    for more, words in (({"policy.device": "cpu"}, "engine.sleep has no effect.*frees nothing"),
+                        ({"layout.kind": "one_node"}, "engine.sleep has no effect: a server has devices of its own"),
+                        ({"learner.lora_rank": 4}, "engine.sleep with learner.lora_rank: .*vllm#53888.*not proven"),
+                        ({"train.staleness": 1, "algorithm.sampler_cap": 2.0}, "vLLM samples while weights are learned")):
+        with pytest.raises(ConfigError, match=words):
+            load_config("frozenlake", sleeping | more)
 
 
 def test_several_processes_and_other_gpus_are_refused(monkeypatch):

@@ -8,7 +8,8 @@
 Inside the embedded engine: intake (refuses requests and weights) · slot_runner, slots, attention (kept cache) ·
 cohort_runner (fallback) · probe (which of the two) · sampling.
 Inside the vllm engine: intake · vllm_core (all that touches vLLM) · vllm_transfer (runs in its workers) · broadcast (one way
-of weights into them) · adapter_route (adapters alone) · vllm_turns (turns in its words) · digests, vllm_check and gap (are these the new weights?).
+of weights into them) · adapter_route (adapters alone) · vllm_turns (turns in its words) · digests, vllm_check and gap (are
+these the new weights?).
 """
 from __future__ import annotations
 

@@ -3,10 +3,10 @@
     learner   keep (peft's two files) ─▶ /v1/load_lora_adapter, under a new name each time ─▶ the older name is unloaded
     worker    held_adapter: digests of what the layers multiply by from now on
 
-A worker puts an adapter into a place that each layer has for it: those of q, k and v side by side, the scale taken into B. That
-place is what is looked at, and what it must hold is computed from what was sent. For the routes say "added successfully" of an
-adapter of other layers than the model's as well, of which nothing is applied then; and new weights below drop an adapter that
-they go on listing. No vllm is imported here; written against 0.32.
+A worker puts an adapter into a place that each layer has for it: those of q, k and v side by side, the scale taken into B.
+That place is what is looked at, and what it must hold is computed from what was sent. For the routes say "added
+successfully" of an adapter of other layers than the model's as well, of which nothing is applied then; and new weights below
+drop an adapter that they go on listing. No vllm is imported here; written against 0.32.
 """
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Adapter:
         scale, held = self.stated["lora_alpha"] / self.stated["r"], {}
         for name, tensor in self.tensors.items():
             tensor = tensor.detach().cpu().to(getattr(torch, dtype))
-            held[name.removeprefix(_PREFIX).removesuffix(_SUFFIX)] = digest(tensor * scale if ".lora_B" in name else tensor)
+            tensor = tensor * scale if ".lora_B" in name else tensor
+            held[name.removeprefix(_PREFIX).removesuffix(_SUFFIX)] = digest(tensor)
         return held
 
 
@@ -58,26 +59,26 @@ class AdapterTransfer:
         """`folder` is read by the server too; `dtype` is the server's."""
         self._rank, self._dtype, self._folder = rank, dtype, folder
         self.sent: Mapping[str, str] = {}  # digests of the newest
-        self.base: Mapping[str, torch.Tensor] | None = None  # the first weights that the server had: what adapters are beside
+        self.base: Mapping[str, torch.Tensor] | None = None  # the first weights of the server: adapters are beside those
         self._numbers = itertools.count()
         self._path: Path | None = None   # of the newest; its name is the adapter's
         self._older: Path | None = None  # of the one before, while it is not known whether the newest arrived
         self._listed = ""                # the name that the server has
 
     def refuse_without(self, holds: Mapping[str, Any], url: str) -> None:
-        """Raise EngineError for a server that cannot take adapters. `holds`: what its worker says (workbench_adapter_room)."""
+        """Raise EngineError for a server that cannot take adapters. `holds`: its worker's workbench_adapter_room."""
         if not self._rank or holds["rank"] >= self._rank and holds["routes"]:
             return
         missing = (f"holds adapters of rank {holds['rank']} at most" if 0 < holds["rank"] < self._rank
                    else "was started without --enable-lora" if not holds["rank"] else f"was started without {ALLOW}=1")
         words = " ".join(f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}"
                          for name, value in adapter_arguments(self._rank).items())
-        raise EngineError(f"{url} {missing}, and layout.adapters = 'routes' sends it adapters of rank {self._rank}: start it with "
-                          f"{ALLOW}=1 and {words}, or set layout.adapters = 'merged'")
+        raise EngineError(f"{url} {missing}, and layout.adapters = 'routes' sends it adapters of rank {self._rank}: start it "
+                          f"with {ALLOW}=1 and {words}, or set layout.adapters = 'merged'")
 
     def keep(self, adapter: Adapter | None, weights: Mapping[str, torch.Tensor], label: str) -> None:
-        """Write the adapter down, to be handed over; None: `weights` come, and need none. Raises EngineError where it finds no
-        room."""
+        """Write the adapter down, to be handed over; None: `weights` come, and need none. Raises EngineError where it finds
+        no room."""
         path = None if adapter is None else self._written(adapter, label)
         self._forget_older()
         self._older, self._path = self._path, path
@@ -95,8 +96,8 @@ class AdapterTransfer:
                       path / "adapter_model.safetensors")
         except (OSError, RuntimeError) as error:  # safetensors' own error is a RuntimeError
             shutil.rmtree(path, ignore_errors=True)
-            raise EngineError(f"the adapter {label} does not fit into {self._folder} ({error}); name a folder with room that the "
-                              "server reads too: layout.folder") from error
+            raise EngineError(f"the adapter {label} does not fit into {self._folder} ({error}); name a folder with room that "
+                              "the server reads too: layout.folder") from error
         return path
 
     @property
@@ -139,7 +140,8 @@ class AdapterCalls:
     def workbench_adapter_room(self) -> dict[str, Any]:
         """Of which rank they may be (0: none is taken), and whether the routes are there."""
         lora = self.vllm_config.lora_config
-        return {"rank": 0 if lora is None else lora.max_lora_rank, "routes": os.environ.get(ALLOW, "0").lower() in ("1", "true")}
+        routes = os.environ.get(ALLOW, "0").lower() in ("1", "true")
+        return {"rank": 0 if lora is None else lora.max_lora_rank, "routes": routes}
 
     def workbench_adapter(self) -> dict[str, str]:
         """See `held_adapter`."""
@@ -147,8 +149,8 @@ class AdapterCalls:
 
 
 def held_adapter(model_runner: Any) -> dict[str, str]:
-    """By layer, digests of both matrices of the newest adapter, as they lie where the layer multiplies by them; empty where no
-    adapter is."""
+    """By layer, digests of both matrices of the newest adapter, as they lie where the layer multiplies by them; empty where
+    no adapter is."""
     manager = model_runner.lora_manager._adapter_manager
     adapters = manager.list_adapters()
     newest = max(adapters, default=None)
@@ -162,7 +164,8 @@ def held_adapter(model_runner: Any) -> dict[str, str]:
         for each, down, up in zip(layers, layer.lora_a_stacked, layer.lora_b_stacked):
             down, up = down[slot, 0], up[slot, 0]
             if down.any() or up.any():
-                held[f"{each}.lora_A"], held[f"{each}.lora_B"] = digest(_within(down, rank)), digest(_within(up.T, rank).T)
+                held[f"{each}.lora_A"] = digest(_within(down, rank))
+                held[f"{each}.lora_B"] = digest(_within(up.T, rank).T)
     return held
 
 

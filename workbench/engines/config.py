@@ -8,6 +8,7 @@ from workbench.types.errors import ConfigError
 from workbench.types.settings import above, at_least, check_settings, one_of
 
 _Dtype = Annotated[str, one_of("float32", "bfloat16", "float16"), "of the engine's own copy of the weights"]
+NO_SLEEP_ON_CPU = "vLLM's CPU build says in its log that it ignores sleep, and frees nothing"
 _Rows = Annotated[int, at_least(1), "sequences decoded at once; more of them wait"]
 
 
@@ -57,6 +58,8 @@ class VllmEngineConfig:
                       "keep a generator for each turn"] = None
     tensor_parallel: Annotated[int, at_least(1), "devices that the model is spread over; more than one takes a server "
                                "(layout.kind)"] = 1
+    sleep: Annotated[bool, "vLLM in the learner's process, on a GPU: it gives the device's memory back while weights are "
+                     "learned (its sleep of level 1: weights lie in the host's memory meanwhile, prefixes are dropped)"] = False
     gap_mean: Annotated[float | None, above(0), "mean |logprob - plain forward| in nats that a sync may leave; none: by "
                         "dtype (engines/gap)"] = None
 

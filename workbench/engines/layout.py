@@ -25,8 +25,8 @@ class LayoutConfig:
     transfer: Annotated[str, one_of("files", "broadcast"), "how weights pass from learner to server. files: through a folder "
                         "that both read; broadcast: from memory to memory, by gloo on CPUs and NCCL on GPUs"] = "files"
     folder: Annotated[str, "where weights pass as files; empty: shared memory"] = ""
-    adapters: Annotated[str, one_of("merged", "routes"), "how adapters (learner.lora_rank) reach the server. merged: with the "
-                        "weights below them, as all weights; routes: alone, as files, by vLLM's own routes"] = "merged"
+    adapters: Annotated[str, one_of("merged", "routes"), "how adapters (learner.lora_rank) reach the server. merged: with "
+                        "the weights below them, as all weights; routes: alone, as files, by vLLM's own routes"] = "merged"
     start_deadline_s: Annotated[float, above(0), "that a server may take to start"] = 300.0
     answer_deadline_s: Annotated[float, above(0), "that one turn may take; then it is asked again"] = 300.0
     sync_deadline_s: Annotated[float, above(0), "that each part of a sync may take, and a second more per 100 MB"] = 20.0
@@ -37,8 +37,8 @@ class LayoutConfig:
             raise ConfigError(f"layout.url begins with http:// or https://, got {self.url!r}; for example http://127.0.0.1:8000")
         if self.kind == "many_nodes" and not (self.url and (self.folder or not self.has_files)):
             raise ConfigError("layout.kind = 'many_nodes' joins a server that runs elsewhere: layout.url says where, and "
-                              "layout.folder which folder both machines share, unless layout.transfer = 'broadcast' (adapters by "
-                              "layout.adapters = 'routes' are files all the same)")
+                              "layout.folder which folder both machines share, unless layout.transfer = 'broadcast' "
+                              "(adapters by layout.adapters = 'routes' are files all the same)")
 
     @property
     def has_server(self) -> bool:

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from workbench.engines.config import VllmEngineConfig
+from workbench.engines.digests import unequal
 from workbench.engines.intake import position_numbers
 from workbench.engines.vllm_words import BACKEND, EXTENSION
 from workbench.types.errors import EngineError
@@ -58,12 +59,14 @@ class VllmCore:
     def __init__(self, llm: Any, vllm: Any) -> None:
         self._llm, self._vllm = llm, vllm
         self._streams = _streams()
+        self._left: Mapping[str, str] | None = None  # digests of what fell asleep; None: it is awake
         self.makes_generators = bool(llm.collective_rpc("workbench_makes_generators")[0])
         cache = llm.vllm_config.cache_config
         self.cache_tokens = int(cache.num_gpu_blocks or 0) * int(cache.block_size)  # "gpu" on CPU too
 
     def add(self, name: str, prompt: list[int], params: Mapping[str, Any]) -> None:
         """Queue a request. `params` are fields of vllm.SamplingParams."""
+        self._wake()
         final = self._vllm.sampling_params.RequestOutputKind.FINAL_ONLY
         sampling = self._vllm.SamplingParams(**params, detokenize=False, output_kind=final)
         self._llm.add_request(name, {"prompt_token_ids": prompt}, sampling)
@@ -85,6 +88,7 @@ class VllmCore:
         """Copy weights in, by checkpoint name, each tensor once; the digests of what arrived (vllm_transfer)."""
         from workbench.engines.vllm_transfer import handed
 
+        self._wake(as_it_was=False)
         name = f"{id(self)}:{version}"
         handed[name] = weights
         try:
@@ -99,6 +103,24 @@ class VllmCore:
         """Drop keys and values that were computed by older weights: loading does not."""
         if not self._llm.reset_prefix_cache():
             raise EngineError("vLLM did not drop its prefix cache, because requests still hold parts of it")
+
+    def rest(self) -> None:
+        """Give the device's memory back until something is asked for."""
+        if self._left is None:
+            self._left = self._llm.collective_rpc("workbench_held")[0]
+        self._llm.sleep(1)
+
+    def _wake(self, *, as_it_was: bool = True) -> None:
+        """An update that meets a sleeping vLLM ends its process (vllm#57853), and not all wakes up as it fell asleep
+        (vllm#53888): neither is taken on trust."""
+        if self._left is None:
+            return
+        self._llm.wake_up()
+        if self._llm.is_sleeping():
+            raise EngineError("vLLM was told to wake up and sleeps on; open the engine anew, with engine.sleep = false")
+        if as_it_was and (why := unequal(self._left, self._llm.collective_rpc("workbench_held")[0])):
+            raise EngineError(f"vLLM did not wake up as it fell asleep: {why} (rule R33); set engine.sleep = false")
+        self._left = None
 
     def resume(self) -> None:
         """Nothing was paused: this process samples when it polls."""
@@ -144,7 +166,7 @@ def engine_arguments(text: Any, config: VllmEngineConfig, context: int) -> dict[
 
     # With asynchronous scheduling a batch is under way when `step` returns, after the last turn too: new weights would meet it.
     return server_arguments(text, config, context) | renewed_arguments(config) | dict(
-        distributed_executor_backend="uni", async_scheduling=False,
+        distributed_executor_backend="uni", async_scheduling=False, enable_sleep_mode=config.sleep,
         weight_transfer_config=WeightTransferConfig(backend=BACKEND), worker_extension_cls=EXTENSION)
 
 

@@ -27,7 +27,7 @@ import torch
 
 from workbench.engines.adapter_route import Adapter
 from workbench.engines.base import Completion, Listener, Request
-from workbench.engines.config import VllmEngineConfig
+from workbench.engines.config import NO_SLEEP_ON_CPU, VllmEngineConfig
 from workbench.engines.digests import digests, unequal
 from workbench.engines.gap import PlainForward
 from workbench.engines.intake import Intake, model_context, new_token_limit
@@ -153,10 +153,17 @@ class VllmEngine:
         self._load(self._plain.names.choose(weights), version)
 
     def sync_adapter(self, adapter: Adapter, merged: Mapping[str, torch.Tensor], version: int) -> None:
-        """The same where a server takes the adapter alone (layout.adapters = 'routes'), beside the weights that the engine was
-        opened with. `merged`: what the two come to, which its answers are held against."""
+        """The same where a server takes the adapter alone (layout.adapters = 'routes'), beside the weights that the engine
+        was opened with. `merged`: what the two come to, which its answers are held against."""
         self._intake.check_sync(version, self._policy_version)
         self._load(self._plain.names.choose(merged), version, adapter)
+
+    def rest(self) -> None:
+        """Nothing is asked for while weights are learned: with engine.sleep vLLM sleeps meanwhile. Refused in flight."""
+        if self.config.sleep:
+            if len(self._intake):
+                raise EngineError(f"vLLM cannot sleep with {len(self._intake)} requests in flight; poll() until all are over")
+            self._core.rest()
 
     def close(self) -> None:
         """A server that was started for this engine is ended, and then it cannot be used any more. vLLM in this process
@@ -285,6 +292,8 @@ def open_vllm_engine(model: torch.nn.Module, config: VllmEngineConfig) -> VllmEn
         raise EngineError("engine.kind='vllm' in the learner's process is for one process, and torchrun or accelerate started "
                           f"{os.environ['WORLD_SIZE']}; layout.kind='one_node' gives them a server, "
                           "engine.kind='transformers' samples in each")
+    if config.sleep and not config.on_gpu:
+        raise EngineError(f"engine.sleep on {config.device}: {NO_SLEEP_ON_CPU}; set engine.sleep = false")
     if config.device.startswith("cuda:") and config.device != "cuda:0":
         raise EngineError(f"vLLM takes the first GPU that this process sees, and the policy is on {config.device}; set "
                           "CUDA_VISIBLE_DEVICES and policy.device='cuda'")

@@ -101,6 +101,10 @@ class WorkerCalls(AdapterCalls):
         """Digests by name of what the newest update brought; empty before the first."""
         return dict(getattr(self.weight_transfer_engine, "arrived", {}))
 
+    def workbench_held(self) -> dict[str, str]:
+        """Digests of what the model holds, by vLLM's own names: does it wake up as it fell asleep?"""
+        return digests(dict(self.model_runner.get_model().named_parameters()))
+
     def workbench_makes_generators(self) -> bool:
         """Whether a request that has a seed is given a generator of its own."""
         return not getattr(self.vllm_config, "use_v2_model_runner", False)

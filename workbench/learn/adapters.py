@@ -70,8 +70,9 @@ def merged(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def alone(module: nn.Module, config: LearnerConfig) -> Adapter:
-    """The adapters of an adapted module without the weights below them. Every process that holds a part of them calls it."""
-    return Adapter(*peft_files(config, {name: whole(held) for name, held in module.state_dict().items() if ".lora_" in name}, ""))
+    """The adapters of an adapted module without the weights below. Every process that holds a part of them calls it."""
+    tensors = {name: whole(held) for name, held in module.state_dict().items() if ".lora_" in name}
+    return Adapter(*peft_files(config, tensors, ""))
 
 
 def peft_files(config: LearnerConfig, tensors: Mapping[str, Tensor], base: str) -> tuple[dict[str, Any], dict[str, Tensor]]:

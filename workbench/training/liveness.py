@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from workbench.engines.config import NO_SLEEP_ON_CPU
 from workbench.engines.layout import ADAPTER_RANKS
 from workbench.learn.algorithms.base import needs_critic
 from workbench.learn.algorithms.liveness import check_sizes, inert_settings, remarks, updates_of_a_step
@@ -35,6 +36,8 @@ def refuse_contradictions(config: Config) -> None:
     if config.layout.has_server and config.kind_of("engine") != "vllm":
         raise ConfigError(f"layout.kind = {config.layout.kind!r} has a vLLM server, and engine.kind = {config.kind_of('engine')!r} "
                           "lives in the process that trains; set engine.kind = 'vllm', or layout.kind = 'one_device'")
+    if getattr(config.engine, "sleep", False):
+        _refuse_sleep(config)
     if config.layout.adapters == "routes":
         _refuse_adapters_alone(config)
     if train.staleness and not getattr(algorithm, "sampler_cap", 0):
@@ -48,17 +51,26 @@ def refuse_contradictions(config: Config) -> None:
                           f"{train.group_size} trajectories into more parts than it has")
 
 
+def _refuse_sleep(config: Config) -> None:
+    if config.train.staleness:
+        raise ConfigError("engine.sleep with train.staleness = 1: vLLM samples while weights are learned; set "
+                          "engine.sleep = false")
+    if config.learner.lora_rank:
+        raise ConfigError("engine.sleep with learner.lora_rank: vLLM's sleep lost adapters in silence (vllm#53888), and that "
+                          "it does not here was not proven; set engine.sleep = false")
+
+
 def _refuse_adapters_alone(config: Config) -> None:
     rank, largest = config.learner.lora_rank, ADAPTER_RANKS[-1]
     if not rank:
-        raise ConfigError("layout.adapters = 'routes' sends adapters alone, and without learner.lora_rank all weights are trained; "
-                          "set learner.lora_rank, or layout.adapters = 'merged'")
+        raise ConfigError("layout.adapters = 'routes' sends adapters alone, and without learner.lora_rank all weights are "
+                          "trained; set learner.lora_rank, or layout.adapters = 'merged'")
     if rank > largest:
-        raise ConfigError(f"layout.adapters = 'routes': vLLM takes adapters of rank {largest} at most, and learner.lora_rank = {rank}; "
-                          "layout.adapters = 'merged' takes any")
+        raise ConfigError(f"layout.adapters = 'routes': vLLM takes adapters of rank {largest} at most, and "
+                          f"learner.lora_rank = {rank}; layout.adapters = 'merged' takes any")
     if config.layout.has_server and config.engine.tensor_parallel > 1:
-        raise ConfigError(f"layout.adapters = 'routes' with engine.tensor_parallel = {config.engine.tensor_parallel}: each device "
-                          "would hold parts of an adapter, of which it cannot be told yet whether they arrived; set "
+        raise ConfigError(f"layout.adapters = 'routes' with engine.tensor_parallel = {config.engine.tensor_parallel}: each "
+                          "device would hold parts of an adapter, of which it cannot be told yet whether they arrived; set "
                           "layout.adapters = 'merged'")
 
 
@@ -66,6 +78,8 @@ def inert_settings_of(config: Config) -> Iterator[Inert]:
     """What cannot act, by dotted key."""
     algorithm, train = config.algorithm, config.train
     yield Inert("engine.device", True, "the embedded engine samples where the policy lives; set policy.device")
+    yield Inert("engine.sleep", config.layout.has_server, "a server has devices of its own (layout.kind)")
+    yield Inert("engine.sleep", config.policy.device == "cpu", NO_SLEEP_ON_CPU)
     yield Inert("learner.offload", config.learner.offload and config.policy.device == "cpu", "on a CPU everything lies in the "
                 "host's memory")
     yield Inert("learner.seed", updates_of_a_step(algorithm, train.tasks_per_step, train.group_size) == algorithm.epochs,

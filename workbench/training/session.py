@@ -117,7 +117,8 @@ class Session(Shown):
         if self.learner.handed is not None:
             self.learner.handed.look(self.learner.models.policy.module, weights)
         if self.config.layout.adapters == "routes":
-            self.engine.sync_adapter(alone(self.learner.models.policy.module, self.config.learner), weights, self.learner.version)
+            adapter = alone(self.learner.models.policy.module, self.config.learner)
+            self.engine.sync_adapter(adapter, weights, self.learner.version)
         else:
             self.engine.sync(weights, self.learner.version)
 

@@ -79,6 +79,8 @@ def train_step(session: Session, step: int, run: RunWriter | None = None,
     if run is not None:
         run.write_step(step, groups)
     clock.lap("store")
+    if hasattr(session.engine, "rest"):
+        session.engine.rest()
     try:
         outcome = _learn(session, step, groups, clock, watches)
     except LearnerError as error:  # the updates that were made before it are kept

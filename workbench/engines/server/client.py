@@ -53,7 +53,7 @@ class ServerClient:
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, seconds: float = HEALTH_S,
              query: Mapping[str, str] = {}, plain: bool = False) -> Any:
-        """The answer's JSON (None where it is empty, or `plain` text). Raises ServerError, or EngineError for an answer that is a refusal."""
+        """The answer's JSON (None where it is empty, or `plain` text). Raises ServerError, or EngineError for a refusal."""
         try:
             answer = self._http.request(method, path, json=body, params=query, timeout=seconds)
         except httpx.TimeoutException as error:

@@ -66,8 +66,9 @@ class ServerCore:
             self._process.wait(lambda: self._client.answers_at_all, self.layout.start_deadline_s)
         self._ranks.meet()
         self._client.call("GET", "/health")
-        self.makes_generators = _of_worker(self._client, "makes_generators", self.layout.sync_deadline_s)
-        self._adapters.refuse_without(_of_worker(self._client, "adapter_room", self.layout.sync_deadline_s), self._client.url)
+        self.makes_generators, room = (_of_worker(self._client, what, self.layout.sync_deadline_s)
+                                       for what in ("makes_generators", "adapter_room"))
+        self._adapters.refuse_without(room, self._client.url)
 
     # ------------------------------------------------------------------------------------------ turns
 
@@ -120,8 +121,8 @@ class ServerCore:
     # ------------------------------------------------------------------------------------------ weights
 
     def load(self, weights: Mapping[str, torch.Tensor], version: int, adapter: Adapter | None = None) -> dict[str, str]:
-        """Bring these weights into the server; the digests of what arrived. Afterwards it is paused until `resume`. With an
-        `adapter` it alone is brought, beside the first weights that the server had: the two come to `weights`.
+        """Bring these weights into the server; the digests of what arrived. Afterwards it is paused until `resume`. With
+        an `adapter` it alone is brought, beside the first weights that the server had: the two come to `weights`.
 
         Every learner process calls it, with the same weights. Raises EngineError, and then the server is not resumed.
         """
@@ -170,7 +171,7 @@ class ServerCore:
         for name, asked in list(self._asked.items()):
             asked.tries += 1
             if asked.tries > MOST_TRIES:
-                raise EngineError(f"{why}, {MOST_TRIES} times in the same turn. {_what_to_do(self._process, self.layout)}")
+                raise EngineError(f"{why}, {MOST_TRIES} times in one turn. {_what_to_do(self._process, self.layout)}")
             self._ask(name, asked)
 
     def _restart(self, why: str) -> dict[str, str]:

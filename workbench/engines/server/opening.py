@@ -29,9 +29,10 @@ OWNER = "owner"  # a file in such a folder, locked by the learner process while 
 JUST_MADE_S = 60.0  # a folder as young as this may not be locked yet
 
 
-def open_server_engine(model: torch.nn.Module, config: VllmEngineConfig, layout: LayoutConfig, adapter_rank: int = 0) -> VllmEngine:
+def open_server_engine(model: torch.nn.Module, config: VllmEngineConfig, layout: LayoutConfig,
+                       adapter_rank: int = 0) -> VllmEngine:
     """An engine whose vLLM is a server. Every learner process calls it; the first one starts the server, unless
-    `layout.url` names one. `adapter_rank`: of the adapters that are sent to it alone, 0: none are. Raises EngineError."""
+    `layout.url` names one. `adapter_rank`: of adapters that are sent to it alone; 0: none are. Raises EngineError."""
     check_model(model)
     ranks = ServerRanks(cpu=config.device == "cpu")
     context, process, folder, held, told = context_for(model, config), None, "", None, ("", "")

@@ -1,6 +1,6 @@
 """Bringing weights into a server, and holding what arrived against what was sent. The server stays paused: `core` resumes it.
 
-By which way they go (`ways`) makes no difference here; adapters that go alone have their own (`engines/adapter_route`)."""
+By which way they go (`ways`) makes no difference here; adapters that go alone have their own (`adapter_route`)."""
 from __future__ import annotations
 
 import contextlib
@@ -24,7 +24,8 @@ LOAD_RATE = 100e6   # bytes a second that a transfer makes at least: larger weig
 class WeightTransfer:
     """What one run sends to one server: the newest weights are kept (in `folder`, if as files), so that they can be sent again."""
 
-    def __init__(self, client: ServerClient, run: str, folder: str, layout: LayoutConfig, adapters: AdapterTransfer) -> None:
+    def __init__(self, client: ServerClient, run: str, folder: str, layout: LayoutConfig,
+                 adapters: AdapterTransfer) -> None:
         """`run` is of this run alone: weights of two that use one server by mistake must not be taken for each other's."""
         self._client, self._run, self._deadline_s = client, run, layout.sync_deadline_s
         self._way, self._adapters = transfer_by(layout.transfer, client, folder), adapters
@@ -39,8 +40,8 @@ class WeightTransfer:
         return {"model": self.model} if self.model else {}
 
     def prepare(self, weights: Mapping[str, torch.Tensor], version: int, adapter: Adapter | None = None) -> None:
-        """Keep the weights, or an adapter of the first ones, for `send`. Raises EngineError where they find no room; the server
-        was not asked then."""
+        """Keep the weights, or an adapter of the first ones, for `send`. Raises EngineError where they find no room; the
+        server was not asked then."""
         label = f"{self._run}:{version}"
         if adapter is None or not self._is_base:
             self._keep(weights if adapter is None else self._adapters.base, version)
