@@ -85,12 +85,15 @@ def test_silent_bugs_that_were_missed_and_twins_that_were_called_errors_are_coun
 
 def test_a_training_in_which_a_bug_was_not_named_or_called_by_another_name_is_counted():
     def bug(**scenes):
-        return {"breaks": "it", "rules": ["R34"], "said": {"tried": ["a", "b", "c"], "scenes": scenes}}
+        tried = {"tried": ["server: a", "server: b", "server: c"]}
+        scenes = {f"server: {name}": rules for name, rules in scenes.items()}
+        return {"breaks": "it", "where": "server", "rules": ["R34"], "said": tried | {"scenes": scenes}}
 
     said = {"tried": ["a", "b", "c"], "errors": {}, "guards": [], "crashes": []}
     result = {"bugs": [bug(a=["R34"], b=["R34", "R23"]), bug(a=["R34"], b=["R34"], c=["R34"])], "untouched": [said]}
     tables = measured.several_tables(result)
-    assert [row[1:] for row in tables["bugs"].rows] == [["R34 in 2", "2 of 3", "R23 in 1"], ["R34 in 3", "3 of 3", "none"]]
+    assert tables["server"].head[1:] == ["a", "b", "c"] and not tables["ranks"].rows
+    assert [row[1:] for row in tables["server"].rows] == [["R34", "R34, R23", "-"], ["R34", "R34", "R34"]]
     assert [row[1] for row in tables["sum"].rows] == ["5 of 6", "1 of 6", "0 of 3"]
     wrong = measured.several_tables(result | {"untouched": [said | {"crashes": ["KeyError"]}]})
     assert wrong["sum"].rows[-1][1] == "some of 3"

@@ -118,27 +118,26 @@ def silent_bug_tables(result: Result) -> dict[str, Table]:
 
 
 def several_tables(result: Result) -> dict[str, Table]:
-    """`python -m tests.silent_bugs.run ranks- server- ... --json`: in how many of its trainings a bug was named by a rule of its
-    own, and by which others."""
-    rows, right, other, tried = [], 0, 0, 0
-    for bug in result["bugs"]:
-        scenes, rules = bug["said"]["scenes"], set(bug["rules"])
-        named = [name for name in bug["said"]["tried"] if rules & set(scenes.get(name, ()))]
-        strange = Counter(rule for found in scenes.values() for rule in found if rule not in rules)
-        by = Counter(rule for found in scenes.values() for rule in found if rule in rules)
-        rows.append([bug["breaks"], ", ".join(f"{rule} in {count}" for rule, count in by.items()) or "none",
-                     f"{len(named)} of {len(bug['said']['tried'])}",
-                     ", ".join(f"{rule} in {count}" for rule, count in strange.items()) or "none"])
-        right, tried = right + len(named), tried + len(bug["said"]["tried"])
-        other += sum(not rules >= set(found) for found in scenes.values())
-    clean = [said for said in result["untouched"] if not (said["errors"] or said["guards"] or said["crashes"])]
+    """`python -m tests.silent_bugs.run ranks- server- ... --json`: which rules named a bug in which of its trainings, and in how
+    many one of its own did."""
+    tables, right, other, tried = {}, 0, 0, 0
+    for where in ("server", "ranks"):
+        bugs = [bug for bug in result["bugs"] if bug["where"] == where]
+        names = list(dict.fromkeys(name for bug in bugs for name in bug["said"]["tried"]))
+        rows = []
+        for bug in bugs:
+            said, rules = bug["said"]["scenes"], set(bug["rules"])
+            rows.append([bug["breaks"], *(", ".join(said.get(name, ())) or "-" for name in names)])
+            right += sum(bool(rules & set(found)) for found in said.values())
+            other += sum(not rules >= set(found) for found in said.values())
+            tried += len(bug["said"]["tried"])
+        tables[where] = Table(["rules that named it", *(name.partition(": ")[2] for name in names)], rows)
+    wrong = [said for said in result["untouched"] if said["errors"] or said["guards"] or said["crashes"]]
     trainings = sum(len(said["tried"]) for said in result["untouched"])
-    return {"bugs": Table(["what is wrong", "its rules", "named in", "other rules"], rows),
-            "sum": Table(["trainings", "count"], [
-                ["with a bug, named by a rule of its own", f"{right} of {tried}"],
-                ["with a bug, called by another rule's name as well", f"{other} of {tried}"],
-                ["without a bug, in which anything was named",
-                 f"{'0' if len(clean) == len(result['untouched']) else 'some'} of {trainings}"]])}
+    return tables | {"sum": Table(["trainings", "count"], [
+        ["with a bug, named by a rule of its own", f"{right} of {tried}"],
+        ["with a bug, called by another rule's name as well", f"{other} of {tried}"],
+        ["without a bug, in which anything was named", f"{'some' if wrong else '0'} of {trainings}"]])}
 
 
 # ------------------------------------------------------------------------------------------------ tools, faults, memory
