@@ -76,6 +76,9 @@ def test_one_frame_and_one_file_of_everything(made):
     lines = (made.out / "results.tsv").read_text().splitlines()
     assert len(lines) == 36 and lines[0].split("\t") == [*frame]
     assert all((made.out / path).is_file() for path in frame["notebook"])
+    for arm, words in (("lr-0.1_k-1", "named no run"), ("none", "none of this name")):
+        with pytest.raises(DataError, match=words):
+            made.run(arm, 0)
 
 
 def test_the_table_judges_and_its_controls_come_out_right(made):
@@ -98,7 +101,7 @@ def test_pictures_show_every_seed_in_the_order_of_the_plan(made):
     dose = table.dose("lr")
     assert "k = 1" in dose.text and "0.1" in dose.text and dose.png[:4] == b"\x89PNG"
     assert "k below" in table.heat("lr", "k").text or "lr" in table.heat().text
-    assert "loss" in table.curves().text
+    assert "loss" in table.curves().text and "ok: control: lr = 0.1, k = 1, run again" in table.checks().text
     with pytest.raises(ConfigError, match="name one of the numeric axes lr, k; did you mean"):
         table.dose("l")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import grid_examples
 import numpy as np
 
 from workbench.types import (
@@ -298,6 +299,7 @@ def runs_view(text: str = "go on") -> View:
 
 # Every view of the package, as a function of the foreign text in it.
 VIEWS: dict[str, Callable[[str], View]] = {
+    **grid_examples.VIEWS,
     "trajectory": lambda x: show_trajectory(trajectory(x)),
     "trajectory-without-grid": lambda x: show_trajectory(no_grid(x)),
     "group": lambda x: show_group(group(x)),

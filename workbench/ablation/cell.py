@@ -80,8 +80,8 @@ def _cells(notebook: Path) -> list[Mapping[str, Any]]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class JobResult(HasView):
-    """What a job's notebook found (`result` says what is in it). The last line of a cell shows it, and so hands it over:
-    it is read from the notebook."""
+    """What a job's notebook found (`result` says what is in it). The last line of a cell shows it, and so hands it
+    over: it is read from the notebook."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -104,12 +104,11 @@ def result(success: float | None = None, per_task: Sequence[float] | None = None
            **numbers: float) -> JobResult:
     """The result of a job: the last line of a grid's notebook.
 
-    `success`: a share from 0 to 1 (or `returns`: any number); `per_task`: the same task by task, in the same order and on
-    the same tasks in every job, so that arms can be paired; one of the two is enough. `curves`: courses by name, such as
-    {"success": [...]}, one number a step. `run`: a run folder that it speaks of, to be found again. Any other number by
-    name stands in the data frame. DataError for what is no finite number, and for a `success` that is not the mean of
-    `per_task`.
-    """
+    `success`: a share from 0 to 1 (or `returns`: any number); `per_task`: the same task by task, in the same order and
+    on the same tasks in every job, so that arms can be paired; one of the two is enough. `curves`: courses by name,
+    such as {"success": [...]}, one number a step. `run`: a run folder that it speaks of, to be found again. Any other
+    number by name stands in the data frame. DataError for what is no finite number, and for a `success` that is not the
+    mean of `per_task`."""
     if success is not None and returns is not None:
         raise DataError("a result has one measure: success (a share from 0 to 1) or returns, not both")
     given = success if returns is None else returns

@@ -3,13 +3,13 @@
     A/A        an arm run again with other seeds: whoever tells it from itself calls noise a difference
     planted    the same results, shifted by a known amount: a table that does not find them cannot find as much elsewhere
 
-Both are judged as the table's other differences are: on the declared seeds, with the declared looks. The first alone, so
-that it errs once in twenty; what is planted as one of the family, so that it is as hard to find as the others.
-"""
+Both are judged as the table's other differences are: on the declared seeds, with the declared looks. The first alone,
+so that it errs once in twenty; what is planted as one of the family, so that it is as hard to find as the others."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -24,18 +24,18 @@ POINTS = 100  # of success, in which a plan gives its margin, and what is plante
 
 
 def control_pairs(plan: Plan, arms: Mapping[str, Facts], family: int, by_return: bool) -> list[dict[str, Any]]:
-    """One entry per control: {"kind", "words", "check", "sampled"}, the last as of any other judged difference (None: no seed
-    has both). `family`: how many differences the table judges together."""
+    """One entry per control: {"kind", "words", "check", "sampled"}, the last as of any other judged difference (None:
+    no seed has both). `family`: how many differences the table judges together."""
     if plan.controls is None or plan.analysis is None:
         return []
     unit, made = 1 if by_return else POINTS, []
-    found_S = whole_seeds(plan, arms, (plan.controls.again, plan.controls.same))
-    difference_RN = sampled_of(arms, plan.controls.again, found_S) - sampled_of(arms, plan.controls.same, found_S) if found_S else None
+    again, same = plan.controls.again, plan.controls.same
+    seeds_R = whole_seeds(plan, arms, (again, same))
+    difference_RN = sampled_of(arms, again, seeds_R) - sampled_of(arms, same, seeds_R) if seeds_R else None
     analysis = replace(plan.analysis, margin=plan.analysis.margin / unit)
-    label = arms[plan.controls.same]["label"]
-    made.append(_control("A/A", f"{label}, run again with other seeds, is not told from itself", difference_RN, analysis,
-                         lambda verdict: verdict not in (HIGHER, LOWER), "noise is called a difference here; trust no verdict",
-                         by_return))
+    words = f"{arms[same]['label']}, run again with other seeds, is not told from itself"
+    made.append(_control("A/A", words, difference_RN, analysis, lambda verdict: verdict not in (HIGHER, LOWER),
+                         "noise is called a difference here; trust no verdict", by_return))
     if plan.controls.planted is not None:
         shift = plan.controls.planted / unit
         words = f"{plan.controls.planted:+g}{'' if by_return else ' points'}, planted in it, are found"
@@ -63,9 +63,7 @@ def _control(kind: str, words: str, difference_RN: np.ndarray | None, analysis: 
 def whole_seeds(plan: Plan, arms: Mapping[str, Facts], names: Iterable[str]) -> tuple[int, ...]:
     """The declared seeds from the first on, as far as all these arms have them."""
     names = [*names]
-    lacking = next((i for i, seed in enumerate(plan.seeds) if any(str(seed) not in arms[name]["seeds"] for name in names)),
-                   len(plan.seeds))
-    return plan.seeds[:lacking]
+    return tuple(takewhile(lambda seed: all(str(seed) in arms[name]["seeds"] for name in names), plan.seeds))
 
 
 def sampled_of(arms: Mapping[str, Facts], name: str, seeds: Sequence[int]) -> np.ndarray:

@@ -27,8 +27,12 @@ def declaration(plan: Plan) -> dict[str, Any]:
                   "analysis": None if plan.analysis is None else asdict(plan.analysis), "seeds": plan.seeds,
                   "compare": plan.compare, "expect": [asdict(one) for one in plan.expect],
                   "controls": None if plan.controls is None else asdict(plan.controls),
-                  "notebook": f"{Path(plan.notebook).name}, code {source_hash(Path(plan.notebook))}" if plan.notebook else None},
-                 "a plan")
+                  "notebook": _notebook(plan)}, "a plan")
+
+
+def _notebook(plan: Plan) -> str | None:
+    """The user's own, by what its code cells say."""
+    return f"{Path(plan.notebook).name}, code {source_hash(Path(plan.notebook))}" if plan.notebook else None
 
 
 def hash_of(declared: dict[str, Any]) -> str:

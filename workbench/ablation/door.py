@@ -23,10 +23,11 @@ from workbench.ablation.frames import frame_of, write_results
 from workbench.ablation.notebooks import run_notebook
 from workbench.ablation.plan import REPORT, Plan, check, written
 from workbench.ablation.reading import PLAN_SUFFIX, name_of_plan, read_plan
+from workbench.run.store import Run, open_run
 from workbench.run.writer import make_folder, write_file
 from workbench.types import View
 from workbench.types.canonical_json import check_name
-from workbench.types.errors import ConfigError, WorkbenchError
+from workbench.types.errors import ConfigError, DataError, WorkbenchError
 from workbench.types.view import HasView
 from workbench.views import show_forecast, show_jobs
 
@@ -56,8 +57,9 @@ class PlanPart:
 
 def ask(source: Source, out: str | os.PathLike | None = None, *, seeds: Sequence[int] = (), arms: Sequence[str] = (),
         settings: Mapping[str, Any] = {}, name: str = "ablation") -> PlanPart:
-    """Read a plan and look at every arm. ConfigError for what is wrong with it, and for one that is not what was declared in
-    the folder. A mapping is written into the folder as NAME.plan.json, so that everything can be found there."""
+    """Read a plan and look at every arm. ConfigError for what is wrong with it, and for one that is not what was
+    declared in the folder. A mapping is written into the folder as NAME.plan.json, so that everything can be found
+    there."""
     if isinstance(source, Mapping):
         folder = Path(out or Path("runs") / check_name(name)).resolve()
         path = folder / f"{check_name(name)}{PLAN_SUFFIX}"
@@ -83,7 +85,8 @@ def _asked(path: Path, out: Path, seeds: Sequence[int], arms: Sequence[str], set
     return asked
 
 
-def carry_out(asked: PlanPart, way: JobSettings = JobSettings(), say: Say = print, stop: threading.Event | None = None) -> None:
+def carry_out(asked: PlanPart, way: JobSettings = JobSettings(), say: Say = print,
+              stop: threading.Event | None = None) -> None:
     """Seal what is declared, do all jobs that are left, and write `results.tsv`, whatever happens meanwhile."""
     make_folder(asked.out)
     declare(asked.whole, asked.out)
@@ -111,8 +114,8 @@ def table_of_asked(asked: PlanPart) -> ArmTable:
 
 
 class Ablation(HasView):
-    """An ablation and its folder; `ablate` makes it. Shows itself: the plan before anything ran, where its jobs stand while
-    they run, its table at the end. Whatever it tells is read from the folder anew."""
+    """An ablation and its folder; `ablate` makes it. Shows itself: the plan before anything ran, where its jobs stand
+    while they run, its table at the end. Whatever it tells is read from the folder anew."""
 
     def __init__(self, asked: PlanPart):
         self.asked, self.plan, self.out = asked, asked.plan, asked.out
@@ -138,7 +141,8 @@ class Ablation(HasView):
     def show_jobs(self) -> View:
         """How many jobs stand where; those that run or failed, with the reason."""
         found = self.states()
-        return show_jobs(tally(found), [(str(one.job), one.state, one.why) for one in found if one.state not in (DONE, WAITING)])
+        return show_jobs(tally(found), [(str(one.job), one.state, one.why) for one in found
+                                        if one.state not in (DONE, WAITING)])
 
     def table(self) -> ArmTable:
         """What there is by now, with the verdicts; it draws `forest()`, `curves()`, `dose()` and `heat()`."""
@@ -148,8 +152,21 @@ class Ablation(HasView):
         """One line a job (`frames.frame_of`)."""
         return frame_of(self.plan, self.asked.seeds, self.out)
 
+    def run(self, arm: str, seed: int) -> Run:
+        """The run folder of a job that is done, opened: for `wb.explore` and all that takes a run. DataError for a job
+        that is not done, or whose notebook named no run."""
+        one = next((one for one in self.states() if (one.job.arm, one.job.seed) == (arm, seed)), None)
+        if one is None or one.state != DONE or one.facts is None:
+            raise DataError(f"{arm}, seed {seed}: expected a job that is done, " + (
+                "and there is none of this name" if one is None else f"it is {one.state}"))
+        named = one.facts["result"]["run"] if "result" in one.facts else self.out / "runs" / one.facts["run"]
+        if named is None:
+            raise DataError(f"{arm}, seed {seed}: its notebook named no run; it ends in wb.result(..., run=FOLDER)")
+        return open_run(named)
+
     def wait(self) -> Ablation:
-        """Until no job is left. Raises what ended the driver, if something did; a failed job is a state and raises nothing."""
+        """Until no job is left. Raises what ended the driver, if something did; a failed job is a state and raises
+        nothing."""
         if self._thread is not None:
             self._thread.join()
         if self._error is not None:
@@ -174,7 +191,8 @@ class Ablation(HasView):
             self._error = error
 
     def report(self) -> View:
-        """Write the report (a notebook, a page, Markdown, a picture, JSON) into the folder; returns what was written."""
+        """Write the report (a notebook, a page, Markdown, a picture, JSON) into the folder; returns what was
+        written."""
         report(self.asked)
         return self.table().write(self.out)
 
@@ -184,13 +202,12 @@ def ablate(plan: Source, out: str | os.PathLike | None = None, *, name: str = "a
            stop_at_first_failure: bool = False, timeout: float | None = None, dry_run: bool = False) -> Ablation:
     """Run every arm of a plan at every seed, each as one notebook, in worker processes; returns at once.
 
-    `plan`: a TOML file, or a mapping with the same keys (docs/guides/ablate.md), then called `name`. `out`: the folder of
-    everything (default: runs/NAME); what is done there stays done, a plan that is not the one declared there is refused,
-    and several drivers, on any machines that see the folder, share the jobs. `seeds`, `arms`: some of the plan's;
-    `settings`: set for all arms. `workers`: processes of one thread each; 0: one job after the other, before this returns.
-    `retry`: do failed jobs again. `timeout`: wall seconds that a cell may take. `dry_run`: only look at the plan. Raises
-    ConfigError before anything runs.
-    """
+    `plan`: a TOML file, or a mapping with the same keys (docs/guides/ablate.md), then called `name`. `out`: the folder
+    of everything (default: runs/NAME); what is done there stays done, a plan that is not the one declared there is
+    refused, and several drivers, on any machines that see the folder, share the jobs. `seeds`, `arms`: some of the
+    plan's; `settings`: set for all arms. `workers`: processes of one thread each; 0: one job after the other, before
+    this returns. `retry`: do failed jobs again. `timeout`: wall seconds that a cell may take. `dry_run`: only look at
+    the plan. Raises ConfigError before anything runs."""
     if workers < 0 or timeout is not None and timeout <= 0:
         raise ConfigError(f"workers is at least 0 and timeout above 0, got {workers} and {timeout}")
     found = Ablation(ask(plan, out, seeds=seeds, arms=arms, settings=settings, name=name))

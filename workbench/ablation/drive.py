@@ -12,7 +12,6 @@ from workbench.ablation import work
 from workbench.ablation.leases import Leases, has_ended, held_in, holder_of
 from workbench.ablation.plan import Job, Plan, jobs
 from workbench.ablation.pool import each
-from workbench.types.canonical_json import read_sealed_json
 from workbench.views.words import count
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"  # beside the states of a failure (`notebooks`)
@@ -22,8 +21,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class JobState:
-    """Where a job stands: `state` waiting, running, done, failed, dead kernel or timed out; `why`: the reason of a failure,
-    or who runs it; `facts`: what its record says (`work.ended`), None without one."""
+    """Where a job stands: `state` waiting, running, done, failed, dead kernel or timed out; `why`: the reason of a
+    failure, or who runs it; `facts`: what its record says (`work.ended`), None without one."""
 
     job: Job
     name: str
@@ -46,7 +45,7 @@ def states(plan: Plan, seeds: Sequence[int], out: Path) -> list[JobState]:
     held, found = held_in(out / "jobs"), []
     for job in jobs(plan, seeds):
         name = work.name_of(plan, job)
-        facts = read_sealed_json(out / "jobs" / f"{name}.json", kind=work.KIND, version=work.VERSION) if name in kept else None
+        facts = work.ended(plan, job, out) if name in kept else None
         holder = holder_of(held[name]) if name in held else None
         found.append(JobState(job, name, *_standing(facts, holder, out), facts))
     return found
@@ -74,9 +73,9 @@ def tally(found: Sequence[JobState]) -> str:
 
 @dataclass(frozen=True)
 class JobSettings:
-    """How jobs are done. `workers`: processes of one thread each (0: in this one); `retry`: those that failed before, too;
-    `stop_at_first_failure`: begin no other then; `cell_limit_s`: wall seconds that a cell may take; `most`: at most so many
-    jobs; `do`: what does one (`work.do`)."""
+    """How jobs are done. `workers`: processes of one thread each (0: in this one); `retry`: those that failed before,
+    too; `stop_at_first_failure`: begin no other then; `cell_limit_s`: wall seconds that a cell may take; `most`: at
+    most so many jobs; `do`: what does one (`work.do`)."""
 
     workers: int = 2
     retry: bool = False
@@ -88,8 +87,8 @@ class JobSettings:
 
 def drive(plan: Plan, seeds: Sequence[int], out: Path, cwd: Path, way: JobSettings = JobSettings(), say: Say = print,
           stop: threading.Event | None = None) -> int:
-    """Do all jobs of the plan that are not done yet, and wait for those that other drivers are doing. `stop`: once it is set
-    no other job is begun. Returns how many were left when it began."""
+    """Do all jobs of the plan that are not done yet, and wait for those that other drivers are doing. `stop`: once it
+    is set no other job is begun. Returns how many were left when it began."""
     stop = threading.Event() if stop is None else stop
     with Leases(out / "jobs") as leases:
         driver = _Driver(plan, seeds, out, cwd, way, say, stop, leases)
@@ -99,8 +98,8 @@ def drive(plan: Plan, seeds: Sequence[int], out: Path, cwd: Path, way: JobSettin
 
 
 class _Driver:
-    def __init__(self, plan: Plan, seeds: Sequence[int], out: Path, cwd: Path, way: JobSettings, say: Say, stop: threading.Event,
-                 leases: Leases):
+    def __init__(self, plan: Plan, seeds: Sequence[int], out: Path, cwd: Path, way: JobSettings, say: Say,
+                 stop: threading.Event, leases: Leases):
         self.plan, self.seeds, self.out, self.cwd, self.way = plan, seeds, out, cwd, way
         self.say, self.stop, self.leases = say, stop, leases
         before = states(plan, seeds, out)
@@ -113,14 +112,14 @@ class _Driver:
         self.over = len(before) - len(self.left)
         failed = "" if not self.tried else (f", {len(self.tried)} failed before" + (
             " and are tried again" if way.retry else " (--retry tries them again)"))
-        say(f"{count(self.total, 'run')}, {done} done before{failed}; {count(way.workers, 'worker process', 'worker processes')}"
-            f", one thread each; kept in {out}")
+        workers = count(way.workers, "worker process", "worker processes")
+        say(f"{count(self.total, 'run')}, {done} done before{failed}; {workers}, one thread each; kept in {out}")
 
     def run(self) -> None:
         while self.left and not self._is_enough():
             begun = self.begun
-            for job, result in each(self._claimed(), self.way.do, (self.plan, self.out, self.cwd, self.way.cell_limit_s, True),
-                                    self.way.workers):
+            given = self.plan, self.out, self.cwd, self.way.cell_limit_s, True
+            for job, result in each(self._claimed(), self.way.do, given, self.way.workers):
                 self.leases.give_back(self.names[job])
                 self._tell(job, result)
             self._look_again()
@@ -160,7 +159,8 @@ class _Driver:
         if "elsewhere" in result:
             return self.say(f"{job}: {result['elsewhere']}")
         self.over += 1
-        how = f"{result['state'].upper()}: {result['failed']}" if "failed" in result else f"{result['cpu_seconds']:.0f} CPU s"
+        how = (f"{result['state'].upper()}: {result['failed']}" if "failed" in result else
+               f"{result['cpu_seconds']:.0f} CPU s")
         self.say(f"[{self.over}/{self.total}] {job}: {how}")
         if "failed" in result and self.way.stop_at_first_failure:
             self.say("stopped at the first failure; what was under way comes to its end")

@@ -20,8 +20,8 @@ Facts = Mapping[str, Any]
 
 
 def facts_of(plan: Plan, job: Job, out: Path, end: Facts) -> dict[str, Any]:
-    """What a job found: `end` is its record (`work.ended`). StoreError where its run is gone, or is of another configuration
-    than the plan's."""
+    """What a job found: `end` is its record (`work.ended`). StoreError where its run is gone, or is of another
+    configuration than the plan's."""
     return _of_result(end) if "result" in end else _of_run(plan, job, out, end)
 
 
@@ -54,7 +54,8 @@ def _of_run(plan: Plan, job: Job, out: Path, end: Facts) -> dict[str, Any]:
                                             if row["policy"] == ("trained" if report["step"] else "untrained")}
                       for report in run.evaluations().values()},
         "tasks": rows["trained", "sampled"]["n"], "steps": len(run.steps()), "lint": _lint(run), "run": end["run"],
-        "code": end["code"], "notebook": end["notebook"], "cpu_seconds": end["cpu_seconds"], "training_cpu_seconds": _training(run)}
+        "code": end["code"], "notebook": end["notebook"], "cpu_seconds": end["cpu_seconds"],
+        "training_cpu_seconds": _training(run)}
 
 
 def by_task(row: Facts, job: Job | str) -> list[float]:

@@ -1,8 +1,8 @@
 """Before anything runs: how many jobs, what they will cost, and how small a difference the plan could detect.
 
-Costs are measured, never guessed: from jobs that are done, or from a pilot (the plan's first job, which counts). What could
-be detected follows from the variances of the differences at hand; before there are any, from those that differences of
-arms have on search and FrozenLake (docs/evidence/ablations.md), for seeds that differ little and much.
+Costs are measured, never guessed: from jobs that are done, or from a pilot (the plan's first job, which counts). What
+could be detected follows from the variances of the differences at hand; before there are any, from those that
+differences of arms have on search and FrozenLake (docs/evidence/ablations.md), for seeds that differ little and much.
 """
 from __future__ import annotations
 

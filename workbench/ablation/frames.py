@@ -23,8 +23,8 @@ LAST = ("tasks", "cpu_seconds", "notebook", "run", "why")
 
 def frame_of(plan: Plan, seeds: Sequence[int], out: Path) -> pd.DataFrame:
     """One line a job, in the order of the plan: arm, seed, state, its place in the grid, what it found (`success` or
-    `return` over all tasks, then the result's other numbers), cost, and where its notebook and run lie below the folder.
-    What is not there is NaN or None, never zero."""
+    `return` over all tasks, then the result's other numbers), cost, and where its notebook and run lie below the
+    folder. What is not there is NaN or None, never zero."""
     import pandas as pd
 
     axes = short_names([*dict.fromkeys(name for arm in plan.arms for name in arm.at)])

@@ -29,8 +29,8 @@ Point = dict[str, Any]  # setting -> value
 
 @dataclass(frozen=True)
 class Axis:
-    """One direction of a grid. `settings`: what varies, several where they vary together; `values`: for each step along it
-    one value per setting."""
+    """One direction of a grid. `settings`: what varies, several where they vary together; `values`: for each step along
+    it one value per setting."""
 
     settings: tuple[str, ...]
     values: tuple[tuple[Any, ...], ...]

@@ -2,11 +2,10 @@
 
     jobs/NAME.lease-1     who holds the job, and a beat that grows every BEAT_S seconds
 
-A lease is taken by making its file, which of several that try at once one can (`run.writer.claim_file`). Whose driver is
-known to have ended (a process of this machine), or whose beat stood still for STALE_S seconds as seen by the one who
-asks, has lost it: the next one makes the file of the next number. No clock of another machine is asked. Whoever wakes up
-late finds a higher number, or none, and keeps what he did to himself.
-"""
+A lease is taken by making its file, which of several that try at once one can (`run.writer.claim_file`). Whose driver
+is known to have ended (a process of this machine), or whose beat stood still for STALE_S seconds as seen by the one who
+asks, has lost it: the next one makes the file of the next number. No clock of another machine is asked. Whoever wakes
+up late finds a higher number, or none, and keeps what he did to himself."""
 from __future__ import annotations
 
 import json
@@ -41,7 +40,8 @@ class Lease:
 
 
 class Leases:
-    """All that one driver holds in a folder, kept alive by a thread; used as a context, at whose end they are given back."""
+    """All that one driver holds in a folder, kept alive by a thread; used as a context, at whose end they are given
+    back."""
 
     def __init__(self, folder: Path):
         self.folder = folder

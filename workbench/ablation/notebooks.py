@@ -29,8 +29,8 @@ ERROR, DEAD, TIMED_OUT = "failed", "dead kernel", "timed out"
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a notebook did not come to its end. `state`: an error in a cell, a dead kernel, a cell that took too long; `cell`:
-    the first line of the cell, where it is known."""
+    """Why a notebook did not come to its end. `state`: an error in a cell, a dead kernel, a cell that took too long;
+    `cell`: the first line of the cell, where it is known."""
 
     state: str
     words: str

@@ -1,9 +1,8 @@
 """What an ablation is, as values: arms, what each sets, what is compared, by which notebook; and its jobs.
 
 Arms differ in what they set and in nothing else. Those of the package's own notebook are training runs: every one is
-loaded through `load_config`, so that a switch without effect is an error and no arm (law 11). Those of a notebook of the
-user's own set its parameters. An arm at a seed is a job; the job's key is a hash of all that it is made with.
-"""
+loaded through `load_config`, so that a switch without effect is an error and no arm (law 11). Those of a notebook of
+the user's own set its parameters. An arm at a seed is a job; the job's key is a hash of all that it is made with."""
 from __future__ import annotations
 
 import json
@@ -30,8 +29,8 @@ OURS = ("seed", "out")  # parameters of a notebook that are no settings of an ar
 @dataclass(frozen=True)
 class Arm:
     """One setting of what is ablated. `start`: what its policy is called before it is trained; arms of one start have
-    the same untrained policy in the same environment. `at`: its place in the grid, setting by setting; `seeds_from`: added
-    to every seed (of an arm that is run again, as a control)."""
+    the same untrained policy in the same environment. `at`: its place in the grid, setting by setting; `seeds_from`:
+    added to every seed (of an arm that is run again, as a control)."""
 
     name: str
     label: str
@@ -57,8 +56,8 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Controls:
-    """What the table must come out right about: the arm `same` run again with other seeds, as `again`, is not to be told
-    from itself; and those results shifted by `planted` points are (None: nothing is planted)."""
+    """What the table must come out right about: the arm `same` run again with other seeds, as `again`, is not to be
+    told from itself; and those results shifted by `planted` points are (None: nothing is planted)."""
 
     same: str
     again: str
@@ -144,8 +143,8 @@ def seed_of(plan: Plan, job: Job) -> int:
 
 
 def config_of(plan: Plan, job: Job) -> Config:
-    """The configuration of a training run. ConfigError, naming the arm, for settings that are unknown or without effect.
-    """
+    """The configuration of a training run. ConfigError, naming the arm, for settings that are unknown or without
+    effect."""
     try:
         config = _loaded(plan.arm(job.arm).base, json.dumps(settings_of(plan, job)))
     except ConfigError as error:
@@ -172,8 +171,8 @@ def check(plan: Plan, seeds: Sequence[int]) -> None:
     if not seeds or len({*seeds}) != len(seeds):
         raise ConfigError(f"every seed is a run of its own: give each once, got {list(seeds)}")
     if plan.controls and (shared := {*seeds} & {seed + plan.arm(plan.controls.again).seeds_from for seed in seeds}):
-        raise ConfigError(f"the control runs {plan.controls.same!r} again with other seeds, and {min(shared)} would be one of "
-                          f"both; take seeds below {OTHER_SEEDS}")
+        raise ConfigError(f"the control runs {plan.controls.same!r} again with other seeds, and {min(shared)} would be one "
+                          f"of both; take seeds below {OTHER_SEEDS}")
     for job in jobs(plan, seeds[:1]):
         if plan.notebook:
             _check_parameters(plan, job)

@@ -23,9 +23,9 @@ Item = TypeVar("Item")
 
 def each(items: Iterable[Item], do: Callable[..., Any], arguments: Sequence[Any], workers: int
          ) -> Iterator[tuple[Item, Any]]:
-    """(item, do(item, *arguments)) in the order in which they end. An item is taken when a process is free for it. Where a
-    worker process is killed, what was under way is done again by fresh ones. Without workers: here, one after the other.
-    """
+    """(item, do(item, *arguments)) in the order in which they end. An item is taken when a process is free for it.
+    Where a worker process is killed, what was under way is done again by fresh ones. Without workers: here, one after
+    the other."""
     if not workers:
         yield from ((item, do(item, *arguments)) for item in items)
         return
@@ -41,8 +41,9 @@ def each(items: Iterable[Item], do: Callable[..., Any], arguments: Sequence[Any]
 
 def _portion(queue: Iterator[Item], do: Callable[..., Any], arguments: Sequence[Any], workers: int, killed: list[Item]
              ) -> Iterator[tuple[Item, Any]]:
-    """By fresh processes; into `killed`: what was under way when one of them was. A pool can renew its processes by itself
-    (`max_tasks_per_child`), but that of Python 3.11 then stands still now and then, with work left and no process."""
+    """By fresh processes; into `killed`: what was under way when one of them was. A pool can renew its processes by
+    itself (`max_tasks_per_child`), but that of Python 3.11 then stands still now and then, with work left and no
+    process."""
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=end_with,
                              initargs=(os.getpid(),)) as pool:
         asked: dict[Future, Item] = {}

@@ -64,8 +64,8 @@ def name_of_plan(path: Path) -> str:
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan in a TOML file (or in the JSON that `ablate` wrote of a mapping), named after it. ConfigError for what is
-    missing, unknown or of another type."""
+    """The plan in a TOML file (or in the JSON that `ablate` wrote of a mapping), named after it. ConfigError for what
+    is missing, unknown or of another type."""
     path = Path(path)
     try:
         tree = json.loads(read_file(path)) if path.name.endswith(PLAN_SUFFIX) else read_toml(path)

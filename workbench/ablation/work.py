@@ -5,9 +5,8 @@
     OUT/runs/ARM-seedN-KEY-CODE           the run folder: everything the table says is read from it (law 13)
 
 KEY hashes the configuration, CODE the source of the package: a run never goes on under other code. A job that was cut
-off goes on from its run folder; one that is done with the same configuration and code is not done again. The result of a
-notebook of the user's own is read from that notebook, once, when it ends.
-"""
+off goes on from its run folder; one that is done with the same configuration and code is not done again. The result of
+a notebook of the user's own is read from that notebook, once, when it ends."""
 from __future__ import annotations
 
 import resource
@@ -50,8 +49,8 @@ def do(job: Job, plan: Plan, out: Path, cwd: Path, cell_limit_s: float | None = 
        ) -> dict[str, Any]:
     """Run a job now and write down how it ended. What is wrong with an arm is its result, {"failed": words}.
 
-    `leased`: its driver holds the newest lease of the job; where that was lost meanwhile nothing is written: whoever took
-    it over does the job, {"elsewhere": words}."""
+    `leased`: its driver holds the newest lease of the job; where that was lost meanwhile nothing is written: whoever
+    took it over does the job, {"elsewhere": words}."""
     name, before = name_of(plan, job), _cpu_seconds()
     lease = Lease(newest) if leased and (newest := newest_in(out / "jobs", name)) else None
     facts: dict[str, Any] = {"code": code_fingerprint(), "notebook": f"notebooks/{name}.ipynb"}

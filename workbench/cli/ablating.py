@@ -49,7 +49,8 @@ def ablate_command(args: argparse.Namespace) -> int:
     from workbench.ablation.table import held
     from workbench.views import show_forecast
 
-    asked = ask(args.plan, args.out, seeds=args.seeds or (), arms=args.arms or (), settings=read_settings(" ".join(args.settings)))
+    asked = ask(args.plan, args.out, seeds=args.seeds or (), arms=args.arms or (),
+                settings=read_settings(" ".join(args.settings)))
     way = JobSettings(args.workers, args.retry, args.stop_at_first_failure, args.timeout)
     if args.pilot:
         carry_out(asked, JobSettings(min(args.workers, 1), cell_limit_s=args.timeout, most=1), _say)

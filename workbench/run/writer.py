@@ -183,8 +183,8 @@ def write_file(path: Path, content: Chunks, *, replace: bool = False) -> Seal:
 
 
 def claim_file(path: Path, content: bytes) -> bool:
-    """Put a whole file there unless one of this name is there already: of several that try at once, one gets True. By a hard
-    link, so that it holds on a network's disk, too."""
+    """Put a whole file there unless one of this name is there already: of several that try at once, one gets True. By a
+    hard link, so that it holds on a network's disk, too."""
     path = Path(path)
     temporary = _temporary(path)
     with _disk_errors(path, "claim", temporary):

@@ -36,9 +36,9 @@ Values = Sequence[Sequence[float]] | np.ndarray
 class MeanParts:
     """Means of one or many tables [runs, tasks] at once: every array has the shape of the tables' leading axes.
 
-    `error_X`: standard error of the mean, never zero; infinite for a single run. One task: runs alone. `seed_X`, `task_X`, `rest_X`:
-    variances, estimated and not below zero. `by_seeds_X`, `by_others_X`: what one over the degrees of freedom is made
-    of (`freedom`)."""
+    `error_X`: standard error of the mean, never zero; infinite for a single run. One task: runs alone. `seed_X`,
+    `task_X`, `rest_X`: variances, estimated and not below zero. `by_seeds_X`, `by_others_X`: what one over the degrees
+    of freedom is made of (`freedom`)."""
 
     runs: int
     tasks: int
@@ -175,8 +175,8 @@ def crossed_difference(a_RN: Values, b_RN: Values) -> Difference:
 
 def detectable(seed: float, task: float, rest: float, runs: int, tasks: int, level: float = 0.05) -> float:
     """The true difference that is found with probability POWER by a two-sided test at `level`, for these variances of
-    seeds, tasks and the rest. Infinite for a single run. One task: by the runs alone. By the noncentral t; its parameter by
-    bisection."""
+    seeds, tasks and the rest. Infinite for a single run. One task: by the runs alone. By the noncentral t; its
+    parameter by bisection."""
     if runs < 2:
         return float("inf")
     if tasks < 2:

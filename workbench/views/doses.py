@@ -22,9 +22,9 @@ SCALE = ("#f7f9fb", "#08306b")  # from low to high: one hue, so that no value lo
 
 
 def show_dose(table: Facts, axis: str | None = None) -> View:
-    """You will see one line per combination of the grid's other settings: the mean over seeds with its 95 % interval at each
-    value of `axis` (the only numeric one, if it is not named), and a dot for every seed. ConfigError for an axis that the
-    grid has not, or that is not numeric."""
+    """You will see one line per combination of the grid's other settings: the mean over seeds with its 95 % interval at
+    each value of `axis` (the only numeric one, if it is not named), and a dot for every seed. ConfigError for an axis
+    that the grid has not, or that is not numeric."""
     axis, unit = axis_named(table, axis), unit_of(table)
     lines: dict[str, list[tuple[float, Facts]]] = {}
     for arm in _arms(table):
@@ -43,7 +43,8 @@ def show_dose(table: Facts, axis: str | None = None) -> View:
                   f"{len(arm['seeds'])}"] for at, arm in points]
     values = sorted({float(arm["at"][axis]) for arm in _arms(table)})
     plot = Plot(f"{_measure(unit)} along {axis}", tuple(traces), x_label=axis, log_x=is_geometric(values))
-    columns = (doc.Column("", look=BOLD), *doc.numbers(axis), f"{_measure(unit)} [95 %]", "lowest to highest", *doc.numbers("seeds"))
+    columns = (doc.Column("", look=BOLD), *doc.numbers(axis), f"{_measure(unit)} [95 %]", "lowest to highest",
+               *doc.numbers("seeds"))
     return shown(doc.ViewDocument((
         doc.Picture(partial(plots_png, [plot], table["title"]), "; ".join(f"{row[0]} {row[1]}: {row[2]}" for row in rows),
                     figure=plotly_figure([plot], table["title"])),
@@ -51,8 +52,8 @@ def show_dose(table: Facts, axis: str | None = None) -> View:
 
 
 def show_heat(table: Facts, x: str | None = None, y: str | None = None) -> View:
-    """You will see the mean over seeds at every pair of values of two numeric axes (the grid's first two, if they are not
-    named), darker where it is higher; the rest of the grid is averaged over. Text: the same as a table."""
+    """You will see the mean over seeds at every pair of values of two numeric axes (the grid's first two, if they are
+    not named), darker where it is higher; the rest of the grid is averaged over. Text: the same as a table."""
     numeric = numeric_axes(table)
     if (x is None or y is None) and len(numeric) < 2:
         raise ConfigError(f"a heat map needs two numeric axes of a grid, this one has {', '.join(numeric) or 'none'}; "
@@ -70,7 +71,7 @@ def show_heat(table: Facts, x: str | None = None, y: str | None = None) -> View:
     return shown(doc.ViewDocument((
         doc.Picture(partial(_heat_png, value_YX, xs, ys, (x, y), table["title"], unit.digits),
                     f"{_measure(unit)} over {x} and {y}", figure=_heat_figure(value_YX, xs, ys, (x, y), table["title"])),
-        doc.Note(f"{_measure(unit)}, mean over seeds" + (" and over the rest of the grid" if averaged else "")),
+        doc.Note(f"{table['title']}: {_measure(unit)}, mean over seeds" + (" and over the rest of the grid" if averaged else "")),
         doc.Fold("The numbers", (doc.Table(names, rows),)))))
 
 

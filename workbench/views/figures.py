@@ -104,7 +104,8 @@ def _axes(plot: Plot, number: str, row: int, column: int, rows: int, columns: in
     wide, tall, gap_x, gap_y = 1 / columns, 1 / rows, 0.045, 0.22 / rows
     look = {"gridcolor": "#e3e7eb", "linecolor": "#8a949e", "zeroline": False, "showline": True}
     left, top = column * wide, 1 - row * tall
-    x = {**look, "domain": [left + gap_x * (column > 0), left + wide], "anchor": f"y{number}", **({"type": "log"} if plot.log_x else {})}
+    x = {**look, "domain": [left + gap_x * (column > 0), left + wide], "anchor": f"y{number}",
+         **({"type": "log"} if plot.log_x else {})}
     y = {**look, "domain": [max(0.0, top - tall), top - gap_y], "anchor": f"x{number}"}
     return {f"xaxis{number}": x, f"yaxis{number}": {**y, **({"type": "log"} if plot.is_log else {})}}
 

@@ -41,9 +41,9 @@ class ForestRow:
 
 
 def show_forest(table: Facts) -> View:
-    """You will see a line per declared comparison and per control: a square at the mean, its simultaneous interval, a dot for
-    every seed, a grey band where differences would not matter (the margin). Text: the same numbers, with the notebook of each
-    seed."""
+    """You will see a line per declared comparison and per control: a square at the mean, its simultaneous interval, a
+    dot for every seed, a grey band where differences would not matter (the margin). Text: the same numbers, with the
+    notebook of each seed."""
     unit = unit_of(table)
     rows = forest_rows(table)
     if not rows:
@@ -72,8 +72,9 @@ def forest_rows(table: Facts) -> list[ForestRow]:
             continue
         each = {seed: one["mean"] for seed, one in pair["sampled"]["each"].items()}
         label = f"{arms[pair['first']]['label']} - {arms[pair['second']]['label']}"
-        sources = {seed: " and ".join(str(arms[pair[side]]["seeds"][seed].get("notebook") or arms[pair[side]]["seeds"][seed]["run"])
-                                      for side in ("first", "second")) for seed in each}
+        both = [arms[pair[side]]["seeds"] for side in ("first", "second")]
+        sources = {seed: " and ".join(str(runs[seed].get("notebook") or runs[seed]["run"]) for runs in both)
+                   for seed in each}
         found.append(_row(label, pair["sampled"], each, sources, verdict_words(pair["sampled"], unit.factor), unit.factor))
     for control in table["controls"]:
         if control["sampled"] is not None:
@@ -111,13 +112,12 @@ def _short(text: str, most: int = 48) -> str:
 def _figure(rows: Sequence[ForestRow], margin: float | None, title: str, name: str) -> dict[str, Any]:
     """As plotly's JSON; all text escaped."""
     places = [*range(len(rows), 0, -1)]  # the first on top
-    dots = [(value, place, f"{row.label}<br>seed {seed}: {value:+.4g}<br>{where}") for row, place in zip(rows, places)
-            for seed, value, where in row.seeds]
+    dots = [(value, place, "<br>".join(esc(part, newline=" ") for part in (row.label, f"seed {seed}: {value:+.4g}", where)))
+            for row, place in zip(rows, places) for seed, value, where in row.seeds]
     spans = [row.span for row in rows]
     data = [
         {"type": "scatter", "mode": "markers", "name": "single seeds", "x": [dot[0] for dot in dots],
-         "y": [dot[1] - 0.22 for dot in dots], "hovertext": ["<br>".join(esc(part, newline=" ") for part in dot[2].split("<br>"))
-                                                           for dot in dots], "hoverinfo": "text",
+         "y": [dot[1] - 0.22 for dot in dots], "hovertext": [dot[2] for dot in dots], "hoverinfo": "text",
          "marker": {"color": GREY, "size": 7, "symbol": "circle-open"}},
         {"type": "scatter", "mode": "markers", "name": "mean and interval", "x": [row.mean for row in rows], "y": places,
          "hovertext": [f"{esc(row.label, newline=' ')}<br>{row.mean:+.4g}: {esc(row.verdict, newline=' ')}" for row in rows],

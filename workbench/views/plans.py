@@ -14,8 +14,8 @@ Facts = Mapping[str, Any]
 
 
 def show_forecast(plan: Facts) -> View:
-    """You will see every arm with what it sets, then how many jobs there are, what they cost by those that are done, and how
-    small a difference the plan finds four times in five (`ablation.forecast`)."""
+    """You will see every arm with what it sets, then how many jobs there are, what they cost by those that are done,
+    and how small a difference the plan finds four times in five (`ablation.forecast`)."""
     return shown(doc.ViewDocument((
         doc.Heading(plan["title"]), doc.BlankLine(), doc.Table(
             (doc.Column("arm", look=BOLD), "sets"), _cut([[arm["label"], _sets(plan, arm)] for arm in plan["arms"]])),
@@ -51,6 +51,7 @@ def forecast_lines(plan: Facts) -> list[str]:
 
 
 def show_jobs(said: str, rows: Sequence[Sequence[str]]) -> View:
-    """You will see how many jobs stand where, and one line for each that is not simply done or waiting: job, state, why."""
+    """You will see how many jobs stand where, and one line for each that is not simply done or waiting: job, state,
+    why."""
     return shown(doc.ViewDocument((doc.Note(said), *((doc.BlankLine(), doc.Table(
         (doc.Column("job", look=BOLD), "state", "why"), _cut([list(row) for row in rows]))) if rows else ()))))
