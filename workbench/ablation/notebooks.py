@@ -84,13 +84,13 @@ def first_line(source: str) -> str:
 
 
 def _reached(output: Path) -> str:
-    """The first line of the cell in which a notebook stopped: papermill wrote that it was running."""
+    """The first line of the cell in which a notebook stopped: the last that papermill began. Its word on how that cell ended
+    is not asked: after a time-out it says of every cell, begun or not, that it was completed."""
     if not output.is_file():
         return ""
     cells = [cell for cell in json.loads(output.read_bytes())["cells"] if cell["cell_type"] == "code"]
-    begun = [cell for cell in cells if cell["metadata"].get("papermill", {}).get("status") in ("running", "failed")]
-    unfinished = begun or [cell for cell in cells if cell.get("execution_count") is None and "".join(cell["source"]).strip()]
-    return first_line("".join(unfinished[0]["source"])) if unfinished else ""
+    begun = [cell for cell in cells if cell["metadata"].get("papermill", {}).get("start_time")]
+    return first_line("".join(begun[-1]["source"])) if begun else ""
 
 
 def _papermill() -> Any:
