@@ -1,6 +1,6 @@
 """The suite of planted bugs: its headers are valid, every edit fits, and a few go all the way through the battery.
 
-All of them take a quarter of an hour: `make silent-bugs`; with `SHARE=1/20`, as `.ci/run` has it, a share of them.
+All of them take a quarter of an hour: `make silent-bugs`; with `SHARE=1/30`, as `.ci/run` has it, a share of them.
 """
 from __future__ import annotations
 
