@@ -14,7 +14,8 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,21 @@ class AdapterCalls:
     def workbench_adapter(self) -> dict[str, str]:
         """See `held_adapter`."""
         return held_adapter(self.model_runner)
+
+
+@contextmanager
+def plain_head(model: torch.nn.Module) -> Iterator[None]:
+    """Within it the output head is the model's own. Where adapters may come, vLLM wraps what multiplies by it, and the
+    wrapping counts on as many rows as the last batch had."""
+    wrapped = [(owner, name, part) for owner in model.modules() for name, part in owner.named_children()
+               if name in ("logits_processor", "lm_head") and hasattr(part, "base_layer")]
+    for owner, name, part in wrapped:
+        setattr(owner, name, part.base_layer)
+    try:
+        yield
+    finally:
+        for owner, name, part in wrapped:
+            setattr(owner, name, part)
 
 
 def held_adapter(model_runner: Any) -> dict[str, str]:

@@ -20,7 +20,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.platforms import current_platform
 
-from workbench.engines.adapter_route import AdapterCalls
+from workbench.engines.adapter_route import AdapterCalls, plain_head
 from workbench.engines.broadcast import Line, found, in_pieces, own_address
 from workbench.engines.digests import digests
 from workbench.engines.vllm_words import BACKEND
@@ -113,7 +113,7 @@ class WorkerCalls(AdapterCalls):
         """What the output head makes of hidden states (JSON), without the rest of the model."""
         model = self.model_runner.get_model()
         weight = next(parameter for parameter in model.parameters() if parameter.numel())
-        with torch.no_grad():
+        with torch.no_grad(), plain_head(model):
             return model.compute_logits(torch.tensor(json.loads(hidden_ND)).to(weight)).float().tolist()
 
 
