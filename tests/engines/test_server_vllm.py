@@ -136,7 +136,10 @@ def test_an_adapter_that_goes_alone_is_what_is_sampled_from():
     assert worst_gap(wide(), play(engine, prompts(3, high=20), turns=1)) > 0.1 and core.restarts == 0
     hidden_ND = torch.randn(60, wide().config.hidden_size, generator=torch.Generator().manual_seed(0))
     head_ND = core.head_logits(hidden_ND)
-    for rows in (1, 2, 30):  # however many rows the batch before had
+    for rows in (1, 2, 30):  # however many rows the batch before had: two, which begin and end together
+        for number in range(2):
+            engine.submit(ask(number, f"together-{number}", np.arange(6, 12), max_new_tokens=8, stop_ids=frozenset()))
+        drain(engine)
         torch.testing.assert_close(core.head_logits(hidden_ND[:rows]), head_ND[:rows], rtol=0, atol=1e-5)
     plain_ND = (hidden_ND @ wide().get_output_embeddings().weight.T).detach()
     torch.testing.assert_close(head_ND, plain_ND, rtol=0, atol=1e-4)
