@@ -48,6 +48,17 @@ def _portion(queue: Iterator[Item], do: Callable[..., Any], arguments: Sequence[
                              initargs=(os.getpid(),)) as pool:
         asked: dict[Future, Item] = {}
         left = workers * ITEMS_PER_PROCESS
+
+        def results(futures: Iterable[Future]) -> Iterator[tuple[Any, Any]]:
+            for future in futures:
+                item = asked.pop(future)
+                try:
+                    result = future.result()
+                except BrokenProcessPool:
+                    killed.append(item)
+                    continue
+                yield item, result
+
         try:
             while not killed:
                 while left and len(asked) < workers and (item := next(queue, NOTHING)) is not NOTHING:
@@ -59,21 +70,8 @@ def _portion(queue: Iterator[Item], do: Callable[..., Any], arguments: Sequence[
                         break
                 if not asked:
                     return
-                for future in wait(asked, return_when=FIRST_COMPLETED).done:
-                    item = asked.pop(future)
-                    try:
-                        result = future.result()
-                    except BrokenProcessPool:
-                        killed.append(item)
-                        continue
-                    yield item, result
-            for future, item in asked.items():  # of a broken pool: each is done, or will say that it is not
-                try:
-                    result = future.result()
-                except BrokenProcessPool:
-                    killed.append(item)
-                    continue
-                yield item, result
+                yield from results(wait(asked, return_when=FIRST_COMPLETED).done)
+            yield from results([*asked])  # of a broken pool: each is done, or will say that it is not
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -99,8 +99,9 @@ def _tried(folder: str, writing: int) -> None:
             own = int(file.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (own + MEMORY, own + MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        found: Any = folder
         for part in (_build, _tokenize, _write):
-            part(folder)
+            found = part(found)
             os.write(writing, b"1\n")
         status = 0
     except MemoryError:
@@ -112,19 +113,20 @@ def _tried(folder: str, writing: int) -> None:
         os._exit(status)
 
 
-def _build(folder: str) -> None:
+def _build(folder: str) -> str:
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     with torch.device("meta"):
         AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    return folder
 
 
-def _tokenize(folder: str) -> None:
+def _tokenize(folder: str) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     tokenizer.decode(tokenizer.encode("Say yes.")[:8])
+    return tokenizer
 
 
-def _write(folder: str) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+def _write(tokenizer: Any) -> None:
     if tokenizer.chat_template:  # that there is none is said elsewhere
         for tools in (None, _TOOLS):
             try:
