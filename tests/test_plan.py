@@ -76,6 +76,24 @@ def test_what_each_setting_costs(tmp_path):
     assert "keys and values" not in by_name(planned({}, **{"engine.cache": "off"}))
 
 
+def test_a_vllm_that_sleeps_leaves_the_device_to_the_updates():
+    vllm = {"policy.device": "cuda", "engine.kind": "vllm", "engine.max_context": 1000}
+    awake, asleep = planned({}, **vllm), planned({}, **vllm, **{"engine.sleep": True})
+    given_back = by_name(awake)["engine's weights"] + by_name(awake)["keys and values"]
+    assert awake.at("updating", "device") - asleep.at("updating", "device") == given_back
+    assert asleep.at("updating", "host") - awake.at("updating", "host") == by_name(awake)["engine's weights"]
+    assert all(awake.at(moment, "device") == asleep.at(moment, "device") for moment in ("evaluating", "sampling", "saving"))
+
+
+@pytest.mark.parametrize(("rank", "places"), [(8, 8), (9, 16)])
+def test_a_server_that_takes_adapters_alone_has_a_place_for_one(rank, places):
+    beside = {"policy.device": "cuda", "engine.kind": "vllm", "engine.dtype": "bfloat16", "engine.max_context": 1000,
+              "layout.kind": "one_node", "learner.lora_rank": rank}
+    merged, routes = by_name(planned({}, **beside)), by_name(planned({}, **beside, **{"layout.adapters": "routes"}))
+    adapters = 3 * rank * ((128 + 128) + 2 * (128 + 64) + (128 + 128) + 2 * (128 + 384) + (384 + 128))
+    assert routes.items() - merged.items() == {("place of an adapter", adapters // rank * places * 2)}
+
+
 def test_an_evaluation_of_more_tasks_costs_its_attempts_and_its_cache():
     few, many = planned(**{"evaluation.num_tasks": 16}), planned(**{"evaluation.num_tasks": 48})
     attempt = int(few.remarks[0].split("up to ")[1].split()[0])

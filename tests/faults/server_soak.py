@@ -34,6 +34,7 @@ from workbench.types import canonical_json
 SETTINGS = {"engine.kind": "vllm", "engine.cache_tokens": 16384, "engine.max_context": 1000, "layout.kind": "one_node",
             "train.steps": 8, "train.tasks_per_step": 2, "train.checkpoint_every": 2, "train.evaluate_every": 0,
             "evaluation.num_tasks": 4, "lint.start": False}
+PAUSE_S = 15.0     # the longest wait before the next kill: a server starts in about as long
 GONE_S = 10.0      # within which everything that a killed learner had started is gone
 LONGEST_S = 600.0  # that a run may go on after its last kill, on a busy machine
 
@@ -108,7 +109,7 @@ def run_once(folder: Path, number: int, rng: random.Random, ranks: int, hit: Cou
         killed = False
         while job.child.poll() is None:
             if sum(hit.values()) < kills and not killed:
-                time.sleep(rng.uniform(0, 40))
+                time.sleep(rng.uniform(0, PAUSE_S))
                 there = job.victims()
                 what = rng.choice(sorted(there)) if there else None
                 if what is None or job.child.poll() is not None:

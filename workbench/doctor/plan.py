@@ -28,6 +28,7 @@ from workbench.doctor.learner_memory import BYTES, LOGITS, learner_items, policy
 from workbench.doctor.memory import MOMENTS, Item, MemoryPlan
 from workbench.doctor.model_size import ModelSize, model_size
 from workbench.doctor.trials import run_probe
+from workbench.engines.adapter_route import rank_of_places
 from workbench.engines.intake import position_numbers
 from workbench.engines.policy import SHIPPED
 from workbench.envs import tasks as env_tasks
@@ -123,22 +124,35 @@ def _engine_items(config: Config, model_config: PreTrainedConfig, size: ModelSiz
     positions, position_bytes = _cache(config, model_config, work, lengths)
     settings = f"positions of {position_bytes:,} bytes (engine.cache_tokens = {config.engine.cache_tokens:,})"
     if config.layout.has_server:
-        parts, copies = config.engine.tensor_parallel, config.layout.data_parallel
-        yield Item("engine's weights", math.ceil(weights / parts), MOMENTS, f"{dtype}, of the server: a copy over "
-                   f"{count(parts, 'device')} (engine.tensor_parallel)", "server")
-        yield Item("keys and values", math.ceil(positions * position_bytes / parts / copies), MOMENTS,
-                   f"{positions:,} {settings}, over {count(parts * copies, 'device')}", "server")
-        if dtype != "float32":
-            yield Item("weights as the server has them", weights, ("saving",), f"{dtype}: its answers are held against them")
+        yield from _server_items(config, size, weights, positions * position_bytes, f"{positions:,} {settings}")
         return
     slabs = 2 * model_config.get_text_config(decoder=True).num_hidden_layers
     sampled = min(config.engine.max_rows, max(work.attempts, work.evaluated)) * size.vocabulary
-    yield Item("engine's weights", weights, MOMENTS, f"{dtype}, its own copy")
-    yield Item("keys and values", positions * position_bytes, MOMENTS if on_cpu else MOMENTS[:-1], f"{positions:,} {settings}")
+    sleeps = getattr(config.engine, "sleep", False)
+    awake = tuple(moment for moment in MOMENTS if not (sleeps and moment == "updating"))
+    yield Item("engine's weights", weights, awake, f"{dtype}, its own copy")
+    yield Item("engine's weights, asleep", weights * sleeps, ("updating",),
+               f"{dtype}, while weights are learned (engine.sleep)", "host")
+    yield Item("keys and values", positions * position_bytes, MOMENTS if on_cpu else awake[:-1], f"{positions:,} {settings}")
     yield Item("cache that grows", positions * position_bytes // slabs, ("evaluating", "sampling"),
                "keys or values of one layer, once more")
     yield Item("sampling", LOGITS * sampled * BYTES[dtype], ("evaluating", "sampling"),
                "logits of all attempts that are decoded at once")
+
+
+def _server_items(config: Config, size: ModelSize, weights: int, cached: int, settings: str) -> Iterator[Item]:
+    """Of each device of a server beside the learner, `cached` bytes of keys and values over all of them."""
+    parts, copies, dtype = config.engine.tensor_parallel, config.layout.data_parallel, config.engine.dtype
+    yield Item("engine's weights", math.ceil(weights / parts), MOMENTS, f"{dtype}, of the server: a copy over "
+               f"{count(parts, 'device')} (engine.tensor_parallel)", "server")
+    yield Item("keys and values", math.ceil(cached / parts / copies), MOMENTS,
+               f"{settings}, over {count(parts * copies, 'device')}", "server")
+    if config.layout.adapters == "routes":
+        place = rank_of_places(config.learner.lora_rank)
+        yield Item("place of an adapter", size.trained * place // config.learner.lora_rank * BYTES[dtype], MOMENTS,
+                   f"{dtype}, of rank {place} (layout.adapters = 'routes')", "server")
+    if dtype != "float32":
+        yield Item("weights as the server has them", weights, ("saving",), f"{dtype}: its answers are held against them")
 
 
 def _work(config: Config, lengths: Lengths, *, packed: bool) -> _Work:

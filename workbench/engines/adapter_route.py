@@ -50,7 +50,12 @@ class Adapter:
 
 def adapter_arguments(rank: int) -> dict[str, Any]:
     """Of a server that takes adapters of this rank, one at a time."""
-    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": next(each for each in ADAPTER_RANKS if each >= rank)}
+    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank_of_places(rank)}
+
+
+def rank_of_places(rank: int) -> int:
+    """Of the places that vLLM's layers have for an adapter of this rank."""
+    return next(each for each in ADAPTER_RANKS if each >= rank)
 
 
 class AdapterTransfer:
