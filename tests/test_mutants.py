@@ -102,16 +102,17 @@ def test_exit_status_and_a_law_without_a_mutant(small_repository, monkeypatch, c
     assert "do not pass untouched: tests/test_double.py::test_number" in said and "no mutant breaks law 2" in said
 
 
-def test_a_share_has_a_twelfth_of_every_numbered_law_and_shares_are_everything():
+def test_a_share_has_its_part_of_every_numbered_law_and_shares_are_everything():
     mutants = [runner.read_mutant(path) for path in runner.choose([])]
-    shares = [runner.share_of(mutants, part, 13) for part in range(1, 14)]
+    count = runner.NUMBERED + 1
+    shares = [runner.share_of(mutants, part, count) for part in range(1, count + 1)]
     for law in runner.LAWS:
         of_law = [mutant for mutant in mutants if mutant.law == law]
-        twelfths = [[mutant for mutant in share if mutant.law == law] for share in shares]
-        assert {m.path for twelfth in twelfths for m in twelfth} == {m.path for m in of_law}
-        wanted = max(1, len(of_law) / 12)
-        assert all(twelfth and abs(len(twelfth) - wanted) < 1 for twelfth in twelfths)
-        assert len(of_law) < 12 or twelfths[0] == twelfths[12]
+        parts = [[mutant for mutant in share if mutant.law == law] for share in shares]
+        assert {m.path for part in parts for m in part} == {m.path for m in of_law}
+        wanted = max(1, len(of_law) / runner.NUMBERED)
+        assert all(part and abs(len(part) - wanted) < 1 for part in parts)
+        assert len(of_law) < runner.NUMBERED or parts[0] == parts[runner.NUMBERED]
     others = [mutant.name for share in shares for mutant in share if mutant.law not in runner.LAWS]
     assert sorted(others) == [m.name for m in mutants if m.law not in runner.LAWS]
     assert runner.read_share("2/3") == (2, 3)

@@ -40,7 +40,7 @@ SECONDS_PER_MUTANT = 180
 SERVER = warm.server()  # started with the first run of tests
 # Laws of docs/design/laws.md that the code so far can break; each needs a mutant when all are run.
 LAWS = tuple(str(number) for number in range(1, 15))
-NUMBERED = 12  # a share has every twelfth of those of a numbered law
+NUMBERED = 20  # a share has every twentieth of those of a numbered law
 
 
 @dataclass(frozen=True)
@@ -203,8 +203,8 @@ def read_share(text: str) -> tuple[int, int]:
 
 
 def share_of(mutants: list[Mutant], part: int, parts: int) -> list[Mutant]:
-    """Every twelfth of those that break a numbered law, of each law, and every `parts`-th of the others, beginning with
-    the `part`-th. Twelve parts in a row have all of the numbered ones."""
+    """Every `NUMBERED`-th of those that break a numbered law, of each law, and every `parts`-th of the others, beginning
+    with the `part`-th. So many parts in a row have all of the numbered ones."""
     chosen = [mutant for mutant in mutants if mutant.law not in LAWS][part - 1::parts]
     for law in LAWS:
         of_law = [mutant for mutant in mutants if mutant.law == law]
@@ -221,7 +221,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.run", description=__doc__.splitlines()[0])
     parser.add_argument("mutant", nargs="*", help="a file, or the beginning of its name (default: all)")
     parser.add_argument("--share", type=read_share, metavar="K/N",
-                        help="only part K of N, and a twelfth of those of the numbered laws")
+                        help=f"only part K of N, and one in {NUMBERED} of those of the numbered laws")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
     options = parser.parse_args(arguments)
     try:
