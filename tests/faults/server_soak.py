@@ -109,10 +109,11 @@ def run_once(folder: Path, number: int, rng: random.Random, ranks: int, hit: Cou
         killed = False
         while job.child.poll() is None:
             if sum(hit.values()) < kills and not killed:
+                what = rng.choice(("keeper", "learner", "server"))  # the learner is there longest, and would be hit most
                 time.sleep(rng.uniform(0, PAUSE_S))
-                there = job.victims()
-                what = rng.choice(sorted(there)) if there else None
-                if what is None or job.child.poll() is not None:
+                while what not in (there := job.victims()) and job.child.poll() is None:
+                    time.sleep(0.1)
+                if job.child.poll() is not None:
                     continue
                 keepers, ports = there.get("keeper", []), [port_of(pid) for pid in there.get("keeper", [])]
                 pid = rng.choice(there[what])
