@@ -9,7 +9,7 @@ VENV   := .venv
 VLLM_VENV := .venv-vllm
 READERS := .venv-readers
 SEEDS  ?= 0
-TASK   ?= search
+TASK   ?= search-discovery
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 BENCH_GPU_ARGS ?=
@@ -48,12 +48,12 @@ help:  ## this list
 		| while IFS='|' read -r target text; do printf '  make %-14s %s\n' "$$target" "$$text"; done
 
 ifeq ($(LAYOUT),server)
-# A core for the server, a core for the learner; on a game, because search trains four agents at once.
+# A core for the server, a core for the learner; on a game, whose steps are short.
 demo: setup-vllm
 	@$(NO_HUB) $(ONE_THREAD) $(VLLM_VENV)/bin/workbench demo --task frozenlake --seeds $(SEEDS) \
 		--set engine.kind=vllm --set engine.cache_tokens=65536 --set layout.kind=one_node
 else
-demo: setup-demo  ## train the tiny policy to search and show what it learned; SEEDS="0 1 2", TASK=frozenlake, LAYOUT=server (vLLM)
+demo: setup-demo  ## train the tiny policy until it finds what it was never shown; SEEDS="0 1 2", TASK=search or frozenlake, LAYOUT=server (vLLM)
 	@$(NO_HUB) $(VENV)/bin/workbench demo --task $(TASK) --seeds $(SEEDS)
 endif
 

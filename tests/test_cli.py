@@ -271,7 +271,9 @@ def test_play_takes_what_is_piped_in_and_ends_with_it(workbench, monkeypatch):
     assert "reward not scored" in summary  # law 5
 
 
-@pytest.mark.parametrize(("task", "rivals"), [("frozenlake", 0), pytest.param("search", 3, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("task", "rivals"), [
+    ("frozenlake", 0), pytest.param("search", 3, marks=pytest.mark.full),
+    pytest.param("search-discovery", 0, marks=pytest.mark.full)])
 def test_demo_writes_its_table_and_exits_with_the_answer(workbench, task, rivals):
     task = ("--task", task)
     status, out, _ = workbench("demo", *task, "--seeds", 0, "--out", "runs/demo", *SETTINGS, "--set", "learner.lr=0")

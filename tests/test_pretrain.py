@@ -47,7 +47,7 @@ OTHERS = ("chain-sum-tiny",)  # play what somebody else's package makes
 PLAYABLE = [name for name in NAMES if name not in OTHERS or find_spec("reasoning_gym")]
 
 
-@pytest.fixture(scope="module", params=reduced(PLAYABLE, [name for name in PLAYABLE if name != "shop-tiny"]))
+@pytest.fixture(scope="module", params=reduced(PLAYABLE, [name for name in PLAYABLE if name not in ("shop-tiny", "search-two-hops")]))
 def shipped(request):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -87,7 +87,7 @@ def test_an_unlisted_file_is_noticed(name, tmp_path):
 
 def test_shipped_policies_are_small_and_hold_no_pickle():
     files = [path for path in POLICIES.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 11_000_000
+    assert sum(path.stat().st_size for path in files) < 11_100_000
     assert {path.suffix for path in files} <= {".safetensors", ".json", ".jinja", ""}
     assert {path.parent.name for path in files} == set(RECIPES)
 
@@ -130,6 +130,7 @@ def test_shipped_policy_loads_plainly_and_speaks_the_format(shipped):
     pytest.param("countdown-tiny", "countdown", 0.0, 0.2, marks=pytest.mark.full),
     pytest.param("chain-sum-tiny", "experiments/chain-sum.toml", -0.1, 0.1, marks=pytest.mark.full),
     pytest.param("shop-tiny", "shop", -0.1, 0.1, marks=pytest.mark.full),
+    pytest.param("search-two-hops", "search-discovery", -0.1, 0.15, marks=pytest.mark.full),
     ("search-tiny", "search", 0.0, 0.15)])
 def test_success_of_a_shipped_policy_is_what_provenance_states(name, preset, least, most):
     """A quick, smaller version of `workbench pretrain NAME --check --quick`; random play lies where it should."""

@@ -30,6 +30,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from workbench.chat import ChatFormat, Conversation
+from workbench.engines.policy import load_tokenizer
 from workbench.envs import PRESETS, tasks
 from workbench.envs.bandit import Bandit
 from workbench.envs.base import EnvFamily
@@ -94,6 +95,7 @@ class Recipe:
     `env`: a preset of `workbench.envs`, to demonstrate in, or `""`: that of `config`. `config`: a preset of
     `workbench.training.config`, or a file of settings of this checkout, to evaluate in.
     `lessons` follow each other in one run: first the skill, shown well, then the habits that rewards are to sort out.
+    `tokenizer`: the shipped policy whose tokenizer it shares; else one is made.
     `words` become single tokens even where demonstrations hardly use them; `syllables`, `json`, `pieces`: see
     `build_tokenizer`.
     `contexts` are the shares of the transcripts in which a question is put otherwise than with tools on offer. `copying`
@@ -111,6 +113,7 @@ class Recipe:
     pieces: str = ""
     contexts: tuple[tuple[str, float], ...] = ()
     copying: int = 0
+    tokenizer: str = ""
     tokenizer_transcripts: int = 400
     vocab_limit: int = 640
     hidden: int = 128
@@ -151,6 +154,12 @@ RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (
            contexts=(("closed", 0.03), ("rag", 0.04), ("gold", 0.05)), tuning=FineTuning(batch=16, fall=0.65), lessons=(
                Lesson(520, SearchDemonstrator(early=0.02, stray=0.04, misread=0.0, slip=0.0)),
                Lesson(180, SearchDemonstrator()))),
+    # Questions of two documents only: nothing about work, no firm. What training finds beyond, nobody showed.
+    Recipe("search-two-hops", "world-qa-two-hops", "search-discovery", tokenizer="search-tiny", syllables=SYLLABLES,
+           json=True, copying=100, contexts=(("closed", 0.03), ("rag", 0.04), ("gold", 0.05)),
+           tuning=FineTuning(batch=16, fall=0.65), lessons=(
+               Lesson(320, SearchDemonstrator(early=0.02, stray=0.04, misread=0.0, slip=0.0)),
+               Lesson(100, SearchDemonstrator()))),
     Recipe("countdown-tiny", "countdown-small", "countdown", words=("yes", "no"), tuning=FineTuning(batch=16), lessons=(
         Lesson(1000, CountdownDemonstrator(hasty=0.0, aim=0.4, slip=0.0)),
         Lesson(200, CountdownDemonstrator()))),
@@ -276,6 +285,8 @@ def copying_exercise(recipe: Recipe, seed: int, index: int, tokenizer: Any) -> t
 
 def tokenizer_of(recipe: Recipe) -> Any:
     """The recipe's tokenizer, trained on what its environment and demonstrator say: the same one for every seed."""
+    if recipe.tokenizer:
+        return load_tokenizer(recipe.tokenizer)
     texts = []
     for index in range(recipe.tokenizer_transcripts):
         # One in so many, so that all lessons are heard.
@@ -307,17 +318,20 @@ def new_model(recipe: Recipe, tokenizer: Any, seed: int) -> Any:
 
 
 def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: int = 512, steps: int | None = None,
-             say: Callable[[str], None] | None = None) -> Path:
+             lessons: int | None = None, more: int = 0, say: Callable[[str], None] | None = None) -> Path:
     """Run a recipe from nothing and write the policy into the folder `out`, which must not exist or be empty.
 
     `seed` None: the one of the shipped policy (0). `num_tasks`: held-out tasks that the provenance reports success on;
-    0 leaves that out. `steps` shortens the recipe, for tests. Returns `out`. One thread, so that the result does not
+    0 leaves that out. `steps` shortens the recipe, for tests. `lessons`: the first of its lessons alone; `more` steps of
+    the last one: controls of what training by reward adds. Returns `out`. One thread, so that the result does not
     depend on how sums are split; minutes of one core.
     """
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     recipe, out, seed = recipe_named(name), Path(out), seed or 0
     if steps is not None:
         recipe = replace(recipe, lessons=(replace(recipe.lessons[-1], steps=steps),))
+    kept = recipe.lessons[:lessons]
+    recipe = replace(recipe, lessons=(*kept[:-1], replace(kept[-1], steps=kept[-1].steps + more)))
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out} is not empty; choose another folder, a policy is never written over another")
     began = time.process_time()
@@ -346,7 +360,8 @@ def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: 
 def stated_recipe(recipe: Recipe) -> dict[str, Any]:
     """The recipe as JSON values, with the kind of each lesson's demonstrator. What came with the policies that call tools
     is left out where a recipe does not use it: the others are stated as they were when they were made."""
-    unused = {"syllables": (), "json": False, "pieces": "", "contexts": (), "copying": 0, "tokenizer_transcripts": 400}
+    unused = {"syllables": (), "json": False, "pieces": "", "contexts": (), "copying": 0, "tokenizer": "",
+              "tokenizer_transcripts": 400}
     tree = {key: value for key, value in asdict(recipe).items() if key not in unused or value != unused[key]}
     for lesson, stated in zip(recipe.lessons, tree["lessons"]):
         stated["demonstrator"] = {"kind": type(lesson.demonstrator).__name__, **stated["demonstrator"]}
@@ -416,6 +431,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("name", choices=sorted(RECIPES))
     parser.add_argument("--out", type=Path, help="folder to write (default: runs/policies/NAME)")
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--lessons", type=int, metavar="N", choices=(1, 2), help="the first N lessons alone")
+    parser.add_argument("--more", type=int, default=0, metavar="STEPS", help="so many more steps of the last lesson")
     parser.add_argument("--check", action="store_true",
                         help="check the shipped policy instead; exit 1 if it is not reproduced")
     parser.add_argument("--quick", action="store_true", help="with --check: do not run the recipe anew")
@@ -424,7 +441,8 @@ def main(arguments: list[str] | None = None) -> int:
         report = check(chosen.name, quick=chosen.quick)
         print(report.text)
         return 0 if report.passed else 1
-    print(pretrain(chosen.name, chosen.out or Path("runs/policies") / chosen.name, seed=chosen.seed))
+    print(pretrain(chosen.name, chosen.out or Path("runs/policies") / chosen.name, seed=chosen.seed,
+                   lessons=chosen.lessons, more=chosen.more))
     return 0
 
 

@@ -268,7 +268,7 @@ def _add_services(command: AddCommand) -> None:
 
     sub = command("demo", training.demo_command,
                   "train the embedded agent and say whether it learned; exit 1 if a seed did not")
-    sub.add_argument("--task", default="search", help="a preset, or a file of settings")
+    sub.add_argument("--task", default="search-discovery", help="a preset, or a file of settings")
     sub.add_argument("--seeds", type=int, nargs="+", default=[0])
     sub.add_argument("--out", type=Path)
     _add_set(sub)

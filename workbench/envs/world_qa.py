@@ -202,5 +202,7 @@ class WorldEnv(QuestionEnv):
 
 PRESETS: Mapping[str, WorldQA] = MappingProxyType({
     "world-qa": WorldQA(),
+    "world-qa-two-hops": WorldQA(long_share=0.0),
+    "world-qa-half-long": WorldQA(long_share=0.5),
     "world-qa-hard": WorldQA(world="hard", documents=4, long_share=0.5, turns=6),
 })

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,13 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from workbench.envs.world_qa import WorldQA
+from workbench.notebook.by_kind import by_kind
 from workbench.notebook.live_run import RunningRun, train as start
 from workbench.run.store import Run, open_run
 from workbench.run.writer import write_file
 from workbench.training.config import Config
 from workbench.types import Trajectory
 from workbench.types.errors import ConfigError, LearnerError, StoreError
+from workbench.types.kinds import ByKind
 from workbench.views import show_trajectory
+from workbench.views.kinds import show_by_kind
 
 MIN_RISE = 0.08  # of sampled success, in shares: eight points
 # Other ways to put the same questions: name -> `WorldQA.context`.
@@ -31,16 +35,43 @@ RIVALS = {"no tool": "closed", "naive RAG": "rag", "both documents given": "gold
 
 @dataclass(frozen=True)
 class Goal:
-    """What is promised of a task beyond a rise: shares of success, at the end."""
+    """What is promised of a task beyond a rise: shares of success, at the end; 0: nothing."""
 
     sampled: float
     greedy: float
 
 
+@dataclass(frozen=True)
+class Discovery:
+    """A kind of task that the policy was never shown: greedy success at it rises by `rise`, clear of `clear` (shares)."""
+
+    key: str
+    kind: str
+    rise: float = 0.30
+    clear: float = 0.20
+
+
+NEVER_SHOWN = {"search-two-hops": Discovery("hops", "3")}  # by the name of the policy
+
+
 def goal_of(config: Config) -> Goal | None:
     """What docs/evidence/demo.md promises of `make demo`; None where it promises no more than a rise."""
     env = config.env
-    return Goal(0.80, 0.90) if isinstance(env, WorldQA) and (env.world, env.context) == ("plain", "search") else None
+    searches = isinstance(env, WorldQA) and (env.world, env.context) == ("plain", "search")
+    return Goal(0.80, 0.90) if searches and discovery_of(config) is None else None
+
+
+def discovery_of(config: Config) -> Discovery | None:
+    """What this policy was never shown and may find; None: nothing of that kind is known."""
+    return NEVER_SHOWN.get(config.policy.name)
+
+
+def discovered(found: ByKind, wanted: Discovery) -> dict[str, bool]:
+    """The conditions on the kind that nobody showed, of the run's held-out tasks."""
+    change = found.difference(wanted.kind, "greedy")
+    what = f"greedy success at {wanted.key} {wanted.kind}, which was never shown"
+    return {f"{what}, rises by at least {100 * wanted.rise:.0f} points": change.mean >= wanted.rise,
+            f"the paired interval of that rise is clear of {100 * wanted.clear:.0f} points": change.low > wanted.clear}
 
 
 def verdict(report: dict[str, Any], goal: Goal | None = None) -> dict[str, Any]:
@@ -99,11 +130,23 @@ def demo(config: Config, seeds: Sequence[int], out: Path, train: Callable[[Confi
         say(f"seed {seed}: {'learned' if result['learned'] else 'NOT learned'}")
         for check, held in result["checks"].items():
             say(f"  {'ok  ' if held else 'FAIL'} {check}")
-        if one := an_attempt(run):
+        if wanted := discovery_of(config):
+            say(_words_of(run, by_kind(run, wanted.key), wanted))
+        elif one := an_attempt(run):
             say(show_trajectory(one).text)
     table = {"learned": all(r["learned"] for r in results), "machine": platform.platform(), "seeds": results}
     write_file(out / "table.json", (json.dumps(table, indent=1) + "\n").encode())
     return table
+
+
+def _words_of(run: Run, found: ByKind, wanted: Discovery) -> str:
+    """Success by kind, and the first attempt at the kind which nobody showed that was paid, turn by turn."""
+    first = found.first.get(wanted.kind)
+    if first is None:
+        return show_by_kind(found).text
+    attempt = run.groups(first.step)[first.task][first.attempt]
+    return (f"{show_by_kind(found).text}\n\nthe first of them, with its credit: workbench show {shlex.quote(str(run.path))} "
+            f"--at {shlex.quote(str(first))}\n{show_trajectory(attempt).text}")
 
 
 def an_attempt(run: Run) -> Trajectory | None:
@@ -115,8 +158,10 @@ def an_attempt(run: Run) -> Trajectory | None:
 
 
 def rivals_of(config: Config) -> tuple[str, ...]:
-    """The names of those that are trained beside the agent: only an agent that searches has any."""
-    return tuple(RIVALS) if isinstance(config.env, WorldQA) and config.env.context == "search" else ()
+    """The names of those that are trained beside the agent: only an agent that searches has any, and not where the
+    question is what it finds by itself."""
+    searches = isinstance(config.env, WorldQA) and config.env.context == "search"
+    return tuple(RIVALS) if searches and discovery_of(config) is None else ()
 
 
 def rival_config(config: Config, name: str) -> Config:
@@ -158,6 +203,9 @@ def _judged(config: Config, path: Path, train: Callable[[Config, Path], Run]) ->
     judged = verdict(last, goal_of(config)) if ended is None else {
         "learned": False, "checks": {f"the run comes to its end, which it did not: {ended}": False}, "rise": None,
         "above_random": None, "greedy_change": None, "greedy_half_width": None}
+    if ended is None and (wanted := discovery_of(config)):
+        judged["checks"] |= discovered(by_kind(run, wanted.key), wanted)
+        judged["learned"] = all(judged["checks"].values())
     clock = run.clock()
     cpu = [name for name in clock if name.endswith("_cpu_s")]
     wall = [name for name in clock if name.endswith("_s") and name not in (*cpu, "sampling_s")]  # that one is beside them

@@ -10,7 +10,7 @@ and that cannot have an effect with the others is refused; the same setting comi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -157,6 +157,10 @@ PRESETS: dict[str, Callable[[], Config]] = {
     "search-ppo": lambda: _search(PPO(lam=0.95, minibatches=4)),
     "search-reinforce-pp": lambda: _search(ReinforcePP(minibatches=4)),
     "search-hard": lambda: _search(GRPO(minibatches=4), env="world-qa-hard"),
+    # The policy was shown questions of two documents only; half of these take three.
+    "search-discovery": lambda: replace(
+        _search(GRPO(minibatches=4), env="world-qa-half-long"), policy=PolicyConfig(name="search-two-hops"),
+        train=TrainConfig(steps=20, tasks_per_step=8, group_size=8, evaluate_every=0)),
 }
 
 
