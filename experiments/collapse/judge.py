@@ -65,8 +65,8 @@ def split(courses: Sequence[Course], chooses: bool, kind: str = "") -> tuple[lis
 
 
 def choose(rule: Rule, ill: Sequence[Course], healthy: Sequence[Course]) -> float | None:
-    """The threshold that catches most with at most `FALSE` false alarms: halfway down to the next healthy peak. None where none
-    catches any."""
+    """The threshold that catches most with at most `FALSE` false alarms: halfway down to the next healthy peak. None
+    where none catches any."""
     sick, well = [course.peak(rule) for course in ill], [course.peak(rule) for course in healthy]
     allowed = sorted({peak for peak in sick if peak > NEVER and sum(other >= peak for other in well) <= FALSE * len(well)})
     if not allowed:
@@ -93,7 +93,9 @@ def choose_pair(kind: str, ill: Sequence[Course], healthy: Sequence[Course]) -> 
 def _candidates(rule: Rule, ill: Sequence[Course]) -> list[float]:
     """Scores that the ill runs had, evenly chosen, those above zero."""
     scores = sorted({score for course in ill for _, score in course.scored(rule) if score > 0})
-    return sorted({scores[round(each * (len(scores) - 1) / (CANDIDATES - 1))] for each in range(CANDIDATES)}) if scores else []
+    if not scores:
+        return []
+    return sorted({scores[round(each * (len(scores) - 1) / (CANDIDATES - 1))] for each in range(CANDIDATES)})
 
 
 def judged(rule: Rule, threshold: float | None, courses: Sequence[Course]) -> dict[str, Any]:
@@ -109,9 +111,10 @@ def judged(rule: Rule, threshold: float | None, courses: Sequence[Course]) -> di
             counts = by_kind.setdefault(course.job.kind, [0, 0])
             counts[0] += alarm is not None
             counts[1] += 1
-        row[half] = {"caught": len(leads), "collapses": len(ill), "caught_interval": wilson_interval(len(leads), len(ill)),
-                     "leads": sorted(leads), "lead": median(leads) if leads else None, "false": false, "healthy": len(healthy),
-                     "false_interval": wilson_interval(false, len(healthy)), "by_kind": by_kind}
+        row[half] = {"caught": len(leads), "collapses": len(ill), "by_kind": by_kind,
+                     "caught_interval": wilson_interval(len(leads), len(ill)),
+                     "leads": sorted(leads), "lead": median(leads) if leads else None,
+                     "false": false, "healthy": len(healthy), "false_interval": wilson_interval(false, len(healthy))}
     return row
 
 
@@ -143,7 +146,8 @@ def table(courses: Sequence[Course]) -> list[dict[str, Any]]:
     if pairs:
         rows.append((Rule("any of these pairs", largest(pairs)), 1.0))
     curves = split(courses, False)
-    found = [judged(rule, threshold, courses) | {"area": area(rule, *curves), "roc": roc(rule, *curves)} for rule, threshold in rows]
+    found = [judged(rule, threshold, courses) | {"area": area(rule, *curves), "roc": roc(rule, *curves)}
+             for rule, threshold in rows]
     if pairs:
         found[-1]["named"] = named(pairs, curves[0])
     return found

@@ -19,7 +19,8 @@ HEALTHY = ("healthy-search", "healthy-lake", "healthy-bandit")
 # Of `make collapse`: 30 runs that are meant to collapse and 21 that are meant to look ill and learn.
 SEEDS = {**dict.fromkeys(ILL, 10), **dict.fromkeys(HEALTHY, 7)}
 # A look at whether the command works: it measures nothing.
-QUICK = {"train.steps": 3, "train.tasks_per_step": 2, "train.group_size": 2, "evaluation.num_tasks": 2, "train.evaluate_every": 1}
+QUICK = {"train.steps": 3, "train.tasks_per_step": 2, "train.group_size": 2, "train.evaluate_every": 1,
+         "evaluation.num_tasks": 2}
 QUICK_SEEDS = 2
 
 

@@ -71,7 +71,8 @@ def rlprobe(steps: Steps) -> bool:
         return False
 
     def ends(values: np.ndarray) -> tuple[float, float]:
-        return (float(np.nanmean(values[:max(10, len(values) // 4)])), float(np.nanmean(values[-max(10, len(values) // 5):])))
+        return (float(np.nanmean(values[:max(10, len(values) // 4)])),
+                float(np.nanmean(values[-max(10, len(values) // 5):])))
 
     entropy, repeated, spread = (ends(series(steps, name)) for name in ("entropy", "repetition", "reward_spread"))
     clipped, gradient, groups = series(steps, "clipped"), series(steps, "gradient"), flat(steps)
@@ -98,8 +99,9 @@ def rldoctor(steps: Steps) -> bool:
                 (series(steps, "gradient") == 0).mean() >= 0.4, gradient[0] > 0 and gradient[1] <= 0.05 * gradient[0]))
 
 
-PUBLISHED: dict[str, Alarm] = {"RAGEN: spread of the reward halves": ragen, "RAGEN-2: spread of the reward below a tenth": ragen_2,
-                               "rlwatch 0.5.1": rlwatch, "rlprobe 0.1.0": rlprobe, "rldoctor 0.2.0": rldoctor}
+PUBLISHED: dict[str, Alarm] = {
+    "RAGEN: spread of the reward halves": ragen, "RAGEN-2: spread of the reward below a tenth": ragen_2,
+    "rlwatch 0.5.1": rlwatch, "rlprobe 0.1.0": rlprobe, "rldoctor 0.2.0": rldoctor}
 
 
 def scores_of(alarm: Alarm) -> Callable[[Steps], Scores]:

@@ -78,7 +78,8 @@ def both(first: Rule, second: Rule, thresholds: tuple[float, float]) -> Callable
     """1 or more where both are beyond their thresholds in the same step: the smaller of the two shares."""
     def scores(steps: Steps) -> Scores:
         pairs = zip(first.scores(steps), second.scores(steps), strict=True)
-        return [None if None in pair else min(value / limit for value, limit in zip(pair, thresholds, strict=True)) for pair in pairs]
+        return [None if None in pair else min(value / limit for value, limit in zip(pair, thresholds, strict=True))
+                for pair in pairs]
     return scores
 
 

@@ -1,6 +1,6 @@
 """The signals of a run that may warn of a collapse, of every committed step; of one that trains, so far.
 
-    wb.signals(run)                     spreads, flat groups, repetition, templates, lengths, and what updates said of themselves
+    wb.signals(run)                     spreads, flat groups, repetition, templates, lengths, what the updates said
 """
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 def signals(run: Run | RunningRun | str | Path, *, most: int = MOST_STEPS) -> RunSignals:
-    """The signals of a run's committed steps; of more than `most`, of so many evenly chosen. And its success on the held-out
-    tasks, beside the untrained policy's.
+    """The signals of a run's committed steps; of more than `most`, of so many evenly chosen. And its success on the
+    held-out tasks, beside the untrained policy's.
 
-    The same numbers came out while it trained: they are a function of the stored attempts and metrics, of nothing else. Raises
-    StoreError for what is no run, and for a step that is damaged."""
+    The same numbers came out while it trained: they are a function of the stored attempts and metrics, of nothing else.
+    Raises StoreError for what is no run, and for a step that is damaged."""
     run = open_run(run)
     steps = run.steps()
-    return RunSignals(run.name, tuple(_of_step(run, step) for step in chosen_steps(steps, most)), probes_of(run.evaluations()),
-                      len(steps))
+    read = tuple(_of_step(run, step) for step in chosen_steps(steps, most))
+    return RunSignals(run.name, read, probes_of(run.evaluations()), len(steps))
 
 
 @lru_cache(maxsize=4096)

@@ -19,9 +19,9 @@ from workbench.types.spreads import flat_side
 
 PIECE = 4  # words of a repeated piece: calls and sentences share three easily
 WORD = re.compile(r"\w+|[^\w\s]")
-# Signal -> the learner's name of it. Of a clip that is counted on both sides, the first is the sum.
-OF_UPDATES = {"entropy": "entropy", "kl": "kl_ref", "update_kl": "approx_kl", "clipped": "clip_fraction", "ratio_max": "ratio_max",
-              "gradient": "grad_norm"}
+# Signal -> the learner's name of it.
+OF_UPDATES = {"entropy": "entropy", "kl": "kl_ref", "update_kl": "approx_kl", "clipped": "clip_fraction",
+              "ratio_max": "ratio_max", "gradient": "grad_norm"}
 
 
 def step_signals(step: int, groups: Sequence[Group], metrics: Mapping[str, Any]) -> StepSignals:
@@ -34,11 +34,18 @@ def step_signals(step: int, groups: Sequence[Group], metrics: Mapping[str, Any])
     sides = [flat_side([(attempt.reward, attempt.success) for attempt in group]) for group in groups]
     valid = [turn.info["valid_format"] for attempt in attempts for turn in attempt.turns if "valid_format" in turn.info]
     return StepSignals(
-        step, success=_mean(won for group in wins for won in group), reward=_mean(each for group in rewards for each in group),
-        turns=_mean(len(attempt.turns) for attempt in attempts), tokens=_mean(attempt.num_sampled for attempt in attempts),
-        valid=_mean(valid), reward_spread=_spread(rewards), success_spread=_spread(wins), format_spread=_spread(formats),
+        step,
+        success=_mean(won for group in wins for won in group),
+        reward=_mean(each for group in rewards for each in group),
+        turns=_mean(len(attempt.turns) for attempt in attempts),
+        tokens=_mean(attempt.num_sampled for attempt in attempts),
+        valid=_mean(valid),
+        reward_spread=_spread(rewards),
+        success_spread=_spread(wins),
+        format_spread=_spread(formats),
         flat_won=_mean(side == "all won" for side in sides), flat_lost=_mean(side == "all lost" for side in sides),
-        flat_same=_mean(side == "all the same" for side in sides), repetition=_mean(map(repeated_share, replies)),
+        flat_same=_mean(side == "all the same" for side in sides),
+        repetition=_mean(map(repeated_share, replies)),
         commonest=max(Counter(replies).values()) / len(replies) if replies else None,
         **{name: _known(metrics.get(key)) for name, key in OF_UPDATES.items()})
 

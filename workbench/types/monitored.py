@@ -27,8 +27,8 @@ class StepSignals(NamedTuple):
     Of attempts: `success`, `reward`, `turns`, `tokens` are means; `valid` the share of turns in the right format;
     `reward_spread`, `success_spread` and `format_spread` the mean over groups of the standard deviation inside a group
     (population form) of the reward, of success, and of an attempt's share of valid turns. `flat_won`, `flat_lost`,
-    `flat_same`: shares of groups whose attempts all earned the same, by side. Of replies: `repetition` is the mean share of
-    four-word pieces that came before in the same reply, `commonest` the share of the commonest reply of the step.
+    `flat_same`: shares of groups whose attempts all earned the same, by side. Of replies: `repetition` is the mean
+    share of four-word pieces that came before in the same reply, `commonest` the share of the step's commonest reply.
 
     Of the updates, as the learner wrote them: `entropy`, `kl` (to the start, where the algorithm has a reference),
     `update_kl` (of the old policy to the new), `clipped` (share of tokens), `ratio_max`, `gradient` (norm).
@@ -60,8 +60,8 @@ SIGNALS = StepSignals._fields[1:]
 
 
 class ProbeRecord(NamedTuple):
-    """Success on the held-out tasks after a step, in one mode, less that of the untrained policy on the same tasks, with its
-    paired 95 % interval."""
+    """Success on the held-out tasks after a step, in one mode; `change`: less that of the untrained policy on the same
+    tasks, with its paired 95 % interval."""
 
     step: int
     mode: str
@@ -83,8 +83,8 @@ class ProbeRecord(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class RunSignals(Shown):
-    """The signals of the committed steps that were read, in order, of `committed` in all; `probes`: evaluations after the
-    first step, in order of steps."""
+    """The signals of the committed steps that were read, in order, of `committed` in all; `probes`: evaluations of the
+    trained policy, in order of steps."""
 
     name: str
     steps: tuple[StepSignals, ...]
@@ -98,8 +98,8 @@ class RunSignals(Shown):
         return tuple(getattr(each, signal) for each in self.steps)
 
     def fallen(self) -> ProbeRecord | None:
-        """The first evaluation at which half of the start's success on the probe set was lost, sampled or greedy; None where
-        there is none."""
+        """The first evaluation at which half of the start's success on the probe set was lost, sampled or greedy; None
+        where there is none."""
         return next((probe for probe in self.probes if probe.fell), None)
 
     def to_frame(self) -> pandas.DataFrame:
@@ -117,9 +117,8 @@ def probes_of(reports: Mapping[str, Mapping[str, Any]]) -> tuple[ProbeRecord, ..
         for mode in ("sampled", "greedy"):
             pair = [rows.get((policy, mode), {}).get("by_task") for policy in SIDES]
             if all(pair) and len(pair[0]) == len(pair[1]):
-                change = _difference(*pair)
-                found.append(ProbeRecord(report.get("step", 0), mode, rows["trained", mode]["success"], change.mean, change.low,
-                                         change.high))
+                change, success = _difference(*pair), rows["trained", mode]["success"]
+                found.append(ProbeRecord(report.get("step", 0), mode, success, change.mean, change.low, change.high))
     return tuple(found)
 
 

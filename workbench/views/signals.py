@@ -31,16 +31,17 @@ PANELS: tuple[tuple[str, dict[str, str]], ...] = (
 
 
 def show_signals(found: RunSignals) -> View:
-    """You will see success in training and on the probe set, with what an untrained policy has there; below it every signal
-    that was computed, step by step; and in words whether half of the start's success was lost, and when."""
+    """You will see success in training and on the probe set, with what an untrained policy has there; below it every
+    signal that was computed, step by step; and in words whether half of the start's success was lost, and when."""
     title = f"{found.name}: signals"
     if not found.steps:
         return shown(doc.ViewDocument((doc.Heading(title), doc.Note("no committed step yet"))))
     plots = (_success(found), *(plot for panel, names in PANELS if (plot := _plot(found, panel, names)).traces))
     said = _words(found)
     picture = doc.Picture(partial(plots_png, plots, title), f"{title}. {said}", figure=plotly_figure(plots, title))
-    return shown(doc.ViewDocument((doc.TextPart(title), picture, doc.Fold("The numbers", (_table(found),)), doc.Note(said),
-                                   doc.first_shown(len(found.steps), found.committed, "steps"))))
+    return shown(doc.ViewDocument((
+        doc.TextPart(title), picture, doc.Fold("The numbers", (_table(found),)), doc.Note(said),
+        doc.first_shown(len(found.steps), found.committed, "steps"))))
 
 
 def _success(found: RunSignals) -> Plot:
@@ -48,9 +49,10 @@ def _success(found: RunSignals) -> Plot:
     for number, mode in enumerate(("sampled", "greedy"), 1):
         own = [probe for probe in found.probes if probe.mode == mode and probe.step]
         if own:
-            traces.append(Trace(f"probe set, {mode}", np.array([probe.step for probe in own], float),
-                                np.array([probe.success for probe in own]), COLOURS[number], DASHES[number], marker="o"))
-            levels.append(LevelLine(f"untrained, {mode}", own[0].success - own[0].change, COLOURS[number], DASHES[number]))
+            colour, dash = COLOURS[number], DASHES[number]
+            steps, success = (np.array(values, float) for values in zip(*((each.step, each.success) for each in own)))
+            traces.append(Trace(f"probe set, {mode}", steps, success, colour, dash, marker="o"))
+            levels.append(LevelLine(f"untrained, {mode}", own[0].success - own[0].change, colour, dash))
     return Plot("success", tuple(traces), tuple(levels))
 
 
