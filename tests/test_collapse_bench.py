@@ -10,7 +10,8 @@ from experiments.collapse import published
 from experiments.collapse.__main__ import main, tabled
 from experiments.collapse.judge import Course, choose, judged, named, table
 from experiments.collapse.plan import HEALTHY, ILL, SEEDS, Job, config_of, jobs
-from experiments.collapse.rules import BY_NAME, PAIRS, SINGLE, Rule, level, paired_rule
+from experiments.collapse.rules import SINGLE
+from workbench.rollouts.alarms import PAIRS, AlarmRule, level, paired_rule
 from workbench.types.monitored import SIGNALS, ProbeRecord, RunSignals, StepSignals
 
 STEPS = 12
@@ -65,7 +66,7 @@ def test_what_became_of_a_run_is_told_by_the_probe_set_alone():
 
 
 def test_an_alarm_after_the_event_is_a_miss_and_one_before_it_has_its_lead():
-    rule = Rule("turns", lambda steps: [1 - each.turns for each in steps])
+    rule = AlarmRule("turns", lambda steps: [1 - each.turns for each in steps])
     early = Course.of(Job("retreat", 1), run_of(8, turns=falling(5)))
     late = Course.of(Job("retreat", 3), run_of(8, turns=falling(8)))
     row = judged(rule, 0.5, [early, late])["judged"]
@@ -91,7 +92,7 @@ def test_a_sign_that_healthy_runs_show_as_much_is_worth_nothing():
 
 
 def test_a_threshold_lies_between_the_healthy_and_the_ill():
-    rule = Rule("turns", level("turns"))
+    rule = AlarmRule("turns", level("turns"))
     ill = [Course.of(Job("echo", 0), run_of(8, turns=[5.0] * STEPS))]
     well = [Course.of(Job("healthy-lake", 0), run_of(turns=[3.0] * STEPS))]
     assert choose(rule, ill, well) == 4.0
@@ -106,7 +107,7 @@ def test_pairs_need_both_signs_and_name_the_kind():
     assert named([rule, paired_rule("risk-aversion", (0.5, 0.5))], [both]) == {"right": 1, "caught": 1}
     assert named([paired_rule("risk-aversion", (0.5, 0.5))],
                  [Course.of(Job("retreat", 1), run_of(10, entropy=falling(4), success=falling(4)))]) == {"right": 0, "caught": 1}
-    assert set(PAIRS) == set(ILL) and all(name in BY_NAME for pair in PAIRS.values() for name in pair)
+    assert set(PAIRS) == set(ILL) and {rule.name for pair in PAIRS.values() for rule in pair} <= {rule.name for rule in SINGLE}
 
 
 @pytest.mark.parametrize("name, fires, silent", [

@@ -76,7 +76,7 @@ def _threshold(row: Result) -> str:
         return "none catches any"
     if row["rule"].startswith(("RAGEN", "rl")):
         return "as published"
-    return "of each" if "pair" in row["rule"] else "of both" if row["names"] else f"{row['threshold']:.2g}"
+    return "of each" if "pair" in row["rule"] else ", ".join(f"{each:.2g}" for each in row.get("thresholds", [row["threshold"]]))
 
 
 def _share(count: int, of: int, interval: tuple[float, float]) -> str:

@@ -16,7 +16,8 @@ from typing import Any
 
 from experiments.collapse.plan import Job
 from experiments.collapse.published import PUBLISHED, scores_of
-from experiments.collapse.rules import BY_NAME, PAIRS, SINGLE, Rule, largest, paired_rule
+from experiments.collapse.rules import SINGLE, largest
+from workbench.rollouts.alarms import PAIRS, AlarmRule, paired_rule
 from workbench.types.monitored import RunSignals
 from workbench.types.stats import wilson_interval
 
@@ -43,16 +44,16 @@ class Course:
         below = any(probe.high < 0 for probe in found.probes if probe.step == last)
         return cls(job, found, "neither" if below or not last else "healthy", None)
 
-    def scored(self, rule: Rule) -> list[tuple[int, float]]:
+    def scored(self, rule: AlarmRule) -> list[tuple[int, float]]:
         """(step, score) where there is one; of a collapse only the steps before the event."""
         pairs = zip(self.found.steps, rule.scores(self.found.steps), strict=True)
         return [(each.step, score) for each, score in pairs
                 if score is not None and (self.event is None or each.step < self.event)]
 
-    def peak(self, rule: Rule) -> float:
+    def peak(self, rule: AlarmRule) -> float:
         return max((score for _, score in self.scored(rule)), default=NEVER)
 
-    def alarm(self, rule: Rule, threshold: float) -> int | None:
+    def alarm(self, rule: AlarmRule, threshold: float) -> int | None:
         """The first step at which the rule is beyond the threshold."""
         return next((step for step, score in self.scored(rule) if score >= threshold), None)
 
@@ -64,7 +65,7 @@ def split(courses: Sequence[Course], chooses: bool, kind: str = "") -> tuple[lis
             [course for course in half if course.label == "healthy"])
 
 
-def choose(rule: Rule, ill: Sequence[Course], healthy: Sequence[Course]) -> float | None:
+def choose(rule: AlarmRule, ill: Sequence[Course], healthy: Sequence[Course]) -> float | None:
     """The threshold that catches most with at most `FALSE` false alarms: halfway down to the next healthy peak. None
     where none catches any."""
     sick, well = [course.peak(rule) for course in ill], [course.peak(rule) for course in healthy]
@@ -78,7 +79,7 @@ def choose(rule: Rule, ill: Sequence[Course], healthy: Sequence[Course]) -> floa
 def choose_pair(kind: str, ill: Sequence[Course], healthy: Sequence[Course]) -> tuple[float, float] | None:
     """Thresholds of the two signs of a kind, by the same rule; of several that are as good, the one in the middle."""
     best, most = [], 0
-    grids = [_candidates(BY_NAME[name], ill) for name in PAIRS[kind]]
+    grids = [_candidates(rule, ill) for rule in PAIRS[kind]]
     for pair in ((first, second) for first in grids[0] for second in grids[1]):
         rule = paired_rule(kind, pair)
         if sum(course.peak(rule) >= 1 for course in healthy) > FALSE * len(healthy):
@@ -90,7 +91,7 @@ def choose_pair(kind: str, ill: Sequence[Course], healthy: Sequence[Course]) -> 
     return best[len(best) // 2] if best else None
 
 
-def _candidates(rule: Rule, ill: Sequence[Course]) -> list[float]:
+def _candidates(rule: AlarmRule, ill: Sequence[Course]) -> list[float]:
     """Scores that the ill runs had, evenly chosen, those above zero."""
     scores = sorted({score for course in ill for _, score in course.scored(rule) if score > 0})
     if not scores:
@@ -98,7 +99,7 @@ def _candidates(rule: Rule, ill: Sequence[Course]) -> list[float]:
     return sorted({scores[round(each * (len(scores) - 1) / (CANDIDATES - 1))] for each in range(CANDIDATES)})
 
 
-def judged(rule: Rule, threshold: float | None, courses: Sequence[Course]) -> dict[str, Any]:
+def judged(rule: AlarmRule, threshold: float | None, courses: Sequence[Course]) -> dict[str, Any]:
     """How a rule did on both halves: caught with a lead, leads, false alarms."""
     row: dict[str, Any] = {"rule": rule.name, "names": rule.names, "threshold": threshold}
     for half, chooses in (("chosen", True), ("judged", False)):
@@ -118,13 +119,13 @@ def judged(rule: Rule, threshold: float | None, courses: Sequence[Course]) -> di
     return row
 
 
-def area(rule: Rule, ill: Sequence[Course], healthy: Sequence[Course]) -> float | None:
+def area(rule: AlarmRule, ill: Sequence[Course], healthy: Sequence[Course]) -> float | None:
     """Area under the ROC over thresholds: the chance that a collapse peaks higher, before its event, than a healthy run does."""
     pairs = [(sick.peak(rule), well.peak(rule)) for sick in ill for well in healthy]
     return sum((a > b) + (a == b) / 2 for a, b in pairs) / len(pairs) if pairs else None
 
 
-def roc(rule: Rule, ill: Sequence[Course], healthy: Sequence[Course]) -> list[list[int]]:
+def roc(rule: AlarmRule, ill: Sequence[Course], healthy: Sequence[Course]) -> list[list[int]]:
     """(healthy runs with a false alarm, collapses caught) from the highest threshold to the lowest."""
     sick, well = [course.peak(rule) for course in ill], [course.peak(rule) for course in healthy]
     points = [[0, 0], *([sum(peak >= limit for peak in well), sum(peak >= limit for peak in sick)]
@@ -136,24 +137,21 @@ def table(courses: Sequence[Course]) -> list[dict[str, Any]]:
     """A row a rule: single signs, the published ones, pairs, and the pairs together."""
     ill, healthy = split(courses, True)
     rows = [(rule, choose(rule, ill, healthy)) for rule in SINGLE]
-    rows += [(Rule(name, scores_of(alarm)), 1.0) for name, alarm in PUBLISHED.items()]
-    pairs = []
-    for kind in PAIRS:
-        thresholds = choose_pair(kind, *split(courses, True, kind))
-        if thresholds is not None:
-            pairs.append(paired_rule(kind, thresholds))
-            rows.append((pairs[-1], 1.0))
+    rows += [(AlarmRule(name, scores_of(alarm)), 1.0) for name, alarm in PUBLISHED.items()]
+    chosen = {kind: choose_pair(kind, *split(courses, True, kind)) for kind in PAIRS}
+    pairs = [paired_rule(kind, thresholds) for kind, thresholds in chosen.items() if thresholds is not None]
+    rows += [(rule, 1.0) for rule in pairs]
     if pairs:
-        rows.append((Rule("any of these pairs", largest(pairs)), 1.0))
+        rows.append((AlarmRule("any of these pairs", largest(pairs)), 1.0))
     curves = split(courses, False)
     found = [judged(rule, threshold, courses) | {"area": area(rule, *curves), "roc": roc(rule, *curves)}
-             for rule, threshold in rows]
+             | ({"thresholds": chosen[rule.names]} if rule.names else {}) for rule, threshold in rows]
     if pairs:
         found[-1]["named"] = named(pairs, curves[0])
     return found
 
 
-def named(pairs: Sequence[Rule], ill: Sequence[Course]) -> Mapping[str, int]:
+def named(pairs: Sequence[AlarmRule], ill: Sequence[Course]) -> Mapping[str, int]:
     """Of the judged collapses that were caught: how many were called by the right kind, by the pair that spoke first."""
     right = caught = 0
     for course in ill:

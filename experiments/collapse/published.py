@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from experiments.collapse.rules import Scores, Steps
+from workbench.rollouts.alarms import Scores, Steps
 
 Alarm = Callable[[Steps], bool]
 
