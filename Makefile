@@ -39,7 +39,7 @@ DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lab docs pictures bias algorithms search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers hostile bench bench-gpu test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
+.PHONY: help demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers hostile bench bench-gpu test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -94,6 +94,9 @@ silent-bugs: setup-test  ## silent bugs of other frameworks, planted here: the l
 # Both cores for half an hour or more; what is done stays done, so it may be cut off and called again.
 algorithms: setup-demo  ## every algorithm on FrozenLake and the Bandit, one table with baselines; ALGORITHMS_ARGS="--seeds 0"
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m experiments.algorithms $(ALGORITHMS_ARGS)
+
+collapse: setup-demo  ## runs that collapse, runs that only look ill, and what each alarm was worth (half an hour of two idle cores); COLLAPSE_ARGS="--quick"
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m experiments.collapse $(COLLAPSE_ARGS)
 
 # Both cores, and as easily cut off: every arm at every seed is a notebook under papermill, hence the lab's packages.
 search-methods: setup-lab  ## REINFORCE++, GRPO, PPO with a search tool, beside no tool and one retrieval; TABLE_ARGS="--seeds 0"

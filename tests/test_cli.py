@@ -194,6 +194,7 @@ def test_a_preset_is_a_preset_whatever_folders_there_are(workbench):
     (["show", "RUN", "1", "--task", "-1"], "no task -1"),
     (["show", "RUN", "1", "--attempt", "4"], "no attempt 4; they are counted from 0 to 3"),
     (["show", "RUN", "--tokens"], "workbench show RUN STEP"),
+    (["show", "RUN", "1", "--signals"], "leave the step and --at out"),
     (["replay", "RUN", "3"], "no committed step 3"),
     (["play", "frozenlak"], "did you mean 'frozenlake-4x4'"),
     (["play", "frozenlake-4x4", "--tokenizer", "./nowhere"], "no folder './nowhere'"),
@@ -211,7 +212,7 @@ def test_a_wrong_question_ends_with_2_and_a_sentence(workbench, trained, words, 
 
 
 def test_show_goes_from_the_run_to_the_token(workbench, trained):
-    for words, found in (([], "steps 1 to 2"), ([1], "4 attempts"), ([1, "--attempt", 3], "attempt 3"),
+    for words, found in (([], "steps 1 to 2"), (["--signals"], "commonest"), ([1], "4 attempts"), ([1, "--attempt", 3], "attempt 3"),
                          ([2, "--task", 2, "--tokens"], "<|im_start|>")):
         status, out, _ = workbench("show", trained, *words)
         assert status == 0 and found in out

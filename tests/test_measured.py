@@ -206,3 +206,29 @@ def test_simulated_statistics_stand_beside_what_they_are_of():
 def test_what_a_grid_costs_besides_its_jobs():
     found = {"jobs": 1000, "cpu_seconds": {"planned": 1.46, "listed": 0.5}}
     assert measured.grid_tables({"training runs": found})["main"].rows == [["training runs, 1,000 jobs", "1.5", "0.5"]]
+
+
+def test_a_collapse_bench_tells_what_was_made_and_an_alarm_that_caught_nothing():
+    from docs.make.collapses import collapse_tables
+
+    def half(caught, false):
+        return {"caught": caught, "collapses": 4, "caught_interval": [0.1, 0.9], "leads": [2] * caught,
+                "lead": 2.0 if caught else None, "false": false, "healthy": 10, "false_interval": [0.0, 0.3],
+                "by_kind": {"echo": [caught, 4]}}
+
+    def rule(name, caught, threshold, **more):
+        return {"rule": name, "names": "", "threshold": threshold, "chosen": half(4, 0), "judged": half(caught, 1), "area": 0.75} | more
+
+    kinds = {"echo": {"planned": 10, "made": 3, "steps": 24, "collapsed": 2, "healthy": 0, "neither": 1, "events": [12, 18],
+                      "cpu_seconds": 88.4}}
+    runs = [{"kind": "echo", "seed": 0, "label": "collapsed", "event": 12, "ends": {"sampled": [0.3, 0.0], "greedy": [0.9, 0.4]}}]
+    rules = [rule("turns fall", 3, 0.25), rule("replies alike", 0, None), rule("RAGEN: halves", 1, 1.0),
+             rule("any of these pairs", 3, 1.0, named={"right": 2, "caught": 3})]
+    tables = collapse_tables({"kinds": kinds, "rules": rules, "runs": runs})
+    assert tables["runs"].rows == [["echo", "3 of 10", "24", "2", "0", "1", "12 to 18", "88"]]
+    assert tables["ends"].rows == [["echo", "30", "0", "90", "40"]]
+    assert tables["alarms"].rows[0] == ["turns fall", "0.25", "4/4, 0/10", "3 of 4 [10, 90 %]", "2 (2 to 2)", "1 of 10 [0, 30 %]", "0.75"]
+    assert tables["alarms"].rows[1][1:5] == ["none catches any", "4/4, 0/10", "0 of 4 [10, 90 %]", ""]
+    assert [row[1] for row in tables["alarms"].rows[2:]] == ["as published", "of each"]
+    assert [row[0] for row in tables["kinds"].rows] == ["turns fall", "RAGEN: halves", "any of these pairs"]
+    assert tables["named"].rows == [["collapses caught in the judged half", "3"], ["of these called by their kind", "2"]]

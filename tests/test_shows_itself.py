@@ -48,7 +48,7 @@ def values(folder):
              run.credit(1, 0), report, session.config, session, wb.train_step(session, 1), scores, scores[0], batch,
              session.config.algorithm.credit(batch), replay(run, 1)[0], wb.compare_runs(run, wb.open_run(folder / "ppo")), run, attach(run.path),
              wb.runs(folder), paired := wb.paired(groups, groups[:1]), paired[0], wb.read_rollouts(IMPORTED),
-             wb.group_spread(folder / "lake"), wb.by_kind(folder / "lake", "grid"), BranchedAttempt("step 1", attempt, (Branch(0, "x", 0.0, None, None, {"grpo": 0.5}, groups[0]),), "now", 2))
+             wb.group_spread(folder / "lake"), wb.by_kind(folder / "lake", "grid"), wb.signals(folder / "lake"), BranchedAttempt("step 1", attempt, (Branch(0, "x", 0.0, None, None, {"grpo": 0.5}, groups[0]),), "now", 2))
     return {type(value).__name__: value for value in every}
 
 

@@ -83,6 +83,7 @@ PUBLIC: dict[str, str] = {
     "branch": "workbench.notebook.branch:branch",
     "group_spread": "workbench.notebook.spread:group_spread",
     "by_kind": "workbench.notebook.by_kind:by_kind",
+    "signals": "workbench.notebook.signals:signals",
     "show_tokens": "workbench.views:show_tokens",
     "show_masks": "workbench.views:show_masks",
     "show_counts": "workbench.views:show_counts",

@@ -26,6 +26,7 @@ import views_examples as examples  # noqa: E402
 
 import workbench as wb  # noqa: E402
 from tests.golden_runs.make_old import old_runs, shown  # noqa: E402
+from workbench.types.monitored import SIGNALS, ProbeRecord, RunSignals, StepSignals  # noqa: E402
 from workbench.views import show_arm_curves, show_arms, show_bias, show_config, show_counts, show_curves, show_diff  # noqa: E402
 from workbench.views import show_live, show_masks, show_rows, show_status, show_talk, show_tokens  # noqa: E402
 from workbench.views import talk_events as talks  # noqa: E402
@@ -52,6 +53,13 @@ def bias_report(text: str) -> SimpleNamespace:
 def exchange(text: str, *, ended: bool = True) -> TalkExchange:
     """One of every event, in the words of `text`."""
     return TalkExchange(tuple(talk_events(text))[:None if ended else 3])
+
+
+def monitored_run(text: str) -> RunSignals:
+    """Three steps of a retreat: what was not computed has no column."""
+    steps = tuple(StepSignals(step, **dict.fromkeys(SIGNALS) | {"success": 0.5 / step, "turns": 4.0 - step, "flat_lost": 0.25 * step})
+                  for step in (1, 2, 3))
+    return RunSignals(f"run {text}", steps, (ProbeRecord(2, "greedy", 0.25, -0.5, -0.75, -0.25),), 9)
 
 
 def other_views(text: str) -> dict[str, Callable[[], object]]:
@@ -82,6 +90,8 @@ def other_views(text: str) -> dict[str, Callable[[], object]]:
         "tokens, many segments": lambda: show_tokens(
             examples.trajectory(segments=examples.rewritten() * 9), examples.token_texts, max_tokens=300),
         "tokens, edited": lambda: examples.credit_view(text),
+        "signals": lambda: wb.show(monitored_run(text)),
+        "signals, nothing yet": lambda: wb.show(RunSignals(f"run {text}", (), (), 0)),
     }
 
 

@@ -170,6 +170,7 @@ def _add_looking(command: AddCommand) -> None:
     sub.add_argument("--attempt", type=int, help="which attempt of the group (default: the whole group)")
     sub.add_argument("--tokens", action="store_true", help="tokens coloured by author and credit")
     sub.add_argument("--at", default="", metavar="PLACE", help="a place in words: 'step 3 / task 2 / attempt 5 / token 812'")
+    sub.add_argument("--signals", action="store_true", help="what may warn of a collapse, step by step")
     sub.add_argument("--tokenizer",
                      help="of rollouts of another framework: the policy whose tokens they are (else ids)")
     _add_html(sub)

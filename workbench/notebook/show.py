@@ -44,6 +44,7 @@ VIEWS: Mapping[str, str] = {
     "workbench.types.branches:BranchedAttempt": "workbench.views.branches:show_branches",
     "workbench.types.spreads:RunSpread": "workbench.views.spread:show_spread",
     "workbench.types.kinds:ByKind": "workbench.views.kinds:show_by_kind",
+    "workbench.types.monitored:RunSignals": "workbench.views.signals:show_signals",
     "workbench.types.pairs:PairedGroups": "workbench.views:show_pairs",
     "workbench.types.pairs:Pair": "workbench.views:show_pair",
     "workbench.types:Turn": "workbench.views:show_turn",

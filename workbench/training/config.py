@@ -58,6 +58,8 @@ class TrainConfig:
                          "step before, while that one is learned from"] = 0
     max_empty_steps: Annotated[int, at_least(1), "steps in a row that left the policy as it was before the run ends, "
                                "with a reason"] = 5
+    on_alarm: Annotated[str, one_of("off", "note", "stop"), "where its signals look like a collapse: note says so, stop "
+                        "ends the run after that step, to be resumed"] = "off"
 
     def __post_init__(self) -> None:
         check_settings(self, "train")
@@ -184,7 +186,7 @@ BARE = ""  # no preset to begin with: every setting has its own default, and the
 
 # Settings, and whole parts, that came after runs had been stored: at this value they are left out, so that what was stored before is what
 # would be stored now.
-LATER: Mapping[str, Any] = {"policy.loader": None, "layout": asdict(LayoutConfig()), "layout.adapters": "merged",
+LATER: Mapping[str, Any] = {"policy.loader": None, "train.on_alarm": "off", "layout": asdict(LayoutConfig()), "layout.adapters": "merged",
                             "learner.lora_rank": 0, "learner.activation_checkpointing": False,
                             "learner.lora_alpha": LearnerConfig.lora_alpha, "learner.lora_targets": ()}
 

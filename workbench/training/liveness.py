@@ -40,6 +40,9 @@ def refuse_contradictions(config: Config) -> None:
         _refuse_sleep(config)
     if config.layout.adapters == "routes":
         _refuse_adapters_alone(config)
+    if train.on_alarm != "off" and config.learner.num_processes > 1:
+        raise ConfigError(f"train.on_alarm = {train.on_alarm!r} with learner.num_processes = {config.learner.num_processes}: one "
+                          "process looks at the signals, and the others would go on without it; set train.on_alarm = 'off'")
     if train.staleness and not getattr(algorithm, "sampler_cap", 0):
         raise ConfigError("train.staleness = 1 learns from attempts of older weights, and nothing weighs for them: set "
                           "algorithm.sampler_cap (2, for one), the most that a token of another policy counts")

@@ -22,6 +22,7 @@ from workbench.rollouts.metrics import rollout_metrics
 from workbench.run.recording import RunWriter
 from workbench.run.store import Run, differing, open_run, step_name
 from workbench.training import checkpoint
+from workbench.training.alarm import AlarmWatch
 from workbench.training.ahead import Ahead
 from workbench.training.compare_repeated import compare
 from workbench.training.session import Session, baselines, evaluate, notes_of
@@ -58,6 +59,7 @@ class _Loop:
     drift: str
     instruments: tuple[Instrument, ...]  # what looks at every new step
     ahead: Ahead | None                  # what samples the next one meanwhile; None: train.staleness is 0
+    alarms: AlarmWatch | None            # None: train.on_alarm is "off"
 
     def is_first_new(self, step: int) -> bool:
         return step == max(self.schedule.committed, self.schedule.start) + 1
@@ -73,7 +75,8 @@ def go_on(session: Session, run: RunWriter | None, path: str | Path, schedule: S
     """
     stored, train = open_run(path), session.config.train
     ahead = Ahead(session, tuple(instruments), train.steps) if train.staleness else None
-    loop = _Loop(session, run, stored, schedule, watchers if run is not None else Watchers(), drift, tuple(instruments), ahead)
+    loop = _Loop(session, run, stored, schedule, watchers if run is not None else Watchers(), drift, tuple(instruments), ahead,
+                 AlarmWatch(stored, train.on_alarm) if train.on_alarm != "off" and run is not None else None)
     if schedule.committed < session.config.train.steps:
         for instrument in instruments:
             instrument.resume(stored)
@@ -206,6 +209,8 @@ def _make(loop: _Loop, step: int) -> StepOutcome:
                       f"`workbench lint {shlex.quote(str(loop.stored.path))} --step {step}` says where")
     if watchers.on_step is not None:
         watchers.on_step(outcome)
+    if loop.alarms is not None:
+        loop.alarms.look(outcome, run, watchers.note)
     return outcome
 
 

@@ -34,7 +34,7 @@ from workbench.types.errors import ConfigError, PolicyError
 # How long, how often, when to give up: no step that was made would have been another one.
 FREE = frozenset({
     "train.steps", "train.evaluate_every", "train.checkpoint_every", "train.keep_checkpoints", "train.max_empty_steps",
-    "learner.max_bad_updates",
+    "train.on_alarm", "learner.max_bad_updates",
 })
 # Where the policy lies, not which one it is: its files must be those that the run began with.
 MOVED = frozenset({"policy.name", "env.data.files", "env.data.heldout"})

@@ -42,7 +42,7 @@ TAKES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("rollout", "evaluate", "baselines", "evaluation_report", "train_step", "facts", "retokenize", "show_prompt"),
                     ("Session",)),
     **dict.fromkeys(("open_run", "reopen", "step_facts", "edit_step", "export_policy", "export_run", "show_replay",
-                     "compare_runs", "group_spread", "by_kind", "branch"), _RUN),
+                     "compare_runs", "group_spread", "by_kind", "signals", "branch"), _RUN),
     "replay_step": ("Run", "RunningRun"),
     **dict.fromkeys(("attach", "resume", "resume_here", "fresh_path"), _NAMES),
     **dict.fromkeys(("show_counts", "show_masks", "show_estimators", "show_mask_switches", "credit_editor", "groups_equal"), _GROUPS),
