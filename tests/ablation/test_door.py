@@ -227,3 +227,9 @@ def test_a_plan_and_a_notebook_run_by_one_command(tmp_path, capsys, monkeypatch)
     assert "FAILED: AssertionError: not this one (in the cell `assert ok, 'not this one'`)" in said
     frame = wb.ablate("mine.toml", dry_run=True).frame()
     assert frame["state"].tolist() == ["done", "failed"] and frame["success"].tolist()[0] == 0.5 and frame["seed_found"].tolist()[0] == 0
+    [ran] = [path for path in (tmp_path / "runs/mine/notebooks").glob("ok-true-*.ipynb")]
+    assert main(["audit-notebook", str(ran)]) == 0
+    said = capsys.readouterr().out
+    assert "key of the job: its parameters and the code of its cells           1               0          0" in said and "made by: code" in said
+    ran.write_text(ran.read_text().replace("ok = True", "ok = False"))
+    assert main(["audit-notebook", str(ran)]) == 1, "a parameter that was changed afterwards"

@@ -18,5 +18,9 @@
     forecast   jobs, cost, and what could be detected, before anything runs
     frames     one data frame of everything
     cells      what the notebooks of a run and of a report call
+    provenance by which code, versions and parameters a notebook's numbers came
+    numbers    printed numbers beside the same view, made anew
+    recomputed what can be made anew from a run or a grid
+    audited    every number of an executed notebook: recomputed, on trust, or different (audited_job, audited_result)
     door       `wb.ablate` and `workbench ablate`
 """
