@@ -52,14 +52,15 @@ class NotebookAudit(HasView):
 
 def audit_notebook(path: str | Path, runs: Sequence[str | Path] = ()) -> NotebookAudit:
     """Audit an executed notebook: a job's, a report's, or a published one. `runs`: run folders that it speaks of, where
-    its parameters do not name them, or where they lie elsewhere now. DataError for what is no executed notebook, StoreError
-    for a run folder that was changed."""
+    its parameters do not name them, or where they lie elsewhere now. DataError for what is no executed notebook,
+    StoreError for a run folder that was changed."""
     path = Path(path)
     notebook = _read(path)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     parameters = parameters_of_notebook(notebook)
     job = job_of(path)
-    named = [*map(str, runs), *_texts(parameters), *_texts(job), *(said["run"] for _, said in _results(cells) if said.get("run"))]
+    said = [said["run"] for _, said in _results(cells) if said.get("run")]
+    named = [*map(str, runs), *_texts(parameters), *_texts(job), *said]
     found = runs_named(named, [Path.cwd(), path.absolute().parent, *([job["out"] / "runs", job["out"]] if job else [])])
     _check_given(runs, found)
     origin, numbers = audited_job(path, notebook, job, found) if job else ({}, [])
@@ -79,7 +80,8 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is no notebook: {type(error).__name__}: {error}") from error
     if not ran:
-        raise DataError(f"{path} has no outputs: expected a notebook that was executed and saved with them; run it first")
+        raise DataError(f"{path} has no outputs: expected a notebook that was executed and saved with them; run it "
+                        "first")
     return notebook
 
 
@@ -101,15 +103,16 @@ def _results(cells: Sequence[Cell]) -> list[tuple[int, dict[str, Any]]]:
 
 def _origin(cells: Sequence[Cell], parameters: Mapping[str, Any], runs: Sequence[Run]) -> dict[str, str]:
     """By what its numbers came, as far as anything says so."""
-    origin = {"parameters": ", ".join(f"{name} = {value!r:.60}" for name, value in parameters.items())} if parameters else {}
+    given = ", ".join(f"{name} = {value!r:.60}" for name, value in parameters.items())
+    origin = {"parameters": given} if given else {}
     for _, said in _results(cells):
         if isinstance(made := said.get("made"), dict):
             origin["made by"] = ", ".join(f"{name} {value}" for name, value in made.items())
     for run in runs:
         machine = run.machines()[-1][1] if run.machines() else {}
         says = ", ".join(f"{name} {value}" for name, value in machine.items())
-        origin[f"run {run.name}"] = (f"{len(run.steps())} steps, seed {run.config.get('seed')}, digest {run.digest()[:16]}; "
-                                     f"{says or 'it says nothing of code and versions'}")
+        origin[f"run {run.name}"] = (f"{len(run.steps())} steps, seed {run.config.get('seed')}, digest "
+                                     f"{run.digest()[:16]}; {says or 'it says nothing of code and versions'}")
     return origin if runs else origin | {"run": "it names none that is here; --run FOLDER says where one lies"}
 
 
@@ -133,7 +136,8 @@ def _printed(number: int, cell: Cell, views: Mapping[str, View]) -> list[Audited
         by = view_of(text, {name: view.text.split("\n") for name, view in made.items()})
         now = (made[by].text.split("\n"), lines_of_html(made[by].html)) if by else ([], [])
         found += audited_lines(number, f"output {at}, text/plain", text, now[0], by)
-        found += audited_lines(number, f"output {at}, text/html", lines_of_html("".join(data.get("text/html", ""))), now[1], by)
+        page = lines_of_html("".join(data.get("text/html", "")))
+        found += audited_lines(number, f"output {at}, text/html", page, now[1], by)
     return found
 
 

@@ -39,7 +39,7 @@ def audited_job(path: Path, notebook: Mapping[str, Any], job: Mapping[str, Any],
               and INJECTED not in cell["metadata"].get("tags", ()))]
     same = job["code"] == code_fingerprint()
     origin = {"job": f"{job['name']}, " + (f"FAILED: {job['failed']}" if "failed" in job else "came to its end"),
-              "code": f"{job['code']}, " + ("which is the code here" if same else f"and here it is {code_fingerprint()}"),
+              "code": f"{job['code']}, " + ("as here" if same else f"and here it is {code_fingerprint()}"),
               "cells": f"{len(code)}, code {code_hash(code)}"}
     numbers = [_key(path, given, code, same)]
     if {*given} == RUN_PARAMETERS and runs:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from workbench.ablation.numbers import DIFFERENT, RECOMPUTED, TRUST, AuditedNumber
@@ -17,9 +18,11 @@ def audited_result(cell: int, said: Mapping[str, Any], job: Mapping[str, Any] | 
     """Every number of a result. What the record of the job has otherwise is different; what the run that it names
     holds, too, is recomputed or different; what neither holds is taken on trust."""
     record = (job or {}).get("result") or {}
-    run = next((run for run in runs if said.get("run") and run.name == str(said["run"]).rstrip("/").rpartition("/")[2]), None)
+    named = PurePath(str(said.get("run") or "")).name
+    run = next((run for run in runs if run.name == named), None)
     courses = courses_of_run(run) if run is not None else {}
-    found = _against(cell, "per_task", said.get("per_task", []), record.get("per_task"), _tasks(run, said.get("per_task", [])))
+    tasks = said.get("per_task", [])
+    found = _against(cell, "per_task", tasks, record.get("per_task"), _tasks(run, tasks))
     for name, course in (said.get("curves") or {}).items():
         by = (courses[name], f"metric {name} of run {run.name}") if name in courses else None
         found += _against(cell, f"curve {name}", course, (record.get("curves") or {}).get(name), by)

@@ -62,7 +62,8 @@ def audited_lines(cell: int, where: str, lines: Sequence[str], now: Sequence[str
     partner = {a + k: b + k for a, b, size in blocks for k in range(size)}
     for at, line in enumerate(lines):
         if at not in partner:
-            found += [AuditedNumber(cell, f"{where}, line {at + 1}", said, TRUST, NO_VIEW) for said in NUMBER.findall(line)]
+            found += [AuditedNumber(cell, f"{where}, line {at + 1}", said, TRUST, NO_VIEW)
+                      for said in NUMBER.findall(line)]
             continue
         found += [held_against(cell, f"{where}, line {at + 1}", said, again, by)
                   for said, again in zip(NUMBER.findall(line), NUMBER.findall(now[partner[at]]), strict=True)]
@@ -76,7 +77,8 @@ def _alike(forms: Sequence[str], lines: Sequence[str], view: Sequence[str]) -> t
     if not others or others[0] not in forms[:TITLE_WITHIN]:
         return 0.0, 0
     both = sum((Counter(forms) & Counter(others)).values())
-    return both / max(len(forms), len(others)), sum((Counter(map(_packed, lines)) & Counter(map(_packed, view))).values())
+    equal = sum((Counter(map(_packed, lines)) & Counter(map(_packed, view))).values())
+    return both / max(len(forms), len(others)), equal
 
 
 def _form(line: str) -> str:

@@ -50,8 +50,8 @@ def literals(source: str) -> dict[str, Any]:
         return {}
     found = {}
     for line in lines:
-        target = line.targets[0] if isinstance(line, ast.Assign) else line.target if isinstance(line, ast.AnnAssign) else None
-        if isinstance(target, ast.Name) and line.value is not None:
+        targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
+        if isinstance(target := targets[0], ast.Name) and getattr(line, "value", None) is not None:
             try:
                 found[target.id] = ast.literal_eval(line.value)
             except ValueError:
