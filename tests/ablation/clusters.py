@@ -150,5 +150,18 @@ def do_and_say(job, plan, out, cwd, cell_limit_s=None, leased=False):
     facts = quick.do(job, plan, out, cwd, cell_limit_s, leased)
     time.sleep(0.3)
     append_line(out / "gpus.jsonl", {"gpus": os.environ.get("CUDA_VISIBLE_DEVICES", "not set"), "begun": begun, "ended": time.time(),
-                                     "process": os.getpid(), "node": os.environ.get("RAY_NODE_ID", ""), "python": sys.executable})
+                                     "process": os.getpid(), "node": node_here()})
     return facts
+
+
+def node_here() -> str:
+    """Of Ray; "" elsewhere."""
+    ray = sys.modules.get("ray")
+    return ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
+
+
+def do_when_let(job, plan, out, cwd, cell_limit_s=None, leased=False):
+    """As quick.do, once the file `slow` is gone."""
+    while (cwd / "slow").exists():
+        time.sleep(0.1)
+    return quick.do(job, plan, out, cwd, cell_limit_s, leased)

@@ -11,7 +11,7 @@ from itertools import combinations
 import pytest
 
 from tests.ablation import quick
-from tests.ablation.clusters import NotHere, do_and_say, ray_cluster, slurm
+from tests.ablation.clusters import NotHere, do_and_say, do_when_let, ray_cluster, slurm
 from tests.ablation.test_drive import HERE, ends, records
 from workbench.ablation import door, gpus
 from workbench.ablation.door import way_of
@@ -76,15 +76,9 @@ def test_a_job_that_is_taken_away_is_sent_again_and_not_for_ever(cluster, tmp_pa
 
     killer = threading.Thread(target=cancel)
     killer.start()
-    drive(plan, plan.seeds, out, tmp_path, JobSettings(workers=8, do=slow, on=on), said.append)
+    drive(plan, plan.seeds, out, tmp_path, JobSettings(workers=8, do=do_when_let, on=on), said.append)
     killer.join()
     assert tally(states(plan, plan.seeds, out)) == "2 jobs: 2 done" and any("ended without a word" in line for line in said), said
-
-
-def slow(job, plan, out, cwd, cell_limit_s=None, leased=False):
-    while (cwd / "slow").exists():
-        time.sleep(0.1)
-    return quick.do(job, plan, out, cwd, cell_limit_s, leased)
 
 
 def test_a_node_that_goes_down_loses_no_job(cluster, tmp_path):
@@ -103,7 +97,7 @@ def test_a_node_that_goes_down_loses_no_job(cluster, tmp_path):
 
     remover = threading.Thread(target=remove)
     remover.start()
-    drive(plan, plan.seeds, out, tmp_path, JobSettings(workers=8, do=slow, on=on), said.append)
+    drive(plan, plan.seeds, out, tmp_path, JobSettings(workers=8, do=do_when_let, on=on), said.append)
     remover.join()
     assert tally(states(plan, plan.seeds, out)) == "4 jobs: 4 done" and len(ends(out)) == len({*ends(out)}) == 4
     assert any("Error" in line or "died" in line for line in said), said
