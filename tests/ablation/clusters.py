@@ -131,8 +131,13 @@ def ray_cluster() -> Iterator[object]:
     from ray.cluster_utils import Cluster
 
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])))
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1, "include_dashboard": False,
-                                                            "object_store_memory": 80_000_000})
+    try:
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1, "include_dashboard": False,
+                                                                "object_store_memory": 80_000_000})
+    except Exception as error:  # Ray raises no other; it gives a node 30 s, too few on a crowded machine
+        if "timed out during startup" not in str(error):
+            raise
+        raise NotHere(f"Ray's first node did not start: {error}") from error
     os.environ["RAY_ADDRESS"] = cluster.address
     try:
         cluster.add_node(num_cpus=2, num_gpus=1, object_store_memory=80_000_000)

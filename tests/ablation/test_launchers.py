@@ -16,9 +16,9 @@ from tests.ablation.test_drive import HERE, ends, records
 from workbench.ablation import door, gpus
 from workbench.ablation.door import way_of
 from workbench.ablation.drive import DONE, JobSettings, drive, states, tally
-from workbench.ablation.launchers import SentJob, WhereJobsRun, do_sent
 from workbench.ablation.leases import Leases
 from workbench.ablation.reading import read_plan
+from workbench.ablation.sent import SentJob, WhereJobsRun, do_sent
 from workbench.cli import main
 from workbench.types.errors import ConfigError, WorkbenchError
 

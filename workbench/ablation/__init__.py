@@ -9,7 +9,8 @@
     declared   what was declared before the first run, sealed beside the runs
     pool       worker processes of one thread each
     gpus       which job computes on which GPU
-    launchers  jobs on other machines: on_slurm through submitit, on_ray
+    sent       a job that is done on another machine
+    launchers  what sends them there: on_slurm through submitit, on_ray
     leases     who does which job, where several drivers share a folder
     notebooks  one notebook under papermill, whole or not at all
     work       one arm at one seed; what is done stays done

@@ -10,10 +10,11 @@ from typing import Any
 
 from workbench.ablation import work
 from workbench.ablation.gpus import gpus_here, held_gpus, most_at_once
-from workbench.ablation.launchers import AT_ONCE, LOCAL, MOST_LOSSES, SentJob, WhereJobsRun, launcher_named
+from workbench.ablation.launchers import AT_ONCE, LOCAL, MOST_LOSSES, launcher_named
 from workbench.ablation.leases import Leases, has_ended, held_in, holder_of
 from workbench.ablation.plan import Job, Plan, jobs
 from workbench.ablation.pool import each
+from workbench.ablation.sent import SentJob, WhereJobsRun
 from workbench.views.words import count
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"  # beside the states of a failure (`notebooks`)

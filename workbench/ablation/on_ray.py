@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
-from workbench.ablation.launchers import SentJob, WhereJobsRun, do_sent
+from workbench.ablation.sent import SentJob, WhereJobsRun, do_sent
 from workbench.types.errors import ConfigError
 
 NOTHING = object()

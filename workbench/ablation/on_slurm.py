@@ -11,7 +11,7 @@ from typing import Any
 
 import submitit
 
-from workbench.ablation.launchers import SentJob, WhereJobsRun, do_sent
+from workbench.ablation.sent import SentJob, WhereJobsRun, do_sent
 from workbench.run.writer import make_folder
 from workbench.types.errors import ConfigError, WorkbenchError
 
