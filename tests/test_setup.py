@@ -120,7 +120,7 @@ def third_party_imports(folder: Path) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize(("folder", "extras"), [("workbench", ("lab", "vllm", "dense", "endpoint", "tools", "mcp")), ("tests", ("test",))])
+@pytest.mark.parametrize(("folder", "extras"), [("workbench", ("lab", "vllm", "dense", "endpoint", "tools", "mcp", "slurm", "ray")), ("tests", ("test", "ray"))])
 def test_whatever_is_imported_is_declared(folder, extras):
     declared = requirements(*extras).keys()
     undeclared = {

@@ -213,7 +213,8 @@ def test_a_plan_and_a_notebook_run_by_one_command(tmp_path, capsys, monkeypatch)
     quick.notebook_at(tmp_path / "mine.ipynb", "assert ok, 'not this one'", "import workbench as wb\nwb.result(per_task=[1, 0], seed=seed)",
                       parameters="ok: bool = True  # whether it ends\nseed: int = 0  # of all")
     (tmp_path / "mine.toml").write_text('title = "Mine"\nnotebook = "mine.ipynb"\nseeds = 1\n[grid]\nok = [true, false]\n')
-    assert main(["ablate", "mine.toml", "--on", "slurm"]) == 2 and "on a disk that all of them see" in capsys.readouterr().err
+    assert main(["ablate", "mine.toml", "--launch", "address=x"]) == 2 and "local processes have no options" in capsys.readouterr().err
+    assert main(["ablate", "mine.toml", "--gpus-per-job", "99"]) == 2 and "take at most" in capsys.readouterr().err
     assert main(["ablate", "mine.toml", "--plan"]) == 0 and not (tmp_path / "runs").exists()
     said = capsys.readouterr().out
     assert "2 jobs: 2 waiting" in said and "nothing will be called higher or lower" in said
@@ -227,3 +228,9 @@ def test_a_plan_and_a_notebook_run_by_one_command(tmp_path, capsys, monkeypatch)
     assert "FAILED: AssertionError: not this one (in the cell `assert ok, 'not this one'`)" in said
     frame = wb.ablate("mine.toml", dry_run=True).frame()
     assert frame["state"].tolist() == ["done", "failed"] and frame["success"].tolist()[0] == 0.5 and frame["seed_found"].tolist()[0] == 0
+    [ran] = [path for path in (tmp_path / "runs/mine/notebooks").glob("ok-true-*.ipynb")]
+    assert main(["audit-notebook", str(ran)]) == 0
+    said = capsys.readouterr().out
+    assert "key of the job: its parameters and the code of its cells           1               0          0" in said and "made by: code" in said
+    ran.write_text(ran.read_text().replace("ok = True", "ok = False"))
+    assert main(["audit-notebook", str(ran)]) == 1, "a parameter that was changed afterwards"

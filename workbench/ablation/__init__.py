@@ -8,6 +8,9 @@
     reading    a plan is a small TOML file
     declared   what was declared before the first run, sealed beside the runs
     pool       worker processes of one thread each
+    gpus       which job computes on which GPU
+    sent       a job that is done on another machine
+    launchers  what sends them there: on_slurm through submitit, on_ray
     leases     who does which job, where several drivers share a folder
     notebooks  one notebook under papermill, whole or not at all
     work       one arm at one seed; what is done stays done
@@ -18,5 +21,9 @@
     forecast   jobs, cost, and what could be detected, before anything runs
     frames     one data frame of everything
     cells      what the notebooks of a run and of a report call
+    provenance by which code, versions and parameters a notebook's numbers came
+    numbers    printed numbers beside the same view, made anew
+    recomputed what can be made anew from a run or a grid
+    audited    every number of an executed notebook: recomputed, on trust, or different (audited_job, audited_result)
     door       `wb.ablate` and `workbench ablate`
 """

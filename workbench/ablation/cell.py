@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.ablation.provenance import made_by
 from workbench.types import View
 from workbench.types.canonical_json import json_bytes, plain
 from workbench.types.errors import ConfigError, DataError, WorkbenchError
@@ -59,7 +60,11 @@ def _parameters(notebook: Path, _moment: int) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _hash(notebook: Path, _moment: int) -> str:
-    code = ["".join(cell["source"]) for cell in _cells(notebook) if cell["cell_type"] == "code"]
+    return code_hash(["".join(cell["source"]) for cell in _cells(notebook) if cell["cell_type"] == "code"])
+
+
+def code_hash(code: Sequence[str]) -> str:
+    """Of the sources of code cells, in their order."""
     return blake2b(json_bytes(code, "a notebook"), digest_size=6).hexdigest()
 
 
@@ -89,14 +94,14 @@ class JobResult(HasView):
         kept = self.facts
         per_task = f", of {len(kept['per_task'])} tasks" if len(kept["per_task"]) > 1 else ""
         lines = [f"{kept['measure']}: {np.mean(kept['per_task']):.4g}{per_task}",
-                 *(f"{name}: {value:.6g}" for name, value in kept["numbers"].items()),
-                 *(f"{name}: {len(course)} points" for name, course in kept["curves"].items())]
+                 *(f"{name}: {value:.6g}" for name, value in sorted(kept["numbers"].items())),
+                 *(f"{name}: {len(course)} points" for name, course in sorted(kept["curves"].items()))]
         return show_text("\n".join(lines), title="result")
 
     view = show
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
-        return super()._repr_mimebundle_() | {RESULT: {"version": VERSION, **self.facts}}
+        return super()._repr_mimebundle_() | {RESULT: {"version": VERSION, **self.facts, "made": made_by()}}
 
 
 def result(success: float | None = None, per_task: Sequence[float] | None = None, *, returns: float | None = None,
@@ -144,10 +149,12 @@ def result_in(notebook: Path) -> dict[str, Any]:
     if len(found) != 1:
         raise DataError(f"the notebook ended with {len(found)} results, expected one: `wb.result(success=...)` as the last "
                         "line of its last cell")
-    said = found[0]
-    # From a notebook: read as data, through the same checks as when it was made.
+    return plain(result_said(found[0]).facts, "a result")
+
+
+def result_said(said: Mapping[str, Any]) -> JobResult:
+    """A result as a notebook holds it: read as data, through the same checks as when it was made."""
     measure = "returns" if said.get("measure") == "return" else "success"
-    checked = result(per_task=said["per_task"], curves=said["curves"], run=said["run"], **{
+    return result(per_task=said["per_task"], curves=said["curves"], run=said["run"], **{
         measure: float(np.mean(_finite("per_task", said["per_task"])))}, **{
         name: value for name, value in said["numbers"].items()})
-    return plain(checked.facts, "a result")

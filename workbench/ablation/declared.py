@@ -14,7 +14,7 @@ from typing import Any
 
 from workbench.ablation.cell import source_hash
 from workbench.ablation.plan import Plan
-from workbench.run.writer import make_folder, write_file
+from workbench.run.writer import claim_file, make_folder
 from workbench.types.canonical_json import json_bytes, plain, read_sealed_json, sealed_json
 from workbench.types.errors import ConfigError
 
@@ -47,7 +47,8 @@ def declare(plan: Plan, out: Path) -> dict[str, Any]:
         return before
     path, now = _path(plan.name, out), declaration(plan)
     make_folder(path.parent)
-    write_file(path, sealed_json({"declared": now}, kind=KIND, version=VERSION))
+    if not claim_file(path, sealed_json({"declared": now}, kind=KIND, version=VERSION)):
+        return held_against(plan, out) or now  # another driver declared it meanwhile
     return now
 
 

@@ -20,6 +20,8 @@ from workbench.ablation.declared import declare, held_against
 from workbench.ablation.drive import DONE, WAITING, JobState, Say, JobSettings, drive, states, tally
 from workbench.ablation.forecast import forecast
 from workbench.ablation.frames import frame_of, write_results
+from workbench.ablation.gpus import gpus_here, most_at_once
+from workbench.ablation.launchers import AT_ONCE, LOCAL, launcher_named
 from workbench.ablation.notebooks import run_notebook
 from workbench.ablation.plan import REPORT, Plan, check, written
 from workbench.ablation.reading import PLAN_SUFFIX, name_of_plan, read_plan
@@ -96,6 +98,23 @@ def carry_out(asked: PlanPart, way: JobSettings = JobSettings(), say: Say = prin
     finally:
         if left or not (asked.out / "results.tsv").is_file():  # it is read from every run folder
             write_results(frame_of(asked.plan, asked.seeds, asked.out), asked.out)
+
+
+def way_of(workers: int | None, *given: Any, on: str = LOCAL, gpus_per_job: int = 0, options: Mapping[str, Any] = {}
+           ) -> JobSettings:
+    """How jobs are done, looked at before the first. ConfigError for what cannot be."""
+    workers = workers if workers is not None else 2 if on == LOCAL else AT_ONCE
+    if workers < 0 or gpus_per_job < 0 or on != LOCAL and not workers:
+        raise ConfigError("workers and gpus_per_job are at least 0, and elsewhere at least one job runs at once; got "
+                          f"{workers} and {gpus_per_job}, on {on}")
+    if on != LOCAL:
+        launcher_named(on)
+    elif options:
+        raise ConfigError(f"--launch {next(iter(options))}=...: {LOCAL} processes have no options; they are for slurm "
+                          "and ray")
+    elif gpus_per_job:
+        most_at_once(gpus_here(), gpus_per_job)
+    return JobSettings(workers, *given, on=on, gpus_per_job=gpus_per_job, options=options)
 
 
 def report(asked: PlanPart) -> ArmTable:
@@ -198,21 +217,23 @@ class Ablation(HasView):
 
 
 def ablate(plan: Source, out: str | os.PathLike | None = None, *, name: str = "ablation", seeds: Sequence[int] = (),
-           arms: Sequence[str] = (), settings: Mapping[str, Any] = {}, workers: int = 2, retry: bool = False,
-           stop_at_first_failure: bool = False, timeout: float | None = None, dry_run: bool = False) -> Ablation:
-    """Run every arm of a plan at every seed, each as one notebook, in worker processes; returns at once.
+           arms: Sequence[str] = (), settings: Mapping[str, Any] = {}, workers: int | None = None, retry: bool = False,
+           stop_at_first_failure: bool = False, timeout: float | None = None, on: str = LOCAL, gpus_per_job: int = 0,
+           launch: Mapping[str, Any] = {}, dry_run: bool = False) -> Ablation:
+    """Run every arm of a plan at every seed, each as one notebook, in worker processes or elsewhere; returns at once.
 
     `plan`: a TOML file, or a mapping with the same keys (docs/guides/ablate.md), then called `name`. `out`: the folder
     of everything (default: runs/NAME); what is done there stays done, a plan that is not the one declared there is
     refused, and several drivers, on any machines that see the folder, share the jobs. `seeds`, `arms`: some of the
-    plan's; `settings`: set for all arms. `workers`: processes of one thread each; 0: one job after the other, before
-    this returns. `retry`: do failed jobs again. `timeout`: wall seconds that a cell may take. `dry_run`: only look at
-    the plan. Raises ConfigError before anything runs."""
-    if workers < 0 or timeout is not None and timeout <= 0:
-        raise ConfigError(f"workers is at least 0 and timeout above 0, got {workers} and {timeout}")
+    plan's; `settings`: set for all arms. `workers`: processes of one thread each (2; elsewhere: jobs at once, 64); 0:
+    one job after the other, before this returns. `on`: local, slurm or ray, with options `launch` of its own;
+    `gpus_per_job`: that no other job has. `retry`: do failed jobs again. `timeout`: wall seconds that a cell may take.
+    `dry_run`: only look at the plan. Raises ConfigError before anything runs."""
+    if timeout is not None and timeout <= 0:
+        raise ConfigError(f"timeout is above 0, got {timeout}")
+    way = way_of(workers, retry, stop_at_first_failure, timeout, on=on, gpus_per_job=gpus_per_job, options=launch)
     found = Ablation(ask(plan, out, seeds=seeds, arms=arms, settings=settings, name=name))
     if dry_run:
         return found
-    way = JobSettings(workers, retry, stop_at_first_failure, timeout)
     found.start(way)
-    return found if workers else found.wait()
+    return found if way.workers else found.wait()

@@ -3,15 +3,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from workbench.ablation import work
+from workbench.ablation.gpus import gpus_here, held_gpus, most_at_once
+from workbench.ablation.launchers import AT_ONCE, LOCAL, MOST_LOSSES, launcher_named
 from workbench.ablation.leases import Leases, has_ended, held_in, holder_of
 from workbench.ablation.plan import Job, Plan, jobs
 from workbench.ablation.pool import each
+from workbench.ablation.sent import SentJob, WhereJobsRun
 from workbench.views.words import count
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"  # beside the states of a failure (`notebooks`)
@@ -73,9 +76,10 @@ def tally(found: Sequence[JobState]) -> str:
 
 @dataclass(frozen=True)
 class JobSettings:
-    """How jobs are done. `workers`: processes of one thread each (0: in this one); `retry`: those that failed before,
-    too; `stop_at_first_failure`: begin no other then; `cell_limit_s`: wall seconds that a cell may take; `most`: at
-    most so many jobs; `do`: what does one (`work.do`)."""
+    """How jobs are done. `workers`: processes of one thread each (0: in this one), or jobs at once elsewhere; `retry`:
+    those that failed before, too; `stop_at_first_failure`: begin no other then; `cell_limit_s`: wall seconds that a
+    cell may take; `most`: at most so many jobs; `do`: what does one (`work.do`). `on`: local, slurm or ray, with
+    `options` of its own; `gpus_per_job`: that no other job has (0: a job sees none)."""
 
     workers: int = 2
     retry: bool = False
@@ -83,6 +87,9 @@ class JobSettings:
     cell_limit_s: float | None = None
     most: int | None = None
     do: Callable[..., dict[str, Any]] = work.do
+    on: str = LOCAL
+    options: Mapping[str, Any] = field(default_factory=dict)
+    gpus_per_job: int = 0
 
 
 def drive(plan: Plan, seeds: Sequence[int], out: Path, cwd: Path, way: JobSettings = JobSettings(), say: Say = print,
@@ -95,6 +102,15 @@ def drive(plan: Plan, seeds: Sequence[int], out: Path, cwd: Path, way: JobSettin
         left = len(driver.left)
         driver.run()
     return left
+
+
+def do_with_gpus(job: Job, do: Callable[..., dict[str, Any]], wanted: int, gpus: Sequence[str], *given: Any
+                 ) -> dict[str, Any]:
+    """Do a job on GPUs that no other job has."""
+    if not gpus:
+        return do(job, *given)
+    with held_gpus(wanted, gpus):
+        return do(job, *given)
 
 
 class _Driver:
@@ -112,19 +128,51 @@ class _Driver:
         self.over = len(before) - len(self.left)
         failed = "" if not self.tried else (f", {len(self.tried)} failed before" + (
             " and are tried again" if way.retry else " (--retry tries them again)"))
-        workers = count(way.workers, "worker process", "worker processes")
-        say(f"{count(self.total, 'run')}, {done} done before{failed}; {workers}, one thread each; kept in {out}")
+        self.losses: dict[Job, int] = {}
+        self.gpus = gpus_here() if way.on == LOCAL else ()
+        self.send = None if way.on == LOCAL else launcher_named(way.on)
+        say(f"{count(self.total, 'run')}, {done} done before{failed}; {self._workers()}; kept in {out}")
+
+    def _workers(self) -> str:
+        """What does the jobs, in words."""
+        if self.send is not None:
+            return f"on {self.way.on}, {self.way.gpus_per_job or 'no'} GPU each"
+        words = count(self.way.workers, "worker process", "worker processes") + ", one thread each"
+        if not self.way.gpus_per_job:
+            return words + (", no GPU each (--gpus-per-job assigns them)" if self.gpus else "")
+        return (f"{words}; {self.way.gpus_per_job} of {len(self.gpus)} GPUs each, "
+                f"at most {most_at_once(self.gpus, self.way.gpus_per_job)} jobs at once")
 
     def run(self) -> None:
         while self.left and not self._is_enough():
             begun = self.begun
-            given = self.plan, self.out, self.cwd, self.way.cell_limit_s, True
-            for job, result in each(self._claimed(), self.way.do, given, self.way.workers):
-                self.leases.give_back(self.names[job])
+            for job, result in self._on_this_machine() if self.send is None else self._elsewhere():
                 self._tell(job, result)
             self._look_again()
             if self.left and begun == self.begun and not self._is_enough():
                 time.sleep(POLL_S)  # what is left is being done elsewhere
+
+    def _on_this_machine(self) -> Iterator[tuple[Job, dict[str, Any]]]:
+        way = self.way
+        given = way.do, way.gpus_per_job, self.gpus, self.plan, self.out, self.cwd, way.cell_limit_s, True
+        for job, result in each(self._claimed(), do_with_gpus, given, self.way.workers):
+            self.leases.give_back(self.names[job])
+            yield job, result
+
+    def _elsewhere(self) -> Iterator[tuple[Job, dict[str, Any]]]:
+        way = self.way
+        where = WhereJobsRun(self.plan, self.out, self.cwd, way.cell_limit_s, way.gpus_per_job, way.on, way.do)
+        found = self.send(self._unheld(), where, way.workers or AT_ONCE, way.options, self.stop.is_set)
+        return ((sent.job, result) for sent, result in found)
+
+    def _unheld(self) -> Iterator[SentJob]:
+        """Jobs that nobody does; each is claimed where it runs."""
+        for one in self.left:
+            if self._is_enough():
+                return
+            if (over := self.leases.free(one.name)) is not None and self.losses.get(one.job, 0) < MOST_LOSSES:
+                self.begun += 1
+                yield SentJob(one.job, one.tries, over)
 
     def _claimed(self) -> Iterator[Job]:
         """Jobs that nobody else does, each claimed when a worker is free for it."""
@@ -153,11 +201,16 @@ class _Driver:
 
     def _look_again(self) -> None:
         now = {one.job: one for one in states(self.plan, self.seeds, self.out)}
-        self.left = [now[one.job] for one in self.left if not self._is_over(now[one.job])]
+        self.left = [now[one.job] for one in self.left if not self._is_over(now[one.job])
+                     and self.losses.get(one.job, 0) < MOST_LOSSES]
 
     def _tell(self, job: Job, result: dict[str, Any]) -> None:
         if "elsewhere" in result:
             return self.say(f"{job}: {result['elsewhere']}")
+        if "lost" in result:
+            self.losses[job] = self.losses.get(job, 0) + (not self.stop.is_set())
+            given_up = f"; {MOST_LOSSES} times now, and this driver leaves it" if self.losses[job] == MOST_LOSSES else ""
+            return self.say(f"{job}: {result['lost']}{given_up}")
         self.over += 1
         how = (f"{result['state'].upper()}: {result['failed']}" if "failed" in result else
                f"{result['cpu_seconds']:.0f} CPU s")

@@ -63,12 +63,19 @@ class Leases:
         for name in [*self._held]:
             self.give_back(name)
 
-    def take(self, name: str) -> Lease | None:
-        """The lease of a job, or None: somebody else has it. Waits for the end of what a killed holder had started."""
+    def free(self, name: str) -> int | None:
+        """The number of the newest lease of a job that nobody holds any more (0: there is none); None: somebody has it.
+        A beat that stands still is told only by one who asks several times."""
+        newest = newest_in(self.folder, name)
+        return 0 if newest is None else _parsed(newest)[1] if self._abandoned(newest) else None
+
+    def take(self, name: str, over: int = 0) -> Lease | None:
+        """The lease of a job, or None: somebody else has it. Waits for the end of what a killed holder had started.
+        `over`: the number of a lease that somebody else found abandoned (`free`)."""
         check_name(name)
         newest = newest_in(self.folder, name)
         if newest is not None:
-            why = self._abandoned(newest)
+            why = self._abandoned(newest) or ("silent" if _parsed(newest)[1] == over else "")
             if not why:
                 return None
             if why == "ended":

@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.cli.numbers import whole_number
 from workbench.types.errors import ConfigError
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from workbench.ablation.cells import ArmTable
     from workbench.ablation.door import PlanPart
 
-LAUNCHERS = ("local",)
+LAUNCHERS = ("local", "slurm", "ray")
 
 
 def add_ablate(command: Callable[..., argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -25,25 +27,28 @@ def add_ablate(command: Callable[..., argparse.ArgumentParser]) -> argparse.Argu
     sub.add_argument("--plan", "--dry-run", dest="dry_run", action="store_true", help="print jobs, cost and what could be "
                      "detected, and run nothing")
     sub.add_argument("--pilot", action="store_true", help="do the first job only, so that the cost is known; it counts")
-    sub.add_argument("--workers", type=whole_number, default=2, help="processes of one thread each (default: 2)")
+    sub.add_argument("--workers", type=whole_number, help="processes of one thread each (default: 2); elsewhere: jobs at once "
+                     "(default: 64)")
     sub.add_argument("--seeds", type=int, nargs="+", help="of training (default: the plan's)")
     sub.add_argument("--arms", nargs="+", metavar="NAME", help="some of its arms (default: all)")
     sub.add_argument("--retry", action="store_true", help="do again what failed before")
     sub.add_argument("--stop-at-first-failure", action="store_true", help="begin no other job once one failed")
     sub.add_argument("--timeout", type=float, metavar="SECONDS", help="that a cell may take, by the clock (default: any)")
-    sub.add_argument("--on", default="local", metavar="WHERE", help="what runs the jobs: local, processes of this machine")
+    sub.add_argument("--on", default="local", choices=LAUNCHERS, help="what runs the jobs: processes of this machine, SLURM "
+                     "(through submitit), or a Ray cluster; the folder is one that all its machines see")
+    sub.add_argument("--gpus-per-job", type=whole_number, default=0, metavar="N", help="that no other job has (default: 0, a "
+                     "job sees none)")
+    sub.add_argument("--launch", action="append", default=[], metavar="KEY=VALUE", help="an option of submitit "
+                     "(slurm_partition=gpu, timeout_min=600) or of Ray (address=HOST:PORT); may be repeated")
     return sub
 
 
 def ablate_command(args: argparse.Namespace) -> int:
     """0: every check of the table holds; 1: one does not, or could not be judged, or a job is left."""
-    if args.on not in LAUNCHERS:
-        raise ConfigError(f"--on {args.on}: jobs run on this machine only (--on local). To use several machines, call the same "
-                          "command on each of them with --out on a disk that all of them see: they share the jobs")
     if args.timeout is not None and not args.timeout > 0:
         raise ConfigError(f"--timeout: expected wall seconds that a cell may take, above 0, got {args.timeout:g}")
-    from workbench.ablation.door import ask, carry_out
-    from workbench.ablation.drive import DONE, JobSettings, states, tally
+    from workbench.ablation.door import ask, carry_out, way_of
+    from workbench.ablation.drive import DONE, states, tally
     from workbench.ablation.forecast import forecast
     from workbench.ablation.plan import read_settings
     from workbench.ablation.table import held
@@ -51,9 +56,10 @@ def ablate_command(args: argparse.Namespace) -> int:
 
     asked = ask(args.plan, args.out, seeds=args.seeds or (), arms=args.arms or (),
                 settings=read_settings(" ".join(args.settings)))
-    way = JobSettings(args.workers, args.retry, args.stop_at_first_failure, args.timeout)
+    way = way_of(args.workers, args.retry, args.stop_at_first_failure, args.timeout, on=args.on, gpus_per_job=args.gpus_per_job,
+                 options=_options(args.launch))
     if args.pilot:
-        carry_out(asked, JobSettings(min(args.workers, 1), cell_limit_s=args.timeout, most=1), _say)
+        carry_out(asked, replace(way, workers=min(way.workers, 1), retry=False, stop_at_first_failure=False, most=1), _say)
     _say(show_forecast(forecast(asked.plan, asked.seeds, asked.out)).text)
     if args.dry_run or args.pilot:
         return 0
@@ -63,6 +69,20 @@ def ablate_command(args: argparse.Namespace) -> int:
         _say(f"{tally(found)}; nothing to report")
         return 1
     return 0 if held(told(asked, _say).values) and all(one.state == DONE for one in found) else 1
+
+
+def _options(given: list[str]) -> dict[str, Any]:
+    """KEY=VALUE as it was meant: 60 and true are values, all else is text."""
+    found: dict[str, Any] = {}
+    for one in given:
+        key, equals, value = one.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--launch: expected KEY=VALUE, got {one!r}")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
 
 
 def told(asked: PlanPart, say: Callable[[str], None]) -> ArmTable:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from workbench.cli import commands, training
 from workbench.cli.ablating import add_ablate
+from workbench.cli.auditing import add_audit_notebook
 from workbench.cli.checking import add_check_env
 from workbench.cli.numbers import step_numbers, whole_number
 from workbench.cli.retriever import retriever_command
@@ -58,6 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_machine(command)
     _add_measurements(command)
     _add_set(add_ablate(command))
+    _add_html(add_audit_notebook(command))
     _add_services(command)
     return parser
 

@@ -158,7 +158,11 @@ def make_folder(path: Path) -> None:
         path = path.parent
     for folder in reversed(missing):
         with _disk_errors(folder, "make the folder") as standing:
-            os.mkdir(folder)
+            try:
+                os.mkdir(folder)
+            except FileExistsError:  # another process made it meanwhile
+                if not folder.is_dir():
+                    raise
             standing.append(_NOT_DURABLE)
             _sync_folder(folder.parent)
 

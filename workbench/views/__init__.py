@@ -20,6 +20,7 @@ HOME = {
     "show_retokenized": "retokenized",
     "show_forecast": "plans",
     "show_jobs": "plans",
+    "show_notebook_audit": "audits",
     "show_forest": "forest",
     "show_dose": "doses",
     "show_heat": "doses",
