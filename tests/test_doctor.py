@@ -170,6 +170,16 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_sandboxes_that_do_not_work_are_named_with_the_reason(monkeypatch):
+    from workbench.envs.sandbox.supply import BoxPool
+
+    monkeypatch.setattr(BoxPool, "why_not", lambda self, tier: f"{tier}: Operation not permitted")
+    found = probes.sandboxes()
+    assert [(each.name, each.state) for each in found] == [
+        ("namespaces", "absent"), ("landlock", "absent"), ("programs of agents", "warning")]
+    assert all("Operation not permitted" in each.fact for each in found[:2]) and "user namespaces" in found[2].advice
+
+
 def test_policies_live_in_a_checkout(tmp_path):
     assert machine.shipped_policies(tmp_path).state == "broken" and "clone" in machine.shipped_policies(tmp_path).advice
     (tmp_path / "data/policies/tiny").mkdir(parents=True)

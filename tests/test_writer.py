@@ -509,6 +509,12 @@ ALLOWED = {
     ("workbench/engines/server/opening.py", "(folder / OWNER).open"): "the same lock, asked for",
     ("workbench/engines/server/process.py", "hf_config.save_pretrained"): "a server's own folder: what it is told of the model",
     ("workbench/engines/server/process.py", "self._log.open"): "the same folder: what it prints",
+    ("workbench/envs/sandbox/confine.py", "os.open"): "folders to mount, and a box's own /proc: it is becoming a box",
+    ("workbench/envs/sandbox/confine.py", "os.write"): "the box's user map, in its /proc",
+    ("workbench/envs/sandbox/confine.py", "os.makedirs"): "the box's own root, in memory",
+    ("workbench/envs/sandbox/confine.py", "os.symlink"): "the same root",
+    ("workbench/envs/sandbox/zygote.py", "os.write"): "a pipe, from a box that begins to who begins it",
+    ("workbench/envs/sandbox/zygote.py", "shutil.copytree"): "files of a box for its fork, in the box's own memory",
 }
 
 WRITING_CALLS = {

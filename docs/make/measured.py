@@ -176,6 +176,32 @@ def soak_tables(result: Result) -> dict[str, Table]:
         ["all faults that were found", "", str(len(faults))]])}
 
 
+def sandbox_tables(result: Result) -> dict[str, Table]:
+    """`python -m tests.sandbox.measure --json` of several moments, as {"runs": [...]}: costs of each, counts of the last."""
+    last, costs = result["runs"][-1], []
+    held = [[row["tier"], row["user"],
+             f"not tried: {row['not']}" if "not" in row else f"{row['tried'] - len(row['out'])} of {row['tried']}"]
+            for row in last["escapes"]]
+    held += [["none: the control", row["user"], f"{row['tried'] - row['out']} of {row['tried']}"] for row in last["without"]]
+    for run in result["runs"]:
+        busy = " to ".join(f"{each:g}" for each in run["load"])
+        costs += [[row["tier"], busy, *(_both(row[what]) for what in ("warm", "begun", "forks")),
+                   f"{row['same']['runs'] - row['same']['different']} of {row['same']['runs']}"] for row in run["costs"]]
+    left = [[row["tier"], f"{row['calls']:,}", *(str(row[what]) for what in ("processes", "descriptors", "secrets"))]
+            for row in last["left"]]
+    return {"escapes": Table(["tier", "user", "ways out that are shut"], held),
+            "costs": Table(["tier", "busy threads on two cores", "a warm call", "a box begun anew", "a fork with 10 MB",
+                            "runs with the same bytes"], costs, "Wall time, p50 and p99."),
+            "left": Table(["tier", "mixed calls", "processes left", "descriptors left", "answers with a secret"], left),
+            "attacks": Table(["tier", "attacks on the reward", "paid", "named in the verdict"],
+                             [[row["tier"], str(row["tried"]), str(len(row["paid"])), str(row["named"])]
+                              for row in last["attacks"]])}
+
+
+def _both(spread: Result | None) -> str:
+    return "none" if spread is None else f"{spread['p50']:g} and {spread['p99']:g} ms"
+
+
 def server_soak_tables(result: Result) -> dict[str, Table]:
     """`python -m tests.faults.server_soak --json`, the tallies of all its pieces."""
     pieces = result["pieces"]
@@ -317,5 +343,5 @@ def grid_tables(result: Result) -> dict[str, Table]:
 KINDS = {"imported": imported_tables, "audit": audit_tables, "credit-editor": credit_tables, "clean": clean_tables,
          "lint": lint_tables, "silent-bugs": silent_bug_tables, "several": several_tables, "tools": tool_tables,
          "soak": soak_tables, "server-soak": server_soak_tables, "memory": memory_tables, "hops": hop_tables, "levels": level_tables,
-         "statistics": statistics_tables, "grid": grid_tables, "grid-soak": grid_soak_tables,
+         "statistics": statistics_tables, "grid": grid_tables, "grid-soak": grid_soak_tables, "sandbox": sandbox_tables,
          "discovery": discovery_tables}

@@ -230,7 +230,26 @@ def baseline() -> list[MachineFact]:
     return [device_found("baseline", "ok", f"{most} bytes")]
 
 
-PROBES = {probe.__name__: probe for probe in (baseline, devices, engines, accelerate, two_processes, vllm, policy)}
+def sandboxes() -> list[MachineFact]:
+    """Which sandboxes for code of an agent's work here: a box of each tier is begun."""
+    from workbench.envs.sandbox.supply import ADVICE, TIERS, BoxPool
+
+    supply = BoxPool()
+    reasons = {tier: supply.why_not(tier) for tier in TIERS}
+    supply.shutdown()
+    carries = {"namespaces": "files, children and network of its own; can be forked",
+               "landlock": "no files, no children, no network"}
+    found = partial(MachineFact, "Sandboxes")
+    findings = [found(tier, "absent" if why else "ok", why or carries[tier],
+                      "programs of agents are run in the other tier" if not all(reasons.values()) else "")
+                for tier, why in reasons.items()]
+    if all(reasons.values()):
+        findings.append(found("programs of agents", "warning", "are refused: no tier works", ADVICE))
+    return findings
+
+
+PROBES = {probe.__name__: probe for probe in (baseline, devices, engines, accelerate, two_processes, vllm, policy,
+                                              sandboxes)}
 
 
 if __name__ == "__main__":

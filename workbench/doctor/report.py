@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-AREAS = ("Python", "Packages", "Devices and processes", "Engines", "Machine")
+AREAS = ("Python", "Packages", "Devices and processes", "Engines", "Sandboxes", "Machine")
 
 
 @dataclass(frozen=True)

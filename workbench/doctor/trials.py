@@ -13,20 +13,20 @@ from workbench.doctor.packages import CHECKOUT, HOW_TO_INSTALL, installed_versio
 from workbench.doctor.report import MachineFact
 
 PROBE_SECONDS = 180
-AREA_OF_PROBE = {"engines": "Engines", "policy": "Engines", "vllm": "Engines"}
+AREA_OF_PROBE = {"engines": "Engines", "policy": "Engines", "vllm": "Engines", "sandboxes": "Sandboxes"}
 
 
 def probes_to_run() -> list[str]:
     """Names of the trials that make sense here: vLLM is tried only where it is installed."""
-    return ["devices", "engines", "accelerate", "two_processes", *(["vllm"] if _has_vllm() else [])]
+    return ["devices", "engines", "accelerate", "two_processes", "sandboxes", *(["vllm"] if _has_vllm() else [])]
 
 
 def run_probe(name: str, *arguments: str, command: Sequence[str] = ()) -> list[MachineFact]:
     """The findings of one trial. `command` stands in for the trial itself in tests."""
     command = list(command) or [sys.executable, "-m", "workbench.doctor.probes", name, *arguments]
     path = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
-    # More than one process needs the loopback network; its absence must not call the embedded path broken.
-    state = "warning" if name == "two_processes" else "broken"
+    # What only some runs need (the loopback network, a sandbox) must not call the embedded path broken.
+    state = "warning" if name in ("two_processes", "sandboxes") else "broken"
     failed = partial(MachineFact, AREA_OF_PROBE.get(name, "Devices and processes"), name, state,
                      advice="try the same by hand: " + " ".join(command))
     try:

@@ -34,6 +34,7 @@ ENVS = NameTable({
     "file_qa": "workbench.envs.file_qa:FileQA",
     "countdown": "workbench.envs.countdown:Countdown",
     "shop": "workbench.envs.shop.shop:Shop",
+    "code": "workbench.envs.code.tasks:Code",
     "tools": "workbench.envs.tool_tasks:ToolTasks",
     "gymnasium": "workbench.envs.adapters.gymnasium:Gymnasium",
     "reasoning_gym": "workbench.envs.adapters.reasoning_gym:ReasoningGym",

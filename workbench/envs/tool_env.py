@@ -161,9 +161,12 @@ class ToolEnv:
         """As a JSON value; not there where a tool has state of its own, which cannot be copied."""
         if any(tool.stateful for tool in self.tools):
             raise AttributeError("an environment whose tools have state has no snapshot")
-        return lambda: {name: list(value) if isinstance(value, tuple) else value
-                        for name, value in vars(self._attempt).items() if name != "task"} | {
-                            "task": {field.name: getattr(self._attempt.task, field.name) for field in fields(Task)}}
+        return self.attempt_values
+
+    def attempt_values(self) -> dict[str, Any]:
+        """Where the attempt stands, as a JSON value."""
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self._attempt).items()}
+        return values | {"task": {field.name: getattr(self._attempt.task, field.name) for field in fields(Task)}}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         values = {name: tuple(value) if isinstance(value, list) else value for name, value in snapshot.items()}

@@ -154,6 +154,14 @@ PRESETS: dict[str, Callable[[], Config]] = {
         train=TrainConfig(steps=20, tasks_per_step=8, evaluate_every=0),
         evaluation=EvaluationConfig(num_tasks=128),
     ),
+    "code": lambda: Config(  # no policy for it ships: this one knows calls and answers, and no Python
+        env=ENV_PRESETS["code-small"],
+        policy=PolicyConfig(name="search-tiny"),
+        collect=CollectConfig(max_turn_tokens=128),
+        algorithm=GRPO(normalize_std=False),
+        learner=LearnerConfig(lr=3e-4),
+        train=TrainConfig(steps=20, tasks_per_step=8, evaluate_every=0),
+    ),
     # Four updates a step: with one, twenty steps are too few (58 % instead of 93 % in a first trial).
     "search": lambda: _search(GRPO(minibatches=4)),
     "search-ppo": lambda: _search(PPO(lam=0.95, minibatches=4)),

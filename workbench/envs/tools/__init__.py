@@ -5,6 +5,7 @@
     arguments   what is wrong with those that do not fit
     formats     how calls and answers are written;  turns: a policy's turn, read strictly;  strict_json: a call in it
     calculator  arithmetic without `eval`, bounded before it is computed
+    python      an agent's programs, in a sandbox of its attempt
     executor    runs the calls of one turn: trusted tools here, all others side by side in worker processes
     awaited     async functions, within the deadline
     shared_workers  which of those worker processes is idle or busy;  worker: what happens inside one

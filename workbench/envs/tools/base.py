@@ -66,7 +66,8 @@ class Tool(Protocol):
     def for_attempt(self, task: Task) -> Tool:
         """The tool for one attempt at `task`: a fresh one where it is stateful, else itself."""
 
-    # Optional, found by hasattr:  complaint(arguments) -> str: what is wrong with arguments that fit the schema, or ""
+    # Optional, found by hasattr:  complaint(arguments) -> str: what is wrong with arguments that fit the schema, or "";
+    # close() -> None, of a trusted one with state: its attempt is over
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,8 @@ def schema_of(tool: Tool) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------ by name
 
-OWN: Mapping[str, str] = {"calculator": "workbench.envs.tools.calculator:calculator"}
+OWN: Mapping[str, str] = {"calculator": "workbench.envs.tools.calculator:calculator",
+                          "python": "workbench.envs.tools.python:python"}
 
 
 def tools_named(names: Sequence[str]) -> tuple[Tool, ...]:

@@ -83,7 +83,11 @@ class ToolExecutor:
         return [results[index] for index in range(len(calls))]
 
     def close(self) -> None:
-        """The attempt is over: workers that hold state of its tools are killed. May be called again."""
+        """The attempt is over: workers that hold state of its tools are killed, and trusted tools with state give back what
+        they hold. May be called again."""
+        for tool in self.tools.values():
+            if tool.trusted and tool.stateful and hasattr(tool, "close"):
+                tool.close()
         self._release()
         self._release = weakref.finalize(self, _release, self.number)
 

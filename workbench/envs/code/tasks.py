@@ -1,0 +1,217 @@
+"""Programs to write, with a Python tool to try them, judged by tests that the attempt never sees.
+
+    turn   <tool_call>{"name": "python", "arguments": {"code": ...}}</tool_call>     runs in the attempt's sandbox
+           <answer>def solve(numbers): ...</answer>                                  is judged in two others (`judging`)
+
+Tasks are made here (`programs`) or come from a file (`problems`). What is paid is paid once, when the attempt ends: all
+or nothing, or the share of tests that passed. Where the sandbox itself fails the attempt is unscored (law 5).
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from workbench.envs.answer_rewards import AnswerRewards
+from workbench.envs.code.judging import CodeVerdict, judge
+from workbench.envs.code.problems import FORMATS, CodeTask, read_problems
+from workbench.envs.code.programs import drawn_inputs, drawn_program
+from workbench.envs.sandbox.limits import SandboxSettings
+from workbench.envs.splits import content_split
+from workbench.envs.tool_env import CallSettings, ToolEnv
+from workbench.envs.tool_rewards import ToolAttempt
+from workbench.envs.tools.formats import format_for
+from workbench.envs.tools.python import PythonTool
+from workbench.types import Observation, StepResult, Task
+from workbench.types.errors import ConfigError
+from workbench.types.seeds import rng_at
+from workbench.types.settings import Inert, at_least, at_most, check_settings, one_of
+
+_OF_PROBLEM = ("names", "tests", "setup", "head", "reference")
+
+
+@dataclass(frozen=True)
+class Code:
+    """A family of programs to write. The fields are its only configuration."""
+
+    file: Annotated[str, "of problems, one JSON object a line; empty: tasks are made here"] = ""
+    heldout: Annotated[str, "file of the problems to evaluate on; empty: one problem in five is held out"] = ""
+    format: Annotated[str, one_of(*FORMATS), "of these files"] = "mbpp"
+    least_steps: Annotated[int, at_least(1, most=4), "of a task that is made here, from"] = 1
+    most_steps: Annotated[int, at_least(1, most=4), "up to"] = 3
+    tests: Annotated[int, at_least(2), "hidden, of a task that is made here"] = 6
+    tool: Annotated[bool, "a Python tool to try programs in"] = True
+    turns: Annotated[int, at_least(1), "of an attempt, the answering one included"] = 4
+    pay: Annotated[str, one_of("all", "share"), "all: 1 where every test passes, else 0; share: of the tests that "
+                   "pass"] = "all"
+    format_penalty: Annotated[float, at_most(0, why="more would pay for garbage"), "for a turn that is not in "
+                              "order"] = -0.1
+    calls: CallSettings = field(default_factory=CallSettings)
+    sandbox: SandboxSettings = field(default_factory=SandboxSettings)
+
+    name: ClassVar[str] = "code"
+    solver_name: ClassVar[str] = "oracle (is told a solution)"
+
+    def __post_init__(self) -> None:
+        check_settings(self, "env")
+        if self.least_steps > self.most_steps:
+            raise ConfigError(f"env.least_steps = {self.least_steps} exceeds env.most_steps = {self.most_steps}; set both "
+                              "to the same number, or swap them")
+        if self.heldout and not self.file:
+            raise ConfigError("env.heldout names a file of problems to evaluate on; name those to train on in env.file")
+
+    @property
+    def max_turns(self) -> int:
+        return self.turns
+
+    @property
+    def deterministic(self) -> bool:
+        return self.sandbox.deterministic
+
+    def inert_settings(self) -> list[Inert]:
+        """What cannot act beside the other settings."""
+        made = [Inert(name, bool(self.file), "env.file brings the tasks")
+                for name in ("least_steps", "most_steps", "tests")]
+        idle = [Inert(f"calls.{name}", not self.tool, "env.tool = false leaves nothing to call")
+                for name in ("most_calls", "most_bytes", "show_schemas", "recall")]
+        never = [Inert("calls.deadline_s", True, "env.sandbox.seconds is the deadline of a program"),
+                 Inert("calls.workers", True, "programs run in boxes, not in worker processes")]
+        return [*made, *idle, *never, Inert("format", not self.file, "env.file names no file"),
+                Inert("sandbox.seed", not self.sandbox.deterministic, "env.sandbox.deterministic = false draws anew")]
+
+    def check_files(self) -> None:
+        """Raise ConfigError for a file that is not there."""
+        for path in filter(None, (self.file, self.heldout)):
+            if not Path(path).is_file():
+                raise ConfigError(f"there is no file {path!r} (looked for in {Path.cwd()}); env.file and env.heldout name "
+                                  "files of problems, where they are")
+
+    # -------------------------------------------------------------------------------------------- tasks
+
+    def task(self, task_seed: int) -> Task:
+        rng = rng_at("code.task", task_seed)
+        problem, split = self._read(rng) if self.file else self._made(rng)
+        payload = {"question": problem.question, "answers": [], "support": [],
+                   **{name: list(value) if isinstance(value, tuple) else value
+                      for name, value in vars(problem).items() if name in _OF_PROBLEM}}
+        name = f"code/{problem.id}/{task_seed}" if self.file else f"code/{task_seed}"
+        return Task(name, self.name, int(task_seed), payload, {"split": split})
+
+    def _made(self, rng: np.random.Generator) -> tuple[CodeTask, str]:
+        program = drawn_program(rng, self.least_steps, self.most_steps)
+        example, *inputs = drawn_inputs(rng, program.on_text, self.tests + 1)
+        question = f"{program.words} For example, solve({example!r}) gives {program.value(example)!r}."
+        tests = tuple(f"assert solve({one!r}) == {program.value(one)!r}" for one in inputs)
+        return CodeTask("made", question, ("solve",), tests, reference=program.source), content_split(program.words)
+
+    def _read(self, rng: np.random.Generator) -> tuple[CodeTask, str]:
+        from_other = bool(self.heldout) and rng.random() < 0.5
+        pool = read_problems(self.heldout if from_other else self.file, self.format)
+        problem = pool[int(rng.integers(len(pool)))]
+        own = "held-out" if from_other else "train"
+        return problem, own if self.heldout else content_split(problem.question)
+
+    def split_of(self, task: Task) -> str:
+        return task.metadata["split"]
+
+    def make(self) -> CodeEnv:
+        return CodeEnv(self)
+
+    # -------------------------------------------------------------------------------------------- baselines
+
+    def random_action(self, env: CodeEnv, rng: np.random.Generator) -> str:
+        """The program of another task, drawn like this one, as the answer."""
+        other = self.task(int(rng.integers(1 << 31))).payload["reference"]
+        return env.format.write_answer(other or "pass", "a guess" if self.calls.think else "")
+
+    def solver_action(self, env: CodeEnv, rng: np.random.Generator) -> str:
+        """An oracle, no solver: it is handed a program that passes."""
+        return env.format.write_answer(env.payload["reference"] or "pass", "known" if self.calls.think else "")
+
+    @property
+    def example(self) -> str:
+        return format_for(self.calls.format, (), think=self.calls.think).write_answer(
+            "def name(argument): ...", "why" if self.calls.think else "")
+
+    @property
+    def instructions(self) -> str:
+        """The trusted part of the first prompt."""
+        tries = "You may run programs first, by the tool. " if self.tool else ""
+        return (f"Write a program in Python. {tries}It is judged by tests that you do not see. When it is done, write "
+                f"it like this: {self.example}\n\n")
+
+    @property
+    def label(self) -> str:
+        source = (f"Programs of {Path(self.file).name} ({self.format})" if self.file
+                  else f"Programs of {self.least_steps} to {self.most_steps} steps, {self.tests} hidden tests")
+        return f"{source}, {'a Python tool' if self.tool else 'no tool'}, {self.turns} turns"
+
+
+class CodeEnv(ToolEnv):
+    """One attempt at a program."""
+
+    def __init__(self, family: Code) -> None:
+        self.family, self.verdict = family, None
+        super().__init__((PythonTool(family.sandbox),) if family.tool else (), max_turns=family.turns,
+                         calls=family.calls, rewards=AnswerRewards(format_penalty=family.format_penalty), reward=self._paid)
+
+    @property
+    def payload(self) -> Mapping[str, Any]:
+        return self._attempt.task.payload
+
+    @property
+    def own_instructions(self) -> str:
+        return self.family.instructions
+
+    @property
+    def example(self) -> str:
+        return self.family.example
+
+    def reset(self, task: Task, dynamics_seed: int) -> Observation:
+        self.verdict = None
+        return super().reset(task, dynamics_seed)
+
+    def step(self, action_text: str) -> StepResult:
+        result = super().step(action_text)
+        if self.verdict is None:
+            return replace(result, info={"success": False, **result.info})
+        told = {"passed": self.verdict.passed, "of": self.verdict.of, "why": self.verdict.why}
+        return replace(result, info={**result.info, "tests": told})
+
+    @property
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """The state of the tool is the programs that made it, which are run again: not there where that would make
+        another."""
+        if self.tools and not self.family.deterministic:
+            raise AttributeError("an environment whose sandbox is not deterministic has no snapshot")
+        cells = [list(tool.cells) for tool in self.executor.tools.values()]
+        return lambda: {**self.attempt_values(), "cells": cells}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        super().restore({name: value for name, value in snapshot.items() if name != "cells"})
+        for tool, cells in zip(self.executor.tools.values(), snapshot["cells"], strict=True):
+            tool.replay(cells)
+
+    def _paid(self, attempt: ToolAttempt) -> dict[str, Any]:
+        if attempt.answer is None:
+            return {"tests": 0.0, "success": False}
+        self.verdict = self.judged(attempt.answer)
+        passed = self.verdict.passed / self.verdict.of
+        paid = passed if self.family.pay == "share" else float(self.verdict.success)
+        return {"tests": paid, "success": self.verdict.success}
+
+    def judged(self, answer: str) -> CodeVerdict:
+        """What the hidden tests say of an answer."""
+        held = {name: tuple(value) if isinstance(value, (list, tuple)) else value
+                for name, value in self.payload.items() if name in _OF_PROBLEM}
+        problem = CodeTask("", self.payload["question"], **held)
+        return judge(problem.program(answer), problem.names, problem.tests, problem.setup, self.family.sandbox)
+
+
+PRESETS: Mapping[str, Code] = MappingProxyType({
+    "code-small": Code(least_steps=1, most_steps=2),
+})

@@ -1,0 +1,204 @@
+"""Boxes for code that agents write: taken, run, forked and given back.
+
+    with open_sandbox() as sandbox:
+        sandbox.run("x = 6")
+        sandbox.run("print(7 * x)").text            # "42\\n": names are kept from call to call
+        other = sandbox.fork()                      # the same state, twice; each goes on alone
+
+Nothing that code does is raised: what went wrong is said in `CallOutcome.error`. A call that is late, or that killed
+its process, takes the box with it, its forks included. Raises ToolError where no box can be had on this machine.
+"""
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from workbench.envs.sandbox.guest import LENGTH
+from workbench.envs.sandbox.limits import SandboxSettings
+from workbench.envs.sandbox.supply import Box, BoxPool, shared_supply
+from workbench.envs.sandbox.values import decoded, encoded
+from workbench.types.errors import ToolError
+
+MOST_FRAME = 4 << 20   # bytes of one message out of a box
+FORK_S = 10.0
+_NAMES = itertools.count(1)
+Answer = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class CallOutcome:
+    """What came of a call.
+
+    `text`: what it printed, and the value of a last expression; `cut`: bytes that were left out. `error`: "" | "raised"
+    | "exit" (it asked to leave; its names are kept) | "timeout" | "died" (its names are lost); `said`: which exception,
+    or by what.
+    """
+
+    text: str
+    cut: int = 0
+    error: str = ""
+    said: str = ""
+    seconds: float = 0.0
+
+    @property
+    def lost(self) -> bool:
+        """Whether the state is gone."""
+        return self.error in ("timeout", "died")
+
+
+class Sandbox:
+    """One state: names, and files in /work. Used by one thread at a time."""
+
+    def __init__(self, box: Box, connection: socket.socket, name: str, settings: SandboxSettings,
+                 origin: Sandbox | None = None) -> None:
+        self.box, self.connection, self.name, self.settings = box, connection, name, settings
+        self.origin = origin  # kept, because the box ends when nobody holds the state that it began with
+
+    @property
+    def tier(self) -> str:
+        return self.box.tier
+
+    @property
+    def alive(self) -> bool:
+        return not self.box.closed
+
+    def run(self, code: str, *, seconds: float | None = None, answer: Answer | None = None) -> CallOutcome:
+        """`answer(*question)`: called with plain values that the code hands to its function `ask`, gives a plain
+        value."""
+        began = time.monotonic()
+        deadline = began + (self.settings.seconds if seconds is None else seconds)
+        try:
+            self.box.go(self.name, deadline)
+            self._send(["run", code.encode("utf-8", "replace").decode()], deadline)
+            ran = self._answers(deadline, answer)
+            self.box.halt(deadline)
+        except TimeoutError:
+            ran = {"error": "timeout", "said": f"it gave no answer within {deadline - began:g} s and was stopped"}
+        except (OSError, ValueError, EOFError) as error:
+            ran = {"error": "died", "said": str(error) or "its process ended"}
+        if "text" not in ran:
+            self.box.close()
+        return CallOutcome(**{"text": "", **ran, "seconds": time.monotonic() - began})
+
+    def fork(self) -> Sandbox:
+        """The same names and files in a process of its own. Raises ToolError where the tier, or the box's bounds, have
+        no room for it."""
+        if self.tier != "namespaces":
+            raise ToolError(f"a box of tier {self.tier!r} cannot be forked; sandbox.tier = 'namespaces' can, where it "
+                            "works (workbench doctor)")
+        name, deadline = str(next(_NAMES)), time.monotonic() + FORK_S
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self.box.copy(self.name, name, deadline)
+                self.box.go(self.name, deadline)
+                message = _framed(["fork"])
+                socket.send_fds(self.connection, [message], [theirs.fileno()])
+            _, _, why = self._receive(self.connection, deadline)
+            if not why:
+                self._receive(ours, deadline)
+            self.box.halt(deadline)
+        except (OSError, ValueError, EOFError) as error:
+            self.box.close()
+            raise ToolError(f"the box ended while it was forked: {error or 'its process ended'}") from error
+        if why:
+            raise ToolError(f"the box could not be forked: {str(why)[:100]}; sandbox.processes = {self.settings.processes} "
+                            f"and sandbox.memory_mb = {self.settings.memory_mb} are all that it has")
+        return Sandbox(self.box, ours, name, self.settings, self)
+
+    def write_file(self, name: str, content: bytes) -> CallOutcome:
+        """A file in /work."""
+        return self.run(f"open({name!r}, 'wb').write(bytes.fromhex({content.hex()!r})) and None")
+
+    def read_file(self, name: str) -> bytes | None:
+        """None where there is none, or one that does not fit a message."""
+        came: list[Any] = []
+        ran = self.run(f"ask(open({name!r}, 'rb').read())", answer=came.append)
+        return came[0] if not ran.error and came and isinstance(came[0], bytes) else None
+
+    def close(self) -> None:
+        """Give the box back, forks included."""
+        self.connection.close()
+        self.box.close()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -------------------------------------------------------------------------------------------- messages
+
+    def _answers(self, deadline: float, answer: Answer | None) -> dict[str, Any]:
+        """The answer to a call, after all that it asked for."""
+        while True:
+            verb, told = self._receive(self.connection, deadline)
+            if verb == "done":
+                return _read_done(told)
+            if verb != "ask":
+                raise ValueError("it sent what is no answer")
+            try:
+                if answer is None:
+                    raise ValueError("nobody answers here")
+                reply = [True, encoded(answer(*decoded(told)))]
+            except Exception as error:  # of the code's question, or of what answers: the code is told
+                reply = [False, f"{error}"[:300]]
+            self._send(["told", *reply], deadline)
+
+    def _send(self, message: Any, deadline: float) -> None:
+        self.connection.settimeout(max(0.001, deadline - time.monotonic()))
+        self.connection.sendall(_framed(message))
+
+    def _receive(self, connection: socket.socket, deadline: float) -> Any:
+        (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size, deadline))
+        if length > MOST_FRAME:
+            raise ValueError(f"it sent {length:,} bytes, and at most {MOST_FRAME:,} are taken")
+        try:
+            return json.loads(_exactly(connection, length, deadline))
+        except RecursionError:
+            raise ValueError("it sent what is no answer") from None
+
+
+def _framed(message: Any) -> bytes:
+    content = json.dumps(message).encode()
+    return LENGTH.pack(len(content)) + content
+
+
+def _exactly(connection: socket.socket, count: int, deadline: float) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        piece = connection.recv(min(count - len(data), 1 << 20))
+        if not piece:
+            raise EOFError
+        data += piece
+    return bytes(data)
+
+
+def _read_done(told: Any) -> dict[str, Any]:
+    """What a box said of a call: it may be a lie, but it has the form of an answer. Raises ValueError."""
+    kinds = {"text": str, "cut": int, "error": str, "said": str}
+    if not isinstance(told, dict) or {name: type(value) for name, value in told.items()} != kinds:
+        raise ValueError("it sent what is no answer")
+    if told["error"] not in ("", "raised", "exit"):
+        raise ValueError("it sent what is no answer")
+    texts = {name: told[name].encode("utf-8", "replace").decode() for name in ("text", "said")}
+    return {**told, **texts, "said": texts["said"][:300]}
+
+
+def open_sandbox(settings: SandboxSettings = SandboxSettings(), supply: BoxPool | None = None) -> Sandbox:
+    """A new state, in a box of its own. Raises ToolError where none can be had."""
+    box = (supply or shared_supply()).take(settings.tier, asdict(settings))
+    sandbox = Sandbox(box, box.states["0"], "0", settings)
+    weakref.finalize(sandbox, box.close_in, os.getpid())
+    return sandbox

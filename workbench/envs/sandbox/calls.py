@@ -1,0 +1,119 @@
+"""The system's calls that a box is shut in by: Linux only, by ctypes. Standard library only, as all that runs in a box.
+
+Each raises OSError, with the name of what was asked for.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+# Of mount(2), unshare(2), prctl(2), mount_setattr(2).
+MS_REC, MS_BIND, MS_PRIVATE, MS_NOSUID, MS_NODEV = 0x4000, 0x1000, 1 << 18, 2, 4
+MNT_DETACH = 2
+NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
+    0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
+ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV = 1, 2, 4
+AT_RECURSIVE = 0x8000
+ADDR_NO_RANDOMIZE = 0x0040000
+LAST_CAPABILITY, LAST_DESCRIPTOR = 40, 0x7FFFFFFF
+_CLOSE_RANGE, _MOUNT_SETATTR, _LANDLOCK = 436, 442, (444, 445, 446)
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_CAPSET = {"x86_64": 126, "aarch64": 91}
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    _checked(LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()),
+             f"mount {kind or source} on {target}")
+
+
+def unmount(target: str) -> None:
+    _checked(LIBC.umount2(target.encode(), MNT_DETACH), f"umount {target}")
+
+
+def protect_mount(target: str, attributes: int, deep: bool = True) -> None:
+    """Read-only and such, for a mount and, where `deep`, for all that is mounted below it."""
+    value = struct.pack("QQQQ", attributes, 0, 0, 0)
+    _checked(LIBC.syscall(_MOUNT_SETATTR, -100, target.encode(), AT_RECURSIVE if deep else 0, value, len(value)),
+             f"mount_setattr {target}")
+
+
+def pivot_root() -> None:
+    """The working directory becomes the root; what was there before is gone."""
+    _checked(LIBC.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
+    unmount(".")
+    os.chdir("/")
+
+
+def close_range(first: int, last: int) -> None:
+    _checked(LIBC.syscall(_CLOSE_RANGE, first, last, 0), "close_range")
+
+
+def unshare(flags: int) -> None:
+    _checked(LIBC.unshare(flags), "unshare")
+
+
+def prctl(option: int, first: int = 0, second: object = 0) -> None:
+    _checked(LIBC.prctl(option, ctypes.c_ulong(first), second, 0, 0), f"prctl {option}")
+
+
+def fix_addresses() -> None:
+    """No random addresses, from the next program on: what a program prints of an object is then the same twice."""
+    now = LIBC.personality(ctypes.c_ulong(0xFFFFFFFF))
+    _checked(LIBC.personality(ctypes.c_ulong(now | ADDR_NO_RANDOMIZE)), "personality")
+
+
+def drop_capabilities() -> None:
+    """All of them, and for good."""
+    for number in range(LAST_CAPABILITY + 1):
+        LIBC.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)  # not permitted without any: then there is nothing to drop
+    header, none = struct.pack("Ii", 0x20080522, 0), bytes(24)
+    _checked(LIBC.syscall(_CAPSET[os.uname().machine], header, none), "capset")
+
+
+def keep_privileges_down() -> None:
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def install_filter(program: bytes) -> None:
+    """A seccomp filter, a row of eight bytes for each instruction (`filters`)."""
+    held = ctypes.create_string_buffer(program, len(program))
+    described = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(held))
+    prctl(PR_SET_SECCOMP, 2, described)
+
+
+# ------------------------------------------------------------------------------------------------ Landlock
+
+
+def landlock_version() -> int:
+    """0 where the system has none."""
+    return max(0, LIBC.syscall(_LANDLOCK[0], None, 0, 1))
+
+
+def landlock(readable: list[int]) -> None:
+    """From here on this process reads below these folders, and does nothing else with any file."""
+    version = landlock_version()
+    if not version:
+        raise OSError("this kernel has no Landlock")
+    files = (1 << 13) - 1
+    files |= (1 << 13 if version >= 2 else 0) | (1 << 14 if version >= 3 else 0) | (1 << 15 if version >= 5 else 0)
+    # Handled: all that is done with files, TCP, and from version 6 on abstract sockets and signals.
+    rules = struct.pack("QQQ", files, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
+    rules = rules[:24 if version >= 6 else 16 if version >= 4 else 8]
+    ruleset = _checked(LIBC.syscall(_LANDLOCK[0], rules, len(rules), 0), "landlock_create_ruleset")
+    for fd in readable:
+        rule = struct.pack("=Qi", 1 << 2 | 1 << 3, fd)  # read files, list folders
+        _checked(LIBC.syscall(_LANDLOCK[1], ruleset, 1, rule, 0), "landlock_add_rule")
+    _checked(LIBC.syscall(_LANDLOCK[2], ruleset, 0), "landlock_restrict_self")
+    os.close(ruleset)

@@ -1,0 +1,168 @@
+"""How a process shuts itself in before it runs anybody's code. Standard library only.
+
+    namespaces   spaces of its own for users, processes, mounts, network and IPC; a root of its own, read-only, with the
+                 interpreter's library in it; /work, of a bounded size, is all that can be written
+    landlock     no files but the interpreter's library, for reading; no children and no threads
+
+Both: a list of the calls that may be made, no privileges and none to be had, bounds on memory, time, files. Whoever is
+root becomes a user that owns nothing first.
+"""
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.envs.sandbox import calls
+from workbench.envs.sandbox.filters import filter_program
+
+NOBODYS = 65432     # the user that root becomes; it owns no file
+INSIDE = 1000       # as what it is known in a user space of its own
+ROOT_BYTES, ROOT_FILES = 1 << 20, 4096
+MOST_WORK_FILES = 2048
+DISK, WORK = "/kept/disk", "/work"  # of all forks, out of reach; of the one whose turn it is
+
+
+def open_library() -> dict[str, int]:
+    """What an interpreter needs to read, its library and the C libraries that parts of it rest on: descriptors by path.
+
+    Opened by whoever starts the box: the interpreter may lie in a home folder that nobody else may enter."""
+    found = sorted({os.path.realpath(path) for path in (os.path.dirname(os.__file__), *sys.path)
+                    if os.path.isdir(path)})
+    return {path: os.open(path, os.O_PATH) for path in dict.fromkeys(["/lib", "/lib64", "/usr/lib", *found])
+            if os.path.isdir(path)}
+
+
+def import_by_descriptor(library: Mapping[str, int]) -> None:
+    """Where this user may not enter the folder that the interpreter lies in, modules are found by descriptor from now
+    on."""
+    closed = {path: f"/proc/self/fd/{fd}" for path, fd in library.items() if not os.access(path, os.R_OK | os.X_OK)}
+
+    def reached(place: str) -> str:
+        inside = [path for path in closed if place == path or place.startswith(f"{path}/")]
+        best = max(inside, key=len, default="")
+        return closed[best] + place[len(best):] if inside else place
+
+    sys.path[:] = [reached(os.path.realpath(path)) for path in sys.path]
+    for module in list(sys.modules.values()):
+        if isinstance(getattr(module, "__path__", None), list):
+            module.__path__ = [reached(place) for place in module.__path__]
+    sys.path_importer_cache.clear()
+
+
+def become_nobody() -> None:
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(NOBODYS, NOBODYS, NOBODYS)
+        os.setresuid(NOBODYS, NOBODYS, NOBODYS)
+        calls.prctl(calls.PR_SET_DUMPABLE, 1)  # else /proc/self is still root's
+
+
+def close_all_but(*kept: int) -> None:
+    """Descriptors 0 to 2 lead nowhere."""
+    nowhere = os.open("/dev/null", os.O_RDWR)
+    for fd in range(3):
+        os.dup2(nowhere, fd)
+    below = 3
+    for fd in sorted(kept):
+        if below < fd:
+            calls.close_range(below, fd - 1)
+        below = fd + 1
+    calls.close_range(below, calls.LAST_DESCRIPTOR)
+
+
+# ------------------------------------------------------------------------------------------------ namespaces
+
+
+def enter_namespaces(disk_bytes: int) -> None:
+    """The next child is process 1 of a space of its own. Raises OSError where the system does not let it.
+
+    Root makes the mounts as root, since the interpreter may lie where only root can go, and becomes nobody behind them;
+    anybody else makes them in a user space of its own."""
+    spaces = calls.NEWUSER | calls.NEWNS | calls.NEWPID | calls.NEWNET | calls.NEWIPC | calls.NEWUTS
+    process = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY)
+    is_root = os.geteuid() == 0
+    if is_root:
+        calls.unshare(calls.NEWNS)
+    else:
+        _enter(spaces, process)
+    _make_root(disk_bytes, NOBODYS if is_root else INSIDE)
+    if is_root:
+        become_nobody()
+        _enter(spaces, process)
+    os.close(process)
+    give_work("0")
+
+
+def _enter(spaces: int, process: int) -> None:
+    user, group = os.geteuid(), os.getegid()
+    calls.unshare(spaces)
+    for name, content in (("setgroups", "deny"), ("uid_map", f"{INSIDE} {user} 1"), ("gid_map", f"{INSIDE} {group} 1")):
+        fd = os.open(name, os.O_WRONLY, dir_fd=process)
+        os.write(fd, content.encode())
+        os.close(fd)
+
+
+def _make_root(disk_bytes: int, owner: int) -> None:
+    library = open_library()
+    nowhere = os.open("/dev/null", os.O_PATH)
+    quiet = calls.MS_NOSUID | calls.MS_NODEV
+    calls.mount("none", "/", "", calls.MS_REC | calls.MS_PRIVATE)
+    calls.mount("box", "/tmp", "tmpfs", quiet, f"size={ROOT_BYTES},nr_inodes={ROOT_FILES},mode=0755")
+    for path, source in library.items():
+        if os.path.realpath(path) == path or not os.path.isdir(os.path.realpath(path)):
+            _bind_readable(source, f"/tmp{path}")
+    for path in library:
+        if os.path.realpath(path) != path and not os.path.lexists(f"/tmp{path}"):
+            os.makedirs(os.path.dirname(f"/tmp{path}"), exist_ok=True)
+            os.symlink(os.path.realpath(path), f"/tmp{path}")
+    for name in ("dev", DISK[1:], WORK[1:]):
+        os.makedirs(f"/tmp/{name}")
+    os.close(os.open("/tmp/dev/null", os.O_CREAT | os.O_WRONLY))
+    calls.mount(f"/proc/self/fd/{nowhere}", "/tmp/dev/null", "", calls.MS_BIND)
+    calls.mount("disk", f"/tmp{DISK}", "tmpfs", quiet,
+                f"size={disk_bytes},nr_inodes={MOST_WORK_FILES},mode=0700,uid={owner},gid={owner}")
+    for fd in (*library.values(), nowhere):
+        os.close(fd)
+    os.chdir("/tmp")
+    calls.pivot_root()
+    os.chown(os.path.dirname(DISK), owner, owner)
+    os.chmod(os.path.dirname(DISK), 0)  # the root is read-only from here on, so its owner cannot change that again
+    calls.protect_mount("/", calls.ATTR_RDONLY | calls.ATTR_NOSUID | calls.ATTR_NODEV, deep=False)
+
+
+def _bind_readable(source: int, target: str) -> None:
+    os.makedirs(target, exist_ok=True)
+    calls.mount(f"/proc/self/fd/{source}", target, "", calls.MS_BIND | calls.MS_REC)
+    calls.protect_mount(target, calls.ATTR_RDONLY | calls.ATTR_NOSUID | calls.ATTR_NODEV)
+
+
+def give_work(name: str) -> None:
+    """The folder of this name on the disk is /work from now on, for all processes of the box."""
+    source = f"{DISK}/{name}"
+    os.makedirs(source, mode=0o700, exist_ok=True)
+    if os.path.ismount(WORK):
+        calls.unmount(WORK)
+    calls.mount(source, WORK, "", calls.MS_BIND)
+
+
+# ------------------------------------------------------------------------------------------------ both
+
+
+def give_up_everything(limits: Mapping[str, Any], processes: bool) -> None:
+    """Bounds, privileges, calls: what comes after this may be anybody's code."""
+    whole = resource.RLIM_INFINITY
+    for kind, most in (("AS", limits["memory_mb"] << 20), ("CPU", limits["cpu_s"]), ("FSIZE", limits["disk_mb"] << 20),
+                       ("NOFILE", limits["files"]), ("CORE", 0), ("MEMLOCK", 0), ("MSGQUEUE", 0), ("SIGPENDING", 64),
+                       *([("NPROC", limits["processes"] + 1)] if processes else [])):
+        number = getattr(resource, f"RLIMIT_{kind}", None)
+        if number is not None:
+            hard = resource.getrlimit(number)[1]
+            most = most if hard == whole else min(most, hard)
+            resource.setrlimit(number, (most, most))
+    calls.drop_capabilities()
+    calls.keep_privileges_down()
+    calls.install_filter(filter_program(processes))
+

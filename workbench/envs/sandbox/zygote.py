@@ -1,0 +1,248 @@
+"""The process that boxes are forked from: an interpreter with the library's usual modules, and nothing of the user's.
+
+    trainer -> zygote   one JSON line: {"number", "tier", "limits", "seed"} with the box's end of a socket; {"kill":
+    number}
+    zygote -> trainer   one JSON line: {"number", "error"}: a box began ("") or could not, and why
+
+A box is one process ("landlock") or a keeper, process 1 of its own space, and a process for each state ("namespaces").
+The keeper runs no code of anybody's. It may mount, which states may not:
+
+    trainer -> keeper   ["go", n]: the folder of state n is /work, and processes run · ["halt"]: none of them does
+                        ["copy", n, m]: the files of state n are those of m, too · each is answered with "k", or "e"
+
+It begins as `python -c START`, which re-executes itself without random addresses. Standard library only.
+"""
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from workbench.envs.sandbox import calls, confine, virtual
+from workbench.envs.sandbox.guest import LENGTH, BoxProcess
+
+# What programs import: done once, here, and not in every box. None of these reads the clock or chance when imported.
+USUAL = ("abc", "bisect", "collections", "copy", "dataclasses", "enum", "functools", "heapq", "itertools", "json", "math",
+         "operator", "random", "re", "statistics", "string", "typing", "fractions", "decimal", "linecache", "traceback")
+LOOK_S = 0.25
+
+
+def main(control_fd: int, trainer: int) -> None:
+    """Follow orders until the trainer is gone; then no box is left."""
+    control = socket.socket(fileno=control_fd)
+    for name in USUAL:
+        with suppress(ImportError):
+            __import__(name)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    calls.prctl(calls.PR_SET_CHILD_SUBREAPER, 1)  # it adopts the keepers
+    gc.collect()
+    gc.freeze()
+    boxes: dict[int, int] = {}
+    held, fds = bytearray(), []
+    try:
+        while os.getppid() == trainer:
+            _reap(boxes)
+            if not select.select([control], [], [], LOOK_S)[0]:
+                continue
+            data, received, _, _ = socket.recv_fds(control, 1 << 16, 64)
+            if not data:
+                break
+            held += data
+            fds += received
+            while b"\n" in held:
+                line, _, rest = bytes(held).partition(b"\n")
+                held = bytearray(rest)
+                _follow(json.loads(line), fds, boxes, control)
+    except OSError:
+        pass
+    finally:
+        for pid in boxes.values():
+            _kill(pid)
+        os._exit(0)
+
+
+def _follow(order: dict[str, Any], fds: list[int], boxes: dict[int, int], control: socket.socket) -> None:
+    if "kill" in order:
+        if (pid := boxes.pop(order["kill"], None)) is not None:
+            _kill(pid)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        return
+    connection = fds.pop(0)
+    pid, error = _begin(order, connection)
+    os.close(connection)
+    if pid:
+        boxes[order["number"]] = pid
+    control.sendall(json.dumps({"number": order["number"], "error": error}).encode() + b"\n")
+
+
+def _kill(pid: int) -> None:
+    for kill in (os.kill, os.killpg):
+        with suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+
+
+def _reap(boxes: dict[int, int]) -> None:
+    with suppress(ChildProcessError):
+        while True:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            for number in [number for number, other in boxes.items() if other == pid]:
+                del boxes[number]
+
+
+# ------------------------------------------------------------------------------------------------ one box
+
+
+def _begin(order: dict[str, Any], connection: int) -> tuple[int, str]:
+    """(the process to kill the box by, 0 where there is none; why it could not begin)."""
+    told, tell = os.pipe()
+    first = os.fork()
+    if not first:
+        _in_child(lambda: _shut_in(order, connection, tell), tell)
+    os.close(tell)
+    with os.fdopen(told, "rb") as pipe:
+        words = pipe.read(2000).decode("utf-8", "replace")
+    if order["tier"] == "namespaces":
+        os.waitpid(first, 0)
+        return (int(words), "") if words.isdigit() else (0, words or "it died while it was being set up")
+    if words == "ready":
+        return first, ""
+    _kill(first)
+    os.waitpid(first, 0)
+    return 0, words or "it died while it was being set up"
+
+
+def _in_child(work: Callable[[], None], tell: int) -> None:
+    try:
+        work()
+    except BaseException as error:
+        with suppress(OSError):
+            os.write(tell, f"{error}"[:1000].encode())
+    finally:
+        os._exit(1)
+
+
+def _shut_in(order: dict[str, Any], connection: int, tell: int) -> None:
+    limits = order["limits"]
+    os.setsid()
+    confine.close_all_but(connection, tell)
+    _prepare(order)
+    if order["tier"] == "landlock":
+        library = confine.open_library()
+        confine.become_nobody()
+        calls.prctl(calls.PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.chdir("/")
+        confine.import_by_descriptor(library)
+        calls.keep_privileges_down()
+        calls.landlock(list(library.values()))
+        confine.give_up_everything(limits, processes=False)
+        _serve(order, connection, tell)
+    confine.enter_namespaces(limits["disk_mb"] << 20)
+    os.umask(0o077)
+    keeper = os.fork()
+    if keeper:  # whoever forked this process adopts the keeper, and knows it by its number
+        os.write(tell, str(keeper).encode())
+        os._exit(0)
+    os.close(tell)
+    _keep(order, socket.socket(fileno=connection))
+
+
+def _prepare(order: dict[str, Any]) -> None:
+    os.environ.clear()
+    os.environ.update({"HOME": confine.WORK, "PATH": "", "LANG": "C.UTF-8", "TMPDIR": confine.WORK})
+    sys.argv, sys.path[:] = [""], [path for path in sys.path if path]
+    if order["seed"] is not None:
+        virtual.install(order["seed"], alone=order["tier"] == "landlock")
+
+
+def _serve(order: dict[str, Any], connection: int, tell: int | None = None) -> None:
+    if order["seed"] is None:
+        virtual.random.seed()
+    guest = BoxProcess(socket.socket(fileno=connection), order["limits"]["output_bytes"])
+    if tell is not None:
+        os.write(tell, b"ready")
+        os.close(tell)
+    guest.serve()
+    os._exit(0)
+
+
+# ------------------------------------------------------------------------------------------------ the keeper
+
+
+def _keep(order: dict[str, Any], connection: socket.socket) -> None:
+    """Process 1: when it ends, all others of the box are killed."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
+    ours, theirs = socket.socketpair()
+    os.chdir(confine.WORK)
+    if not os.fork():
+        _in_child(lambda: _state(order, connection, ours, theirs), 2)
+    theirs.close()
+    socket.send_fds(connection, [b"s"], [ours.fileno()])
+    ours.close()
+    current = "0"
+    while True:
+        header = connection.recv(LENGTH.size, socket.MSG_WAITALL)
+        if len(header) < LENGTH.size:
+            os._exit(0)
+        verb, *rest = json.loads(connection.recv(LENGTH.unpack(header)[0], socket.MSG_WAITALL))
+        try:
+            current = _keep_order(verb, rest, current)
+            connection.sendall(b"k")
+        except (OSError, shutil.Error):  # the disk is full
+            connection.sendall(b"e")
+
+
+def _state(order: dict[str, Any], *others: socket.socket) -> None:
+    connection, ours, theirs = others
+    connection.close()
+    ours.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    confine.give_up_everything(order["limits"], processes=True)
+    _serve(order, theirs.detach())
+
+
+def _keep_order(verb: str, rest: list[str], current: str) -> str:
+    """Whose folder /work is afterwards."""
+    if verb == "halt":
+        with suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGSTOP)
+        return current
+    if verb == "copy":
+        source, target = rest
+        shutil.copytree(f"{confine.DISK}/{source}", f"{confine.DISK}/{target}", symlinks=True, dirs_exist_ok=True,
+                        ignore_dangling_symlinks=True)
+        return current
+    if rest[0] != current:
+        confine.give_work(rest[0])
+    with suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGCONT)
+    return rest[0]
+
+
+START = """
+import os, sys, types
+folder, again = sys.argv[1], os.environ.pop("AGAIN", "")
+for name, path in (("workbench", "."), ("workbench.envs", "envs"), ("workbench.envs.sandbox", "envs/sandbox")):
+    sys.modules[name] = types.ModuleType(name)  # so that no module of the package but those of the boxes is imported
+    sys.modules[name].__path__ = [os.path.join(folder, path)]
+if not again:
+    from workbench.envs.sandbox import calls
+    try:
+        calls.fix_addresses()
+        os.environ["AGAIN"] = "again"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    except OSError:
+        os.environ.pop("AGAIN", "")
+from workbench.envs.sandbox.zygote import main
+main(int(sys.argv[2]), int(sys.argv[3]))
+"""
