@@ -23,7 +23,8 @@ from workbench.ablation.plan import config_of as arm_config, jobs
 from workbench.ablation.reading import read_plan
 from workbench.doctor.plan import plan
 from workbench.engines.policy import SHIPPED
-from workbench.training.config import PRESETS, Config, PolicyConfig, load_config, load_config_with_warnings
+from workbench.training.config import PRESETS, Config, load_config, load_config_with_warnings
+from workbench.training.sections import PolicyConfig
 from workbench.training.starting import obstacles
 from workbench.training.train import train_here
 from workbench.types.errors import ConfigError

@@ -18,7 +18,8 @@ from workbench.envs import ENVS
 from workbench.envs import PRESETS as ENV_PRESETS
 from workbench.envs.checks import EnvReport, check_family
 from workbench.rollouts.config import CollectConfig
-from workbench.training.config import PRESETS, Config, PolicyConfig, load_config
+from workbench.training.config import PRESETS, Config, load_config
+from workbench.training.sections import PolicyConfig
 from workbench.types import Observation, View
 from workbench.types.errors import ConfigError, nearest
 from workbench.types.findings import Finding, LintReport

@@ -9,7 +9,8 @@ from typing import Any
 
 from workbench.run.store import Run, step_name
 from workbench.training import checkpoint
-from workbench.training.config import KINDS, Config, TrainConfig, from_dict
+from workbench.training.config import KINDS, Config, from_dict
+from workbench.training.sections import TrainConfig
 from workbench.types.errors import StoreError
 
 
