@@ -39,7 +39,7 @@ DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-grid soak-servers hostile bench bench-gpu test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
+.PHONY: help demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers hostile bench bench-gpu test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -107,13 +107,9 @@ search-masks: setup-lab  ## the same with PPO's masks switched off, together and
 
 KILLS   ?= 500
 SERVER_KILLS ?= 200
-GRID_KILLS ?= 200
 DAMAGED ?= 5000
 soak: setup-test  ## kill training 500 times, damage 5,000 checkpoints; all must come out right (KILLS=, DAMAGED=, SEED=)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.faults.soak --kills $(KILLS) --damaged $(DAMAGED) --seed $(or $(SEED),0)
-
-soak-grid: setup-test  ## kill drivers, workers and kernels of a grid 200 times; no job is lost or done twice (GRID_KILLS=, ON=local)
-	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.ablation.soak --kills $(GRID_KILLS) --on $(or $(ON),local) --seed $(or $(SEED),0)
 
 hostile: setup-test  ## every command on 65 run folders that a stranger bent: nothing runs, leads out, hangs or takes all memory
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.sweep

@@ -214,15 +214,6 @@ def server_soak_tables(result: Result) -> dict[str, Table]:
         ["steps lost, processes, ports or files of weights left behind, runs that did not go on", str(len(faults))]])}
 
 
-def grid_soak_tables(result: Result) -> dict[str, Table]:
-    """`python -m tests.ablation.soak --json`, a line a piece."""
-    wrong = ("lost", "done twice", "unreadable", "other results")
-    return {"main": Table(["launcher", "SIGKILLs", "of drivers, workers, kernels", "grids", "jobs", "lost", "done twice",
-                           "unreadable notebooks", "other results than undisturbed"], [
-        [piece["on"], str(piece["all kills"]), ", ".join(f"{piece['kills'][kind]}" for kind in ("driver", "worker", "kernel")),
-         str(piece["grids"]), str(piece["jobs"]), *(str(piece[what]) for what in wrong)] for piece in result["pieces"]])}
-
-
 def memory_tables(result: Result) -> dict[str, Table]:
     """`python -m tests.memory_run --json`: planned and measured peaks."""
     return {"main": Table(["one process on CPU, one run each", "planned, MB", "measured peak, MB"],
@@ -343,5 +334,5 @@ def grid_tables(result: Result) -> dict[str, Table]:
 KINDS = {"imported": imported_tables, "audit": audit_tables, "credit-editor": credit_tables, "clean": clean_tables,
          "lint": lint_tables, "silent-bugs": silent_bug_tables, "several": several_tables, "tools": tool_tables,
          "soak": soak_tables, "server-soak": server_soak_tables, "memory": memory_tables, "hops": hop_tables, "levels": level_tables,
-         "statistics": statistics_tables, "grid": grid_tables, "grid-soak": grid_soak_tables, "sandbox": sandbox_tables,
+         "statistics": statistics_tables, "grid": grid_tables, "sandbox": sandbox_tables,
          "discovery": discovery_tables}
