@@ -1,6 +1,8 @@
 """Tables of what the instruments notice, of what small parts cost, and of how hard tasks are: more kinds of results."""
 from __future__ import annotations
 
+import re
+
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from statistics import median
