@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     several = {start: judged(start, chosen, options.attempts) for start in options.starts}
     before = {start: judged(start, chosen) for start in options.starts}
     result: dict[str, Any] = {"version": 1, "tasks": len(chosen), "runs": [], "starts": {
-        Path(start).name: {mode: {key: value for key, value in row.items() if key != "by_task"}
+        Path(start).name: {mode: {key: value for key, value in row.items() if key not in ("by_task", "policy")}
                            for mode, row in rows.items()} for start, rows in several.items()}}
     first = before[options.starts[0]]
     result["beside"] = [{"name": Path(folder).name, **compared(first, judged(folder, chosen))}

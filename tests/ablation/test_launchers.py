@@ -18,7 +18,7 @@ from workbench.ablation.door import way_of
 from workbench.ablation.drive import DONE, JobSettings, drive, states, tally
 from workbench.ablation.leases import Leases
 from workbench.ablation.reading import read_plan
-from workbench.ablation.sent import SentJob, WhereJobsRun, do_sent
+from workbench.ablation.sent import RemoteJob, JobPlace, do_sent
 from workbench.cli import main
 from workbench.types.errors import ConfigError, WorkbenchError
 
@@ -125,18 +125,18 @@ def test_a_notebook_runs_there_by_one_command(cluster, tmp_path, monkeypatch, ca
 def test_a_sent_job_claims_itself_and_is_done_once(tmp_path):
     plan, out = read_plan(quick.plan_at(tmp_path)), tmp_path / "out"
     one = states(plan, plan.seeds, out)[0]
-    where = WhereJobsRun(plan, out, tmp_path, None, 0, "slurm", quick.do)
+    where = JobPlace(plan, out, tmp_path, None, 0, "slurm", quick.do)
     with Leases(out / "jobs") as leases:
         leases.take(one.name)
-        assert do_sent(SentJob(one.job), where) == {"elsewhere": "another driver does it"}
+        assert do_sent(RemoteJob(one.job), where) == {"elsewhere": "another driver does it"}
         assert leases.free(one.name) is None
-    assert "result" in do_sent(SentJob(one.job), where) and ends(out) == [one.name]
-    assert do_sent(SentJob(one.job), where) == {"elsewhere": "it was done meanwhile"} and ends(out) == [one.name]
+    assert "result" in do_sent(RemoteJob(one.job), where) and ends(out) == [one.name]
+    assert do_sent(RemoteJob(one.job), where) == {"elsewhere": "it was done meanwhile"} and ends(out) == [one.name]
     silent = {"process": 1, "host": "elsewhere", "started": "then", "beat": 3}
     other = states(plan, plan.seeds, out)[1]
     (out / "jobs" / f"{other.name}.lease-4").write_text(json.dumps(silent))
-    assert do_sent(SentJob(other.job), where) == {"elsewhere": "another driver does it"}, "only who watched it knows that it is silent"
-    assert "result" in do_sent(SentJob(other.job, over=4), where)
+    assert do_sent(RemoteJob(other.job), where) == {"elsewhere": "another driver does it"}, "only who watched it knows that it is silent"
+    assert "result" in do_sent(RemoteJob(other.job, over=4), where)
 
 
 def test_gpus_are_chosen_for_one_job_alone():

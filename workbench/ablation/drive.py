@@ -14,7 +14,7 @@ from workbench.ablation.launchers import AT_ONCE, LOCAL, MOST_LOSSES, launcher_n
 from workbench.ablation.leases import Leases, has_ended, held_in, holder_of
 from workbench.ablation.plan import Job, Plan, jobs
 from workbench.ablation.pool import each
-from workbench.ablation.sent import SentJob, WhereJobsRun
+from workbench.ablation.sent import RemoteJob, JobPlace
 from workbench.views.words import count
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"  # beside the states of a failure (`notebooks`)
@@ -161,18 +161,18 @@ class _Driver:
 
     def _elsewhere(self) -> Iterator[tuple[Job, dict[str, Any]]]:
         way = self.way
-        where = WhereJobsRun(self.plan, self.out, self.cwd, way.cell_limit_s, way.gpus_per_job, way.on, way.do)
+        where = JobPlace(self.plan, self.out, self.cwd, way.cell_limit_s, way.gpus_per_job, way.on, way.do)
         found = self.send(self._unheld(), where, way.workers or AT_ONCE, way.options, self.stop.is_set)
         return ((sent.job, result) for sent, result in found)
 
-    def _unheld(self) -> Iterator[SentJob]:
+    def _unheld(self) -> Iterator[RemoteJob]:
         """Jobs that nobody does; each is claimed where it runs."""
         for one in self.left:
             if self._is_enough():
                 return
             if (over := self.leases.free(one.name)) is not None and self.losses.get(one.job, 0) < MOST_LOSSES:
                 self.begun += 1
-                yield SentJob(one.job, one.tries, over)
+                yield RemoteJob(one.job, one.tries, over)
 
     def _claimed(self) -> Iterator[Job]:
         """Jobs that nobody else does, each claimed when a worker is free for it."""

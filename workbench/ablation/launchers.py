@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from workbench.ablation.sent import SentJob, WhereJobsRun
+from workbench.ablation.sent import RemoteJob, JobPlace
 from workbench.types.errors import ConfigError
 
 MOST_LOSSES = 3  # of one job, by one driver: a job that ends its machine each time is not sent for ever
 AT_ONCE = 64  # jobs, unless something else is asked for
 LOCAL, SLURM, RAY = "local", "slurm", "ray"
 
-Launcher = Callable[[Iterable[SentJob], WhereJobsRun, int, Mapping[str, str], Callable[[], bool]],
-                    Iterator[tuple[SentJob, dict[str, Any]]]]
+Launcher = Callable[[Iterable[RemoteJob], JobPlace, int, Mapping[str, str], Callable[[], bool]],
+                    Iterator[tuple[RemoteJob, dict[str, Any]]]]
 
 
 def launcher_named(on: str) -> Launcher:

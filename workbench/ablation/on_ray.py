@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
-from workbench.ablation.sent import SentJob, WhereJobsRun, do_sent
+from workbench.ablation.sent import RemoteJob, JobPlace, do_sent
 from workbench.types.errors import ConfigError
 
 NOTHING = object()
@@ -16,13 +16,13 @@ POLL_S = 1.0
 OPTIONS = ("address", "namespace")
 
 
-def each_on_ray(jobs: Iterable[SentJob], where: WhereJobsRun, at_once: int, options: Mapping[str, Any],
-                is_over: Callable[[], bool]) -> Iterator[tuple[SentJob, dict[str, Any]]]:
+def each_on_ray(jobs: Iterable[RemoteJob], where: JobPlace, at_once: int, options: Mapping[str, Any],
+                is_over: Callable[[], bool]) -> Iterator[tuple[RemoteJob, dict[str, Any]]]:
     """At most `at_once` tasks of one CPU each are with Ray, which chooses their nodes. `options`: `address` of the
     cluster (default: the one that runs here). Once it is over nothing else is sent."""
     _connect(options)
     task = ray.remote(do_sent).options(num_cpus=1, num_gpus=where.gpus, max_retries=0, scheduling_strategy="SPREAD")
-    sent: dict[Any, SentJob] = {}
+    sent: dict[Any, RemoteJob] = {}
     queue = iter(jobs)
     try:
         while True:

@@ -11,7 +11,7 @@ from typing import Any
 
 import submitit
 
-from workbench.ablation.sent import SentJob, WhereJobsRun, do_sent
+from workbench.ablation.sent import RemoteJob, JobPlace, do_sent
 from workbench.run.writer import make_folder
 from workbench.types.errors import ConfigError, WorkbenchError
 
@@ -21,8 +21,8 @@ LATE_S = 15.0  # how long a result may need from another machine's disk to this 
 MINUTES = 24 * 60
 
 
-def each_on_slurm(jobs: Iterable[SentJob], where: WhereJobsRun, at_once: int, options: Mapping[str, Any],
-                  is_over: Callable[[], bool]) -> Iterator[tuple[SentJob, dict[str, Any]]]:
+def each_on_slurm(jobs: Iterable[RemoteJob], where: JobPlace, at_once: int, options: Mapping[str, Any],
+                  is_over: Callable[[], bool]) -> Iterator[tuple[RemoteJob, dict[str, Any]]]:
     """Send all of them as arrays, of which SLURM runs `at_once` at a time. `options`: submitit's own, such as
     slurm_partition or timeout_min. Once it is over, those that wait are taken from the queue."""
     executor = _executor(where, at_once, options)
@@ -49,7 +49,7 @@ def each_on_slurm(jobs: Iterable[SentJob], where: WhereJobsRun, at_once: int, op
         raise
 
 
-def _executor(where: WhereJobsRun, at_once: int, options: Mapping[str, Any]) -> submitit.AutoExecutor:
+def _executor(where: JobPlace, at_once: int, options: Mapping[str, Any]) -> submitit.AutoExecutor:
     if shutil.which("sbatch") is None:
         raise ConfigError("--on slurm: expected SLURM's commands (sbatch, squeue, scancel) on this machine, and there is no "
                           "sbatch; call it where jobs are sent from, or --on local")
@@ -74,7 +74,7 @@ def _queued(waiting: Mapping[str, Any]) -> list[str]:
     return [name for name in waiting if name in {*said}]
 
 
-def _lost(waiting: dict[str, Any], seen: Mapping[str, float], now: float) -> Iterator[tuple[SentJob, dict[str, Any]]]:
+def _lost(waiting: dict[str, Any], seen: Mapping[str, float], now: float) -> Iterator[tuple[RemoteJob, dict[str, Any]]]:
     """Those that left the queue and left no result."""
     for name in [name for name in waiting if now - seen[name] > LATE_S and not waiting[name][1].paths.result_pickle.exists()]:
         sent, _ = waiting.pop(name)

@@ -15,7 +15,7 @@ from workbench.ablation.pool import OFFLINE, ONE_THREAD
 
 
 @dataclass(frozen=True)
-class SentJob:
+class RemoteJob:
     """A job as it is sent. `tries`: of its record when it was sent; `over`: the number of the lease that its driver found
     abandoned, 0: nobody held it."""
 
@@ -25,7 +25,7 @@ class SentJob:
 
 
 @dataclass(frozen=True)
-class WhereJobsRun:
+class JobPlace:
     """What a sent job needs to know: of which plan, where, how long a cell may take, GPUs, and by what it is done."""
 
     plan: Plan
@@ -37,7 +37,7 @@ class WhereJobsRun:
     do: Callable[..., dict[str, Any]] = work.do
 
 
-def do_sent(sent: SentJob, where: WhereJobsRun) -> dict[str, Any]:
+def do_sent(sent: RemoteJob, where: JobPlace) -> dict[str, Any]:
     """On the machine that runs it: claim the job, do it, give it back. {"elsewhere": words} where it is another's, or
     was done meanwhile."""
     os.environ.update(ONE_THREAD | OFFLINE)

@@ -15,6 +15,7 @@ from workbench.views.looks import BLUE, GREEN, ORANGE, PURPLE
 from workbench.views.png import plots_png
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
+MOST_ROWS = 8  # of the table; `to_frame` has them all
 DASHES = ("solid", "dash", "dot", "dashdot")
 # Title of a panel -> its signals, with what they are called in it.
 PANELS: tuple[tuple[str, dict[str, str]], ...] = (
@@ -39,8 +40,9 @@ def show_signals(found: RunSignals) -> View:
     plots = (_success(found), *(plot for panel, names in PANELS if (plot := _plot(found, panel, names)).traces))
     said = _words(found)
     picture = doc.Picture(partial(plots_png, plots, title), f"{title}. {said}", figure=plotly_figure(plots, title))
+    numbers = "The numbers" + " of some steps" * (len(found.steps) > MOST_ROWS)
     return shown(doc.ViewDocument((
-        doc.TextPart(title), picture, doc.Fold("The numbers", (_table(found),)), doc.Note(said),
+        doc.TextPart(title), picture, doc.Fold(numbers, (_table(found),)), doc.Note(said),
         doc.first_shown(len(found.steps), found.committed, "steps"))))
 
 
@@ -81,5 +83,7 @@ def _words(found: RunSignals) -> str:
 def _table(found: RunSignals) -> doc.Table:
     known = [name for panel in ({"success": "success"}, *(names for _, names in PANELS)) for name in panel
              if any(value is not None for value in found.series(name))]
-    rows = [[str(each.step), *(words.fixed(getattr(each, name), 3) for name in known)] for each in found.steps]
+    numbers = np.linspace(0, len(found.steps) - 1, min(MOST_ROWS, len(found.steps))).round().astype(int)
+    shown_steps = [found.steps[number] for number in numbers]
+    rows = [[str(each.step), *(words.fixed(getattr(each, name), 3) for name in known)] for each in shown_steps]
     return doc.Table([*doc.numbers("step", *(name.replace("_", " ") for name in known))], rows)
