@@ -152,8 +152,8 @@ def test_files_in_and_out(roomy):
 
 def test_between_calls_nothing_runs(roomy):
     with open_sandbox(roomy) as sandbox:
-        sandbox.run("import os, time\nif not os.fork():\n    while True: open('/work/tick', 'a').write('x')")
-        sandbox.run("time.sleep(0)")
+        sandbox.run("import os, time\nopen('tick', 'w').close()\nif not os.fork():\n    while True: open('tick', 'a').write('x')")
+        sandbox.run("time.sleep(0.05)")  # the child's turn, on a busy machine too
         before = sandbox.run("os.path.getsize('tick')").text
         time.sleep(0.3)
         again = sandbox.run("os.path.getsize('tick')").text
