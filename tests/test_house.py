@@ -21,7 +21,7 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 71_932,
+    "lines of the package": 71_936,
     "lines of the lint": 8_693,
     "lines of plain/": 1_200,
     "files of plain/": 8,
