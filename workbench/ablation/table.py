@@ -23,7 +23,7 @@ from workbench.ablation.plan import Arm, Expectation, Job, Plan, jobs, why_inert
 from workbench.ablation.verdicts import judged
 from workbench.types.crossed import crossed_difference, crossed_mean
 from workbench.types.errors import DataError
-from workbench.types.stats import Difference, clustered_difference, mean_interval, paired_difference, share
+from workbench.types.stats import Difference, mean_interval, share, task_difference
 
 UNJUDGED, EXPLORATORY = "not judged", "exploratory: added later, no verdict"
 Facts = Mapping[str, Any]
@@ -161,16 +161,10 @@ def _compared(arms: Facts, first: str, second: str, seeds: Sequence[int]) -> dic
         told = both and all(mode in arms[name]["seeds"][seed] for name in (first, second) for seed in both)
         a, b = ([arms[name]["seeds"][seed][mode] for seed in both if told] for name in (second, first))
         found[mode] = None if not told else _told(crossed_difference(a, b)) | {
-            "each": {seed: asdict(_paired(a[i], b[i])) for i, seed in enumerate(both)}}
+            "each": {seed: asdict(task_difference(a[i], b[i])) for i, seed in enumerate(both)}}
         if told:
             found[mode]["verdict"] = EXPLORATORY
     return found
-
-
-def _paired(a_N: Sequence[float], b_N: Sequence[float]) -> Difference:
-    """Of one seed: over its tasks."""
-    several = not np.isin([*a_N, *b_N], (0, 1)).all()  # attempts at each task
-    return clustered_difference(a_N, b_N, range(len(a_N))) if several else paired_difference(a_N, b_N)
 
 
 def _judge(plan: Plan, family: Sequence[dict[str, Any]], arms: Facts, by_return: bool, whole_family: bool) -> None:

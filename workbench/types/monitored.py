@@ -6,12 +6,12 @@
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.types.errors import DataError, nearest
-from workbench.types.stats import paired_difference, clustered_difference
+from workbench.types.stats import task_difference
 from workbench.types.view import Shown
 
 if TYPE_CHECKING:
@@ -75,11 +75,6 @@ class ProbeRecord(NamedTuple):
         """Half of the start's success or more is lost, and the interval is clear of zero."""
         return self.change <= -LOST * (self.success - self.change) and self.high < 0
 
-    @property
-    def rose(self) -> bool:
-        """Clearly above the start."""
-        return self.low > 0
-
 
 @dataclass(frozen=True, repr=False)
 class RunSignals(Shown):
@@ -117,11 +112,6 @@ def probes_of(reports: Mapping[str, Mapping[str, Any]]) -> tuple[ProbeRecord, ..
         for mode in ("sampled", "greedy"):
             pair = [rows.get((policy, mode), {}).get("by_task") for policy in SIDES]
             if all(pair) and len(pair[0]) == len(pair[1]):
-                change, success = _difference(*pair), rows["trained", mode]["success"]
+                change, success = task_difference(*pair), rows["trained", mode]["success"]
                 found.append(ProbeRecord(report.get("step", 0), mode, success, change.mean, change.low, change.high))
     return tuple(found)
-
-
-def _difference(before: Sequence[float], after: Sequence[float]) -> Any:
-    single = {*before, *after} <= {0.0, 1.0}
-    return paired_difference(before, after) if single else clustered_difference(before, after, range(len(before)))

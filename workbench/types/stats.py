@@ -184,6 +184,13 @@ def paired_difference(a_N: Sequence[float] | np.ndarray, b_N: Sequence[float] | 
     return Difference((only_b - only_a) / n, max(p10 - p01 - half, -1.0), min(p10 - p01 + half, 1.0), n)
 
 
+def task_difference(a_N: Sequence[float] | np.ndarray, b_N: Sequence[float] | np.ndarray) -> Difference:
+    """Mean of b - a over the same tasks in the same order: `paired_difference` where all values are 0 or 1, of one attempt
+    at each task; of shares `clustered_difference`, each task a cluster of its own."""
+    single = np.isin([*a_N, *b_N], (0, 1)).all()
+    return paired_difference(a_N, b_N) if single else clustered_difference(a_N, b_N, range(len(a_N)))
+
+
 def _vector(values: Sequence[float] | np.ndarray, what: str) -> np.ndarray:
     vector = np.asarray(values, dtype=np.float64)
     if vector.ndim != 1 or not len(vector):
