@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.store_values import ordinary_step
 from workbench.notebook.explored import Answers
 from workbench.notebook.side_by_side import first_difference, side_by_side
-from workbench.notebook.spread import chosen_steps
 from workbench.run.outcomes import outcomes_of
 from workbench.run.recording import create_run
 from workbench.types import Group, StopReason
 from workbench.types.errors import StoreError
+from workbench.types.evenly import evenly
 from workbench.types.spreads import GroupSpread, flat_side
 from workbench.views.tokens import ids_as_texts
 
@@ -96,7 +96,7 @@ def test_the_first_flat_group_and_its_side_are_named(tmp_path):
 @given(count=st.integers(0, 300), most=st.integers(1, 40))
 def test_of_a_long_run_steps_are_chosen_evenly(count, most):
     steps = list(range(5, 5 + count))
-    found = chosen_steps(steps, most)
+    found = evenly(steps, most)
     assert set(found) <= set(steps) and found == sorted(set(found)) and len(found) <= most + 1
     assert not steps or found[-1] == steps[-1] and (most >= count or most == 1 or found[0] == steps[0])
     assert count <= most or max(np.diff(found), default=0) <= 2 * count / max(most - 1, 1) + 1

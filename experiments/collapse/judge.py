@@ -18,6 +18,7 @@ from experiments.collapse.plan import Job
 from experiments.collapse.published import PUBLISHED, scores_of
 from experiments.collapse.rules import SINGLE, largest
 from workbench.rollouts.alarms import PAIRS, AlarmRule, paired_rule
+from workbench.types.evenly import evenly
 from workbench.types.monitored import RunSignals
 from workbench.types.stats import wilson_interval
 
@@ -94,9 +95,7 @@ def choose_pair(kind: str, ill: Sequence[Course], healthy: Sequence[Course]) -> 
 def _candidates(rule: AlarmRule, ill: Sequence[Course]) -> list[float]:
     """Scores that the ill runs had, evenly chosen, those above zero."""
     scores = sorted({score for course in ill for _, score in course.scored(rule) if score > 0})
-    if not scores:
-        return []
-    return sorted({scores[round(each * (len(scores) - 1) / (CANDIDATES - 1))] for each in range(CANDIDATES)})
+    return evenly(scores, CANDIDATES)
 
 
 def judged(rule: AlarmRule, threshold: float | None, courses: Sequence[Course]) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workbench.notebook.spread import MOST_STEPS, chosen_steps
+from workbench.notebook.spread import MOST_STEPS
 from workbench.run.store import Run, open_run
 from workbench.types import Group, Task
 from workbench.types.address import Address
 from workbench.types.errors import DataError
+from workbench.types.evenly import evenly
 from workbench.types.kinds import ByKind, KindRecord
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def by_kind(run: Run | RunningRun | str | Path, key: str, *, most: int = MOST_ST
     DataError where tasks have no such entry, StoreError for what is no run and for a damaged step."""
     run = open_run(run)
     training, first = [], {}
-    for step in chosen_steps(run.steps(), most):
+    for step in evenly(run.steps(), most):
         attempts, won = Counter(), Counter()
         for task, group in enumerate(run.groups(step)):
             kind = _kind(group.task, key)

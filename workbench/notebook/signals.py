@@ -8,9 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.notebook.spread import MOST_STEPS, chosen_steps
+from workbench.notebook.spread import MOST_STEPS
 from workbench.rollouts.step_signals import step_signals
 from workbench.run.store import Run, open_run
+from workbench.types.evenly import evenly
 from workbench.types.monitored import RunSignals, StepSignals, probes_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def signals(run: Run | RunningRun | str | Path, *, most: int = MOST_STEPS) -> Ru
     Raises StoreError for what is no run, and for a step that is damaged."""
     run = open_run(run)
     steps = run.steps()
-    read = tuple(_of_step(run, step) for step in chosen_steps(steps, most))
+    read = tuple(_of_step(run, step) for step in evenly(steps, most))
     return RunSignals(run.name, read, probes_of(run.evaluations()), len(steps))
 
 

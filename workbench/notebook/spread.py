@@ -4,13 +4,13 @@
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.run.outcomes import outcomes_of
 from workbench.run.store import Run, open_run
+from workbench.types.evenly import evenly
 from workbench.types.spreads import GroupSpread, RunSpread
 
 if TYPE_CHECKING:
@@ -26,14 +26,7 @@ def group_spread(run: Run | RunningRun | str | Path, *, most: int = MOST_STEPS) 
     too easy, all lost too hard. Raises StoreError for what is no run, and for a step that is damaged."""
     run = open_run(run)
     steps = run.steps()
-    return RunSpread(run.name, tuple(group for step in chosen_steps(steps, most) for group in _of_step(run, step)), len(steps))
-
-
-def chosen_steps(steps: Sequence[int], most: int) -> list[int]:
-    """At most `most` of the steps, evenly, the last among them."""
-    if len(steps) <= max(most, 1):
-        return list(steps)
-    return sorted({steps[round(each * (len(steps) - 1) / max(most - 1, 1))] for each in range(max(most, 1))} | {steps[-1]})
+    return RunSpread(run.name, tuple(group for step in evenly(steps, most) for group in _of_step(run, step)), len(steps))
 
 
 @lru_cache(maxsize=4096)

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from workbench.types import View
+from workbench.types.evenly import evenly
 from workbench.types.monitored import RunSignals
 from workbench.views import doc, words
 from workbench.views.figures import LevelLine, Plot, Trace, plotly_figure
@@ -83,7 +84,6 @@ def _words(found: RunSignals) -> str:
 def _table(found: RunSignals) -> doc.Table:
     known = [name for panel in ({"success": "success"}, *(names for _, names in PANELS)) for name in panel
              if any(value is not None for value in found.series(name))]
-    numbers = np.linspace(0, len(found.steps) - 1, min(MOST_ROWS, len(found.steps))).round().astype(int)
-    shown_steps = [found.steps[number] for number in numbers]
+    shown_steps = [found.steps[number] for number in evenly(range(len(found.steps)), MOST_ROWS)]
     rows = [[str(each.step), *(words.fixed(getattr(each, name), 3) for name in known)] for each in shown_steps]
     return doc.Table([*doc.numbers("step", *(name.replace("_", " ") for name in known))], rows)
