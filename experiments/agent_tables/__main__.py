@@ -17,32 +17,25 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from experiments.ending import says_how_it_ended
 from workbench.ablation.door import ask, carry_out
 from workbench.ablation.drive import JobSettings
 from workbench.ablation.plan import read_settings
 from workbench.ablation.table import held
 from workbench.cli.ablating import told
-from workbench.types.errors import WorkbenchError
 
 HERE = Path(__file__).parent
 Say = Callable[[str], None]
 
 
+@says_how_it_ended
 def main(arguments: Sequence[str], say: Say = lambda line: print(line, flush=True)) -> int:
     options = _options(arguments)
     path = HERE / f"{options.table}.toml" if not options.table.endswith(".toml") else Path(options.table)
-    try:
-        asked = ask(path, options.out, seeds=options.seeds or (), arms=options.arms or (),
-                    settings=read_settings(" ".join(options.set)))
-        carry_out(asked, JobSettings(options.workers, retry=True), say)
-        table = told(asked, say)
-    except WorkbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on with what is left", file=sys.stderr)
-        return 130
-    return 0 if held(table.values) else 1
+    asked = ask(path, options.out, seeds=options.seeds or (), arms=options.arms or (),
+                settings=read_settings(" ".join(options.set)))
+    carry_out(asked, JobSettings(options.workers, retry=True), say)
+    return 0 if held(told(asked, say).values) else 1
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:

@@ -20,6 +20,7 @@ from typing import Any
 
 from experiments.algorithms import judge, words
 from experiments.algorithms.plan import ENVIRONMENTS, SETTINGS, Job, Terms, config_of, jobs
+from experiments.ending import says_how_it_ended
 from workbench.ablation.pool import each
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.run.writer import make_folder, write_file
@@ -68,23 +69,17 @@ def tabled(results: Mapping[Job, Mapping[str, Any]], terms: Terms) -> dict[str, 
             "environments": environments, "cpu_seconds": spent, "code": code_fingerprint()}
 
 
+@says_how_it_ended
 def main(arguments: Sequence[str], say: Callable[[str], None] = lambda line: print(line, flush=True)) -> int:
     options = _options(arguments)
     terms = Terms(options.tasks, options.first_task, settings=options.settings)
     todo = jobs(options.environments, options.algorithms, options.seeds)
-    try:
-        for job in todo:
-            config_of(job, terms.settings)  # what is wrong with any of them is said before the first is trained
-        say(f"{len(todo)} jobs, {count(options.workers, 'worker process', 'worker processes')}, one thread each; kept "
-            f"in {options.out}")
-        make_folder(options.out)
-        table = tabled(run(todo, terms, options.out, options.workers, say), terms)
-    except WorkbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on with what is left", file=sys.stderr)
-        return 130
+    for job in todo:
+        config_of(job, terms.settings)  # what is wrong with any of them is said before the first is trained
+    say(f"{len(todo)} jobs, {count(options.workers, 'worker process', 'worker processes')}, one thread each; kept "
+        f"in {options.out}")
+    make_folder(options.out)
+    table = tabled(run(todo, terms, options.out, options.workers, say), terms)
     write_file(options.out / "table.json", (json.dumps(table, indent=1) + "\n").encode(), replace=True)
     for line in words.in_words(table):
         say(line)

@@ -20,6 +20,7 @@ from typing import Any
 from experiments.collapse.judge import Course, table
 from experiments.collapse.plan import HEALTHY, ILL, QUICK_SEEDS, SEEDS, Job, jobs
 from experiments.collapse.work import cost, do, finished
+from experiments.ending import says_how_it_ended
 from workbench.ablation.pool import each
 from workbench.run.writer import make_folder, write_file
 from workbench.types.errors import WorkbenchError
@@ -77,19 +78,13 @@ def in_words(made: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+@says_how_it_ended
 def main(arguments: Sequence[str], say: Say = lambda line: print(line, flush=True)) -> int:
     options = _options(arguments)
     out = options.out / "quick" if options.quick else options.out
     todo = jobs(options.kinds, QUICK_SEEDS if options.quick and options.seeds is None else options.seeds)
     make_folder(out)
-    try:
-        found = run(todo, out, quick=options.quick, workers=options.workers, most=options.runs, say=say)
-    except WorkbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on with what is left", file=sys.stderr)
-        return 130
+    found = run(todo, out, quick=options.quick, workers=options.workers, most=options.runs, say=say)
     made = tabled(found, todo, {job: spent for job in found if (spent := cost(job, out, options.quick)) is not None})
     write_file(out / "table.json", (json.dumps(made, indent=1) + "\n").encode(), replace=True)
     for line in [*in_words(made), f"everything is in {out / 'table.json'}"]:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 from workbench.training.config import Config, changed_config, load_config, to_dict
 from workbench.types.canonical_json import json_bytes
@@ -55,7 +54,3 @@ def config_of(job: Job, quick: bool = False) -> Config:
 def key_of(config: Config) -> str:
     """Stands for the settings of a run: one with another key was made with others and is not reused."""
     return blake2b(json_bytes(to_dict(config), "a run's settings"), digest_size=4).hexdigest()
-
-
-def settings_of(kind: str) -> dict[str, Any]:
-    return to_dict(config_of(Job(kind, 0)))
