@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from workbench.envs.sandbox.guest import LENGTH
+from workbench.envs.sandbox.guest import LENGTH, framed
 from workbench.envs.sandbox.limits import SandboxSettings
 from workbench.envs.sandbox.supply import Box, BoxPool, shared_supply
 from workbench.envs.sandbox.values import decoded, encoded
@@ -99,7 +99,7 @@ class Sandbox:
             with theirs:
                 self.box.copy(self.name, name, deadline)
                 self.box.go(self.name, deadline)
-                message = _framed(["fork"])
+                message = framed(["fork"])
                 socket.send_fds(self.connection, [message], [theirs.fileno()])
             _, _, why = self._receive(self.connection, deadline)
             if not why:
@@ -154,7 +154,7 @@ class Sandbox:
 
     def _send(self, message: Any, deadline: float) -> None:
         self.connection.settimeout(max(0.001, deadline - time.monotonic()))
-        self.connection.sendall(_framed(message))
+        self.connection.sendall(framed(message))
 
     def _receive(self, connection: socket.socket, deadline: float) -> Any:
         (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size, deadline))
@@ -164,11 +164,6 @@ class Sandbox:
             return json.loads(_exactly(connection, length, deadline))
         except RecursionError:
             raise ValueError("it sent what is no answer") from None
-
-
-def _framed(message: Any) -> bytes:
-    content = json.dumps(message).encode()
-    return LENGTH.pack(len(content)) + content
 
 
 def _exactly(connection: socket.socket, count: int, deadline: float) -> bytes:
@@ -188,9 +183,8 @@ def _exactly(connection: socket.socket, count: int, deadline: float) -> bytes:
 def _read_done(told: Any) -> dict[str, Any]:
     """What a box said of a call: it may be a lie, but it has the form of an answer. Raises ValueError."""
     kinds = {"text": str, "cut": int, "error": str, "said": str}
-    if not isinstance(told, dict) or {name: type(value) for name, value in told.items()} != kinds:
-        raise ValueError("it sent what is no answer")
-    if told["error"] not in ("", "raised", "exit"):
+    if not (isinstance(told, dict) and {name: type(value) for name, value in told.items()} == kinds
+            and told["error"] in ("", "raised", "exit")):
         raise ValueError("it sent what is no answer")
     texts = {name: told[name].encode("utf-8", "replace").decode() for name in ("text", "said")}
     return {**told, **texts, "said": texts["said"][:300]}

@@ -29,6 +29,12 @@ LENGTH = struct.Struct(">I")
 SAID = 300            # characters of what an exception says
 
 
+def framed(message: Any) -> bytes:
+    """As it goes over a box's socket: its length, and JSON."""
+    content = json.dumps(message).encode()
+    return LENGTH.pack(len(content)) + content
+
+
 class QuestionError(Exception):
     """What was asked for outside went wrong; the message says how."""
 
@@ -124,8 +130,7 @@ class BoxProcess:
     # -------------------------------------------------------------------------------------------- messages
 
     def _send(self, message: Any) -> None:
-        content = json.dumps(message).encode()
-        self.connection.sendall(LENGTH.pack(len(content)) + content)
+        self.connection.sendall(framed(message))
 
     def _receive(self) -> Any:
         (length,) = LENGTH.unpack(self._exactly(LENGTH.size))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.envs.sandbox.filters import is_known
-from workbench.envs.sandbox.guest import LENGTH
+from workbench.envs.sandbox.guest import framed
 from workbench.envs.sandbox.limits import TIERS
 from workbench.envs.sandbox.zygote import START
 from workbench.types.errors import ToolError
@@ -74,9 +74,8 @@ class Box:
             raise OSError("the box has ended")
         if self.tier != "namespaces":
             return
-        content = json.dumps(order).encode()
         self.channel.settimeout(max(0.001, deadline - time.monotonic()))
-        self.channel.sendall(LENGTH.pack(len(content)) + content)
+        self.channel.sendall(framed(order))
         self.unanswered += 1
         while self.unanswered and (wait or self.unanswered > MOST_UNANSWERED):
             said = self.channel.recv(self.unanswered)

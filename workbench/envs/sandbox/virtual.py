@@ -4,8 +4,9 @@ What stands still: `time` and `datetime`, by a clock that begins at `START` and 
 read, and by what is slept; `random`, `os.urandom`, `uuid`, `secrets`, by the seed; `os.listdir`, `os.scandir` and all
 that is built on them, sorted. Hashes stand still by how the process was begun.
 
-What does not: addresses of objects (they are the same more often than not), times of files, and programs that go round Python (ctypes) or use threads. This is a service to programs
-that want to be repeated, not part of what shuts them in. Standard library only.
+What does not: addresses of objects (they are the same more often than not), times of files, and programs that go round
+Python (ctypes) or use threads. This is a service to programs that want to be repeated, not part of what shuts them in.
+Standard library only.
 """
 from __future__ import annotations
 
