@@ -58,10 +58,8 @@ def replay_command(args: argparse.Namespace) -> int:
 def show_command(args: argparse.Namespace) -> int:
     from workbench.importers import looks_like_rollouts
     from workbench.notebook.place import show_place
-    from workbench.notebook.signals import signals
     from workbench.notebook.stored import show_step
     from workbench.run.store import open_run
-    from workbench.views.signals import show_signals
 
     if not (args.run_path / "run.json").exists() and looks_like_rollouts(args.run_path):
         return _show_rollouts(args)
@@ -75,6 +73,9 @@ def show_command(args: argparse.Namespace) -> int:
     if args.signals and (args.at or args.step is not None):
         raise ConfigError("--signals are of the whole run; leave the step and --at out")
     if args.signals:
+        from workbench.notebook.signals import signals
+        from workbench.views.signals import show_signals
+
         put(show_signals(signals(run)), args.html)
         return 0
     view = show_place(run, args.at) if args.step is None else show_step(

@@ -35,7 +35,7 @@ RIVALS = {"no tool": "closed", "naive RAG": "rag", "both documents given": "gold
 
 @dataclass(frozen=True)
 class Goal:
-    """What is promised of a task beyond a rise: shares of success, at the end; 0: nothing."""
+    """What is promised of a task beyond a rise: shares of success, at the end."""
 
     sampled: float
     greedy: float
@@ -123,15 +123,15 @@ def demo(config: Config, seeds: Sequence[int], out: Path, train: Callable[[Confi
     for seed in seeds:
         began = time.monotonic()
         with _rivals(replace(config, seed=seed), out) as rivals:
-            run, result = _judged(replace(config, seed=seed), out / f"seed-{seed}", train)
+            run, found, result = _judged(replace(config, seed=seed), out / f"seed-{seed}", train)
             result["rivals"] = [_rival(name, running.wait()) for name, running in rivals.items()]
         result["wall_seconds"] = time.monotonic() - began
         results.append(result)
         say(f"seed {seed}: {'learned' if result['learned'] else 'NOT learned'}")
         for check, held in result["checks"].items():
             say(f"  {'ok  ' if held else 'FAIL'} {check}")
-        if wanted := discovery_of(config):
-            say(_words_of(run, by_kind(run, wanted.key), wanted))
+        if found is not None:
+            say(_words_of(run, found, discovery_of(config)))
         elif one := an_attempt(run):
             say(show_trajectory(one).text)
     table = {"learned": all(r["learned"] for r in results), "machine": platform.platform(), "seeds": results}
@@ -192,7 +192,8 @@ def _rival(name: str, run: Run) -> dict[str, Any]:
     return {"name": name, "run": run.name, "rows": rows, "steps": len(run.steps())}
 
 
-def _judged(config: Config, path: Path, train: Callable[[Config, Path], Run]) -> tuple[Run, dict[str, Any]]:
+def _judged(config: Config, path: Path, train: Callable[[Config, Path], Run]
+            ) -> tuple[Run, ByKind | None, dict[str, Any]]:
     try:
         run, ended = train(config, path), None
     except LearnerError as error:  # a run in which nothing could be learned is an answer, not an accident
@@ -203,13 +204,15 @@ def _judged(config: Config, path: Path, train: Callable[[Config, Path], Run]) ->
     judged = verdict(last, goal_of(config)) if ended is None else {
         "learned": False, "checks": {f"the run comes to its end, which it did not: {ended}": False}, "rise": None,
         "above_random": None, "greedy_change": None, "greedy_half_width": None}
-    if ended is None and (wanted := discovery_of(config)):
-        judged["checks"] |= discovered(by_kind(run, wanted.key), wanted)
+    wanted = discovery_of(config)
+    found = by_kind(run, wanted.key) if wanted else None
+    if ended is None and found is not None:
+        judged["checks"] |= discovered(found, wanted)
         judged["learned"] = all(judged["checks"].values())
     clock = run.clock()
     cpu = [name for name in clock if name.endswith("_cpu_s")]
     wall = [name for name in clock if name.endswith("_s") and name not in (*cpu, "sampling_s")]  # that one is beside them
-    return run, {"seed": config.seed, **judged,
+    return run, found, {"seed": config.seed, **judged,
             "rows": [{key: value for key, value in row.items() if key != "by_task"} for row in last["rows"]],
             "paired": last["paired"], "steps": len(run.steps()), "run": run.name,
             "training_cpu_seconds": float(clock[cpu].to_numpy().sum()),

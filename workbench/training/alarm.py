@@ -18,11 +18,12 @@ from workbench.types.monitored import StepSignals
 
 
 class AlarmWatch:
-    """Remembers the signals of every committed step; of those that were made before, from the run's folder."""
+    """Remembers the signals of every committed step, and which kinds were named; what was before, from the run's folder."""
 
     def __init__(self, stored: Run, how: str):
         self.stored, self.how = stored, how
         self.steps: list[StepSignals] = []
+        self.said = {event["named"] for event in stored.events() if event["kind"] == "alarm"}
 
     def look(self, outcome: StepOutcome, run: RunWriter, note: Callable[[str], None]) -> None:
         """Write an event and say it for each kind that the run looks like now and did not before. Raises LearnerError where
@@ -30,17 +31,14 @@ class AlarmWatch:
         for step in range(len(self.steps) + 1, outcome.step):
             self.steps.append(step_signals(step, self.stored.groups(step), self.stored.metrics_line(step)))
         self.steps.append(step_signals(outcome.step, outcome.groups, outcome.metrics))
-        said = {event["named"] for event in self.stored.events() if event["kind"] == "alarm"}
-        new = [kind for kind in alarms_of(self.steps) if kind not in said]
+        new = [kind for kind in alarms_of(self.steps) if kind not in self.said]
+        self.said |= {*new}
+        shows = f"wb.signals({str(self.stored.path)!r}) shows its signals"
         for kind in new:
             run.event({"kind": "alarm", "step": outcome.step, "named": kind})
-            note(f"alarm after step {outcome.step}: this looks like a collapse ({kind}); {_look(self.stored)} shows its signals")
+            note(f"alarm after step {outcome.step}: this looks like a collapse ({kind}); {shows}")
         if new and self.how == "stop":
             path = shlex.quote(str(self.stored.path))
             raise LearnerError(f"stopped after step {outcome.step} by train.on_alarm = 'stop': this looks like a collapse "
-                               f"({', '.join(new)}). {_look(self.stored)} shows its signals. An alarm may be wrong: `workbench "
+                               f"({', '.join(new)}). {shows}. An alarm may be wrong: `workbench "
                                f"resume {path}` goes on, and is not stopped by the same kind again")
-
-
-def _look(stored: Run) -> str:
-    return f"wb.signals({str(stored.path)!r})"
