@@ -3,16 +3,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.counts import reduced
 from tests.sandbox.escapes import ESCAPES, NOT_EVERYWHERE, ROOT
 from tests.sandbox.grounds import WORKING, grounds, inside, outside, supply_for, why_not
 
 
-def quicker(cases, quick):
-    """Parameters for two names: those of `quick` always, the others among the fuller counts."""
-    return [pytest.param(*case, marks=[pytest.mark.full] * (case not in quick)) for case in cases]
-
-
-@pytest.mark.parametrize(("user", "tier"), quicker(WORKING, [("root", "namespaces"), ("nobody", "landlock")]))
+@pytest.mark.parametrize(("user", "tier"), reduced(WORKING, [("root", "namespaces"), ("nobody", "landlock")], several=True))
 def test_no_way_out_is_open(user, tier):
     if reason := why_not(user, tier):
         pytest.skip(f"tier {tier} as {user}: {reason}")
@@ -22,7 +18,8 @@ def test_no_way_out_is_open(user, tier):
     assert not [name for name, text in said.items() if "SyntaxError" in text or "NameError" in text]
 
 
-@pytest.mark.parametrize(("user", "every"), quicker([("nobody", 4), ("nobody", 1), ("root", 1)], [("nobody", 4)]))
+@pytest.mark.parametrize(("user", "every"), reduced([("nobody", 4), ("nobody", 1), ("root", 1)], [("nobody", 4)],
+                                                    several=True))
 def test_negative_control_without_a_box_they_are(user, every):
     if isinstance(reason := supply_for(user), str):
         pytest.skip(reason)
