@@ -14,7 +14,7 @@ from workbench.ablation.launchers import AT_ONCE, LOCAL, MOST_LOSSES, launcher_n
 from workbench.ablation.leases import Leases, has_ended, held_in, holder_of
 from workbench.ablation.plan import Job, Plan, jobs
 from workbench.ablation.pool import each
-from workbench.ablation.sent import RemoteJob, JobPlace
+from workbench.ablation.sent import JobPlace, RemoteJob
 from workbench.views.words import count
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"  # beside the states of a failure (`notebooks`)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from workbench.ablation.sent import RemoteJob, JobPlace
+from workbench.ablation.sent import JobPlace, RemoteJob
 from workbench.types.errors import ConfigError
 
 MOST_LOSSES = 3  # of one job, by one driver: a job that ends its machine each time is not sent for ever

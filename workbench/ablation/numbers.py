@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-RECOMPUTED, TRUST, DIFFERENT = "recomputed", "taken on trust", "different"
-MARKS = (RECOMPUTED, TRUST, DIFFERENT)
+from workbench.views.audits import MARKS
+
+RECOMPUTED, TRUST, DIFFERENT = MARKS
 # Not within a name: no digit of frozenlake-4x4, of step_00001 or of a path.
 NUMBER = re.compile(r"(?<![\w./-])[-+−]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w/])")
 _TAG = re.compile(r"<[^>]*>")

@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
-from workbench.ablation.sent import RemoteJob, JobPlace, do_sent
+from workbench.ablation.sent import JobPlace, RemoteJob, do_sent
 from workbench.types.errors import ConfigError
 
 NOTHING = object()

@@ -11,7 +11,7 @@ from typing import Any
 
 import submitit
 
-from workbench.ablation.sent import RemoteJob, JobPlace, do_sent
+from workbench.ablation.sent import JobPlace, RemoteJob, do_sent
 from workbench.run.writer import make_folder
 from workbench.types.errors import ConfigError, WorkbenchError
 
