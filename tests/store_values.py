@@ -47,10 +47,11 @@ def groups(draw):
     task = Task(draw(texts), draw(texts), draw(seeds), draw(mappings), draw(mappings))
     first = Observation(draw(st.lists(messages, max_size=2)), draw(st.lists(mappings, max_size=1)))
     attempts = draw(st.lists(st.integers(0, 99), min_size=1, max_size=2, unique=True))
-    return Group(tuple(Trajectory(
+    made = tuple(Trajectory(
         task, attempt, draw(seeds), first, tuple(draw(st.lists(turns, max_size=2))), tuple(draw(st.lists(segments, max_size=2))),
         draw(st.sampled_from(StopReason)), draw(st.none() | numbers), draw(parts), draw(st.booleans()),
-        draw(st.none() | st.booleans()), draw(st.none() | texts)) for attempt in attempts))
+        draw(st.none() | st.booleans()), draw(st.none() | texts)) for attempt in attempts)
+    return Group(made[:1], made[1]) if len(made) > 1 and draw(st.booleans()) else Group(made)
 
 
 def ordinary_step(seed: int = 0, *, num_groups: int = 2, group_size: int = 2, num_turns: int = 2, action: int = 3,

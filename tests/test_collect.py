@@ -15,7 +15,7 @@ from workbench.envs.frozen_lake import MOVES
 from data.make.tiny_tokenizer import build_tokenizer
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
-from workbench.run.equality import first_difference
+from workbench.run.equality import first_difference, groups_equal
 from workbench.types import Message, Observation, Source, StepResult, StopReason, Task, Text
 from workbench.types.errors import ConfigError, DataError, EngineError
 from workbench.types.seeds import rng_at, seed_of
@@ -44,10 +44,10 @@ def wanderer(tokenizer, chat, seen=None):
 
 
 def gather(tokenizer, chat, *, tasks=env_tasks(LAKE, "train", 3), family=LAKE, group_size=3, seen=None, engine=None, runner=None,
-           on_done=None, **settings):
+           on_done=None, greedy=False, **settings):
     return collect(tasks, family=family, engine=engine or ScriptedEngine(wanderer(tokenizer, chat, seen)), chat=chat,
                    config=CollectConfig(**settings), group_size=group_size, address=(0, "test", 1), runner=runner,
-                   on_done=on_done)
+                   on_done=on_done, greedy=greedy)
 
 
 def plain(groups):
@@ -136,6 +136,30 @@ def test_context_takes_a_whole_observation_or_none_at_every_limit(tokenizer, cha
                 assert all(len(segment) <= limit for segment in trajectory.segments)
                 assert all(segment.eligible.any() for segment in trajectory.segments)
     assert full > 0
+
+
+def test_a_greedy_attempt_stands_aside_and_moves_nobody(tokenizer, chat):
+    """One more attempt at each task, by temperature 0: no member, not told of, and the members are what they were."""
+    asked, told, script = {}, [], wanderer(tokenizer, chat)
+
+    def noting(request):
+        asked.setdefault(request.temperature, set()).add(request.session.rpartition("#")[2].partition("/")[0])
+        return script(request)
+
+    groups = gather(tokenizer, chat, engine=ScriptedEngine(noting), greedy=True, temperature=0.7, on_done=told.append)
+    without = gather(tokenizer, chat, engine=ScriptedEngine(script), temperature=0.7)
+    assert groups_equal([replace(group, greedy=None) for group in groups], without)
+    assert asked == {0.7: {"0", "1", "2"}, 0.0: {"3"}}
+    assert {t.attempt for t in told} == {0, 1, 2} and all(group.greedy.attempt == 3 for group in groups)
+    samplings = {span.sampling.temperature for group in groups for segment in group.greedy.segments for span in segment.spans
+                 if span.sampled}
+    assert samplings == {0.0} and all(group.greedy.task == group.task for group in groups)
+
+
+def test_a_greedy_attempt_of_another_task_is_refused(tokenizer, chat):
+    first, second, _ = gather(tokenizer, chat, greedy=True)
+    with pytest.raises(DataError, match="a group is one task"):
+        replace(first, greedy=second.greedy)
 
 
 def test_a_task_that_stands_twice_is_refused(tokenizer, chat):

@@ -24,6 +24,7 @@ class Attempt:
     outcome: float | None = None
 
 
+EARNED_GREEDILY = 0.25  # by the greedy attempt at the first task, twice that at the second, and so on
 Groups = tuple[tuple[Attempt, ...], ...]
 
 
@@ -67,7 +68,9 @@ def batch_of(groups: Groups, *, fresh: bool = False, observation: int = 2, elsew
     history), and `elsewhere` at all others."""
     batch = Batch.from_groups([
         Group(tuple(trajectory(attempt, task, number, fresh=fresh, observation=observation)
-                    for number, attempt in enumerate(group))) for task, group in enumerate(groups)])
+                    for number, attempt in enumerate(group)),
+              trajectory(Attempt(((1, EARNED_GREEDILY * (task + 1), "s0"),)), task, len(group), fresh=fresh, observation=observation))
+        for task, group in enumerate(groups)])
     facts = {name: torch.full((batch.num_tokens,), elsewhere) for name in ("value_T", "old_logp_T", "ref_logp_T")}
     final_N = torch.full((batch.num_trajectories,), torch.nan)
     for n, attempt in enumerate(attempt for group in groups for attempt in group):

@@ -20,6 +20,7 @@ from workbench.learn.algorithms import (
     GSPO,
     PPO,
     RLOO,
+    ReMax,
     BilevelPPO,
     DrGRPO,
     GiGPO,
@@ -29,7 +30,7 @@ from workbench.learn.algorithms import (
     ReinforcePPBaseline,
     TurnPPO,
 )
-from workbench.learn.algorithms.parts import Masks
+from workbench.learn.algorithms.parts import Masks, Rewards
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner
@@ -50,6 +51,35 @@ def with_values(*value_E: float) -> Batch:
     batch = batch_of(PAIR)
     value_T = torch.full_like(batch.value_T, torch.nan).masked_scatter(batch.eligible_T, torch.tensor(value_E))
     return replace(batch, value_T=value_T)
+
+
+def test_remax_compares_with_the_greedy_attempt():
+    """By hand: 3 and 5 against .25, at the first task; it is no member, and of another task nothing is taken. As verl's
+    compute_remax_outcome_advantage gives it where all is paid at the end."""
+    assert found(ReMax()) == [[2.75, 2.75, 2.75], [4.75]]
+    second = (*PAIR, (Attempt(((1, 1.0, None),)),))
+    assert found(ReMax(), second)[2] == [0.5]
+    assert found(ReMax(), (PAIR[0][:1],)) == [[2.75, 2.75, 2.75]]  # one attempt at a task is enough
+
+
+def test_remax_gives_nothing_where_the_greedy_attempt_could_not_be_scored():
+    batch = batch_of((*PAIR, (Attempt(((1, 1.0, None),)),)))
+    batch = replace(batch, greedy_N=torch.tensor([torch.nan, torch.nan, 0.5], dtype=torch.float64))
+    credit = ReMax().credit(batch)
+    assert credit.advantage_T[batch.eligible_T].tolist() == [0.0, 0.0, 0.0, 0.0, 0.5]
+    assert credit.notes["greedy_unscored"] == 1.0 and credit.notes["greedy_reward"] == 0.5
+
+
+def test_remax_without_a_greedy_attempt_says_how_to_get_one():
+    with pytest.raises(DataError, match="no group of this batch has one: collect"):
+        ReMax().credit(replace(batch_of(PAIR), greedy_N=None))
+
+
+def test_the_greedy_reward_is_put_on_the_scale_of_the_others():
+    """Rewards 3 and 5, greedy .25: mean 4, deviation sqrt(2)."""
+    batch = batch_of(PAIR)
+    advantage_T = ReMax(rewards=Rewards("mean_std")).credit(batch).advantage_T[batch.eligible_T]
+    assert torch.allclose(advantage_T, torch.tensor([2.75] * 3 + [4.75], dtype=torch.float64) / 2 ** 0.5, atol=1e-5)
 
 
 def test_rloo_compares_with_the_others():
@@ -229,7 +259,8 @@ def test_every_algorithm_of_the_table_makes_an_update(name):
     learner = Learner(model, algorithm, LearnerConfig(lr=1e-3), reference=model, critic=CriticConfig())
     before = {name: weight.clone() for name, weight in learner.weights().items()}
     batch = learner.facts(Batch.from_groups([
-        Group(tuple(trajectory(a, task, number, fresh=bool(task), observation=2) for number, a in enumerate(group)))
+        Group(tuple(trajectory(a, task, number, fresh=bool(task), observation=2) for number, a in enumerate(group)),
+              trajectory(group[0], task, len(group), fresh=bool(task), observation=2))
         for task, group in enumerate(draw(2, tasks=2, attempts=3))]))
     report = learner.update(batch, algorithm.credit(batch), step=1)
     after = learner.weights()

@@ -30,6 +30,7 @@ from workbench.envs import tasks as env_tasks
 from workbench.envs.base import EnvFamily
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
+from workbench.learn.algorithms.base import needs_greedy
 from workbench.learn.algorithms.parts import Filter, Masks, Rewards
 from workbench.learn.batch import Batch
 from workbench.linting import Evidence
@@ -356,11 +357,11 @@ def collected(recipe: Recipe, engine: Engine | None = None) -> Evidence:
                            max_context=_context(recipe, chat, family, tasks), temperature=recipe.temperature,
                            top_p=recipe.top_p)
     journal = Journal(engine or engine_of(recipe))
-    groups = collect(tasks, family=family, engine=journal, chat=chat, config=config, group_size=recipe.group_size,
-                     address=(recipe.seed, "train", recipe.step))
     algorithm = algorithm_of(recipe)
+    groups = collect(tasks, family=family, engine=journal, chat=chat, config=config, group_size=recipe.group_size,
+                     address=(recipe.seed, "train", recipe.step), greedy=needs_greedy(algorithm))
     batch = with_facts(Batch.from_groups(groups), algorithm, recipe.seed)
-    return Evidence(groups=tuple(map(tuple, groups)), batch=batch, credit=algorithm.credit(batch), algorithm=algorithm,
+    return Evidence(groups=tuple(map(tuple, groups)), greedy=tuple(group.greedy for group in groups), batch=batch, credit=algorithm.credit(batch), algorithm=algorithm,
                     collect=config, chat=chat, journal=journal.exchanges, family=family, policy_version=0,
                     step=recipe.step, about=recipe.about)
 

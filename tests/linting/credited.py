@@ -28,7 +28,7 @@ class Chat:
 
 
 def attempt(task: int, number: int, turns: Sequence[tuple], *, fresh: bool = False, reply: int = 2,
-            stop: StopReason = StopReason.TERMINATED, seed: int = 0, **more: Any) -> Trajectory:
+            stop: StopReason = StopReason.TERMINATED, seed: int = 0, temperature: float = 1.0, **more: Any) -> Trajectory:
     """`turns`: (sampled tokens, reward[, state]); the last token of a turn is the stop token. `fresh`: a segment each."""
     rng = np.random.default_rng((seed, task, number))
     opening = Span(Source.PROMPT, 0, [1, 2 + task])
@@ -38,7 +38,7 @@ def attempt(task: int, number: int, turns: Sequence[tuple], *, fresh: bool = Fal
             segments.append(Segment(tuple(spans)))
             spans = [opening, Span(Source.ENV, k - 1, np.arange(reply) + 20)]
         ids = np.append(rng.integers(0, VOCAB - 1, tokens - 1), STOP) if tokens else []
-        spans.append(Span(Source.POLICY, k, ids, -rng.random(tokens), policy_version=0, sampling=Sampling(), sampled=True))
+        spans.append(Span(Source.POLICY, k, ids, -rng.random(tokens), policy_version=0, sampling=Sampling(temperature), sampled=True))
         if not fresh:
             spans += [Span(Source.ENV, k, np.arange(reply) + 20), Span(Source.SCAFFOLD, k, [9])]
     segments.append(Segment(tuple(spans)))
@@ -66,7 +66,9 @@ def draw(seed: int, *, tasks: int = 3, attempts: int = 4, fresh: bool = False, u
             outcome = round(rng.normal(), 2) if not coarse and rng.random() < 0.3 else None
             group.append(attempt(task, number, turns, fresh=fresh, stop=LIMITS[int(rng.integers(3))], seed=seed,
                                  outcome=outcome))
-        groups.append(Group(tuple(group)))
+        aside = attempt(task, attempts, [(2, round(0.3 * task - 0.1, 1))], fresh=fresh, seed=seed, temperature=0.0,
+                        scored=(seed + task) % 5 != 0)
+        groups.append(Group(tuple(group), aside))
     return groups if unscored is None else with_unscored(groups, unscored // attempts, unscored % attempts)
 
 
@@ -77,7 +79,7 @@ def with_unscored(groups: list[Group], task: int, number: int) -> list[Group]:
 def changed(groups: list[Group], task: int, number: int, **changes: Any) -> list[Group]:
     """The same groups, with one attempt changed."""
     new = tuple(replace(t, **changes) if n == number else t for n, t in enumerate(groups[task]))
-    return [*groups[:task], Group(new), *groups[task + 1:]]
+    return [*groups[:task], replace(groups[task], trajectories=new), *groups[task + 1:]]
 
 
 def batch_of(groups: Sequence[Group], seed: int = 0) -> Batch:
@@ -96,7 +98,7 @@ def batch_of(groups: Sequence[Group], seed: int = 0) -> Batch:
 def evidence_of(groups: Sequence[Group], algorithm: Algorithm, seed: int = 0, **more: Any) -> Evidence:
     """A step before its first update."""
     batch = batch_of(groups, seed)
-    return Evidence(tuple(tuple(group) for group in groups), batch=batch, credit=algorithm.credit(batch),
+    return Evidence(tuple(tuple(group) for group in groups), tuple(group.greedy for group in groups), batch=batch, credit=algorithm.credit(batch),
                     algorithm=algorithm, chat=Chat(), **more)
 
 
@@ -115,7 +117,7 @@ def updated(groups: Sequence[Group], algorithm: Algorithm, *, precision: str = "
     batch = learner.facts(Batch.from_groups(groups))
     credit = algorithm.credit(batch)
     reports = learner.update(batch, credit, step=1)
-    return Evidence(tuple(tuple(group) for group in groups), batch=batch, credit=credit, algorithm=algorithm,
+    return Evidence(tuple(tuple(group) for group in groups), tuple(group.greedy for group in groups), batch=batch, credit=credit, algorithm=algorithm,
                     updates=tuple(Update(r.table, r.metrics, r.skipped) for r in reports), precision=precision,
                     chat=Chat())
 

@@ -48,6 +48,26 @@ def test_without_a_journal_the_draw_alone_is_held_against_the_step():
     assert answer.status == "passed" and answer.missing
 
 
+REMAX = collected(replace(RECIPE, algorithm="remax"))
+
+
+def test_a_greedy_attempt_aside_is_expected_and_its_reward_is_in_the_credit():
+    answers = check(REMAX, [RULES[name] for name in ("R1", "R6", "R37")])
+    assert len(REMAX.aside) == 3 and all(answers[name].status == "passed" for name in ("R1", "R6", "R37"))
+    paid = replace(REMAX.greedy[0], outcome=9.0)  # another baseline than the credit was made with
+    assert found("R6", replace(REMAX, greedy=(paid, *REMAX.greedy[1:])))
+
+
+def test_one_that_was_sampled_like_the_others_is_named():
+    """A silent bug: the baseline of ReMax drawn at the temperature of training."""
+    hot = replace(REMAX, greedy=tuple(group[0] for group in REMAX.groups))
+    assert "was sampled at temperature 1" in says("R37", hot, "likeliest tokens").what
+
+
+def test_one_that_nobody_keeps_is_a_lost_attempt():
+    assert says("R37", replace(REMAX, greedy=()), "were sampled and are not in the step").count == 3
+
+
 # ------------------------------------------------------------------------------------------------ R38
 
 

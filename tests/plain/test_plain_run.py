@@ -46,7 +46,7 @@ class Run:
         """(groups by plain, what production did, what plain did)"""
         config = self.session.config
         groups = collect(self.session.train_tasks(step), config.train.group_size, self.learner.policy, self.chat,
-                         self.rollout, (config.seed, "train", step))
+                         self.rollout, (config.seed, "train", step), getattr(self.learner.recipe.estimator, "greedy", False))
         return groups, production_step(self.session, step, start=False), learn(step, groups, self.learner)
 
 
@@ -119,6 +119,7 @@ RUNS = {
     "frozenlake": ("frozenlake", {"algorithm.minibatches": 2}),
     "frozenlake-ppo": ("frozenlake-ppo", {"algorithm.lam": 0.9, "algorithm.bootstrap": "truncated"}),
     "bandit": ("bandit", {}),
+    "remax": ("frozenlake", {"algorithm.kind": "remax"}),
     "search": ("search", {"train.tasks_per_step": 4}),
     "window": ("frozenlake", {"collect.history": "window"}),
     "fresh": ("frozenlake-ppo", {"collect.history": "fresh"}),
@@ -139,6 +140,8 @@ def test_two_steps_of_a_seeded_run(name):
     for step in (1, 2):
         groups, done, (attempts, _, updates) = run.step(step)
         assert differing_tokens(groups, done.groups) == 0
+        if name == "remax":
+            assert differing_tokens(*([Group((group.greedy,)) for group in made] for made in (groups, done.groups))) == 0
         assert credit_apart(run, done) <= 1e-12
         stops |= {trajectory.stop_reason for group in groups for trajectory in group}
         assert sum(attempt.sampled.sum() for attempt in attempts) > 50

@@ -199,6 +199,18 @@ def wrong_values(source: Templates) -> Tensor:
     return value_T
 
 
+def with_greedy(source: Templates) -> Templates:
+    """The same templates with what greedy play earns on average over what the environment draws: credit is linear in it, so
+    the expectation of the estimate is that of a greedy attempt made anew each time."""
+    logp_V = source.policy.logp_V(source.policy.logits_D)
+    best = {max((source.policy.id_of(node.name, choice) for choice in node.choices), key=lambda id: float(logp_V[id]))
+            for node in source.task.nodes}
+    greedy = [o for o in source.task.outcomes if best.issuperset(source.policy.token_ids(o))]
+    mean = sum(o.chance * o.worth(1.0) for o in greedy) / sum(o.chance for o in greedy)
+    greedy_N = torch.full((source.batch.num_trajectories,), mean, dtype=torch.float64)
+    return replace(source, batch=replace(source.batch, greedy_N=greedy_N))
+
+
 def with_critic(source: Templates, value_T: Tensor) -> Templates:
     """The same templates with a critic's values, kept in float64: no rounding is to be taken for bias."""
     final_N = torch.full((source.batch.num_trajectories,), torch.nan, dtype=torch.float64)

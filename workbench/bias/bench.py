@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.bias.attempts import Templates, state_values, templates, true_gradient, with_critic, wrong_values
+from workbench.bias.attempts import Templates, state_values, templates, true_gradient, with_critic, with_greedy, wrong_values
 from workbench.bias.claims import CLAIMS, SCALES, Claim
 from workbench.bias.measure import (
     Estimator,
@@ -39,7 +39,7 @@ from workbench.bias.traps import (
     turn_index_trap,
 )
 from workbench.learn.algorithms import ALGORITHMS, LossInputs
-from workbench.learn.algorithms.base import needs_critic, shares_of
+from workbench.learn.algorithms.base import needs_critic, needs_greedy, shares_of
 from workbench.learn.algorithms.parts import Filter
 from workbench.learn.batch import Batch
 from workbench.learn.ops.loss import masked_sum_over
@@ -195,6 +195,8 @@ def measured_row(source: Templates, name: str, algorithm: type, claim: Claim, er
     """One claim on one task."""
     if claim.critic:
         source = with_critic(source, {"perfect": state_values, "wrong": wrong_values}[claim.critic](source))
+    if needs_greedy(algorithm(**claim.settings)):
+        source = with_greedy(source)
     unit, made = _unit(claim, len(source.probability_O)), algorithm(**claim.settings)
     estimator = loss_estimator_of(made, source) if claim.whole_loss else estimator_of(made, claim)
     truth_D = true_gradient(source, claim.gamma).numpy()

@@ -116,6 +116,9 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         Claim("CISPO", "biased", STD),
         Claim("CISPO, whole loss", "biased", f"{STD}; {TOKEN_MEAN}", "batch", whole_loss=True, tasks=RAGGED),
     ),
+    "remax": (
+        Claim("ReMax", "unbiased", "what the greedy attempt earned knows nothing of what was drawn in the others", "attempt"),
+    ),
     "rloo": (
         Claim("RLOO", "unbiased", "the others' mean knows nothing of an attempt's own draws"),
         Claim("RLOO, whole loss, sums", "unbiased", NO_LENGTH, "batch", {"reduction": "seq-mean-token-sum"},

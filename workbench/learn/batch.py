@@ -13,6 +13,7 @@ fact (old_logp_T ...) is None until `dataclasses.replace` makes a new batch that
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -58,6 +59,7 @@ class Batch(Shown):
     ref_logp_T: Tensor | None = None
     value_T: Tensor | None = None        # a critic's value of what stands before token t
     final_value_N: Tensor | None = None  # ... and of what stands after the last token of a truncated trajectory
+    greedy_N: Tensor | None = None       # float64: what the greedy attempt at its task earned; NaN: unscored, or none made
 
     @classmethod
     def from_groups(cls, groups: Sequence[Group]) -> Batch:
@@ -69,6 +71,7 @@ class Batch(Shown):
         segments = [segment for trajectory in trajectories for segment in trajectory.segments]
         turn_rewards = [np.array([_nan(turn.reward) for turn in t.turns], np.float64) for t in trajectories]
         reward_N = torch.tensor([_nan(t.reward) for t in trajectories], dtype=torch.float64)
+        greedy = [_nan(group.greedy.reward) if group.greedy else math.nan for group in groups for _ in group]
         batch = cls(
             **_token_columns(segments),
             segment_offsets=_offsets(len(segment) for segment in segments),
@@ -88,6 +91,7 @@ class Batch(Shown):
                                       for g, group in enumerate(groups) for t in group for turn in t.turns),
             tag_N=_numbered(t.task.metadata.get("tag", t.task.env) for t in trajectories),
             names_N=tuple(f"{t.task.id}/{t.attempt}" for t in trajectories),
+            greedy_N=torch.tensor(greedy, dtype=torch.float64) if any(group.greedy for group in groups) else None,
         )
         _refuse_first_token_sampled(batch)
         return batch

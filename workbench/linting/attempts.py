@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.linting.flat import POLICY, Flat
-from workbench.plain.rewards import AttemptTokens
+from workbench.plain.rewards import AttemptTokens, attempt_of
 from workbench.types import StopReason, Trajectory
 from workbench.types.findings import Place
 
@@ -181,8 +181,8 @@ class Attempts:
         return self.place_of_row(row, int(k - self.turn_offsets[row]))
 
 
-def attempts_of(groups: Sequence[Sequence[Trajectory]], flat: Flat) -> Attempts:
-    """In the order in which they stand: group by group, attempt by attempt."""
+def attempts_of(groups: Sequence[Sequence[Trajectory]], flat: Flat, greedy: Sequence[Trajectory | None] = ()) -> Attempts:
+    """In the order in which they stand: group by group, attempt by attempt. `greedy`: what each group is compared with."""
     rows = [(number, trajectory) for number, group in enumerate(groups) for trajectory in group]
     terminated_N = np.array([t.stop_reason is StopReason.TERMINATED for _, t in rows], bool)
     facts = [{
@@ -191,9 +191,14 @@ def attempts_of(groups: Sequence[Sequence[Trajectory]], flat: Flat) -> Attempts:
         "broken": t.stop_reason.is_fault or not t.scored,
         "truncated": t.stop_reason is not StopReason.TERMINATED and not t.stop_reason.is_fault,
         "context_full": t.stop_reason is StopReason.CONTEXT_FULL,
+        **({"greedy": _earned(greedy[group])} if greedy and greedy[group] is not None else {}),
     } for group, t in rows]
     return Attempts(tuple(facts), flat.names_N, terminated_N, flat.trajectory_S, flat.offset_S, flat.ids_T,
                     flat.source_T, flat.turn_T, flat.sampled_T & (flat.source_T == POLICY), flat.logp_T, flat.step)
+
+
+def _earned(trajectory: Trajectory) -> float | None:
+    return attempt_of(trajectory, 0).reward
 
 
 def attempts_of_batch(batch: Batch, step: int | None = None, index_N: np.ndarray | None = None) -> Attempts:
@@ -202,11 +207,13 @@ def attempts_of_batch(batch: Batch, step: int | None = None, index_N: np.ndarray
                                                         "context_full_N", "outcome_N", "scored_N")]
     offsets = batch.turn_offsets.tolist()
     rewards, states = batch.turn_reward_K.tolist(), batch.state_of_turn_K.tolist()
+    greedy = [None] * batch.num_trajectories if batch.greedy_N is None else batch.greedy_N.tolist()
     facts = []
-    for (group, tag, truncated, full, outcome, scored), first, after in zip(zip(*flags), offsets, offsets[1:]):
+    for n, ((group, tag, truncated, full, outcome, scored), first, after) in enumerate(zip(zip(*flags), offsets, offsets[1:])):
         facts.append({
             "group": group, "tag": tag, "truncated": truncated, "context_full": full, "broken": not scored,
             "outcome": None if math.isnan(outcome) else outcome,
+            "greedy": None if greedy[n] is None or math.isnan(greedy[n]) else greedy[n],
             "rewards": [None if math.isnan(reward) else reward for reward in rewards[first:after]],
             "states": [None if state < 0 else state for state in states[first:after]]})
     return Attempts(tuple(facts), batch.names_N, *(getattr(batch, name).numpy() for name in (

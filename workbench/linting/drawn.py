@@ -31,6 +31,11 @@ def drawn_attempts(family: Any, step: int, *, seed: int, tasks_per_step: int, gr
 def check_drawn(evidence: Evidence) -> Iterator[RuleResult]:
     """Every attempt that was drawn is there, and none besides; and every one that was sampled."""
     place = Place(step=evidence.step)
+    for attempt in evidence.aside:
+        spans = [span for segment in attempt.segments for span in segment.spans if span.sampling is not None]
+        if (bent := next((span.sampling for span in spans if span.sampling.temperature != 0), None)) is not None:
+            yield Finding(f"the attempt of task {attempt.task.id} that others are compared with was to be made of the likeliest "
+                          f"tokens (temperature 0), and was sampled at temperature {bent.temperature:g}", place)
     there = {f"{t.task.id}#{t.attempt}" for t in evidence.trajectories}
     if evidence.drawn:
         yield Checked(len(evidence.drawn))
@@ -46,6 +51,7 @@ def check_drawn(evidence: Evidence) -> Iterator[RuleResult]:
         return
     sampled = dict.fromkeys(exchange.request.session.rpartition("/")[0] for exchange in evidence.journal)
     yield Checked(len(sampled))
+    there |= {f"{t.task.id}#{t.attempt}" for t in evidence.aside}
     lost = [name for name in sampled if name not in there and name not in evidence.drawn]
     if lost:
         yield Finding(f"{len(lost)} of {len(sampled)} attempts were sampled and are not in the step, the first {lost[0]}"

@@ -100,6 +100,7 @@ class Evidence:
     """`groups` are plain tuples, so that data can be looked at that a `Group` would refuse to hold."""
 
     groups: tuple[tuple[Trajectory, ...], ...] = ()
+    greedy: tuple[Trajectory | None, ...] = ()      # of each group: the attempt aside that it is compared with (ReMax)
     raw: tuple[RawSequence, ...] = ()               # of other frameworks: arrays as they were found, fit or not
     batch: Batch | None = None                      # with the facts that credit was computed from
     credit: Credit | None = None
@@ -132,6 +133,11 @@ class Evidence:
     def trajectories(self) -> tuple[Trajectory, ...]:
         return tuple(trajectory for group in self.groups for trajectory in group)
 
+    @property
+    def aside(self) -> tuple[Trajectory, ...]:
+        """Attempts that were made for the step and are no members of a group."""
+        return tuple(attempt for attempt in self.greedy if attempt is not None)
+
     @cached_property
     def numbered_groups(self) -> list[tuple[int, tuple[Trajectory, ...]]]:
         """Each group with the number of its first trajectory."""
@@ -148,7 +154,7 @@ class Evidence:
         from workbench.linting.attempts import attempts_of, attempts_of_batch
 
         if self.groups:
-            return attempts_of(self.groups, self.flat)
+            return attempts_of(self.groups, self.flat, self.greedy)
         return None if self.batch is None else attempts_of_batch(self.batch, self.step)
 
     @cached_property

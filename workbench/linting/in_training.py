@@ -232,7 +232,7 @@ def after_the_step(session: LintedSession, step: int, groups: Sequence[Group], m
 
 
 def step_evidence(session: LintedSession, step: int, groups: Sequence[Group], **more: Any) -> Evidence:
-    return Evidence(tuple(tuple(group) for group in groups), step=step, samples=session.config.lint.samples,
+    return Evidence(tuple(tuple(group) for group in groups), tuple(group.greedy for group in groups), step=step, samples=session.config.lint.samples,
                     **given_by(session) | more)
 
 

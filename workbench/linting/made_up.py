@@ -91,7 +91,7 @@ def made_up(ids: np.ndarray, probe: LearnerProbe | None = None, *, flat: bool = 
     """Attempts on which every setting has something to act. `ids`: token ids that the policy knows. `flat`: in all
     groups but one, all earn the same. `algorithm`: whose bounds are to be in reach."""
     groups = [Group(tuple(_attempt(task, number, ids, SPREADS[0 if flat and task else task % len(SPREADS) - 1])
-                          for number in range(ATTEMPTS))) for task in range(TASKS)]
+                          for number in range(ATTEMPTS)), _attempt(task, ATTEMPTS, ids, SPREADS[0])) for task in range(TASKS)]
     return with_facts(Batch.from_groups(groups), probe, algorithm)
 
 

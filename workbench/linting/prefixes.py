@@ -125,7 +125,7 @@ def _other_prompt(evidence: Evidence, flat: Flat, segment: int, prompt: np.ndarr
 
 def _lost_attempts(evidence: Evidence) -> Iterator[Finding]:
     """Attempts that the engine sampled for and that are nowhere among the trajectories."""
-    known = {f"{t.task.id}#{t.attempt}" for t in evidence.trajectories}
+    known = {f"{t.task.id}#{t.attempt}" for t in (*evidence.trajectories, *evidence.aside)}
     tasks = {t.task.id for t in evidence.trajectories}
     asked = Counter(exchange.request.session.rpartition("/")[0] for exchange in evidence.journal)
     for key, count in asked.items():

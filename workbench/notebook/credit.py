@@ -180,7 +180,7 @@ def with_rewards(groups: Sequence[Group], rewards: Mapping[tuple[int, int], floa
             here = {turn: left.pop((n, turn)) for (attempt, turn) in list(left) if attempt == n}
             attempts.append(_with_rewards(trajectory, n, here) if here else trajectory)
             n += 1
-        made.append(Group(tuple(attempts)) if any(a is not b for a, b in zip(attempts, group)) else group)
+        made.append(replace(group, trajectories=tuple(attempts)) if any(a is not b for a, b in zip(attempts, group)) else group)
     if left:
         raise DataError(f"no attempt {next(iter(left))[0]}: there are {n}, counted over all groups from 0")
     return tuple(made)

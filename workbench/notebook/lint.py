@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines.recorder import Journal
-from workbench.learn.algorithms.base import Credit
+from workbench.learn.algorithms.base import Credit, needs_greedy
 from workbench.learn.batch import Batch
 from workbench.linting import RULES, Evidence, Update, lint_evidence
 from workbench.linting.evaluations import MODES
@@ -139,17 +139,17 @@ def _evidence(what: Any, given: dict[str, Any]) -> Evidence:
     if not isinstance(what, Sequence) or not all(isinstance(t, Trajectory) for group in what for t in group):
         raise DataError("lint looks at groups, a Batch, a run, a session, or a file of rollouts; got "
                         f"{type(what).__name__}")
-    groups = tuple(tuple(group) for group in what)
+    groups, greedy = tuple(tuple(group) for group in what), tuple(getattr(group, "greedy", None) for group in what)
     if "batch" not in given and groups:
-        given = given | {"batch": _batch_of(groups)}
+        given = given | {"batch": _batch_of(groups, greedy)}
     count = sum(map(len, groups))
-    return Evidence(groups, **{"about": f"{len(groups)} groups, {count} trajectories"} | given)
+    return Evidence(groups, greedy, **{"about": f"{len(groups)} groups, {count} trajectories"} | given)
 
 
-def _batch_of(groups: tuple[tuple[Trajectory, ...], ...]) -> Batch | None:
+def _batch_of(groups: tuple[tuple[Trajectory, ...], ...], greedy: tuple[Trajectory | None, ...]) -> Batch | None:
     """The batch that training would make of them; None where a law keeps them from becoming one: the rules say which."""
     try:
-        return Batch.from_groups([Group(group) for group in groups])
+        return Batch.from_groups([Group(*pair) for pair in zip(groups, greedy, strict=True)])
     except DataError:
         return None
 
@@ -226,7 +226,7 @@ class _OfRun:
         means = run.metrics_line(step)
         metrics = means if len(tables) == 1 else {}  # of several updates the means are kept, no more
         return Evidence(
-            tuple(tuple(group) for group in groups), batch=batch, algorithm=config.algorithm, collect=config.collect,
+            tuple(tuple(group) for group in groups), tuple(group.greedy for group in groups), batch=batch, algorithm=config.algorithm, collect=config.collect,
             chat=self.chat, family=config.env, step=step, precision=config.learner.precision,
             staleness=config.train.staleness,
             updates=tuple(Update(table, metrics, skipped.get(table.update)) for table in tables), means=means)
@@ -249,7 +249,7 @@ def _of_session(session: Session, start: bool) -> Linted:
 
     journal = Journal(session.engine)
     groups = rollout(session, LOOK_TASKS, group_size=max(LOOK_ATTEMPTS, session.config.algorithm.min_group_size),
-                     purpose="lint", engine=journal)
+                     purpose="lint", engine=journal, greedy=needs_greedy(session.config.algorithm))
     batch = session.learner.facts(Batch.from_groups(groups))
     evidence = replace(
         step_evidence(session, 0, groups, batch=batch, credit=session.config.algorithm.credit(batch),

@@ -43,7 +43,7 @@ def retokenize(session: Session, groups: Sequence[Group]) -> Retokenized:
     Each turn is decoded, control tokens included, and encoded by the same tokenizer. The logprobs of ids that changed
     are those of the session's learner, in the same place.
     """
-    made = tuple(Group(tuple(replace(t, segments=tuple(_again(session, s) for s in t.segments)) for t in group))
+    made = tuple(Group(tuple(replace(t, segments=tuple(_again(session, s) for s in t.segments)) for t in group), group.greedy)
                  for group in groups)
     pairs = [(n, before, after) for n, (t, u) in enumerate(zip(trajectories_of(groups), trajectories_of(made)))
              for s, r in zip(t.segments, u.segments) for before, after in zip(s.spans, r.spans) if before.sampled]

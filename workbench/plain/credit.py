@@ -76,6 +76,7 @@ class CreditLine:
     states: Sequence[Hashable | None] = ()  # in which each turn of the attempt began, by its number
     counted: np.ndarray | None = None       # bool: in the statistics of whitening; None: all
     elsewhere: int = 0                      # tokens in these statistics, too, that get no credit
+    greedy: float | None = None             # what the greedy attempt at the same task earned, normalised
 
     def turns(self) -> list[slice]:
         """Where each turn that has such tokens begins and ends."""
@@ -130,6 +131,11 @@ def group_relative(lines: Sequence[CreditLine], *, normalize_std: bool = True) -
 def rloo(lines: Sequence[CreditLine]) -> Found:
     """RLOO (arXiv 2402.14740): above the mean of the others."""
     return compared(lines, leave_one_out=True), None
+
+
+def remax(lines: Sequence[CreditLine]) -> Found:
+    """ReMax (arXiv 2310.10505): above what the greedy attempt at the same task earned; where that is not known, nothing."""
+    return [np.full(len(line.paid), 0.0 if line.greedy is None else line.reward - line.greedy) for line in lines], None
 
 
 def reinforce(lines: Sequence[CreditLine], *, gamma: float = 1.0, baseline: str = "others") -> Found:
@@ -217,6 +223,7 @@ def bilevel_gae(lines: Sequence[CreditLine], *, gamma: float = 1.0, lam: float =
 
 for _estimator in (reinforce_pp, gae, bilevel_gae):
     _estimator.in_order = True  # its credit follows the order of tokens: a line holds what `gae_over` lets through
+remax.greedy = True  # it needs a greedy attempt at each task: collect(..., greedy=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +278,7 @@ def line_of(attempt: AttemptTokens, recipe: Recipe, scale: float = 1.0, shift: f
         payments(attempt, on, scale, shift, price)[on], attempt.turn[on],
         value=None if attempt.value is None else attempt.value[on],
         final_value=attempt.final_value if goes_on else 0.0, states=attempt.states, counted=counted[on],
-        elsewhere=int((counted & ~on).sum()))
+        elsewhere=int((counted & ~on).sum()), greedy=None if attempt.greedy is None else scale * attempt.greedy + shift)
 
 
 def _fitted_to(attempt: AttemptTokens, line: CreditLine, target: np.ndarray, recipe: Recipe) -> np.ndarray:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ class AttemptTokens:
     ref_logp: np.ndarray | None = None      # the reference policy's
     value: np.ndarray | None = None         # what the critic expects before each token
     final_value: float = 0.0                # ... and after the last one
+    greedy: float | None = None             # what the greedy attempt at the same task earned
 
     @property
     def reward(self) -> float | None:
@@ -67,8 +68,10 @@ class AttemptTokens:
 
 
 def attempts_of(groups: Sequence[Group]) -> list[AttemptTokens]:
-    """All trajectories of a step, in their order."""
-    return [attempt_of(trajectory, number) for number, group in enumerate(groups) for trajectory in group]
+    """All trajectories of a step, in their order; what a greedy one earned stands with those that it is compared with."""
+    greedy = [None if group.greedy is None else attempt_of(group.greedy, number).reward for number, group in enumerate(groups)]
+    return [replace(attempt_of(trajectory, number), greedy=greedy[number])
+            for number, group in enumerate(groups) for trajectory in group]
 
 
 def attempt_of(trajectory: Trajectory, group: int) -> AttemptTokens:

@@ -29,6 +29,9 @@ from workbench.types.errors import ConfigError, EngineError, EnvError, Workbench
 from workbench.types.seeds import seed_of
 
 
+GREEDY = {"temperature": 0.0, "top_p": 1.0}
+
+
 @dataclass
 class _Attempt:
     """One attempt in progress. Everything mutable about collecting lives here and is gone when `collect` returns."""
@@ -37,6 +40,7 @@ class _Attempt:
     task: Task
     number: int
     dynamics_seed: int
+    greedy: bool = False
     first_observation: Observation = Observation(())
     conversation: Conversation | None = None
     turns: list[Turn] = field(default_factory=list)
@@ -78,11 +82,11 @@ class Collector:
 
     # -- attempts come and go
 
-    def start(self, task: Task, number: int) -> _Attempt:
+    def start(self, task: Task, number: int, greedy: bool = False) -> _Attempt:
         key = f"{task.id}#{number}"
         if key in self.attempts:
             raise ConfigError(f"task {task.id!r} stands twice in one collect; ask for a larger group instead")
-        attempt = _Attempt(key, task, number, seed_of(*self.address, "dynamics", task.id, number))
+        attempt = _Attempt(key, task, number, seed_of(*self.address, "dynamics", task.id, number), greedy)
         self.attempts[key] = attempt
         self.stepping += 1
         self.runner.reset(key, self.family, task, attempt.dynamics_seed)
@@ -91,7 +95,10 @@ class Collector:
     def end(self, attempt: _Attempt, reason: StopReason, error: str | None = None) -> None:
         attempt.finish(reason, error)
         self.let_go(attempt)
-        if self.on_done is not None:
+        self.tell(attempt)
+
+    def tell(self, attempt: _Attempt) -> None:
+        if self.on_done is not None and not attempt.greedy:
             self.on_done(attempt.result)
 
     def let_go(self, attempt: _Attempt) -> None:
@@ -118,7 +125,7 @@ class Collector:
             id=self.requests, session=f"{attempt.key}/{conversation.segment_index}", prompt_ids=prompt_ids,
             seed=seed_of(*self.address, "engine", attempt.task.id, attempt.number, turn),
             max_new_tokens=min(self.config.max_turn_tokens, room), stop_ids=self.chat.stop_ids,
-            temperature=self.config.temperature, top_p=self.config.top_p,
+            **GREEDY if attempt.greedy else {"temperature": self.config.temperature, "top_p": self.config.top_p},
         )
         self.requests += 1
         try:
@@ -211,8 +218,7 @@ class RewardCollector(Collector):
         for key, trajectory in self.rewards.take(0.05 if idle else 0.0):
             self.stepping -= 1
             self.attempts[key].result = trajectory
-            if self.on_done is not None:
-                self.on_done(trajectory)
+            self.tell(self.attempts[key])
         return super().answers()
 
     def abandon(self) -> None:
@@ -265,9 +271,10 @@ def _number(value: Any, what: str) -> float:
 def collect(
     tasks: Sequence[Task], *, family: EnvFamily, engine: Engine, chat: ChatFormat, config: CollectConfig,
     group_size: int, address: tuple[int | str, ...], runner: EnvRunner | None = None,
-    on_done: Callable[[Trajectory], None] | None = None,
+    on_done: Callable[[Trajectory], None] | None = None, greedy: bool = False,
 ) -> list[Group]:
-    """Sample `group_size` attempts at each task; one group per task, in the order of `tasks`.
+    """Sample `group_size` attempts at each task; one group per task, in the order of `tasks`. `greedy`: beside them one by
+    the likeliest tokens, which is no member of the group (`Group.greedy`).
 
     `address` is the beginning of every seed: (run seed, purpose, step). `on_done` sees each trajectory as it ends.
     `runner` steps the environments and stays open; without one, `config` says which, and it is closed at the end.
@@ -283,6 +290,8 @@ def collect(
         for task in tasks:
             for number in range(group_size):
                 collector.start(task, number)
+            if greedy:
+                collector.start(task, group_size, greedy=True)
         while collector.sampling or collector.stepping:
             for answer in collector.answers():
                 collector.on_answer(answer)
@@ -292,5 +301,6 @@ def collect(
         collector.abandon()
         if own is not None:
             own.shutdown()
-    results = [attempt.result for attempt in collector.attempts.values()]
-    return [Group(tuple(results[first:first + group_size])) for first in range(0, len(results), group_size)]
+    results, made = [attempt.result for attempt in collector.attempts.values()], group_size + greedy
+    return [Group(tuple(results[first:first + group_size]), results[first + group_size] if greedy else None)
+            for first in range(0, len(results), made)]

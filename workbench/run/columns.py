@@ -6,7 +6,8 @@
 Legend: N trajectories · K turns · S segments · T tokens. A trajectory file has one row per trajectory. Scalars are
 plain columns; `turn_*` are lists [K] (of the structured ones: a JSON list); `segment_spans` [S] counts the spans of
 each segment; `span_*` are lists over all spans of the trajectory; `token_ids`, `logprobs`, `plain_logprobs` are lists
-[T], segments end to end, and a logprob is *null* where the token was not sampled there (law 5: never zero). What people
+[T], segments end to end, and a logprob is *null* where the token was not sampled there (law 5: never zero). `greedy`, where a group has such an
+attempt beside its members, says which row it is. What people
 and environments said (messages, parsed calls, info) is JSON text. No time stamp, no machine name: equal content makes
 an equal file, so that runs compare by hash. The files open in any tool that reads parquet.
 """
@@ -144,11 +145,14 @@ _TURN_JSON = {
 
 def encode_groups(groups: Sequence[Group], *, step: int) -> memoryview:
     """All trajectories of a step as the bytes of one parquet file; raises StoreError for values that cannot be kept."""
-    trajectories = [t for group in groups for t in group]
+    members = [(g, t, greedy) for g, group in enumerate(groups)
+               for t, greedy in [*((t, False) for t in group), *([(group.greedy, True)] if group.greedy else [])]]
+    trajectories = [t for _, t, _ in members]
     samplings: list[Sampling] = []
     try:
         columns = {
-            "group": pa.array([g for g, group in enumerate(groups) for _ in group], pa.int32()),
+            "group": pa.array([g for g, _, _ in members], pa.int32()),
+            **({"greedy": pa.array([greedy for *_, greedy in members])} if len(members) > sum(map(len, groups)) else {}),
             **{name: codec.write([get(t) for t in trajectories]) for name, (get, codec) in _TRAJECTORY.items()},
             **_turn_columns(trajectories),
             **_token_columns(trajectories, samplings),
@@ -235,11 +239,16 @@ def _read_groups(columns: Mapping[str, pa.Array], samplings: list[Sampling]) -> 
     rows = zip(columns["group"].to_pylist(), turns_N, segments_N,
                *(codec.read(columns[name]) for name, (_, codec) in _TRAJECTORY.items()), strict=True)
     groups: dict[int, list[Trajectory]] = {}
-    for group, turns, segments, attempt, *row in rows:  # the rest of the row in the order of the fields
+    aside: dict[int, Trajectory] = {}
+    greedy_N = columns["greedy"].to_pylist() if "greedy" in columns else [False] * len(turns_N)
+    for greedy, (group, turns, segments, attempt, *row) in zip(greedy_N, rows, strict=True):  # rest: in the order of the fields
         task, (seed, first_observation, *rest) = Task(*row[:5]), row[5:]
-        groups.setdefault(group, []).append(
-            Trajectory(task, attempt, seed, first_observation, turns, segments, *rest))
-    return [Group(tuple(members)) for members in groups.values()]
+        made = Trajectory(task, attempt, seed, first_observation, turns, segments, *rest)
+        if greedy:
+            aside[group] = made
+        else:
+            groups.setdefault(group, []).append(made)
+    return [Group(tuple(members), aside.get(number)) for number, members in groups.items()]
 
 
 def _cut(values: Sequence[Any], lists: pa.Array) -> list[tuple]:

@@ -25,6 +25,7 @@ from workbench.envs.base import EnvFamily
 from workbench.envs.baselines import none_known
 from workbench.envs.runners import EnvRunner
 from workbench.learn.adapters import alone
+from workbench.learn.algorithms.base import needs_greedy
 from workbench.learn.learner import Learner
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
@@ -232,12 +233,15 @@ def rollout(
     session: Session, tasks: Sequence[Task] | int = 4, *, group_size: int | None = None, step: int = 0,
     purpose: str = "look", config: CollectConfig | None = None, address: tuple[int | str, ...] | None = None,
     on_done: Callable[[Trajectory], None] | None = None, engine: Engine | None = None, own_share: bool = False,
+    greedy: bool | None = None,
 ) -> Groups:
     """Sample `group_size` attempts at each task with the session's engine; one group per task, in task order.
 
     `tasks` may be a number: so many training tasks of the step. With several processes each one samples its share of
     the tasks and all of them return all groups (with `own_share` each its own, and none waits for another). The same (seed, purpose, step) gives the same groups, bit for bit, for
     environments that are stepped in the tick (law 8). `on_done` sees the trajectories of this process as they end.
+    `greedy`: one attempt more at each task, by the likeliest tokens, aside (`Group.greedy`); None: as in training, for an
+    algorithm that compares with it, where `group_size` is left out.
     `engine`: one to ask instead of the session's own, such as a `Journal` around it, which writes down what it is asked.
     Raises ConfigError for no tasks, and where first prompts leave no room for an answer.
     """
@@ -250,12 +254,14 @@ def rollout(
     config = config or session.config.collect
     if not session.looked_at:
         check_prompts(session, tasks, config)
+    if greedy is None:
+        greedy = group_size is None and needs_greedy(session.config.algorithm)
     groups = collect(
         tasks[rank::world], family=session.family, engine=session.engine if engine is None else engine,
         chat=session.chat, config=config,
         group_size=session.config.train.group_size if group_size is None else group_size,
         address=address or (session.config.seed, purpose, step), on_done=on_done,
-        runner=session.runner if like_training else None,
+        runner=session.runner if like_training else None, greedy=greedy,
     )
     return Groups(groups) if world == 1 or own_share else everybodys(tasks, groups)
 

@@ -233,9 +233,11 @@ class Trajectory(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Group(Shown):
-    """Attempts at the same task, from the same first observation (law 7)."""
+    """Attempts at the same task, from the same first observation (law 7). `greedy`: one more, by the likeliest tokens, for
+    algorithms that compare with it (ReMax); it is no member, trains nothing and counts nowhere. None: not made."""
 
     trajectories: tuple[Trajectory, ...]
+    greedy: Trajectory | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "trajectories", tuple(self.trajectories))
@@ -244,7 +246,7 @@ class Group(Shown):
         first = self.trajectories[0]
         # A fault before the first observation leaves an empty one: nothing to compare.
         seen = next((t for t in self.trajectories if t.first_observation.messages), first)
-        for other in self.trajectories[1:]:
+        for other in (*self.trajectories[1:], *(() if self.greedy is None else (self.greedy,))):
             if other.task.id != first.task.id or other.task.task_seed != first.task.task_seed:
                 raise DataError(
                     f"a group is one task, but attempt {other.attempt} is task {other.task.id!r} (seed "

@@ -13,7 +13,7 @@ from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
-from workbench.learn.algorithms.base import Credit, LossInputs, TokenLoss, demand_attempts, demand_facts
+from workbench.learn.algorithms.base import Credit, LossInputs, TokenLoss, demand_attempts, demand_facts, demand_greedy
 from workbench.learn.algorithms.credit import credit_inputs, critic_targets, notes_of, updates_of_a_pass
 from workbench.learn.algorithms.parts import LOSS_MASK, CriticLoss, Filter, Masks, ReferenceKL, Rewards
 from workbench.learn.algorithms.estimators import Estimator
@@ -137,6 +137,7 @@ class Algorithm:
         task was attempted `min_group_size` times), and where a fact in `requires` was never computed."""
         group_N, scored_N = batch.group_of_trajectory_N, batch.scored_N
         demand_attempts(self, batch)
+        demand_greedy(self, batch)
         demand_facts(self, batch)
         kept_N = scored_N & self.filter.kept(batch.reward_N, group_N, scored_N)
         inputs = credit_inputs(self, batch, kept_N)

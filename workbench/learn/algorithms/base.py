@@ -87,6 +87,7 @@ class CreditInputs:
     value_A: Tensor | None
     final_value_N: Tensor | None
     whiten_T: Tensor    # bool [T]: the tokens that statistics of whitening are taken over
+    greedy_N: Tensor | None = None  # what the greedy attempt earned, on the same scale; NaN: unscored, or none made
 
     @cached_property
     def turns(self) -> TurnSpans:
@@ -163,6 +164,11 @@ def needs_critic(algorithm: Algorithm) -> bool:
     return "value_T" in algorithm.requires
 
 
+def needs_greedy(algorithm: Algorithm) -> bool:
+    """Whether a greedy attempt at each task must be collected beside the group."""
+    return algorithm.estimator.greedy
+
+
 def missing_facts(algorithm: Algorithm, batch: Batch) -> list[str]:
     """What the algorithm requires and the batch does not have."""
     return [name for name in algorithm.requires if getattr(batch, name) is None]
@@ -173,6 +179,14 @@ def demand_facts(algorithm: Algorithm, batch: Batch) -> None:
     if missing := missing_facts(algorithm, batch):
         raise DataError(f"{algorithm.name} needs {', '.join(missing)}, which this batch does not have: "
                         "Learner.facts(batch) makes one that does")
+
+
+def demand_greedy(algorithm: Algorithm, batch: Batch) -> None:
+    """Raises DataError where the algorithm compares with a greedy attempt at each task, and no task has one."""
+    if needs_greedy(algorithm) and batch.greedy_N is None:
+        raise DataError(f"{algorithm.name} compares with what the greedy attempt at a task earned, and no group of this batch "
+                        "has one: collect(..., greedy=True) makes them, and rollout(session) does where the session's "
+                        f"algorithm is {algorithm.name}")
 
 
 def demand_attempts(algorithm: Algorithm, batch: Batch) -> None:

@@ -43,8 +43,11 @@ def credit_inputs(algorithm: Algorithm, batch: Batch, kept_N: Tensor) -> CreditI
         reward_N = reward_N - torch.zeros_like(reward_N).index_add(0, row_T[paying_P], penalty_P)
     value_A, final_N = (None, None) if algorithm.critic is None else critic_values(algorithm, batch, kept_N, at_A)
     whiten_T = algorithm.masks.tokens("whiten_over", batch) & kept_T
+    greedy_N = batch.greedy_N
+    if greedy_N is not None and change is not None:
+        greedy_N = greedy_N * change.scale_N + change.shift_N
     return CreditInputs(batch, kept_N, group_N, torch.where(kept_N, reward_N, torch.nan), at_A, row_T[at_A],
-                        batch.turn_T[at_A], reward_A, value_A, final_N, whiten_T)
+                        batch.turn_T[at_A], reward_A, value_A, final_N, whiten_T, greedy_N)
 
 
 def timeline(algorithm: Algorithm, batch: Batch, kept_T: Tensor) -> Tensor:
@@ -165,6 +168,11 @@ def notes_of(algorithm: Algorithm, inputs: CreditInputs) -> dict[str, float]:
     if inputs.value_A is not None and len(inputs.token_A):
         notes["value_mean"] = float(inputs.value_A.mean())
         notes["trajectories_bootstrapped"] = float((algorithm.critic.bootstraps_N(batch) & kept_N).sum())
+    if algorithm.estimator.greedy:
+        of_task = torch.zeros(batch.num_groups, dtype=torch.float64).index_copy(0, inputs.group_N, batch.greedy_N)
+        known = of_task[~of_task.isnan()]
+        notes |= {"greedy_unscored": float(len(of_task) - len(known))} | (
+            {"greedy_reward": float(known.mean())} if len(known) else {})
     if algorithm.estimator.says("compares"):
         # Groups that teach nothing, by reason, and the spread that the others live on: of the raw rewards.
         counted_N = kept_N if algorithm.filter.acts else torch.ones_like(kept_N)  # a filter tells of its own

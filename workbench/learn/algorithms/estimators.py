@@ -39,7 +39,8 @@ class Estimator:
     order of tokens, on the timeline that `masks.gae_over` names; plain twins of such have an attribute `in_order`.
     `critic`: it reads values. `compares`: attempts at the same task are each other's baseline, so that there must be
     two. `whitens`: it takes statistics over tokens (`inputs.whitened`). `ignores_shifts`: what is added to the rewards
-    of all attempts at a task, at their ends, has no effect. `divides`: by the spread of rewards in a group.
+    of all attempts at a task, at their ends, has no effect. `divides`: by the spread of rewards in a group. `greedy`: it
+    compares with one more attempt at each task, by the likeliest tokens, so that one is collected (`Group.greedy`).
     """
 
     function: Callable[..., Advantages]
@@ -50,6 +51,7 @@ class Estimator:
     whitens: Fact = False
     ignores_shifts: Fact = False
     divides: Fact = False
+    greedy: bool = False
     settings: Any = None  # of type `settings_class(function)`; None: as they are by default
 
     def __post_init__(self) -> None:
@@ -101,6 +103,18 @@ def rloo(inputs: CreditInputs) -> Advantages:
     Source: Ahmadian et al. 2024, "Back to Basics" (arXiv 2402.14740).
     """
     return Advantages(inputs.of_rows(leave_one_out(inputs.reward_N, inputs.group_N, inputs.kept_N)))
+
+
+def remax(inputs: CreditInputs) -> Advantages:
+    """ReMax: what an attempt earned above what the greedy one at the same task earned. One attempt per task is enough, and
+    the greedy one trains nothing; where it could not be scored, the attempts at its task get zero.
+
+    The greedy attempt knows nothing of what was drawn in the others, so the baseline costs no bias, as long as nothing is
+    clipped and tokens are summed (or divided by a fixed length). What an environment draws is drawn anew for it.
+    Source: Li et al. 2024, "ReMax" (arXiv 2310.10505), algorithm 1.
+    """
+    above_N = inputs.reward_N - inputs.greedy_N
+    return Advantages(inputs.of_rows(torch.where(inputs.kept_N & ~above_N.isnan(), above_N, 0.0)))
 
 
 def reinforce(
@@ -235,6 +249,7 @@ def two_level_gae(
 GROUP_RELATIVE = Estimator(group_relative, plain.group_relative, compares=True, ignores_shifts=True,
                            divides=lambda normalize_std: normalize_std)
 RLOO = Estimator(rloo, plain.rloo, compares=True, ignores_shifts=True)
+REMAX = Estimator(remax, plain.remax, ignores_shifts=True, greedy=True)
 REINFORCE = Estimator(reinforce, plain.reinforce, per="turn", compares=lambda gamma, baseline: baseline == "others",
                       ignores_shifts=lambda gamma, baseline: baseline == "others" and gamma == 1)
 REINFORCE_PP = Estimator(reinforce_pp, plain.reinforce_pp, per="token", whitens=True)

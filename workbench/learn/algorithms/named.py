@@ -8,7 +8,7 @@ from __future__ import annotations
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.parts import CriticLoss, Filter, ReferenceKL
 from workbench.learn.algorithms.estimators import (BILEVEL_GAE, GAE, GIGPO, GROUP_RELATIVE, REINFORCE, REINFORCE_PP,
-                                                   REINFORCE_PP_BASELINE, TURN_GAE)
+                                                   REINFORCE_PP_BASELINE, REMAX, TURN_GAE)
 from workbench.learn.algorithms.estimators import RLOO as LEAVE_ONE_OUT
 from workbench.learn.algorithms.objectives import CISPOObjective, ClipObjective, GSPOObjective
 
@@ -40,6 +40,9 @@ CISPO = Algorithm("cispo", GROUP_RELATIVE, objective=CISPOObjective())
 
 RLOO = Algorithm("rloo", LEAVE_ONE_OUT)
 Reinforce = Algorithm("reinforce", REINFORCE)
+
+# Li et al. 2024 (arXiv 2310.10505): one more attempt at each task, by the likeliest tokens, is the baseline of the others.
+ReMax = Algorithm("remax", REMAX)
 
 # Hu et al. 2025 (arXiv 2501.03262): the pull is paid in the reward; with a group baseline it is k2 in the loss.
 ReinforcePP = Algorithm("reinforce_pp", REINFORCE_PP, reference=PAID)
@@ -90,6 +93,6 @@ StarPO_S = Algorithm("starpo_s", GAE, CriticLoss(bootstrap="never"), ClipObjecti
                      entropy_coef=0.001, reference=PAID, minibatch_size=32, filter=Filter("top_share", share=0.25))
 
 ALGORITHMS: dict[str, Algorithm] = {each.name: each for each in (
-    GRPO, DrGRPO, DAPO, GSPO, CISPO, RLOO, Reinforce, ReinforcePP, ReinforcePPBaseline, GiGPO, PPO, TurnPPO, BilevelPPO,
+    GRPO, DrGRPO, DAPO, GSPO, CISPO, RLOO, ReMax, Reinforce, ReinforcePP, ReinforcePPBaseline, GiGPO, PPO, TurnPPO, BilevelPPO,
     StarPO, StarPO_S,
 )}
