@@ -44,9 +44,19 @@ class Job:
 
     def __init__(self, arguments: list[str], ranks: int, log: Path) -> None:
         many = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else []
+        self.log, self.begins = log, log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:
             self.child = subprocess.Popen([sys.executable, *many, "-m", "workbench.cli", *arguments], stdout=output,
                                           stderr=subprocess.STDOUT, start_new_session=True)
+
+    def said(self) -> str:
+        """What this job wrote, beside what it was followed by: torchrun ends with pages of its own."""
+        return self.log.read_bytes()[self.begins:].decode(errors="replace")
+
+    def tail(self) -> str:
+        """Its last words of ours; where there are none, its end."""
+        ours = [line for line in self.said().splitlines() if line.startswith("workbench: ")]
+        return ours[-1] if ours else self.said()[-1500:]
 
     def victims(self) -> dict[str, list[int]]:
         """Process ids by what they are: learner (every rank), keeper and server."""
@@ -126,7 +136,7 @@ def run_once(folder: Path, number: int, rng: random.Random, ranks: int, hit: Cou
                     faults += left_over(keepers, [port for port in ports if port])
             elif time.monotonic() - quiet_since > LONGEST_S:
                 os.killpg(job.child.pid, signal.SIGKILL)
-                return [*faults, f"run {number}: not over after {LONGEST_S:g} s: {tail(log)}"]
+                return [*faults, f"run {number}: not over after {LONGEST_S:g} s: {job.tail()}"]
             else:
                 time.sleep(0.5)
         now = committed(path)
@@ -134,8 +144,8 @@ def run_once(folder: Path, number: int, rng: random.Random, ranks: int, hit: Cou
             faults.append(f"run {number}: committed steps were lost or are others ({len(before)} before, {len(now)} now)")
         if job.child.returncode == 0:
             return faults + unsound(path, number)
-        if not killed and not (sum(hit.values()) > before_it and "start or resume the run once more" in tail(log)):
-            return [*faults, f"run {number}: ended with {job.child.returncode}, and no learner was killed: {tail(log)}"]
+        if not killed and not (sum(hit.values()) > before_it and "start or resume the run once more" in job.said()):
+            return [*faults, f"run {number}: ended with {job.child.returncode}, and no learner was killed: {job.tail()}"]
 
 
 def left_over(keepers: list[int], ports: list[int]) -> list[str]:
@@ -166,10 +176,6 @@ def unsound(path: Path, number: int) -> list[str]:
                 if span.sampled}) != 1:
             faults.append(f"run {number}, step {step}: sampled by several versions")
     return faults
-
-
-def tail(log: Path) -> str:
-    return log.read_text(errors="replace")[-1500:]
 
 
 def main(arguments: list[str] | None = None) -> int:
