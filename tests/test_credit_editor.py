@@ -29,9 +29,9 @@ def texts(ids) -> list[str]:
 
 
 def with_states(groups: list[Group]) -> list[Group]:
-    """Some turns of a group stood in the same state, as GiGPO wants them to."""
+    """Some turns of a group stood in the same state, as GiGPO wants them to; and a greedy attempt aside, for ReMax."""
     return [Group(tuple(replace(t, turns=tuple(replace(turn, state_key=f"{turn.index} {t.attempt % 2}") for turn in t.turns))
-                        for t in group)) for group in groups]
+                        for t in group), replace(group[0], attempt=len(group))) for group in groups]
 
 
 GROUPS = with_states(unscore(make_groups(3, tasks=3, attempts=4, turns=3), 2, 1))
@@ -78,7 +78,7 @@ def test_an_edit_is_the_same_groups_with_another_reward():
         turns = list(attempts[n].turns)
         turns[turn] = replace(turns[turn], reward=reward)
         attempts[n] = replace(attempts[n], turns=tuple(turns))
-    expected = [Group(tuple(attempts[4 * g:4 * g + 4])) for g in range(3)]
+    expected = [replace(GROUPS[g], trajectories=tuple(attempts[4 * g:4 * g + 4])) for g in range(3)]
     facts = {name: getattr(known(), name) for name in ("value_T", "final_value_N", "old_logp_T", "ref_logp_T")}
     batch = replace(Batch.from_groups(expected), **facts)
     for algorithm in (GRPO(), PPO(gamma=0.9, lam=0.7)):
