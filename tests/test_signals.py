@@ -4,13 +4,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import workbench as wb
 from tests.store_values import ordinary_step
 from workbench.rollouts.metrics import rollout_metrics
 from workbench.rollouts.step_signals import repeated_share, step_signals
-from workbench.types import Group
+from workbench.types import CreditTable, Group
 from workbench.types.errors import DataError
 from workbench.types.monitored import SIGNALS, ProbeRecord, RunSignals, StepSignals, probes_of
 
@@ -71,16 +72,29 @@ def test_signals_are_the_metrics_where_both_count_the_same():
 
 
 def test_a_stored_run_gives_bit_for_bit_what_came_out_while_it_trained(tmp_path):
-    config = wb.load_config("bandit", {"train.steps": 3, "train.tasks_per_step": 2, "train.group_size": 4, "lint.mode": "off",
+    config = wb.load_config("bandit", {"train.steps": 3, "train.tasks_per_step": 2, "train.group_size": 4, "lint.mode": "off", "algorithm.epochs": 2,
                                        "evaluation.num_tasks": 8, "train.evaluate_every": 1})
     live = []
     run = wb.train_here(config, tmp_path / "run", on_note=None,
-                        on_step=lambda outcome: live.append(step_signals(outcome.step, outcome.groups, outcome.metrics)))
+                        on_step=lambda outcome: live.append(
+                            step_signals(outcome.step, outcome.groups, outcome.metrics, outcome.reports[-1].table)))
     stored = wb.signals(run.path)
     assert stored.steps == tuple(live) and stored.committed == 3  # exact equality of every number
+    assert any(each.won_shift for each in stored.steps) and any(each.lost_shift for each in stored.steps)
     again = wb.signals(wb.open_run(run.path))
     assert again == stored
     assert {probe.step for probe in stored.probes} == {1, 2, 3} and stored.fallen() is None
+
+
+def test_how_far_won_and_lost_tokens_moved_is_told_apart():
+    """By hand: two won tokens of +.1 and +.3 (one is not used), a lost one of -.5; a token of no weight counts nowhere."""
+    columns = {"used": np.array([1, 1, 1, 1, 0], bool), "weight": np.array([1.0, 1.0, 1.0, 0.0, 1.0]),
+               "advantage": np.array([2.0, 0.5, -1.0, 3.0, 1.0]), "old_logp": np.zeros(5, np.float32),
+               "new_logp": np.array([0.125, 0.375, -0.5, 9.0, 9.0], np.float32)}
+    found = step_signals(1, ordinary_step(5), {}, CreditTable(1, 3, columns))
+    assert (found.won_shift, found.lost_shift) == (0.25, -0.5)
+    only = step_signals(1, ordinary_step(5), {}, CreditTable(1, 0, columns))
+    assert (only.won_shift, only.lost_shift) == (None, None), "before its only update nothing had moved"
 
 
 def probe(step, success, change, low, high, mode="sampled"):

@@ -552,3 +552,15 @@ def test_a_typical_step_costs_little(tmp_path):
             run.commit_step(step, {})
         spent = (time.process_time() - began) / 5
     assert spent < 0.2
+
+
+def test_what_attempts_earned_leaves_the_one_aside_out(tmp_path):
+    from workbench.run.outcomes import outcomes_of
+
+    made = [replace(group, greedy=replace(group[0], attempt=len(group), outcome=99.0)) for group in ordinary_step(1)]
+    with create_run(tmp_path / "run", CONFIG) as run:
+        run.write_step(1, made)
+        run.commit_step(1, {"loss": 0.1})
+    stored = open_run(tmp_path / "run")
+    assert stored.groups(1)[0].greedy.outcome == 99.0
+    assert outcomes_of(stored, 1) == [[(t.reward, t.success) for t in group] for group in made]

@@ -1,13 +1,13 @@
 """The rules that are measured: single signs, each with a threshold of its own, and whatever says most of several.
 
-They were written down after the few runs by which the bench's settings were found, and before the bench was run; only
-thresholds are chosen, and on half of the seeds.
+They were written down after the few runs by which the bench's settings were found, and before the bench was run (the last
+two: after a third of it); only thresholds are chosen, and on half of the seeds.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from workbench.rollouts.alarms import AlarmRule, Scores, Steps, below_best, fall, level, rise
+from workbench.rollouts.alarms import AlarmRule, Scores, Steps, below_best, fall, level, minus, rise
 
 
 def largest(rules: Sequence[AlarmRule]) -> Callable[[Steps], Scores]:
@@ -38,4 +38,6 @@ SINGLE: tuple[AlarmRule, ...] = (
     AlarmRule("gradient rises", rise("gradient")),
     AlarmRule("KL of an update rises", rise("update_kl")),
     AlarmRule("clipped share", level("clipped")),
-    AlarmRule("largest ratio", level("ratio_max")))
+    AlarmRule("largest ratio", level("ratio_max")),
+    AlarmRule("won tokens become unlikelier", minus("won_shift")),
+    AlarmRule("lost tokens become unlikelier", minus("lost_shift")))

@@ -22,7 +22,7 @@ def signals(run: Run | RunningRun | str | Path, *, most: int = MOST_STEPS) -> Ru
     """The signals of a run's committed steps; of more than `most`, of so many evenly chosen. And its success on the
     held-out tasks, beside the untrained policy's.
 
-    The same numbers came out while it trained: they are a function of the stored attempts and metrics, of nothing else.
+    The same numbers came out while it trained: they are a function of what is stored of a step, of nothing else.
     Raises StoreError for what is no run, and for a step that is damaged."""
     run = open_run(run)
     steps = run.steps()
@@ -32,4 +32,4 @@ def signals(run: Run | RunningRun | str | Path, *, most: int = MOST_STEPS) -> Ru
 
 @lru_cache(maxsize=4096)
 def _of_step(run: Run, step: int) -> StepSignals:
-    return step_signals(step, run.groups(step), run.metrics_line(step))
+    return step_signals(step, run.groups(step), run.metrics_line(step), run.last_credit(step))

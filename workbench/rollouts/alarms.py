@@ -75,6 +75,11 @@ def level(signal: str) -> Callable[[Steps], Scores]:
     return lambda steps: means(steps, signal)
 
 
+def minus(signal: str) -> Callable[[Steps], Scores]:
+    """How far the signal is below zero."""
+    return lambda steps: [None if value is None else -value for value in means(steps, signal)]
+
+
 def both(first: AlarmRule, second: AlarmRule, thresholds: tuple[float, float]) -> Callable[[Steps], Scores]:
     """1 or more where both are beyond their thresholds in the same step: the smaller of the two shares."""
     def scores(steps: Steps) -> Scores:

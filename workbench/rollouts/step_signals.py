@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.types import Group, Trajectory
+from workbench.types import CreditTable, Group, Trajectory
 from workbench.types.monitored import StepSignals
 from workbench.types.spreads import flat_side
 
@@ -24,8 +24,9 @@ OF_UPDATES = {"entropy": "entropy", "kl": "kl_ref", "update_kl": "approx_kl", "c
               "ratio_max": "ratio_max", "gradient": "grad_norm"}
 
 
-def step_signals(step: int, groups: Sequence[Group], metrics: Mapping[str, Any]) -> StepSignals:
-    """The signals of one step: of its groups as they were sampled, and of what the learner wrote into `metrics`."""
+def step_signals(step: int, groups: Sequence[Group], metrics: Mapping[str, Any], last: CreditTable | None = None) -> StepSignals:
+    """The signals of one step: of its groups as they were sampled, of what the learner wrote into `metrics`, and of what its
+    last update used."""
     attempts = [attempt for group in groups for attempt in group]
     replies = [turn.text for attempt in attempts for turn in attempt.turns]
     rewards = [[attempt.reward for attempt in group if attempt.reward is not None] for group in groups]
@@ -47,7 +48,8 @@ def step_signals(step: int, groups: Sequence[Group], metrics: Mapping[str, Any])
         flat_same=_mean(side == "all the same" for side in sides),
         repetition=_mean(map(repeated_share, replies)),
         commonest=max(Counter(replies).values()) / len(replies) if replies else None,
-        **{name: _known(metrics.get(key)) for name, key in OF_UPDATES.items()})
+        **{name: _known(metrics.get(key)) for name, key in OF_UPDATES.items()},
+        **{name: _shift(last, sign) for name, sign in (("won_shift", 1), ("lost_shift", -1))})
 
 
 def repeated_share(reply: str) -> float:
@@ -55,6 +57,15 @@ def repeated_share(reply: str) -> float:
     words = WORD.findall(reply)
     pieces = [tuple(words[at:at + PIECE]) for at in range(len(words) - PIECE + 1)]
     return 1 - len(set(pieces)) / len(pieces) if pieces else 0.0
+
+
+def _shift(table: CreditTable | None, sign: int) -> float | None:
+    """The mean change of logprob, in nats, of the tokens whose advantage has this sign, as far as this update trains them."""
+    if table is None or not table.update:
+        return None
+    pushed = table["used"] & (table["weight"] != 0) & (np.sign(table["advantage"]) == sign)
+    change = (table["new_logp"][pushed].astype(np.float64) - table["old_logp"][pushed])
+    return _mean(change)
 
 
 def _valid(attempt: Trajectory) -> float | None:

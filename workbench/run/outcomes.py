@@ -28,13 +28,15 @@ class _Attempt(NamedTuple):
 
 
 def outcomes_of(run: Run, step: int) -> list[list[tuple[float | None, bool | None]]]:
-    """(reward, success) of every attempt, by group: as `run.groups(step)` says, in a small part of its time. Raises StoreError for a
+    """(reward, success) of every attempt, by group, without the one aside: as `run.groups(step)` says, in a small part of its time. Raises StoreError for a
     step that is not there or is damaged."""
     data, path = run.trajectory_bytes(step)
-    columns, _ = read_parquet(data, path, TRAJECTORIES, COLUMNS)
+    columns, _ = read_parquet(data, path, TRAJECTORIES, (*COLUMNS, "greedy"))
     groups: dict[int, list[tuple[float | None, bool | None]]] = {}
     try:
-        for group, outcome, scored, success, stop, turns in zip(*(columns[name].to_pylist() for name in COLUMNS), strict=True):
+        aside_N = columns["greedy"].to_pylist() if "greedy" in columns else [False] * len(columns["group"])
+        rows = zip(aside_N, *(columns[name].to_pylist() for name in COLUMNS), strict=True)
+        for group, outcome, scored, success, stop, turns in (row for aside, *row in rows if not aside):
             attempt = _Attempt(tuple(map(_Turn, turns)), outcome, scored, StopReason(stop))
             groups.setdefault(group, []).append((Trajectory.reward.fget(attempt), success))
     except (KeyError, ValueError, TypeError, pa.ArrowException) as error:

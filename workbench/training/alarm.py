@@ -29,8 +29,10 @@ class AlarmWatch:
         """Write an event and say it for each kind that the run looks like now and did not before. Raises LearnerError where
         such a run is to stop."""
         for step in range(len(self.steps) + 1, outcome.step):
-            self.steps.append(step_signals(step, self.stored.groups(step), self.stored.metrics_line(step)))
-        self.steps.append(step_signals(outcome.step, outcome.groups, outcome.metrics))
+            self.steps.append(step_signals(step, self.stored.groups(step), self.stored.metrics_line(step),
+                                           self.stored.last_credit(step)))
+        last = outcome.reports[-1].table if outcome.reports else None
+        self.steps.append(step_signals(outcome.step, outcome.groups, outcome.metrics, last))
         new = [kind for kind in alarms_of(self.steps) if kind not in self.said]
         self.said |= {*new}
         shows = f"wb.signals({str(self.stored.path)!r}) shows its signals"

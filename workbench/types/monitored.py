@@ -31,7 +31,10 @@ class StepSignals(NamedTuple):
     share of four-word pieces that came before in the same reply, `commonest` the share of the step's commonest reply.
 
     Of the updates, as the learner wrote them: `entropy`, `kl` (to the start, where the algorithm has a reference),
-    `update_kl` (of the old policy to the new), `clipped` (share of tokens), `ratio_max`, `gradient` (norm).
+    `update_kl` (of the old policy to the new), `clipped` (share of tokens), `ratio_max`, `gradient` (norm). `won_shift`,
+    `lost_shift`: by how many nats a token of positive (negative) advantage became likelier before the step's last update,
+    mean; a step of one update has neither. That won tokens become unlikelier is lazy likelihood displacement (Deng et al.
+    2025, arXiv 2512.04220).
     """
 
     step: int
@@ -54,6 +57,8 @@ class StepSignals(NamedTuple):
     clipped: float | None
     ratio_max: float | None
     gradient: float | None
+    won_shift: float | None
+    lost_shift: float | None
 
 
 SIGNALS = StepSignals._fields[1:]
