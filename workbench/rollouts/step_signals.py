@@ -19,9 +19,10 @@ from workbench.types.spreads import flat_side
 
 PIECE = 4  # words of a repeated piece: calls and sentences share three easily
 WORD = re.compile(r"\w+|[^\w\s]")
-# Signal -> the learner's name of it.
-OF_UPDATES = {"entropy": "entropy", "kl": "kl_ref", "update_kl": "approx_kl", "clipped": "clip_fraction",
-              "ratio_max": "ratio_max", "gradient": "grad_norm"}
+# Signal -> its name among the metrics.
+OF_METRICS = {"entropy": "entropy", "kl": "kl_ref", "update_kl": "approx_kl", "clipped": "clip_fraction",
+              "ratio_max": "ratio_max", "gradient": "grad_norm",
+              "information": "prompt_information", "retrieval": "prompt_retrieval", "chance": "prompt_chance"}
 
 
 def step_signals(step: int, groups: Sequence[Group], metrics: Mapping[str, Any], last: CreditTable | None = None) -> StepSignals:
@@ -48,7 +49,7 @@ def step_signals(step: int, groups: Sequence[Group], metrics: Mapping[str, Any],
         flat_same=_mean(side == "all the same" for side in sides),
         repetition=_mean(map(repeated_share, replies)),
         commonest=max(Counter(replies).values()) / len(replies) if replies else None,
-        **{name: _known(metrics.get(key)) for name, key in OF_UPDATES.items()},
+        **{name: _known(metrics.get(key)) for name, key in OF_METRICS.items()},
         **{name: _shift(last, sign) for name, sign in (("won_shift", 1), ("lost_shift", -1))})
 
 

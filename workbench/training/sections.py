@@ -38,6 +38,8 @@ class TrainConfig:
                                "with a reason"] = 5
     on_alarm: Annotated[str, one_of("off", "note", "stop"), "where its signals look like a collapse: note says so, stop "
                         "ends the run after that step, to be resumed"] = "off"
+    information_every: Annotated[int, at_least(0), "steps between measurements of how much replies say about their prompts; "
+                                 "0: none"] = 0
 
     def __post_init__(self) -> None:
         check_settings(self, "train")

@@ -23,6 +23,7 @@ from workbench.learn.batch import Batch
 from workbench.learn.update_report import UpdateReport
 from workbench.rollouts.metrics import rollout_metrics
 from workbench.run.recording import RunWriter
+from workbench.training.information import prompt_information
 from workbench.training.instruments import Instrument
 from workbench.training.session import Session, rollout
 from workbench.types import Group, Groups
@@ -154,9 +155,11 @@ def _learn(session: Session, step: int, groups: Sequence[Group], clock: Clock,
     if watches:
         watches.before(groups, batch, credit)
         clock.lap("lint")
+    every = session.config.train.information_every
+    information = prompt_information(groups, session.learner.logprobs) if every and step % every == 0 else {}
     reports = session.learner.update(batch, credit, step=step)
     made = sum(report.skipped is None for report in reports)
-    metrics = rollout_metrics(groups) | {f"credit_{name}": value for name, value in credit.notes.items()}
+    metrics = rollout_metrics(groups) | {f"credit_{name}": value for name, value in credit.notes.items()} | information
     metrics |= over_updates([each.metrics for each in reports]) | {"updates": made, "policy_version": session.learner.version}
     if session.config.train.staleness and bool(batch.eligible_T.any()):
         metrics["staleness"] = session.learner.version - made - int(batch.policy_version_T[batch.eligible_T].min())

@@ -34,7 +34,8 @@ class StepSignals(NamedTuple):
     `update_kl` (of the old policy to the new), `clipped` (share of tokens), `ratio_max`, `gradient` (norm). `won_shift`,
     `lost_shift`: by how many nats a token of positive (negative) advantage became likelier before the step's last update,
     mean; a step of one update has neither. That won tokens become unlikelier is lazy likelihood displacement (Deng et al.
-    2025, arXiv 2512.04220).
+    2025, arXiv 2512.04220). `information`, `retrieval` and its `chance`: how much replies say about their prompts, where
+    `train.information_every` measures it.
     """
 
     step: int
@@ -59,6 +60,9 @@ class StepSignals(NamedTuple):
     gradient: float | None
     won_shift: float | None
     lost_shift: float | None
+    information: float | None
+    retrieval: float | None
+    chance: float | None
 
 
 SIGNALS = StepSignals._fields[1:]

@@ -29,6 +29,8 @@ PANELS: tuple[tuple[str, dict[str, str]], ...] = (
     ("turns", {"turns": "turns an attempt"}),
     ("tokens", {"tokens": "tokens an attempt"}),
     ("entropy and KL, nats a token", {"entropy": "entropy", "kl": "KL to the start", "update_kl": "KL of the update"}),
+    ("replies about their prompts, nats", {"information": "mutual information"}),
+    ("replies that tell their prompt", {"retrieval": "retrieval", "chance": "chance"}),
     ("change of logprob within a step, nats a token", {"won_shift": "of what was won", "lost_shift": "of what was lost"}),
     ("gradient and largest ratio", {"gradient": "norm of the gradient", "ratio_max": "largest ratio"}))
 
