@@ -224,7 +224,7 @@ def numbers_in(out: Path) -> pd.DataFrame:
 def left_over(grid: Grid) -> list[str]:
     """Drivers, workers and kernels that are there after a while."""
     until = time.monotonic() + GONE_S
-    while alive := [words for pid, parent, words in processes() if grid.kind(pid, parent, words):
+    while alive := [words for pid, parent, words in processes() if grid.kind(pid, parent, words)]:
         if time.monotonic() > until:
             return [f"{len(alive)} processes were left: {alive[0][:200]}"]
         time.sleep(0.5)
