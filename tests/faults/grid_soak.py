@@ -246,11 +246,14 @@ def plan_at(folder: Path, seeds: int) -> Path:
     return folder / "soak.toml"
 
 
-def soak(on: str, kills: int, rng: random.Random, folder: Path, *, seeds: int = 10, leases: str = "kept") -> dict[str, Any]:
-    """The tally of one soak, with its faults in words."""
-    plan, mark, calm = plan_at(folder, seeds), f"{os.getpid()}-{time.time_ns()}", folder / "calm"
+def soak(on: str, kills: int, rng: random.Random, folder: Path, *, seeds: int = 10, leases: str = "kept", calm: Path | None = None
+         ) -> dict[str, Any]:
+    """The tally of one soak, with its faults in words. `calm`: the folder of a grid that nobody disturbed; None: one is made."""
+    plan, mark = plan_at(folder, seeds), f"{os.getpid()}-{time.time_ns()}"
     os.environ |= {MARK: mark, "PYTHONPATH": str(ROOT)}  # of what a scheduler starts, too
-    drive_here(str(plan), str(calm), "local")
+    if calm is None:
+        calm = folder / "calm"
+        drive_here(str(plan), str(calm))
     hit, faults, number, ledger = Counter(), unreadable(calm), 0, []
     with scheduler(on, folder):
         while sum(hit.values()) < kills or not number:
@@ -278,6 +281,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=10, help="of the grid: six jobs each")
     parser.add_argument("--leases", choices=("kept", "ignored"), default="kept", help="ignored: the soak must find it (local)")
     parser.add_argument("--folder", type=Path, help="a new one, in which the grids stay (default: a temporary one)")
+    parser.add_argument("--calm", type=Path, metavar="FOLDER", help="of the same grid undisturbed, left by an earlier soak")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the tally; one more piece where the file has some")
     options = parser.parse_args(arguments)
     began = time.monotonic()
@@ -285,7 +289,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.folder.mkdir()
     with nullcontext(options.folder) if options.folder else tempfile.TemporaryDirectory(prefix="grid-soak-") as name:
         piece = {"seed": options.seed} | soak(options.on, options.kills, random.Random(options.seed), Path(name),
-                                              seeds=options.seeds, leases=options.leases)
+                                              seeds=options.seeds, leases=options.leases, calm=options.calm)
     piece["seconds"] = round(time.monotonic() - began)
     for fault in piece["faults"]:
         print(f"FAULT {fault}")
