@@ -39,7 +39,7 @@ DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers hostile bench bench-gpu test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
+.PHONY: help demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids hostile bench bench-gpu test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -107,6 +107,7 @@ search-masks: setup-lab  ## the same with PPO's masks switched off, together and
 
 KILLS   ?= 500
 SERVER_KILLS ?= 200
+GRID_KILLS ?= 80
 DAMAGED ?= 5000
 soak: setup-test  ## kill training 500 times, damage 5,000 checkpoints; all must come out right (KILLS=, DAMAGED=, SEED=)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.faults.soak --kills $(KILLS) --damaged $(DAMAGED) --seed $(or $(SEED),0)
@@ -116,6 +117,10 @@ hostile: setup-test  ## every command on 65 run folders that a stranger bent: no
 
 soak-servers: setup-vllm  ## kill vLLM servers and the learners beside them 200 times; nothing may be lost (SERVER_KILLS=, SEED=)
 	@$(NO_HUB) $(ONE_THREAD) $(VLLM_VENV)/bin/python -m tests.faults.server_soak --kills $(SERVER_KILLS) --seed $(or $(SEED),0)
+
+# On SLURM and Ray: as root, with Debian's slurm-wlm and munge, and `pip install -c constraints.txt '.[slurm,ray]'`.
+soak-grids: setup-test  ## kill workers, drivers and kernels of grids of 60 jobs; none may be lost or done twice (GRID_KILLS=, ON=slurm or ray, SEED=)
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.faults.grid_soak --on $(or $(ON),local) --kills $(GRID_KILLS) --seed $(or $(SEED),0)
 
 # The first time it makes its policy (two minutes); then both cores work for about a quarter of an hour.
 bench: setup-test  ## our step against TRL's, in turns, and what our own parts cost; BENCH_ARGS="--steps 10"

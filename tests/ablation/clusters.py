@@ -128,13 +128,16 @@ def ray_cluster() -> Iterator[object]:
     if importlib.util.find_spec("ray") is None:
         raise NotHere("no ray: pip install 'agent-rl-workbench[ray]'")
     import ray
+    from ray._private import services
     from ray.cluster_utils import Cluster
 
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])))
+    asked, services.get_node = services.get_node, _patient(services.get_node)
     try:
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1, "include_dashboard": False,
                                                                 "object_store_memory": 80_000_000})
-    except Exception as error:  # Ray raises no other; it gives a node 30 s, too few on a crowded machine
+    except Exception as error:  # Ray raises no other
+        services.get_node = asked
         if "timed out during startup" not in str(error):
             raise
         raise NotHere(f"Ray's first node did not start: {error}") from error
@@ -144,9 +147,24 @@ def ray_cluster() -> Iterator[object]:
         cluster.wait_for_nodes()
         yield cluster
     finally:
+        services.get_node = asked
         del os.environ["RAY_ADDRESS"]
         ray.shutdown()
         cluster.shutdown()
+
+
+def _patient(get_node, limit_s: float = 150):
+    """Ray waits 30 s for a node that starts, too few on a crowded machine: here each time that it asks, it waits longer."""
+    def asked(*given, **options):
+        until = time.monotonic() + limit_s
+        while True:
+            try:
+                return get_node(*given, **options)
+            except RuntimeError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(1)
+    return asked
 
 
 def do_and_say(job, plan, out, cwd, cell_limit_s=None, leased=False):

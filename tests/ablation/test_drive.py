@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from tests.ablation import quick
+from workbench.ablation import door, work
+from workbench.ablation import drive as driving
 from workbench.ablation import leases as leasing
-from workbench.ablation import work
 from workbench.ablation.drive import DONE, RUNNING, WAITING, JobSettings, drive, states, tally
 from workbench.ablation.leases import Lease, Leases, held_in
 from workbench.ablation.notebooks import Failure
@@ -105,6 +106,38 @@ def test_a_job_that_was_taken_over_is_kept_to_oneself(tmp_path, monkeypatch):
         monkeypatch.setattr(work, "run_notebook", late)
         assert "elsewhere" in work.do(one.job, plan, out, tmp_path, None, True)
     assert not list((out / "jobs").glob("*.json"))
+
+
+def test_a_job_whose_worker_was_killed_behind_its_record_is_not_done_again(tmp_path, monkeypatch):
+    plan, out, told = read_plan(quick.plan_at(tmp_path)), tmp_path / "out", []
+    monkeypatch.setattr(driving, "each", lambda items, do, given, workers: (
+        (item, [do(item, *given), do(item, *given)][1]) for item in items))  # a killed pool gives what was under way again
+    drive(plan, plan.seeds, out, tmp_path, HERE, told.append)
+    assert len(ends(out)) == 6 and "[6/6]" in told[-1], "a job was done twice"
+    assert [one.tries for one in states(plan, plan.seeds, out)] == [1] * 6
+    (tmp_path / "fail").write_text("0.1")
+    for path in (out / "jobs").glob("lr-0.1*.json"):
+        path.unlink()
+    drive(plan, plan.seeds, out, tmp_path, HERE, told.append)
+    (tmp_path / "fail").unlink()
+    drive(plan, plan.seeds, out, tmp_path, JobSettings(workers=0, do=quick.do, retry=True), told.append)
+    assert sorted(one.tries for one in states(plan, plan.seeds, out)) == [1, 1, 1, 2, 2, 2], "a retry is its own attempt"
+
+
+def test_results_that_a_killed_driver_did_not_write_are_written_by_the_next(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    asked = door.ask(quick.plan_at(tmp_path), out)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fail").write_text("0.1")
+    door.carry_out(asked, HERE, lambda line: None)
+    (tmp_path / "fail").unlink()
+    drive(asked.plan, asked.seeds, out, tmp_path, JobSettings(workers=0, do=quick.do, retry=True), lambda line: None)
+    assert (out / "results.tsv").read_text().count("\tfailed\t") == 3, "as a driver leaves it that is killed here"
+    door.carry_out(asked, HERE, lambda line: None)
+    assert (out / "results.tsv").read_text().count("\tdone\t") == 6
+    before = (out / "results.tsv").stat().st_mtime_ns
+    door.carry_out(asked, HERE, lambda line: None)
+    assert (out / "results.tsv").stat().st_mtime_ns == before, "what is told already is not read again from every run"
 
 
 def driver(path: str, out: str, workers: int) -> None:

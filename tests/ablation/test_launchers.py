@@ -16,7 +16,7 @@ from tests.ablation.test_drive import HERE, ends, records
 from workbench.ablation import door, gpus
 from workbench.ablation.door import way_of
 from workbench.ablation.drive import DONE, JobSettings, drive, states, tally
-from workbench.ablation.leases import Leases
+from workbench.ablation.leases import Leases, has_ended, holder_of
 from workbench.ablation.reading import read_plan
 from workbench.ablation.sent import RemoteJob, JobPlace, do_sent
 from workbench.cli import main
@@ -69,9 +69,12 @@ def test_a_job_that_is_taken_away_is_sent_again_and_not_for_ever(cluster, tmp_pa
     said: list[str] = []
 
     def cancel():
-        while not list((out / "jobs").glob("*.lease-*")):
+        while not (held := list((out / "jobs").glob("*.lease-*"))):
             time.sleep(0.2)
         subprocess.run(["scancel", "--signal=KILL", "--user=root"], check=True)
+        until = time.monotonic() + 30  # scancel returns before its signal arrives: what is let go on now might still win
+        while not has_ended(holder_of(held[0])) and time.monotonic() < until:
+            time.sleep(0.2)
         (tmp_path / "slow").unlink()
 
     killer = threading.Thread(target=cancel)

@@ -66,6 +66,24 @@ def test_a_finished_cell_whose_output_does_not_come_is_told_without_a_limit(tmp_
     assert asked["iopub_timeout"] > 4 and asked["execution_timeout"] is None
 
 
+def test_a_kernel_that_is_killed_while_it_starts_is_a_dead_one(tmp_path, monkeypatch):
+    import inspect
+
+    import papermill
+    from jupyter_client import client
+
+    words = "Kernel died before replying to kernel_info"
+    assert words in inspect.getsource(client), "it has no error of its own, and is known by these words"
+
+    def killed(*_, **__):
+        raise RuntimeError(words)
+
+    monkeypatch.setattr(papermill, "execute_notebook", killed)
+    assert run_notebook(notebook(tmp_path, "n"), tmp_path / "ran.ipynb", {}).state == "dead kernel"
+    words = "another"
+    assert run_notebook(notebook(tmp_path, "n"), tmp_path / "ran.ipynb", {}).state == "failed"
+
+
 def test_an_unknown_parameter_is_refused_and_not_only_warned_of(tmp_path):
     path = notebook(tmp_path)
     with pytest.raises(ConfigError, match="small.ipynb has no parameter 'm'; known: n"):

@@ -19,7 +19,7 @@ from workbench.ablation.cells import ArmTable, read_table
 from workbench.ablation.declared import declare, held_against
 from workbench.ablation.drive import DONE, WAITING, JobState, Say, JobSettings, drive, states, tally
 from workbench.ablation.forecast import forecast
-from workbench.ablation.frames import frame_of, write_results
+from workbench.ablation.frames import frame_of, results_are_of, write_results
 from workbench.ablation.gpus import gpus_here, most_at_once
 from workbench.ablation.launchers import AT_ONCE, LOCAL, launcher_named
 from workbench.ablation.notebooks import run_notebook
@@ -96,7 +96,7 @@ def carry_out(asked: PlanPart, way: JobSettings = JobSettings(), say: Say = prin
     try:
         left = drive(asked.plan, asked.seeds, asked.out, Path.cwd(), way, say, stop)
     finally:
-        if left or not (asked.out / "results.tsv").is_file():  # it is read from every run folder
+        if left or not results_are_of(asked.plan, states(asked.plan, asked.seeds, asked.out), asked.out):
             write_results(frame_of(asked.plan, asked.seeds, asked.out), asked.out)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,13 +105,14 @@ def drive(plan: Plan, seeds: Sequence[int], out: Path, cwd: Path, way: JobSettin
     return left
 
 
-def do_with_gpus(job: Job, do: Callable[..., dict[str, Any]], wanted: int, gpus: Sequence[str], *given: Any
-                 ) -> dict[str, Any]:
-    """Do a job on GPUs that no other job has."""
-    if not gpus:
-        return do(job, *given)
-    with held_gpus(wanted, gpus):
-        return do(job, *given)
+def do_claimed(sent: RemoteJob, where: JobPlace, gpus: Sequence[str]) -> dict[str, Any]:
+    """Do a job that this driver holds, on GPUs that no other job has. A killed process may have written its record just
+    before: then that is how the job ended, and it is not done twice."""
+    ended = work.ended(where.plan, sent.job, where.out)
+    if ended is not None and ended["tries"] != sent.tries:
+        return ended
+    with held_gpus(where.gpus, gpus) if gpus else nullcontext():
+        return where.do(sent.job, where.plan, where.out, where.cwd, where.cell_limit_s, True)
 
 
 class _Driver:
@@ -153,17 +155,17 @@ class _Driver:
                 time.sleep(POLL_S)  # what is left is being done elsewhere
 
     def _on_this_machine(self) -> Iterator[tuple[Job, dict[str, Any]]]:
-        way = self.way
-        given = way.do, way.gpus_per_job, self.gpus, self.plan, self.out, self.cwd, way.cell_limit_s, True
-        for job, result in each(self._claimed(), do_with_gpus, given, self.way.workers):
-            self.leases.give_back(self.names[job])
-            yield job, result
+        for sent, result in each(self._claimed(), do_claimed, (self._where(), self.gpus), self.way.workers):
+            self.leases.give_back(self.names[sent.job])
+            yield sent.job, result
 
     def _elsewhere(self) -> Iterator[tuple[Job, dict[str, Any]]]:
-        way = self.way
-        where = JobPlace(self.plan, self.out, self.cwd, way.cell_limit_s, way.gpus_per_job, way.on, way.do)
-        found = self.send(self._unheld(), where, way.workers or AT_ONCE, way.options, self.stop.is_set)
+        found = self.send(self._unheld(), self._where(), self.way.workers or AT_ONCE, self.way.options, self.stop.is_set)
         return ((sent.job, result) for sent, result in found)
+
+    def _where(self) -> JobPlace:
+        way = self.way
+        return JobPlace(self.plan, self.out, self.cwd, way.cell_limit_s, way.gpus_per_job, way.on, way.do)
 
     def _unheld(self) -> Iterator[RemoteJob]:
         """Jobs that nobody does; each is claimed where it runs."""
@@ -174,18 +176,18 @@ class _Driver:
                 self.begun += 1
                 yield RemoteJob(one.job, one.tries, over)
 
-    def _claimed(self) -> Iterator[Job]:
+    def _claimed(self) -> Iterator[RemoteJob]:
         """Jobs that nobody else does, each claimed when a worker is free for it."""
         for one in self.left:
             if self._is_enough():
                 return
             if self.leases.take(one.name) is None:
                 continue
-            if self._is_over(self._now(one)):  # it was done between the look and the claim
+            if self._is_over(now := self._now(one)):  # it was done between the look and the claim
                 self.leases.give_back(one.name)
                 continue
             self.begun += 1
-            yield one.job
+            yield RemoteJob(one.job, now.tries)
 
     def _is_enough(self) -> bool:
         return self.stop.is_set() or self.way.most is not None and self.begun >= self.way.most

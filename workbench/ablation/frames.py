@@ -1,6 +1,7 @@
 """Every job of an ablation as a line of one data frame, and of `results.tsv`."""
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 FIRST = ("arm", "label", "seed", "state")
 LAST = ("tasks", "cpu_seconds", "notebook", "run", "why")
+RESULTS = "results.tsv"
 
 
 def frame_of(plan: Plan, seeds: Sequence[int], out: Path) -> pd.DataFrame:
@@ -56,5 +58,16 @@ def write_results(frame: pd.DataFrame, out: Path) -> Path:
     buffer = io.StringIO()
     frame.to_csv(buffer, sep="\t", index=False)
     make_folder(out)
-    write_file(out / "results.tsv", buffer.getvalue().encode(), replace=True)
-    return out / "results.tsv"
+    write_file(out / RESULTS, buffer.getvalue().encode(), replace=True)
+    return out / RESULTS
+
+
+def results_are_of(plan: Plan, found: Sequence[JobState], out: Path) -> bool:
+    """Whether `results.tsv` tells how these jobs stand: it does not where a driver was killed between its last job and
+    writing it. What a job took tells one end of it from another."""
+    if not (out / RESULTS).is_file():
+        return False
+    with (out / RESULTS).open(newline="", encoding="utf-8") as file:
+        told = {(row["arm"], row["seed"], row["state"], row["cpu_seconds"]) for row in csv.DictReader(file, delimiter="\t")}
+    return told >= {(one.job.arm, str(seed_of(plan, one.job)), one.state, str(one.facts["cpu_seconds"]) if one.facts else "")
+                    for one in found}

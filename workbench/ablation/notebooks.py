@@ -73,8 +73,8 @@ def run_notebook(notebook: Path, output: Path, parameters: Mapping[str, Any], *,
     except CellTimeoutError as error:  # also raised where a cell is done and its output does not come
         failure = Failure(TIMED_OUT, f"{type(error).__name__}: {error}" if cell_limit_s is None else
                           f"a cell took longer than {cell_limit_s:g} s", _reached(output))
-    except (PapermillException, RuntimeError, OSError) as error:
-        failure = Failure(ERROR, f"{type(error).__name__}: {error}")
+    except (PapermillException, RuntimeError, OSError) as error:  # a kernel that ends while it starts has no error of its own
+        failure = Failure(DEAD if "Kernel died before" in f"{error}" else ERROR, f"{type(error).__name__}: {error}")
     _mark(output, f"{failure}")
     return failure
 
