@@ -71,8 +71,14 @@ def sampled_of(arms: Mapping[str, Facts], name: str, seeds: Sequence[int]) -> np
     return np.array([arms[name]["seeds"][str(seed)]["sampled"] for seed in seeds])
 
 
-def tuning_words(plan: Plan) -> str:
-    """How fair the comparison is to each arm: nothing here tunes an arm for itself."""
+def tuning_words(plan: Plan, facts: Facts | None = None) -> str:
+    """How fair the comparison is to each arm: what each chose for itself (`facts`: of its tuning), or that none did."""
+    if facts is not None:
+        tasks = "tasks of its notebook's choice" if facts["tasks"] is None else (
+            f"{facts['tasks']} of the judged tasks" if facts["same_tasks"] else f"{facts['tasks']} other tasks")
+        chosen = "; ".join(f"{plan.arm(name).label} {one['chosen']}" for name, one in facts["arms"].items())
+        return (f"{facts['what']} chosen of {len(facts['points'])} by each arm for itself, on seeds "
+                f"{', '.join(map(str, facts['seeds']))} and {tasks}: {chosen or 'not yet'}.")
     ran = [arm for arm in plan.arms if not arm.inert]
     if plan.notebook:
         found = {settings_of(plan, Job(arm.name, 0)).get("lr", settings_of(plan, Job(arm.name, 0)).get("learning_rate"))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.ablation.cells import ArmTable, read_table
 from workbench.ablation.declared import declare, held_against
-from workbench.ablation.drive import DONE, WAITING, JobState, Say, JobSettings, drive, states, tally
+from workbench.ablation.drive import DONE, WAITING, JobState, Say, JobSettings, drive, tally
 from workbench.ablation.forecast import forecast
 from workbench.ablation.frames import frame_of, write_results
 from workbench.ablation.gpus import gpus_here, most_at_once
@@ -25,6 +25,7 @@ from workbench.ablation.launchers import AT_ONCE, LOCAL, launcher_named
 from workbench.ablation.notebooks import run_notebook
 from workbench.ablation.plan import REPORT, Plan, check, written
 from workbench.ablation.reading import PLAN_SUFFIX, name_of_plan, read_plan
+from workbench.ablation.tuning import all_states, check_tuning, choose, open_trials, tuned
 from workbench.run.store import Run, open_run
 from workbench.run.writer import make_folder, write_file
 from workbench.types import View
@@ -83,18 +84,23 @@ def _asked(path: Path, out: Path, seeds: Sequence[int], arms: Sequence[str], set
     plan = whole.with_arms(arms) if arms else whole
     asked = PlanPart(path.resolve(), out, plan, whole, tuple(seeds) or whole.seeds, tuple(arms), settings)
     check(plan, asked.seeds)
+    check_tuning(plan, asked.seeds)
     held_against(whole, out)
     return asked
 
 
 def carry_out(asked: PlanPart, way: JobSettings = JobSettings(), say: Say = print,
               stop: threading.Event | None = None) -> None:
-    """Seal what is declared, do all jobs that are left, and write `results.tsv`, whatever happens meanwhile."""
+    """Seal what is declared, do all jobs that are left, trials before what is judged, and write `results.tsv`, whatever happens meanwhile."""
     make_folder(asked.out)
     declare(asked.whole, asked.out)
-    left = 1
+    left, stop = 1, threading.Event() if stop is None else stop
     try:
-        left = drive(asked.plan, asked.seeds, asked.out, Path.cwd(), way, say, stop)
+        trials = open_trials(asked.plan, asked.out)
+        if trials.arms:
+            drive(trials, trials.seeds, asked.out, Path.cwd(), way, say, stop)
+        if not choose(asked.plan, asked.out):  # else it was stopped before every arm had chosen
+            left = drive(tuned(asked.plan, asked.out), asked.seeds, asked.out, Path.cwd(), way, say, stop)
     finally:
         if left or not (asked.out / "results.tsv").is_file():  # it is read from every run folder
             write_results(frame_of(asked.plan, asked.seeds, asked.out), asked.out)
@@ -143,7 +149,7 @@ class Ablation(HasView):
 
     def states(self) -> list[JobState]:
         """Where every job stands, in the order of the plan."""
-        return states(self.plan, self.asked.seeds, self.out)
+        return all_states(self.plan, self.asked.seeds, self.out)
 
     def view(self) -> View:
         found = self.states()

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from workbench.ablation.drive import DONE, JobState, states, tally
+from workbench.ablation.drive import DONE, JobState, tally
 from workbench.ablation.facts import facts_of
 from workbench.ablation.looks import look_levels
 from workbench.ablation.plan import Job, Plan, config_of, settings_of
+from workbench.ablation.tuning import all_states, tuned
 from workbench.types.crossed import detectable, parts_of
 
 TASK_SD, REST_SD = 0.20, 0.42  # of differences of success, where nothing is measured yet
@@ -27,7 +28,7 @@ MOST_READ = 64  # runs that are read for it
 
 def forecast(plan: Plan, seeds: Sequence[int], out: Path) -> dict[str, Any]:
     """As JSON values; `show_forecast` draws it."""
-    found = states(plan, seeds, out)
+    found, plan = all_states(plan, seeds, out), tuned(plan, out)
     done = [one for one in found if one.state == DONE]
     costs = [one.facts["cpu_seconds"] for one in done if one.facts]
     left = len(found) - len(done)
@@ -40,10 +41,20 @@ def forecast(plan: Plan, seeds: Sequence[int], out: Path) -> dict[str, Any]:
         "cost": {"of": len(costs), "each": fmean(costs), "left": fmean(costs) * left} if costs else None,
         "compare": len(plan.compare), "margin": plan.analysis.margin if plan.analysis else None,
         "looks": [*plan.analysis.looks] if plan.analysis else None, "controls": plan.controls is not None,
+        "tuning": _tuning(plan, found),
         "detect": _detect(plan, seeds, facts)}
 
 
+def _tuning(plan: Plan, found: Sequence[JobState]) -> str:
+    if plan.tuning is None:
+        return ""
+    trials = sum(one.job.seed in plan.tuning.seeds for one in found)
+    return (f"{trials} of these jobs are trials: every arm tries {len(plan.tuning.points)} settings at seeds "
+            f"{', '.join(map(str, plan.tuning.seeds))}, then is judged with its best")
+
+
 def _read(plan: Plan, out: Path, done: Sequence[JobState]) -> dict[Job, Mapping[str, Any]]:
+    done = [one for one in done if plan.tuning is None or one.job.seed not in plan.tuning.seeds]
     wanted = [one for one in done if any(one.job.arm in pair for pair in plan.compare)] or done[:1]
     return {one.job: facts_of(plan, one.job, out, one.facts) for one in wanted[:MOST_READ] if one.facts}
 

@@ -65,6 +65,18 @@ class Controls:
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """What every arm tries for itself before anything is judged: each of `points` (setting -> value) at each of `seeds`,
+    none of which is judged. `tasks`: held-out tasks, others than those that are judged unless `same_tasks` (None: a
+    notebook of the user's own is told by its parameter `tuning` to take others)."""
+
+    points: tuple[Mapping[str, Any], ...]
+    seeds: tuple[int, ...]
+    tasks: int | None = None
+    same_tasks: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
     """A whole ablation. `compare`: pairs of arms, first minus second. `analysis`: how they are judged, its margin in
     points of success; None: they are shown, and not judged. `notebook`: the user's own; "": a training run's."""
@@ -80,6 +92,7 @@ class Plan:
     all: Mapping[str, Any] = field(default_factory=dict)
     notebook: str = ""
     controls: Controls | None = None
+    tuning: Tuning | None = None
 
     def arm(self, name: str) -> Arm:
         found = next((arm for arm in self.arms if arm.name == name), None)

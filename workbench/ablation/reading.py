@@ -20,6 +20,11 @@
     same = "full"                           # this arm is run again with other seeds: equal arms must not be told apart
     planted = 10                            # and its results shifted by so many points must be
 
+    [tuning]                                # what every arm tries for itself beforehand (`tuning`)
+    seeds = 2                               # none that is judged: how many from 100 on, or which
+    tasks = 64                              # held-out tasks, others than those that are judged
+    grid = { "learner.lr" = [1e-4, 1e-3] }  # written like [grid]
+
     [arms.full]
     label = "PPO, full masks"
     start = "untrained"                     # what its policy is called before it is trained
@@ -43,7 +48,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.ablation.grid import axes_of, label_of, names_of, points_of
-from workbench.ablation.plan import OTHER_SEEDS, SEEDS, Arm, Controls, Expectation, Plan
+from workbench.ablation.plan import OTHER_SEEDS, SEEDS, Arm, Controls, Expectation, Plan, Tuning
 from workbench.ablation.verdicts import Analysis
 from workbench.types.canonical_json import check_name, read_file
 from workbench.types.errors import ConfigError, nearest
@@ -52,8 +57,11 @@ from workbench.types.regular_files import read_toml
 PLAN_SUFFIX = ".plan.json"  # of a mapping that was written down
 ARM_KEYS = {"label": str, "base": str, "start": str, "set": dict, "inert": bool}
 PLAN_KEYS = {"title": str, "remarks": list, "base": str, "notebook": str, "seeds": (int, list), "compare": list,
-             "baseline": str, "all": dict, "arms": dict, "grid": dict, "expect": list, "analysis": dict, "controls": dict}
+             "baseline": str, "all": dict, "arms": dict, "grid": dict, "expect": list, "analysis": dict, "controls": dict,
+             "tuning": dict}
 ANALYSIS_KEYS = {"margin": (int, float), "seeds": list, "looks": list, "normal_seeds": bool}
+TUNING_KEYS = {"seeds": (int, list), "tasks": int, "grid": dict, "same_tasks": bool}
+TUNING_SEEDS, TUNING_TASKS = 100, 64  # where seeds of tuning begin; held-out tasks where none are asked for
 CONTROL_KEYS = {"same": str, "planted": (int, float)}
 EXPECT_KEYS = {"arm": str, "below": str, "points": (int, float)}
 
@@ -89,7 +97,8 @@ def plan_of(tree: Mapping[str, Any], name: str, folder: Path, where: str) -> Pla
     controls, arms = _controls(tree.get("controls"), arms, f"{where}: controls", "analysis" in tree)
     seeds, analysis = _analysis(tree.get("analysis"), tree.get("seeds"), where)
     plan = Plan(check_name(name), tree["title"], tuple(arms), tuple(tree.get("remarks", ())),
-                seeds=seeds, analysis=analysis, all=tree.get("all", {}), notebook=notebook, controls=controls)
+                seeds=seeds, analysis=analysis, all=tree.get("all", {}), notebook=notebook, controls=controls,
+                tuning=_tuning(tree["tuning"], bool(notebook), f"{where}: tuning") if "tuning" in tree else None)
     compare = _pairs(tree, plan, by_hand, names_of(points) if written else [], where)
     plan = replace(plan, compare=compare, expect=tuple(
         _expectation(entry, f"{where}: expect") for entry in tree.get("expect", ())))
@@ -202,8 +211,24 @@ def _analysis(entry: Any, seeds: Any, where: str) -> tuple[tuple[int, ...], Anal
     return given, Analysis(float(entry["margin"]), tuple(looks), entry.get("normal_seeds", False))
 
 
-def _seeds(value: Any, where: str) -> tuple[int, ...]:
-    seeds = [*range(value)] if type(value) is int else value
+def _tuning(entry: Any, own: bool, where: str) -> Tuning:
+    """What every arm tries. A notebook of one's own draws its tasks itself."""
+    _check(entry, TUNING_KEYS, where, needed=("grid", "seeds"))
+    if own and (given := [key for key in ("tasks", "same_tasks") if key in entry]):
+        raise ConfigError(f"{where}: {given[0]} is of training runs; a notebook of your own draws its tasks itself, by its "
+                          "parameter `tuning`")
+    points = points_of(axes_of(entry["grid"], f"{where}.grid"))
+    if len(points) < 2:
+        raise ConfigError(f"{where}.grid has one point: expected several to choose from; set it in [all] instead")
+    tasks = entry.get("tasks", TUNING_TASKS)
+    if tasks < 2:
+        raise ConfigError(f"{where}: tasks: expected at least 2 held-out tasks, got {tasks}")
+    return Tuning(tuple(points), _seeds(entry["seeds"], where, TUNING_SEEDS), None if own else tasks,
+                  entry.get("same_tasks", False))
+
+
+def _seeds(value: Any, where: str, first: int = 0) -> tuple[int, ...]:
+    seeds = [*range(first, first + value)] if type(value) is int else value
     if not seeds or any(type(number) is not int or number < 0 for number in seeds) or len({*seeds}) != len(seeds):
         raise ConfigError(f"{where}: seeds and looks are whole numbers, each seed once, got {value!r}")
     return tuple(seeds)

@@ -20,6 +20,7 @@ from workbench.ablation.controls import POINTS, control_pairs, sampled_of, tunin
 from workbench.ablation.declared import declaration, declared_in, hash_of
 from workbench.ablation.facts import MODES, by_task, facts_of
 from workbench.ablation.plan import Arm, Expectation, Job, Plan, jobs, why_inert
+from workbench.ablation.tuning import choice_checks, tuned, tuning_facts
 from workbench.ablation.verdicts import judged
 from workbench.types.crossed import crossed_difference, crossed_mean
 from workbench.types.errors import DataError
@@ -31,15 +32,18 @@ Facts = Mapping[str, Any]
 
 def tabled(plan: Plan, seeds: Sequence[int], out: Path) -> dict[str, Any]:
     """The table of what lies in `out`. DataError where runs that should have begun alike did not."""
+    wanted, plan = plan, tuned(plan, out)
     ends = {job: work.ended(plan, job, out) for job in jobs(plan, seeds)}
-    return table_of(plan, seeds, {job: end if "failed" in end else facts_of(plan, job, out, end)
-                                  for job, end in ends.items() if end is not None}, declared_in(plan.name, out))
+    table = table_of(plan, seeds, {job: end if "failed" in end else facts_of(plan, job, out, end)
+                                   for job, end in ends.items() if end is not None},
+                     declared_in(plan.name, out) or declaration(wanted), tuning_facts(plan, out))
+    return table | {"checks": [*table["checks"], *choice_checks(wanted, out)]}
 
 
-def table_of(plan: Plan, seeds: Sequence[int], found: Mapping[Job, Facts], declared: Facts | None = None
-             ) -> dict[str, Any]:
-    """The same of facts at hand: of each job that ended, `facts_of` its run or {"failed": words}; and of what was sealed
-    before the first of them ran (else what the plan says)."""
+def table_of(plan: Plan, seeds: Sequence[int], found: Mapping[Job, Facts], declared: Facts | None = None,
+             tuning: Facts | None = None) -> dict[str, Any]:
+    """The same of facts at hand: of each job that ended, `facts_of` its run or {"failed": words}; of what was sealed
+    before the first of them ran (else what the plan says); and of what its arms chose for themselves (`tuning_facts`)."""
     declared = declaration(plan) if declared is None else declared
     ended = [end for end in found.values() if "failed" not in end]
     by_return = _one({_by_return(facts) for facts in ended}, "measures (success, return)")
@@ -57,10 +61,10 @@ def table_of(plan: Plan, seeds: Sequence[int], found: Mapping[Job, Facts], decla
     return {
         "version": 2, "name": plan.name, "title": plan.title, "remarks": list(plan.remarks), "seeds": list(seeds),
         "all": dict(plan.all), "tasks": _one({facts["tasks"] for facts in ran}, "numbers of held-out tasks"),
-        "steps": _one({facts["steps"] for facts in ran}, "numbers of steps"),
+        "steps": _steps(plan, ran),
         "starts": starts, "arms": arms, "compared": compared, "controls": controls,
         "checks": [*_came_to_their_end(arms, seeds), *checks, *(control["check"] for control in controls)],
-        "tuning": tuning_words(plan),
+        "tuning": tuning_words(plan, tuning), **({} if tuning is None else {"tuned": tuning}),
         "declared": declared | {"hash": hash_of(declared)},
         "code": sorted({facts["code"] for facts in ran}), "cpu_seconds": sum(facts["cpu_seconds"] for facts in ran)} | (
         {"measure": "return"} if by_return else {})
@@ -81,6 +85,12 @@ def _one(found: set, what: str) -> Any:
         raise DataError(f"the arms have different {what}: {', '.join(map(str, sorted(found)))}; they must be the same "
                         "for all. Give it in [all]")
     return next(iter(found), None)
+
+
+def _steps(plan: Plan, ran: Sequence[Facts]) -> int | None:
+    """Of every run; None where arms set them and so differ in them."""
+    found = {facts["steps"] for facts in ran}
+    return None if len(found) > 1 and any("train.steps" in arm.set for arm in plan.arms) else _one(found, "numbers of steps")
 
 
 # ------------------------------------------------------------------------------------------------ arms

@@ -109,7 +109,9 @@ class Session(Shown):
 
     def held_out_tasks(self, count: int | None = None) -> list[Task]:
         """The fixed tasks that every evaluation uses, whatever the run's seed."""
-        return env_tasks(self.family, "held-out", self.config.evaluation.num_tasks if count is None else count)
+        settings = self.config.evaluation
+        count = settings.num_tasks if count is None else count
+        return env_tasks(self.family, "held-out", settings.first_task + count)[settings.first_task:]
 
     def sync(self) -> None:
         """Hand the learner's weights to the engine, which then knows their version."""
