@@ -52,8 +52,9 @@ def audited_job(path: Path, notebook: Mapping[str, Any], job: Mapping[str, Any],
 
 def _chosen(job: Mapping[str, Any], given: Mapping[str, Any]) -> list[AuditedNumber]:
     """What an arm was judged with beside what it chose before that (`tuning`)."""
-    record = job["out"] / "tuned" / f"{job['name'].rpartition('-seed')[0].removesuffix('-again')}.json"
-    if not record.is_file():
+    records = [path for path in (job["out"] / "tuned").glob("*.json") if job["name"].startswith(f"{path.stem}-")]
+    record = max(records, key=lambda path: len(path.stem), default=None)
+    if record is None or job["name"].startswith(f"{record.stem}-try"):
         return []
     point = read_sealed_json(record, kind=TUNED, version=TUNED_VERSION)["point"]
     said = read_settings(given["settings"]) if {*given} == RUN_PARAMETERS else given

@@ -23,7 +23,7 @@ from workbench.ablation.frames import frame_of, write_results
 from workbench.ablation.gpus import gpus_here, most_at_once
 from workbench.ablation.launchers import AT_ONCE, LOCAL, launcher_named
 from workbench.ablation.notebooks import run_notebook
-from workbench.ablation.plan import REPORT, Plan, check, written
+from workbench.ablation.plan import REPORT, Job, Plan, check, written
 from workbench.ablation.reading import PLAN_SUFFIX, name_of_plan, read_plan
 from workbench.ablation.tuning import all_states, check_tuning, choose, open_trials, tuned
 from workbench.run.store import Run, open_run
@@ -177,10 +177,10 @@ class Ablation(HasView):
         """One line a job (`frames.frame_of`)."""
         return frame_of(self.plan, self.asked.seeds, self.out)
 
-    def run(self, arm: str, seed: int) -> Run:
-        """The run folder of a job that is done, opened: for `wb.explore` and all that takes a run. DataError for a job
-        that is not done, or whose notebook named no run."""
-        one = next((one for one in self.states() if (one.job.arm, one.job.seed) == (arm, seed)), None)
+    def run(self, arm: str, seed: int, start: str = "") -> Run:
+        """The run folder of a job that is done, opened: for `wb.explore` and all that takes a run. `start`: its name, where
+        the plan has several. DataError for a job that is not done, or whose notebook named no run."""
+        one = next((one for one in self.states() if one.job == Job(arm, seed, start)), None)
         if one is None or one.state != DONE or one.facts is None:
             raise DataError(f"{arm}, seed {seed}: expected a job that is done, " + (
                 "and there is none of this name" if one is None else f"it is {one.state}"))

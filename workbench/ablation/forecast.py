@@ -17,6 +17,7 @@ from workbench.ablation.drive import DONE, JobState, tally
 from workbench.ablation.facts import facts_of
 from workbench.ablation.looks import look_levels
 from workbench.ablation.plan import Job, Plan, config_of, settings_of
+from workbench.ablation.starts import by_row, speaks_for
 from workbench.ablation.tuning import all_states, tuned
 from workbench.types.crossed import detectable, parts_of
 
@@ -33,6 +34,7 @@ def forecast(plan: Plan, seeds: Sequence[int], out: Path) -> dict[str, Any]:
     costs = [one.facts["cpu_seconds"] for one in done if one.facts]
     left = len(found) - len(done)
     facts = _read(plan, out, done)
+    rows, _, facts = by_row(plan, seeds, facts)
     return {
         "title": plan.title, "name": plan.name, "notebook": Path(plan.notebook).name if plan.notebook else None,
         "arms": [{"name": arm.name, "label": arm.label, "base": arm.base, "inert": arm.inert,
@@ -42,7 +44,7 @@ def forecast(plan: Plan, seeds: Sequence[int], out: Path) -> dict[str, Any]:
         "compare": len(plan.compare), "margin": plan.analysis.margin if plan.analysis else None,
         "looks": [*plan.analysis.looks] if plan.analysis else None, "controls": plan.controls is not None,
         "tuning": _tuning(plan, found),
-        "detect": _detect(plan, seeds, facts)}
+        "detect": _detect(rows, facts), "speaks": speaks_for(plan), "rows": "starts" if plan.starts_vary else "seeds"}
 
 
 def _tuning(plan: Plan, found: Sequence[JobState]) -> str:
@@ -59,7 +61,7 @@ def _read(plan: Plan, out: Path, done: Sequence[JobState]) -> dict[Job, Mapping[
     return {one.job: facts_of(plan, one.job, out, one.facts) for one in wanted[:MOST_READ] if one.facts}
 
 
-def _detect(plan: Plan, seeds: Sequence[int], facts: Mapping[Job, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _detect(plan: Plan, facts: Mapping[Job, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What is found four times in five: {"difference" (in the unit of the margin), "if" (which variances)}."""
     tasks = _tasks(plan, facts)
     if plan.analysis is None or not plan.compare or tasks is None:

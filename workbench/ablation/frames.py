@@ -38,7 +38,8 @@ def frame_of(plan: Plan, seeds: Sequence[int], out: Path) -> pd.DataFrame:
 
 def _row(plan: Plan, one: JobState, out: Path, axes: dict[str, str]) -> dict[str, Any]:
     arm = plan.arm(one.job.arm)
-    row = {"arm": arm.name, "label": arm.label, "seed": seed_of(plan, one.job), "state": one.state, "why": one.why} | {
+    row = {"arm": arm.name, "label": arm.label, "seed": seed_of(plan, one.job), "state": one.state, "why": one.why} | (
+        {"start": one.job.start} if plan.starts else {}) | {
         short: arm.at.get(name) for name, short in axes.items()}
     if one.facts is not None:
         row |= {"cpu_seconds": one.facts["cpu_seconds"], "notebook": one.facts["notebook"]}

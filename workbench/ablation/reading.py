@@ -25,6 +25,9 @@
     tasks = 64                              # held-out tasks, others than those that are judged
     grid = { "learner.lr" = [1e-4, 1e-3] }  # written like [grid]
 
+    [starts]                                # from which every arm is trained (`starts`): one axis, like those of a grid
+    "policy.name" = ["search-tiny", "policies/b"]
+
     [arms.full]
     label = "PPO, full masks"
     start = "untrained"                     # what its policy is called before it is trained
@@ -49,7 +52,7 @@ from typing import Any
 
 from workbench.ablation.grid import axes_of, label_of, names_of, points_of
 from workbench.ablation.plan import OTHER_SEEDS, SEEDS, Arm, Controls, Expectation, Plan, Tuning
-from workbench.ablation.verdicts import Analysis
+from workbench.ablation.verdicts import FEW, Analysis
 from workbench.types.canonical_json import check_name, read_file
 from workbench.types.errors import ConfigError, nearest
 from workbench.types.regular_files import read_toml
@@ -58,7 +61,7 @@ PLAN_SUFFIX = ".plan.json"  # of a mapping that was written down
 ARM_KEYS = {"label": str, "base": str, "start": str, "set": dict, "inert": bool}
 PLAN_KEYS = {"title": str, "remarks": list, "base": str, "notebook": str, "seeds": (int, list), "compare": list,
              "baseline": str, "all": dict, "arms": dict, "grid": dict, "expect": list, "analysis": dict, "controls": dict,
-             "tuning": dict}
+             "tuning": dict, "starts": dict}
 ANALYSIS_KEYS = {"margin": (int, float), "seeds": list, "looks": list, "normal_seeds": bool}
 TUNING_KEYS = {"seeds": (int, list), "tasks": int, "grid": dict, "same_tasks": bool}
 TUNING_SEEDS, TUNING_TASKS = 100, 64  # where seeds of tuning begin; held-out tasks where none are asked for
@@ -95,9 +98,11 @@ def plan_of(tree: Mapping[str, Any], name: str, folder: Path, where: str) -> Pla
     arms = _on_grid(written, points, nameless)
     by_hand = {arm.name for arm in written}
     controls, arms = _controls(tree.get("controls"), arms, f"{where}: controls", "analysis" in tree)
-    seeds, analysis = _analysis(tree.get("analysis"), tree.get("seeds"), where)
+    starts = _starts(tree["starts"], [*arms, Arm("all", "[all]", set=tree.get("all", {}))], f"{where}: starts") if (
+        "starts" in tree) else ()
+    seeds, analysis = _analysis(tree.get("analysis"), tree.get("seeds"), len(starts), where)
     plan = Plan(check_name(name), tree["title"], tuple(arms), tuple(tree.get("remarks", ())),
-                seeds=seeds, analysis=analysis, all=tree.get("all", {}), notebook=notebook, controls=controls,
+                seeds=seeds, analysis=analysis, all=tree.get("all", {}), notebook=notebook, controls=controls, starts=starts,
                 tuning=_tuning(tree["tuning"], bool(notebook), f"{where}: tuning") if "tuning" in tree else None)
     compare = _pairs(tree, plan, by_hand, names_of(points) if written else [], where)
     plan = replace(plan, compare=compare, expect=tuple(
@@ -147,6 +152,17 @@ def _on_grid(written: Sequence[Arm], points: Sequence[Mapping[str, Any]], namele
     return arms
 
 
+def _starts(entry: Any, arms: Sequence[Arm], where: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """The starts with a name each."""
+    axes = axes_of(entry, where)
+    if len(axes) != 1:
+        raise ConfigError(f"{where} is one axis, got {', '.join(name for axis in axes for name in axis.settings)}; link what "
+                          "varies together ([[starts.linked]])")
+    if both := [(arm.name, key) for arm in arms for key in arm.set if key in axes[0].settings]:
+        raise ConfigError(f"{where}: {both[0][0]} sets {both[0][1]}, which every start sets; leave it out of one of them")
+    return tuple(zip(map(check_name, names_of(points_of(axes))), points_of(axes)))
+
+
 def _controls(entry: Any, arms: list[Arm], where: str, judged: bool) -> tuple[Controls | None, list[Arm]]:
     """The controls, and the arms with the one that is run again."""
     if entry is None:
@@ -193,8 +209,8 @@ def _pair(pair: Any, where: str) -> tuple[str, str]:
 # ------------------------------------------------------------------------------------------------ how it is judged
 
 
-def _analysis(entry: Any, seeds: Any, where: str) -> tuple[tuple[int, ...], Analysis | None]:
-    """The seeds, and how they will be judged."""
+def _analysis(entry: Any, seeds: Any, starts: int, where: str) -> tuple[tuple[int, ...], Analysis | None]:
+    """The seeds, and how they will be judged; looks are at starts where those are repeated."""
     given = _seeds(seeds, f"{where}: seeds") if seeds is not None else None
     if entry is None:
         return given or SEEDS, None
@@ -203,11 +219,12 @@ def _analysis(entry: Any, seeds: Any, where: str) -> tuple[tuple[int, ...], Anal
     if given and "seeds" in entry:
         raise ConfigError(f"{where}: seeds stand at the top of the plan already; leave them out of one place")
     given = given or _seeds(entry["seeds"], where)
-    looks = entry.get("looks", [len(given)])
+    rows, what = (starts, "starts") if starts >= FEW else (len(given), "seeds")
+    looks = entry.get("looks", [rows])
     if any(type(number) is not int or number < 0 for number in looks):
-        raise ConfigError(f"{where}: looks are whole numbers of seeds, got {looks!r}")
-    if looks[-1:] != [len(given)]:
-        raise ConfigError(f"{where}: the last look is at the end, after {len(given)} seeds, got looks = {looks!r}")
+        raise ConfigError(f"{where}: looks are whole numbers of {what}, got {looks!r}")
+    if looks[-1:] != [rows]:
+        raise ConfigError(f"{where}: the last look is at the end, after {rows} {what}, got looks = {looks!r}")
     return given, Analysis(float(entry["margin"]), tuple(looks), entry.get("normal_seeds", False))
 
 

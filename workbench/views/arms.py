@@ -61,7 +61,7 @@ def _document(table: ArmFacts) -> doc.ViewDocument:
     return doc.ViewDocument((
         doc.Heading(table["title"]), doc.BlankLine(), doc.Note(about(table)), doc.BlankLine(), _table(arm_lines(table)),
         *((doc.BlankLine(), doc.Note(COMPARISON), doc.BlankLine(), _table(compared)) if compared else ()),
-        doc.BlankLine(), *checks, doc.BlankLine(), *map(doc.Note, filter(None, (*table["remarks"], table["tuning"])))))
+        doc.BlankLine(), *checks, doc.BlankLine(), *map(doc.Note, filter(None, (*table["remarks"], table["tuning"], table["speaks"])))))
 
 
 def _table(lines: Sequence[Sequence[str]]) -> doc.Table:
@@ -74,7 +74,7 @@ def about(table: ArmFacts) -> str:
     """What all numbers have in common, in a line."""
     seeds = ", ".join(map(str, table["seeds"]))
     ran = sum(len(arm["seeds"]) for arm in table["arms"].values())
-    said = f"training seeds {seeds}; {words.count(ran, 'run')}"
+    said = f"starts {', '.join(table['row_names'])}" if "row_names" in table else f"training seeds {seeds}; {words.count(ran, 'run')}"
     if ran:
         steps = "" if table["steps"] is None else f", {words.count(table['steps'], 'step')} each"
         said += (f"{steps}; {words.count(table['tasks'], 'held-out task')}; {table['cpu_seconds'] / 60:.0f} CPU-minutes")
@@ -175,7 +175,7 @@ def comparison_lines(table: ArmFacts) -> list[list[str]]:
     seeds, label = list(map(str, table["seeds"])), {name: arm["label"] for name, arm in table["arms"].items()}
     unit = unit_of(table)
     of = "points" if unit is SHARES else "return"
-    lines = [["", f"{of} [95 %]", *(f"seed {seed}" for seed in seeds), "so it is", f"greedy, {of} [95 %]"]]
+    lines = [["", f"{of} [95 %]", *(_row_names(table)), "so it is", f"greedy, {of} [95 %]"]]
     for pair in table["compared"]:
         name = f"{label[pair['first']]} - {label[pair['second']]}"
         sampled, greedy = pair["sampled"], pair["greedy"]
@@ -188,6 +188,10 @@ def comparison_lines(table: ArmFacts) -> list[list[str]]:
     return lines
 
 
+def _row_names(table: ArmFacts) -> list[str]:
+    return table.get("row_names") or [f"seed {seed}" for seed in table["seeds"]]
+
+
 def verdict_words(found: ArmFacts, factor: float = 100) -> str:
     """The verdict, and what an undecided one would take."""
     verdict = found["verdict"]
@@ -197,10 +201,10 @@ def verdict_words(found: ArmFacts, factor: float = 100) -> str:
         return verdict
     said = [f"undecided: {found['why']}" if found["why"] else "undecided"]
     if found["lacking"] is not None:
-        said.append(f"seed {found['lacking']} is not there for every arm")
+        said.append(f"{found.get('row', 'seed')} {found['lacking']} is not there for every arm")
     if not found["why"]:
         takes = [f"about {words.count(number, f'more {what}')}" for what, number in (
-            ("seed", found["more_seeds"]), ("task", found["more_tasks"])) if number]
+            (found.get("row", "seed"), found["more_seeds"]), ("task", found["more_tasks"])) if number]
         said.append(f"to find {factor * found['margin']:g} it takes " + (
             " or ".join(takes) or "more than seeds alone or tasks alone can give"))
     return "; ".join(said)
