@@ -29,7 +29,8 @@ def declaration(plan: Plan) -> dict[str, Any]:
                   "controls": None if plan.controls is None else asdict(plan.controls),
                   "notebook": _notebook(plan)} | (
                       {} if plan.tuning is None else {"tuning": asdict(plan.tuning)}) | (
-                      {"starts": dict(plan.starts)} if plan.starts else {}), "a plan")
+                      {"starts": dict(plan.starts)} if plan.starts else {}) | (
+                      {"interactions": plan.interactions} if plan.interactions else {}), "a plan")
 
 
 def _notebook(plan: Plan) -> str | None:

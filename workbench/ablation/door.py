@@ -170,7 +170,8 @@ class Ablation(HasView):
                                         if one.state not in (DONE, WAITING)])
 
     def table(self) -> ArmTable:
-        """What there is by now, with the verdicts; it draws `forest()`, `curves()`, `dose()` and `heat()`."""
+        """What there is by now, with the verdicts; it draws `forest()`, `curves()`, `dose()`,
+        `heat()`, `interaction()` and `power()`."""
         return table_of_asked(self.asked)
 
     def frame(self) -> pd.DataFrame:

@@ -80,7 +80,7 @@ class Tuning:
 class Plan:
     """A whole ablation. `compare`: pairs of arms, first minus second. `analysis`: how they are judged, its margin in
     points of success; None: they are shown, and not judged. `notebook`: the user's own; "": a training run's. `starts`: from
-    which every arm begins at every seed (name, what it sets); none: from what its settings say."""
+    which every arm begins at every seed (name, what it sets); none: from what its settings say. `interactions`: pairs of axes, judged beside the pairs of arms."""
 
     name: str
     title: str
@@ -95,6 +95,7 @@ class Plan:
     controls: Controls | None = None
     tuning: Tuning | None = None
     starts: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    interactions: tuple[tuple[str, str], ...] = ()
 
     @property
     def starts_vary(self) -> bool:
@@ -118,7 +119,8 @@ class Plan:
         arms = tuple(self.arm(name) for name in names)
         kept = {arm.name for arm in arms}
         controls = self.controls if self.controls and kept >= {self.controls.same, self.controls.again} else None
-        return replace(self, arms=arms, compare=tuple(pair for pair in self.compare if kept >= {*pair}), controls=controls)
+        whole = kept >= {arm.name for arm in self.arms if arm.at}
+        return replace(self, arms=arms, interactions=self.interactions if whole else (), compare=tuple(pair for pair in self.compare if kept >= {*pair}), controls=controls)
 
 
 def _value(text: Any) -> Any:

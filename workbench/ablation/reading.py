@@ -7,6 +7,7 @@
     seeds = 5                               # of training: how many, or which
     compare = [["no_masks", "full"]]        # pairs: the first minus the second, on the same tasks
     baseline = "full"                       # instead: every other arm minus this one
+    interactions = [["lr", "k"]]            # pairs of axes of the grid: does one matter more where the other is higher
 
     [all]                                   # set for every arm
     "train.steps" = 15
@@ -54,6 +55,7 @@ from workbench.ablation.grid import axes_of, label_of, names_of, points_of
 from workbench.ablation.plan import OTHER_SEEDS, SEEDS, Arm, Controls, Expectation, Plan, Tuning
 from workbench.ablation.verdicts import FEW, Analysis
 from workbench.types.canonical_json import check_name, read_file
+from workbench.types.contrasts import axes_in, interaction_weights, named_axis
 from workbench.types.errors import ConfigError, nearest
 from workbench.types.regular_files import read_toml
 
@@ -61,7 +63,7 @@ PLAN_SUFFIX = ".plan.json"  # of a mapping that was written down
 ARM_KEYS = {"label": str, "base": str, "start": str, "set": dict, "inert": bool}
 PLAN_KEYS = {"title": str, "remarks": list, "base": str, "notebook": str, "seeds": (int, list), "compare": list,
              "baseline": str, "all": dict, "arms": dict, "grid": dict, "expect": list, "analysis": dict, "controls": dict,
-             "tuning": dict, "starts": dict}
+             "tuning": dict, "starts": dict, "interactions": list}
 ANALYSIS_KEYS = {"margin": (int, float), "seeds": list, "looks": list, "normal_seeds": bool}
 TUNING_KEYS = {"seeds": (int, list), "tasks": int, "grid": dict, "same_tasks": bool}
 TUNING_SEEDS, TUNING_TASKS = 100, 64  # where seeds of tuning begin; held-out tasks where none are asked for
@@ -105,7 +107,9 @@ def plan_of(tree: Mapping[str, Any], name: str, folder: Path, where: str) -> Pla
                 seeds=seeds, analysis=analysis, all=tree.get("all", {}), notebook=notebook, controls=controls, starts=starts,
                 tuning=_tuning(tree["tuning"], bool(notebook), f"{where}: tuning") if "tuning" in tree else None)
     compare = _pairs(tree, plan, by_hand, names_of(points) if written else [], where)
-    plan = replace(plan, compare=compare, expect=tuple(
+    places = {arm.name: arm.at for arm in plan.arms if arm.at}
+    plan = replace(plan, compare=compare, interactions=tuple(
+        _interaction(pair, places, f"{where}: interactions") for pair in tree.get("interactions", ())), expect=tuple(
         _expectation(entry, f"{where}: expect") for entry in tree.get("expect", ())))
     for named in (*(name for pair in plan.compare for name in pair), *([controls.same] if controls else ()),
                   *(name for each in plan.expect for name in (each.arm, each.below))):
@@ -200,9 +204,19 @@ def _pairs(tree: Mapping[str, Any], plan: Plan, by_hand: set[str], points: Seque
     return tuple(found)
 
 
-def _pair(pair: Any, where: str) -> tuple[str, str]:
+def _interaction(pair: Any, places: Mapping[str, Mapping[str, Any]], where: str) -> tuple[str, str]:
+    """Two axes by their full names."""
+    a, b = _pair(pair, where, "axes of the grid")
+    try:
+        interaction_weights(places, a, b)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return named_axis(a, axes_in(places)), named_axis(b, axes_in(places))
+
+
+def _pair(pair: Any, where: str, what: str = "arms") -> tuple[str, str]:
     if not isinstance(pair, (list, tuple)) or len(pair) != 2 or pair[0] == pair[1]:
-        raise ConfigError(f"{where} holds pairs of two arms, got {pair!r}")
+        raise ConfigError(f"{where} holds pairs of two {what}, got {pair!r}")
     return pair[0], pair[1]
 
 

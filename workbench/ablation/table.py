@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 
 from workbench.ablation import work
-from workbench.ablation.controls import POINTS, control_pairs, sampled_of, tuning_words, whole_seeds
+from workbench.ablation.controls import POINTS, contrast, control_pairs, tuning_words, whole_seeds
 from workbench.ablation.declared import declaration, declared_in, hash_of
 from workbench.ablation.facts import MODES, by_task, facts_of
 from workbench.ablation.plan import Arm, Expectation, Job, Plan, jobs, why_inert
+from workbench.ablation.power import family_size, power_facts
 from workbench.ablation.starts import by_row, speaks_for
 from workbench.ablation.tuning import choice_checks, tuned, tuning_facts
 from workbench.ablation.verdicts import judged
+from workbench.types.contrasts import interaction_weights, pair_weights
 from workbench.types.crossed import crossed_difference, crossed_mean
 from workbench.types.errors import DataError
 from workbench.types.stats import Difference, mean_interval, share, task_difference
@@ -55,16 +57,19 @@ def table_of(plan: Plan, seeds: Sequence[int], found: Mapping[Job, Facts], decla
         begun = any(facts["rows"] for facts in arm["seeds"].values())
         arm["over_start"] = {mode: _over_start(arm, mode) for mode in MODES} if begun else None
     compared = [_compared(arms, first, second, seeds) for first, second in plan.compare]
-    family = [pair for pair in compared if [pair["first"], pair["second"]] in declared["compare"]]
-    _judge(plan, family, arms, by_return, len(family) == len(declared["compare"]), "start" if whole.starts_vary else "seed")
+    interactions = [_interaction(plan, arms, axes, seeds) for axes in plan.interactions]
+    family = [pair for pair in compared if [pair["first"], pair["second"]] in declared["compare"]] + interactions
+    size = family_size(declared)
+    _judge(plan, family, arms, by_return, len(family) == size, "start" if whole.starts_vary else "seed")
     checks = [_judged(expectation, arms, seeds) for expectation in plan.expect]
-    controls = control_pairs(plan, arms, max(len(declared["compare"]), 1), by_return)
+    controls = control_pairs(plan, arms, max(size, 1), by_return)
     ran = [facts for arm in arms.values() for facts in arm["seeds"].values()]
     return {
         "version": 2, "name": plan.name, "title": plan.title, "remarks": list(plan.remarks), "seeds": list(seeds),
         "all": dict(plan.all), "tasks": _one({facts["tasks"] for facts in ran}, "numbers of held-out tasks"),
         "steps": _steps(plan, ran),
         "starts": starts, "arms": arms, "compared": compared, "controls": controls,
+        "interactions": interactions, "power": power_facts(plan, arms, compared, size, by_return),
         "checks": [*_came_to_their_end(arms, seeds), *checks, *(control["check"] for control in controls)],
         "tuning": tuning_words(plan, tuning), **({} if tuning is None else {"tuned": tuning}),
         "speaks": speaks_for(whole), **({"rows": "start", "row_names": [name for name, _ in whole.starts]} if (
@@ -180,11 +185,21 @@ def _compared(arms: Facts, first: str, second: str, seeds: Sequence[int]) -> dic
     return found
 
 
+def _interaction(plan: Plan, arms: Facts, axes: tuple[str, str], seeds: Sequence[int]) -> dict[str, Any]:
+    """A difference of differences, as an entry of the family."""
+    weights = interaction_weights({arm.name: arm.at for arm in plan.arms if arm.at}, *axes)
+    both = [seed for seed in seeds if all(str(seed) in arms[name]["seeds"] for name in weights)]
+    values_RN = contrast(arms, weights, both) if both else None
+    return {"axes": list(axes), "weights": weights, "sampled": None if values_RN is None else _told(
+        crossed_difference(np.zeros_like(values_RN), values_RN)) | {"each": {
+            str(seed): {"mean": float(np.mean(row))} for seed, row in zip(both, values_RN)}}}
+
+
 def _judge(plan: Plan, family: Sequence[dict[str, Any]], arms: Facts, by_return: bool, whole_family: bool,
            row: str) -> None:
     """Write the verdicts into the declared pairs, with the intervals that hold for all of them together."""
-    names = {pair[side] for pair in family for side in ("first", "second")}
-    whole = whole_seeds(plan, arms, names)
+    weights = [pair["weights"] if "weights" in pair else pair_weights(pair["first"], pair["second"]) for pair in family]
+    whole = whole_seeds(plan, arms, {name for each in weights for name in each})
     lacking = plan.seeds[len(whole)] if len(whole) < len(plan.seeds) else None
     why = ("no margin was declared ([analysis] of the plan)" if plan.analysis is None else
            "the declared pairs are judged together, and arms of some were left out" if not whole_family else
@@ -195,7 +210,7 @@ def _judge(plan: Plan, family: Sequence[dict[str, Any]], arms: Facts, by_return:
     if why or plan.analysis is None or not family:
         return
     margin = plan.analysis.margin / (1 if by_return else POINTS)
-    differences = [sampled_of(arms, pair["first"], whole) - sampled_of(arms, pair["second"], whole) for pair in family]
+    differences = [contrast(arms, each, whole) for each in weights]
     for pair, found in zip(family, judged(differences, replace(plan.analysis, margin=margin), row)):
         pair["sampled"] |= {**found, "margin": margin, "lacking": lacking, "each": pair["sampled"]["each"]}
 

@@ -61,7 +61,7 @@ def _document(table: ArmFacts) -> doc.ViewDocument:
     return doc.ViewDocument((
         doc.Heading(table["title"]), doc.BlankLine(), doc.Note(about(table)), doc.BlankLine(), _table(arm_lines(table)),
         *((doc.BlankLine(), doc.Note(COMPARISON), doc.BlankLine(), _table(compared)) if compared else ()),
-        doc.BlankLine(), *checks, doc.BlankLine(), *map(doc.Note, filter(None, (*table["remarks"], table["tuning"], table["speaks"])))))
+        doc.BlankLine(), *checks, doc.BlankLine(), *map(doc.Note, filter(None, (*table["remarks"], table["tuning"], table.get("speaks"))))))
 
 
 def _table(lines: Sequence[Sequence[str]]) -> doc.Table:
@@ -170,7 +170,8 @@ def _arm_line(arm: ArmFacts, unit: _Unit) -> list[str]:
 
 def comparison_lines(table: ArmFacts) -> list[list[str]]:
     """Head and one line per comparison; nothing where nothing is compared."""
-    if not table["compared"]:
+    interactions = table.get("interactions", ())
+    if not table["compared"] and not interactions:
         return []
     seeds, label = list(map(str, table["seeds"])), {name: arm["label"] for name, arm in table["arms"].items()}
     unit = unit_of(table)
@@ -185,7 +186,15 @@ def comparison_lines(table: ArmFacts) -> list[list[str]]:
         each = [unit.signed(sampled["each"][seed]["mean"]) if seed in sampled["each"] else "—" for seed in seeds]
         lines.append([name, unit.difference(sampled), *each, verdict_words(sampled, unit.factor),
                       unit.difference(greedy) if greedy else ""])
+    for pair in interactions:
+        if (found := pair["sampled"]) is not None:
+            each = [unit.signed(found["each"][seed]["mean"]) if seed in found["each"] else "—" for seed in seeds]
+            lines.append([interaction_label(pair), unit.difference(found), *each, verdict_words(found, unit.factor), ""])
     return lines
+
+
+def interaction_label(pair: ArmFacts) -> str:
+    return f"interaction of {' and '.join(pair['axes'])}"
 
 
 def _row_names(table: ArmFacts) -> list[str]:
