@@ -40,6 +40,15 @@ def test_chance_in_what_is_paid_is_no_change(seed):
         assert not run(*made).findings
 
 
+def test_a_success_that_pays_seldom_may_begin_with_a_dozen_that_earned_nothing():
+    """The bandit: success is the arm that pays 1 one time in four, failure the one that always pays 0.1."""
+    unlucky = [(True, "1 turn, paid False", 0.0)] * 16 + [(False, "1 turn", 0.1)] * 40 + [(False, "1 turn", -0.1)] * 8
+    later = [(True, f"1 turn, paid {n % 4 == 0}", float(n % 4 == 0)) for n in range(48)] + [(False, "1 turn", 0.1)] * 16
+    assert not run(unlucky, *[later] * 9).findings
+    turned = [(True, f"1 turn, paid {n % 4 == 0}", -float(n % 4 == 0)) for n in range(48)] + [(False, "1 turn", 0.1)] * 16
+    assert run(*[later] * 9, *[turned] * 9).errors, "a sign that does turn is found in such rewards, too"
+
+
 def test_negative_control_the_sign_turns():
     before, after = attempts(4, 4), attempts(4, 4, -1.0)
     found = run(*[before] * 5, *[after] * 5).errors

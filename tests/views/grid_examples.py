@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from workbench.types import View
-from workbench.views import show_dose, show_forecast, show_forest, show_heat, show_jobs
+from workbench.views import show_dose, show_forecast, show_forest, show_heat, show_interaction, show_jobs, show_power
 
 JUDGED = {"mean": 0.05, "low": -0.01, "high": 0.11, "verdict": "undecided", "why": "", "lacking": None, "margin": 0.02,
           "more_seeds": 3, "more_tasks": None}
@@ -22,13 +22,18 @@ def table(text: str) -> dict:
              for name in ("a1", "a2")]
     control = {"kind": "A/A", "words": text, "check": {"words": text, "held": False, "why": text},
                "sampled": JUDGED | {"each": [0.01, 0.02]}}
-    return {"title": f"grid {text}", "seeds": [0, 1], "arms": arms, "compared": pairs, "controls": [control]}
+    return {"title": f"grid {text}", "seeds": [0, 1], "arms": arms, "compared": pairs, "controls": [control],
+            "interactions": [{"axes": ["rate", "width"], "weights": {"a0": 1, "a1": -1, "a2": -1, "a3": 1},
+                              "sampled": JUDGED | {"each": {"0": {"mean": 0.02}}}}],
+            "power": {"seed": 0.001, "task": 0.04, "rest": 0.17, "runs": 5, "tasks": 64, "few": 5, "level": 0.01, "family": 2,
+                      "margin": 0.02}}
 
 
 def plan(text: str) -> dict:
     return {"title": text, "name": "a", "notebook": text, "all": {text: 1}, "seeds": [0, 1], "tally": "4 jobs: 4 waiting", "left": 4,
             "arms": [{"name": "a", "label": text, "base": text, "inert": inert, "set": {text: text}} for inert in (False, True)],
-            "cost": {"of": 1, "each": 1.25, "left": 5.0}, "compare": 2, "margin": 2, "looks": [5], "controls": True,
+            "cost": {"of": 1, "each": 1.25, "left": 5.0}, "compare": 2, "margin": 2, "looks": [5], "controls": True, "tuning": text,
+            "speaks": text, "rows": "seeds",
             "detect": [{"difference": 4.1, "if": text}]}
 
 
@@ -36,6 +41,9 @@ VIEWS: dict[str, Callable[[str], View]] = {
     "forest": lambda x: show_forest(table(x)),
     "dose": lambda x: show_dose(table(x), "rate"),
     "heat": lambda x: show_heat(table(x)),
+    "interaction": lambda x: show_interaction(table(x), "rate", "width"),
+    "interaction, undeclared": lambda x: show_interaction(table(x) | {"interactions": ()}),
+    "power": lambda x: show_power(table(x)),
     "forecast": lambda x: show_forecast(plan(x)),
     "jobs": lambda x: show_jobs(f"2 jobs, {x}", [(x, x, x), ("b", "failed", x)]),
 }

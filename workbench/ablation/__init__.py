@@ -16,8 +16,11 @@
     work       one arm at one seed; what is done stays done
     drive      where every job stands, and a driver that does what is left
     facts      what a job found
+    tuning     a budget for every arm to choose its own settings, before what is judged
     controls   an arm against itself, and an effect that was planted
     table      from what was found to means, differences, verdicts
+    starts     warm starts as a factor: drawn at random, or held fixed
+    power      what a table of this size can find
     forecast   jobs, cost, and what could be detected, before anything runs
     frames     one data frame of everything
     cells      what the notebooks of a run and of a report call

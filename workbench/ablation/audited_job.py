@@ -10,8 +10,10 @@ from typing import Any
 from workbench.ablation import work
 from workbench.ablation.cell import code_hash, source_hash
 from workbench.ablation.numbers import DIFFERENT, TRUST, AuditedNumber, held_against
-from workbench.ablation.plan import ONE_RUN, read_settings
+from workbench.ablation.plan import ONE_RUN, read_settings, written
 from workbench.ablation.provenance import INJECTED, injected_parameters
+from workbench.ablation.tuning import KIND as TUNED
+from workbench.ablation.tuning import VERSION as TUNED_VERSION
 from workbench.run.store import Run
 from workbench.training.config import load_config, to_dict
 from workbench.types.canonical_json import json_bytes, read_sealed_json
@@ -41,11 +43,24 @@ def audited_job(path: Path, notebook: Mapping[str, Any], job: Mapping[str, Any],
     origin = {"job": f"{job['name']}, " + (f"FAILED: {job['failed']}" if "failed" in job else "came to its end"),
               "code": f"{job['code']}, " + ("as here" if same else f"and here it is {code_fingerprint()}"),
               "cells": f"{len(code)}, code {code_hash(code)}"}
-    numbers = [_key(path, given, code, same)]
+    numbers = [_key(path, given, code, same), *_chosen(job, given)]
     if {*given} == RUN_PARAMETERS and runs:
         numbers += [held_against(0, "seed", given["seed"], run.config.get("seed"), f"the settings of run {run.name}")
                     for run in runs if run.name == job.get("run")]
     return origin, numbers
+
+
+def _chosen(job: Mapping[str, Any], given: Mapping[str, Any]) -> list[AuditedNumber]:
+    """What an arm was judged with beside what it chose before that (`tuning`)."""
+    records = [path for path in (job["out"] / "tuned").glob("*.json") if job["name"].startswith(f"{path.stem}-")]
+    record = max(records, key=lambda path: len(path.stem), default=None)
+    if record is None or job["name"].startswith(f"{record.stem}-try"):
+        return []
+    point = read_sealed_json(record, kind=TUNED, version=TUNED_VERSION)["point"]
+    said = read_settings(given["settings"]) if {*given} == RUN_PARAMETERS else given
+    chosen = read_settings(written(point)) if {*given} == RUN_PARAMETERS else point
+    return [held_against(0, name, said.get(name, "nothing"), value, "what its arm chose among its trials")
+            for name, value in chosen.items()]
 
 
 def _key(path: Path, given: Mapping[str, Any], code: Sequence[str], same: bool) -> AuditedNumber:

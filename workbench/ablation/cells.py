@@ -15,9 +15,10 @@ from workbench.run.store import Run, open_run
 from workbench.run.writer import make_folder, write_file
 from workbench.training.config import Config, to_dict
 from workbench.types import View
+from workbench.types.contrasts import axes_in
 from workbench.types.errors import ConfigError, StoreError
 from workbench.types.view import HasView
-from workbench.views import show_arm_curves, show_arms, show_dose, show_forest, show_heat
+from workbench.views import show_arm_curves, show_arms, show_dose, show_forest, show_heat, show_interaction, show_power
 from workbench.views.arms import arms_markdown, check_lines
 from workbench.views.records import show_text
 
@@ -66,12 +67,21 @@ class ArmTable(HasView):
         """Success over two numeric axes of the grid."""
         return show_heat(self.values, x, y)
 
+    def interaction(self, a: str | None = None, b: str | None = None) -> View:
+        """Whether one axis of the grid matters more where another is higher."""
+        return show_interaction(self.values, a, b)
+
+    def power(self) -> View:
+        """The chance of a verdict by the number of seeds and tasks, from the variances at hand."""
+        return show_power(self.values)
+
     def write(self, out: str | Path) -> View:
         """NAME.json, NAME.md, NAME.html and NAME.png in `out`; returns what was written, in words."""
         name, folder = self.values["name"], Path(out)
         shown, curves = self.show(), self.curves()
-        forest = self.forest().html if self.values["compared"] else ""
-        page = f"<!doctype html><meta charset=\"utf-8\"><title>{name}</title>{shown.html}{forest}{curves.html}"
+        pictures = [self.forest, *([self.interaction] if len(axes_in({name: arm.get("at", {}) for name, arm in self.values["arms"].items()})) > 1 else []), self.power]
+        more = "".join(make().html for make in pictures) if self.values["compared"] else ""
+        page = f"<!doctype html><meta charset=\"utf-8\"><title>{name}</title>{shown.html}{more}{curves.html}"
         files = {"json": (json.dumps(self.values, indent=1) + "\n").encode(),
                  "md": arms_markdown(self.values).encode(), "html": page.encode(), "png": curves.png or b""}
         make_folder(folder)

@@ -16,6 +16,7 @@ import numpy as np
 
 from workbench.ablation.plan import Job, Plan, config_of, settings_of
 from workbench.ablation.verdicts import HIGHER, LOWER, UNDECIDED, Analysis, judged
+from workbench.types.contrasts import pair_weights
 from workbench.types.errors import ConfigError
 from workbench.views.words import points
 
@@ -31,7 +32,7 @@ def control_pairs(plan: Plan, arms: Mapping[str, Facts], family: int, by_return:
     unit, made = 1 if by_return else POINTS, []
     again, same = plan.controls.again, plan.controls.same
     seeds_R = whole_seeds(plan, arms, (again, same))
-    difference_RN = sampled_of(arms, again, seeds_R) - sampled_of(arms, same, seeds_R) if seeds_R else None
+    difference_RN = contrast(arms, pair_weights(again, same), seeds_R) if seeds_R else None
     analysis = replace(plan.analysis, margin=plan.analysis.margin / unit)
     words = f"{arms[same]['label']}, run again with other seeds, is not told from itself"
     made.append(_control("A/A", words, difference_RN, analysis, lambda verdict: verdict not in (HIGHER, LOWER),
@@ -66,13 +67,24 @@ def whole_seeds(plan: Plan, arms: Mapping[str, Facts], names: Iterable[str]) -> 
     return tuple(takewhile(lambda seed: all(str(seed) in arms[name]["seeds"] for name in names), plan.seeds))
 
 
+def contrast(arms: Mapping[str, Facts], weights: Mapping[str, float], seeds: Sequence[int]) -> np.ndarray:
+    """A weighted sum of arms [seeds, tasks]: a difference of two, or of differences."""
+    return sum(weight * sampled_of(arms, name, seeds) for name, weight in weights.items())
+
+
 def sampled_of(arms: Mapping[str, Facts], name: str, seeds: Sequence[int]) -> np.ndarray:
     """What an arm's runs earned [seeds, tasks]."""
     return np.array([arms[name]["seeds"][str(seed)]["sampled"] for seed in seeds])
 
 
-def tuning_words(plan: Plan) -> str:
-    """How fair the comparison is to each arm: nothing here tunes an arm for itself."""
+def tuning_words(plan: Plan, facts: Facts | None = None) -> str:
+    """How fair the comparison is to each arm: what each chose for itself (`facts`: of its tuning), or that none did."""
+    if facts is not None:
+        tasks = "tasks of its notebook's choice" if facts["tasks"] is None else (
+            f"{facts['tasks']} of the judged tasks" if facts["same_tasks"] else f"{facts['tasks']} other tasks")
+        chosen = "; ".join(f"{plan.arm(name).label} {one['chosen']}" for name, one in facts["arms"].items())
+        return (f"{facts['what']} chosen of {len(facts['points'])} by each arm for itself, on seeds "
+                f"{', '.join(map(str, facts['seeds']))} and {tasks}: {chosen or 'not yet'}.")
     ran = [arm for arm in plan.arms if not arm.inert]
     if plan.notebook:
         found = {settings_of(plan, Job(arm.name, 0)).get("lr", settings_of(plan, Job(arm.name, 0)).get("learning_rate"))

@@ -27,7 +27,10 @@ def declaration(plan: Plan) -> dict[str, Any]:
                   "analysis": None if plan.analysis is None else asdict(plan.analysis), "seeds": plan.seeds,
                   "compare": plan.compare, "expect": [asdict(one) for one in plan.expect],
                   "controls": None if plan.controls is None else asdict(plan.controls),
-                  "notebook": _notebook(plan)}, "a plan")
+                  "notebook": _notebook(plan)} | (
+                      {} if plan.tuning is None else {"tuning": asdict(plan.tuning)}) | (
+                      {"starts": dict(plan.starts)} if plan.starts else {}) | (
+                      {"interactions": plan.interactions} if plan.interactions else {}), "a plan")
 
 
 def _notebook(plan: Plan) -> str | None:

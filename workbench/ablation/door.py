@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.ablation.cells import ArmTable, read_table
 from workbench.ablation.declared import declare, held_against
-from workbench.ablation.drive import DONE, WAITING, JobState, Say, JobSettings, drive, states, tally
+from workbench.ablation.drive import DONE, WAITING, JobState, Say, JobSettings, drive, tally
 from workbench.ablation.forecast import forecast
 from workbench.ablation.frames import frame_of, results_are_of, write_results
 from workbench.ablation.gpus import gpus_here, most_at_once
 from workbench.ablation.launchers import AT_ONCE, LOCAL, launcher_named
 from workbench.ablation.notebooks import run_notebook
-from workbench.ablation.plan import REPORT, Plan, check, written
+from workbench.ablation.plan import REPORT, Job, Plan, check, written
 from workbench.ablation.reading import PLAN_SUFFIX, name_of_plan, read_plan
+from workbench.ablation.tuning import all_states, check_tuning, choose, open_trials, tuned
 from workbench.run.store import Run, open_run
 from workbench.run.writer import make_folder, write_file
 from workbench.types import View
@@ -83,18 +84,23 @@ def _asked(path: Path, out: Path, seeds: Sequence[int], arms: Sequence[str], set
     plan = whole.with_arms(arms) if arms else whole
     asked = PlanPart(path.resolve(), out, plan, whole, tuple(seeds) or whole.seeds, tuple(arms), settings)
     check(plan, asked.seeds)
+    check_tuning(plan, asked.seeds)
     held_against(whole, out)
     return asked
 
 
 def carry_out(asked: PlanPart, way: JobSettings = JobSettings(), say: Say = print,
               stop: threading.Event | None = None) -> None:
-    """Seal what is declared, do all jobs that are left, and write `results.tsv`, whatever happens meanwhile."""
+    """Seal what is declared, do all jobs that are left, trials before what is judged, and write `results.tsv`, whatever happens meanwhile."""
     make_folder(asked.out)
     declare(asked.whole, asked.out)
-    left = 1
+    left, stop = 1, threading.Event() if stop is None else stop
     try:
-        left = drive(asked.plan, asked.seeds, asked.out, Path.cwd(), way, say, stop)
+        trials = open_trials(asked.plan, asked.out)
+        if trials.arms:
+            drive(trials, trials.seeds, asked.out, Path.cwd(), way, say, stop)
+        if not choose(asked.plan, asked.out):  # else it was stopped before every arm had chosen
+            left = drive(tuned(asked.plan, asked.out), asked.seeds, asked.out, Path.cwd(), way, say, stop)
     finally:
         if left or not results_are_of(asked.plan, states(asked.plan, asked.seeds, asked.out), asked.out):
             write_results(frame_of(asked.plan, asked.seeds, asked.out), asked.out)
@@ -143,7 +149,7 @@ class Ablation(HasView):
 
     def states(self) -> list[JobState]:
         """Where every job stands, in the order of the plan."""
-        return states(self.plan, self.asked.seeds, self.out)
+        return all_states(self.plan, self.asked.seeds, self.out)
 
     def view(self) -> View:
         found = self.states()
@@ -164,17 +170,18 @@ class Ablation(HasView):
                                         if one.state not in (DONE, WAITING)])
 
     def table(self) -> ArmTable:
-        """What there is by now, with the verdicts; it draws `forest()`, `curves()`, `dose()` and `heat()`."""
+        """What there is by now, with the verdicts; it draws `forest()`, `curves()`, `dose()`,
+        `heat()`, `interaction()` and `power()`."""
         return table_of_asked(self.asked)
 
     def frame(self) -> pd.DataFrame:
         """One line a job (`frames.frame_of`)."""
         return frame_of(self.plan, self.asked.seeds, self.out)
 
-    def run(self, arm: str, seed: int) -> Run:
-        """The run folder of a job that is done, opened: for `wb.explore` and all that takes a run. DataError for a job
-        that is not done, or whose notebook named no run."""
-        one = next((one for one in self.states() if (one.job.arm, one.job.seed) == (arm, seed)), None)
+    def run(self, arm: str, seed: int, start: str = "") -> Run:
+        """The run folder of a job that is done, opened: for `wb.explore` and all that takes a run. `start`: its name, where
+        the plan has several. DataError for a job that is not done, or whose notebook named no run."""
+        one = next((one for one in self.states() if one.job == Job(arm, seed, start)), None)
         if one is None or one.state != DONE or one.facts is None:
             raise DataError(f"{arm}, seed {seed}: expected a job that is done, " + (
                 "and there is none of this name" if one is None else f"it is {one.state}"))

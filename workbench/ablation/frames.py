@@ -13,6 +13,7 @@ from workbench.ablation.drive import DONE, JobState, states
 from workbench.ablation.facts import facts_of
 from workbench.ablation.grid import short_names
 from workbench.ablation.plan import Plan, seed_of
+from workbench.ablation.tuning import trials_of, tuned
 from workbench.run.writer import make_folder, write_file
 
 if TYPE_CHECKING:
@@ -24,20 +25,23 @@ RESULTS = "results.tsv"
 
 
 def frame_of(plan: Plan, seeds: Sequence[int], out: Path) -> pd.DataFrame:
-    """One line a job, in the order of the plan: arm, seed, state, its place in the grid, what it found (`success` or
+    """One line a job, in the order of the plan, trials first: arm, seed, state, its place in the grid, what it found (`success` or
     `return` over all tasks, then the result's other numbers), cost, and where its notebook and run lie below the
     folder. What is not there is NaN or None, never zero."""
     import pandas as pd
 
-    axes = short_names([*dict.fromkeys(name for arm in plan.arms for name in arm.at)])
-    rows = [_row(plan, one, out, axes) for one in states(plan, seeds, out)]
+    trials = trials_of(plan)
+    parts = [(trials, trials.seeds), (tuned(plan, out), seeds)]
+    axes = short_names([*dict.fromkeys(name for part, _ in parts for arm in part.arms for name in arm.at)])
+    rows = [_row(part, one, out, axes) for part, of in parts if part.arms for one in states(part, of, out)]
     found = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in (*FIRST, *LAST)]
     return pd.DataFrame(rows, columns=[*FIRST, *found, *LAST])
 
 
 def _row(plan: Plan, one: JobState, out: Path, axes: dict[str, str]) -> dict[str, Any]:
     arm = plan.arm(one.job.arm)
-    row = {"arm": arm.name, "label": arm.label, "seed": seed_of(plan, one.job), "state": one.state, "why": one.why} | {
+    row = {"arm": arm.name, "label": arm.label, "seed": seed_of(plan, one.job), "state": one.state, "why": one.why} | (
+        {"start": one.job.start} if plan.starts else {}) | {
         short: arm.at.get(name) for name, short in axes.items()}
     if one.facts is not None:
         row |= {"cpu_seconds": one.facts["cpu_seconds"], "notebook": one.facts["notebook"]}

@@ -15,7 +15,7 @@ from typing import Any
 
 from workbench.ablation.cell import parameters_in, source_hash
 from workbench.ablation.grid import worded
-from workbench.ablation.verdicts import Analysis
+from workbench.ablation.verdicts import FEW, Analysis
 from workbench.training.config import Config, load_config, to_dict
 from workbench.types.canonical_json import json_bytes
 from workbench.types.errors import ConfigError, nearest
@@ -65,9 +65,22 @@ class Controls:
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """What every arm tries for itself before anything is judged: each of `points` (setting -> value) at each of `seeds`,
+    none of which is judged. `tasks`: held-out tasks, others than those that are judged unless `same_tasks` (None: a
+    notebook of the user's own is told by its parameter `tuning` to take others)."""
+
+    points: tuple[Mapping[str, Any], ...]
+    seeds: tuple[int, ...]
+    tasks: int | None = None
+    same_tasks: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
     """A whole ablation. `compare`: pairs of arms, first minus second. `analysis`: how they are judged, its margin in
-    points of success; None: they are shown, and not judged. `notebook`: the user's own; "": a training run's."""
+    points of success; None: they are shown, and not judged. `notebook`: the user's own; "": a training run's. `starts`: from
+    which every arm begins at every seed (name, what it sets); none: from what its settings say. `interactions`: pairs of axes, judged beside the pairs of arms."""
 
     name: str
     title: str
@@ -80,6 +93,14 @@ class Plan:
     all: Mapping[str, Any] = field(default_factory=dict)
     notebook: str = ""
     controls: Controls | None = None
+    tuning: Tuning | None = None
+    starts: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    interactions: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def starts_vary(self) -> bool:
+        """Whether starts are taken as drawn at random (`starts`), so that they are what is repeated."""
+        return len(self.starts) >= FEW
 
     def arm(self, name: str) -> Arm:
         found = next((arm for arm in self.arms if arm.name == name), None)
@@ -98,7 +119,8 @@ class Plan:
         arms = tuple(self.arm(name) for name in names)
         kept = {arm.name for arm in arms}
         controls = self.controls if self.controls and kept >= {self.controls.same, self.controls.again} else None
-        return replace(self, arms=arms, compare=tuple(pair for pair in self.compare if kept >= {*pair}), controls=controls)
+        whole = kept >= {arm.name for arm in self.arms if arm.at}
+        return replace(self, arms=arms, interactions=self.interactions if whole else (), compare=tuple(pair for pair in self.compare if kept >= {*pair}), controls=controls)
 
 
 def _value(text: Any) -> Any:
@@ -111,22 +133,27 @@ def _value(text: Any) -> Any:
 
 @dataclass(frozen=True)
 class Job:
-    """One arm at one training seed."""
+    """One arm at one training seed, from one start where the plan names several."""
 
     arm: str
     seed: int
+    start: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.arm}-seed{self.seed}"
+        return f"{self.arm}-{self.start}-seed{self.seed}" if self.start else f"{self.arm}-seed{self.seed}"
 
     def __str__(self) -> str:
-        return f"{self.arm}, seed {self.seed}"
+        return f"{self.arm}{f' from {self.start}' if self.start else ''}, seed {self.seed}"
 
 
 def jobs(plan: Plan, seeds: Sequence[int]) -> list[Job]:
-    """What there is to run, seed by seed: when it is cut off, whole seeds are there. Inert arms are not run."""
-    return [Job(arm.name, seed) for seed in seeds for arm in plan.arms if not arm.inert]
+    """What there is to run, seed by seed (start by start where those are repeated): when it is cut off, whole ones are
+    there. Inert arms are not run."""
+    names, arms = [name for name, _ in plan.starts] or [""], [arm.name for arm in plan.arms if not arm.inert]
+    places = [(seed, name) for name in names for seed in seeds] if plan.starts_vary else [
+        (seed, name) for seed in seeds for name in names]
+    return [Job(arm, seed, name) for seed, name in places for arm in arms]
 
 
 # ------------------------------------------------------------------------------------------------ configurations
@@ -134,7 +161,7 @@ def jobs(plan: Plan, seeds: Sequence[int]) -> list[Job]:
 
 def settings_of(plan: Plan, job: Job) -> dict[str, Any]:
     """What differs from the arm's base, seed apart: dotted keys, or a notebook's parameters."""
-    return {**plan.all, **plan.arm(job.arm).set}
+    return {**plan.all, **plan.arm(job.arm).set, **dict(plan.starts).get(job.start, {})}
 
 
 def seed_of(plan: Plan, job: Job) -> int:

@@ -7,6 +7,7 @@
     seeds = 5                               # of training: how many, or which
     compare = [["no_masks", "full"]]        # pairs: the first minus the second, on the same tasks
     baseline = "full"                       # instead: every other arm minus this one
+    interactions = [["lr", "k"]]            # pairs of axes of the grid: does one matter more where the other is higher
 
     [all]                                   # set for every arm
     "train.steps" = 15
@@ -19,6 +20,14 @@
     [controls]                              # what the table must come out right about
     same = "full"                           # this arm is run again with other seeds: equal arms must not be told apart
     planted = 10                            # and its results shifted by so many points must be
+
+    [tuning]                                # what every arm tries for itself beforehand (`tuning`)
+    seeds = 2                               # none that is judged: how many from 100 on, or which
+    tasks = 64                              # held-out tasks, others than those that are judged
+    grid = { "learner.lr" = [1e-4, 1e-3] }  # written like [grid]
+
+    [starts]                                # from which every arm is trained (`starts`): one axis, like those of a grid
+    "policy.name" = ["search-tiny", "policies/b"]
 
     [arms.full]
     label = "PPO, full masks"
@@ -43,17 +52,21 @@ from pathlib import Path
 from typing import Any
 
 from workbench.ablation.grid import axes_of, label_of, names_of, points_of
-from workbench.ablation.plan import OTHER_SEEDS, SEEDS, Arm, Controls, Expectation, Plan
-from workbench.ablation.verdicts import Analysis
+from workbench.ablation.plan import OTHER_SEEDS, SEEDS, Arm, Controls, Expectation, Plan, Tuning
+from workbench.ablation.verdicts import FEW, Analysis
 from workbench.types.canonical_json import check_name, read_file
+from workbench.types.contrasts import axes_in, interaction_weights, named_axis
 from workbench.types.errors import ConfigError, nearest
 from workbench.types.regular_files import read_toml
 
 PLAN_SUFFIX = ".plan.json"  # of a mapping that was written down
 ARM_KEYS = {"label": str, "base": str, "start": str, "set": dict, "inert": bool}
 PLAN_KEYS = {"title": str, "remarks": list, "base": str, "notebook": str, "seeds": (int, list), "compare": list,
-             "baseline": str, "all": dict, "arms": dict, "grid": dict, "expect": list, "analysis": dict, "controls": dict}
+             "baseline": str, "all": dict, "arms": dict, "grid": dict, "expect": list, "analysis": dict, "controls": dict,
+             "tuning": dict, "starts": dict, "interactions": list}
 ANALYSIS_KEYS = {"margin": (int, float), "seeds": list, "looks": list, "normal_seeds": bool}
+TUNING_KEYS = {"seeds": (int, list), "tasks": int, "grid": dict, "same_tasks": bool}
+TUNING_SEEDS, TUNING_TASKS = 100, 64  # where seeds of tuning begin; held-out tasks where none are asked for
 CONTROL_KEYS = {"same": str, "planted": (int, float)}
 EXPECT_KEYS = {"arm": str, "below": str, "points": (int, float)}
 
@@ -87,11 +100,16 @@ def plan_of(tree: Mapping[str, Any], name: str, folder: Path, where: str) -> Pla
     arms = _on_grid(written, points, nameless)
     by_hand = {arm.name for arm in written}
     controls, arms = _controls(tree.get("controls"), arms, f"{where}: controls", "analysis" in tree)
-    seeds, analysis = _analysis(tree.get("analysis"), tree.get("seeds"), where)
+    starts = _starts(tree["starts"], [*arms, Arm("all", "[all]", set=tree.get("all", {}))], f"{where}: starts") if (
+        "starts" in tree) else ()
+    seeds, analysis = _analysis(tree.get("analysis"), tree.get("seeds"), len(starts), where)
     plan = Plan(check_name(name), tree["title"], tuple(arms), tuple(tree.get("remarks", ())),
-                seeds=seeds, analysis=analysis, all=tree.get("all", {}), notebook=notebook, controls=controls)
+                seeds=seeds, analysis=analysis, all=tree.get("all", {}), notebook=notebook, controls=controls, starts=starts,
+                tuning=_tuning(tree["tuning"], bool(notebook), f"{where}: tuning") if "tuning" in tree else None)
     compare = _pairs(tree, plan, by_hand, names_of(points) if written else [], where)
-    plan = replace(plan, compare=compare, expect=tuple(
+    places = {arm.name: arm.at for arm in plan.arms if arm.at}
+    plan = replace(plan, compare=compare, interactions=tuple(
+        _interaction(pair, places, f"{where}: interactions") for pair in tree.get("interactions", ())), expect=tuple(
         _expectation(entry, f"{where}: expect") for entry in tree.get("expect", ())))
     for named in (*(name for pair in plan.compare for name in pair), *([controls.same] if controls else ()),
                   *(name for each in plan.expect for name in (each.arm, each.below))):
@@ -138,6 +156,17 @@ def _on_grid(written: Sequence[Arm], points: Sequence[Mapping[str, Any]], namele
     return arms
 
 
+def _starts(entry: Any, arms: Sequence[Arm], where: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """The starts with a name each."""
+    axes = axes_of(entry, where)
+    if len(axes) != 1:
+        raise ConfigError(f"{where} is one axis, got {', '.join(name for axis in axes for name in axis.settings)}; link what "
+                          "varies together ([[starts.linked]])")
+    if both := [(arm.name, key) for arm in arms for key in arm.set if key in axes[0].settings]:
+        raise ConfigError(f"{where}: {both[0][0]} sets {both[0][1]}, which every start sets; leave it out of one of them")
+    return tuple(zip(map(check_name, names_of(points_of(axes))), points_of(axes)))
+
+
 def _controls(entry: Any, arms: list[Arm], where: str, judged: bool) -> tuple[Controls | None, list[Arm]]:
     """The controls, and the arms with the one that is run again."""
     if entry is None:
@@ -175,17 +204,27 @@ def _pairs(tree: Mapping[str, Any], plan: Plan, by_hand: set[str], points: Seque
     return tuple(found)
 
 
-def _pair(pair: Any, where: str) -> tuple[str, str]:
+def _interaction(pair: Any, places: Mapping[str, Mapping[str, Any]], where: str) -> tuple[str, str]:
+    """Two axes by their full names."""
+    a, b = _pair(pair, where, "axes of the grid")
+    try:
+        interaction_weights(places, a, b)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return named_axis(a, axes_in(places)), named_axis(b, axes_in(places))
+
+
+def _pair(pair: Any, where: str, what: str = "arms") -> tuple[str, str]:
     if not isinstance(pair, (list, tuple)) or len(pair) != 2 or pair[0] == pair[1]:
-        raise ConfigError(f"{where} holds pairs of two arms, got {pair!r}")
+        raise ConfigError(f"{where} holds pairs of two {what}, got {pair!r}")
     return pair[0], pair[1]
 
 
 # ------------------------------------------------------------------------------------------------ how it is judged
 
 
-def _analysis(entry: Any, seeds: Any, where: str) -> tuple[tuple[int, ...], Analysis | None]:
-    """The seeds, and how they will be judged."""
+def _analysis(entry: Any, seeds: Any, starts: int, where: str) -> tuple[tuple[int, ...], Analysis | None]:
+    """The seeds, and how they will be judged; looks are at starts where those are repeated."""
     given = _seeds(seeds, f"{where}: seeds") if seeds is not None else None
     if entry is None:
         return given or SEEDS, None
@@ -194,16 +233,33 @@ def _analysis(entry: Any, seeds: Any, where: str) -> tuple[tuple[int, ...], Anal
     if given and "seeds" in entry:
         raise ConfigError(f"{where}: seeds stand at the top of the plan already; leave them out of one place")
     given = given or _seeds(entry["seeds"], where)
-    looks = entry.get("looks", [len(given)])
+    rows, what = (starts, "starts") if starts >= FEW else (len(given), "seeds")
+    looks = entry.get("looks", [rows])
     if any(type(number) is not int or number < 0 for number in looks):
-        raise ConfigError(f"{where}: looks are whole numbers of seeds, got {looks!r}")
-    if looks[-1:] != [len(given)]:
-        raise ConfigError(f"{where}: the last look is at the end, after {len(given)} seeds, got looks = {looks!r}")
+        raise ConfigError(f"{where}: looks are whole numbers of {what}, got {looks!r}")
+    if looks[-1:] != [rows]:
+        raise ConfigError(f"{where}: the last look is at the end, after {rows} {what}, got looks = {looks!r}")
     return given, Analysis(float(entry["margin"]), tuple(looks), entry.get("normal_seeds", False))
 
 
-def _seeds(value: Any, where: str) -> tuple[int, ...]:
-    seeds = [*range(value)] if type(value) is int else value
+def _tuning(entry: Any, own: bool, where: str) -> Tuning:
+    """What every arm tries. A notebook of one's own draws its tasks itself."""
+    _check(entry, TUNING_KEYS, where, needed=("grid", "seeds"))
+    if own and (given := [key for key in ("tasks", "same_tasks") if key in entry]):
+        raise ConfigError(f"{where}: {given[0]} is of training runs; a notebook of your own draws its tasks itself, by its "
+                          "parameter `tuning`")
+    points = points_of(axes_of(entry["grid"], f"{where}.grid"))
+    if len(points) < 2:
+        raise ConfigError(f"{where}.grid has one point: expected several to choose from; set it in [all] instead")
+    tasks = entry.get("tasks", TUNING_TASKS)
+    if tasks < 2:
+        raise ConfigError(f"{where}: tasks: expected at least 2 held-out tasks, got {tasks}")
+    return Tuning(tuple(points), _seeds(entry["seeds"], where, TUNING_SEEDS), None if own else tasks,
+                  entry.get("same_tasks", False))
+
+
+def _seeds(value: Any, where: str, first: int = 0) -> tuple[int, ...]:
+    seeds = [*range(first, first + value)] if type(value) is int else value
     if not seeds or any(type(number) is not int or number < 0 for number in seeds) or len({*seeds}) != len(seeds):
         raise ConfigError(f"{where}: seeds and looks are whole numbers, each seed once, got {value!r}")
     return tuple(seeds)

@@ -53,7 +53,7 @@ def views_of_report(parameters: Mapping[str, Any]) -> Views:
         table = read_table(**{key: parameters[key] for key in ("plan", "out", "seeds", "arms", "settings")})
     except (KeyError, WorkbenchError, OSError):
         return {}
-    return made({f"table.{name}()": maker(name) for name in ("show", "forest", "curves", "checks", "dose", "heat")})
+    return made({f"table.{name}()": maker(name) for name in ("show", "forest", "curves", "checks", "dose", "heat", "interaction", "power")})
 
 
 def made(makers: Mapping[str, Callable[[], View]]) -> Views:

@@ -16,11 +16,15 @@ from typing import Any
 import numpy as np
 
 from workbench.ablation import work
-from workbench.ablation.controls import POINTS, control_pairs, sampled_of, tuning_words, whole_seeds
+from workbench.ablation.controls import POINTS, contrast, control_pairs, tuning_words, whole_seeds
 from workbench.ablation.declared import declaration, declared_in, hash_of
 from workbench.ablation.facts import MODES, by_task, facts_of
 from workbench.ablation.plan import Arm, Expectation, Job, Plan, jobs, why_inert
+from workbench.ablation.power import family_size, power_facts
+from workbench.ablation.starts import by_row, speaks_for
+from workbench.ablation.tuning import choice_checks, tuned, tuning_facts
 from workbench.ablation.verdicts import judged
+from workbench.types.contrasts import interaction_weights, pair_weights
 from workbench.types.crossed import crossed_difference, crossed_mean
 from workbench.types.errors import DataError
 from workbench.types.stats import Difference, mean_interval, share, task_difference
@@ -31,36 +35,45 @@ Facts = Mapping[str, Any]
 
 def tabled(plan: Plan, seeds: Sequence[int], out: Path) -> dict[str, Any]:
     """The table of what lies in `out`. DataError where runs that should have begun alike did not."""
+    wanted, plan = plan, tuned(plan, out)
     ends = {job: work.ended(plan, job, out) for job in jobs(plan, seeds)}
-    return table_of(plan, seeds, {job: end if "failed" in end else facts_of(plan, job, out, end)
-                                  for job, end in ends.items() if end is not None}, declared_in(plan.name, out))
+    table = table_of(plan, seeds, {job: end if "failed" in end else facts_of(plan, job, out, end)
+                                   for job, end in ends.items() if end is not None},
+                     declared_in(plan.name, out) or declaration(wanted), tuning_facts(plan, out))
+    return table | {"checks": [*table["checks"], *choice_checks(wanted, out)]}
 
 
-def table_of(plan: Plan, seeds: Sequence[int], found: Mapping[Job, Facts], declared: Facts | None = None
-             ) -> dict[str, Any]:
-    """The same of facts at hand: of each job that ended, `facts_of` its run or {"failed": words}; and of what was sealed
-    before the first of them ran (else what the plan says)."""
+def table_of(plan: Plan, seeds: Sequence[int], found: Mapping[Job, Facts], declared: Facts | None = None,
+             tuning: Facts | None = None) -> dict[str, Any]:
+    """The same of facts at hand: of each job that ended, `facts_of` its run or {"failed": words}; of what was sealed
+    before the first of them ran (else what the plan says); and of what its arms chose for themselves (`tuning_facts`)."""
     declared = declaration(plan) if declared is None else declared
     ended = [end for end in found.values() if "failed" not in end]
     by_return = _one({_by_return(facts) for facts in ended}, "measures (success, return)")
+    whole, starts = plan, _starts(plan, found)
+    plan, seeds, found = by_row(plan, seeds, found)
     arms = {arm.name: _arm(plan, arm, seeds, found) for arm in plan.arms}
-    starts = _starts(plan, arms)
-    for name, arm in arms.items():
-        start = starts.get(plan.arm(name).start)
-        arm["over_start"] = {mode: _over_start(arm, start, mode) for mode in MODES} if start else None
+    for arm in arms.values():
+        begun = any(facts["rows"] for facts in arm["seeds"].values())
+        arm["over_start"] = {mode: _over_start(arm, mode) for mode in MODES} if begun else None
     compared = [_compared(arms, first, second, seeds) for first, second in plan.compare]
-    family = [pair for pair in compared if [pair["first"], pair["second"]] in declared["compare"]]
-    _judge(plan, family, arms, by_return, whole_family=len(family) == len(declared["compare"]))
+    interactions = [_interaction(plan, arms, axes, seeds) for axes in plan.interactions]
+    family = [pair for pair in compared if [pair["first"], pair["second"]] in declared["compare"]] + interactions
+    size = family_size(declared)
+    _judge(plan, family, arms, by_return, len(family) == size, "start" if whole.starts_vary else "seed")
     checks = [_judged(expectation, arms, seeds) for expectation in plan.expect]
-    controls = control_pairs(plan, arms, max(len(declared["compare"]), 1), by_return)
+    controls = control_pairs(plan, arms, max(size, 1), by_return)
     ran = [facts for arm in arms.values() for facts in arm["seeds"].values()]
     return {
         "version": 2, "name": plan.name, "title": plan.title, "remarks": list(plan.remarks), "seeds": list(seeds),
         "all": dict(plan.all), "tasks": _one({facts["tasks"] for facts in ran}, "numbers of held-out tasks"),
-        "steps": _one({facts["steps"] for facts in ran}, "numbers of steps"),
+        "steps": _steps(plan, ran),
         "starts": starts, "arms": arms, "compared": compared, "controls": controls,
+        "interactions": interactions, "power": power_facts(plan, arms, compared, size, by_return),
         "checks": [*_came_to_their_end(arms, seeds), *checks, *(control["check"] for control in controls)],
-        "tuning": tuning_words(plan),
+        "tuning": tuning_words(plan, tuning), **({} if tuning is None else {"tuned": tuning}),
+        "speaks": speaks_for(whole), **({"rows": "start", "row_names": [name for name, _ in whole.starts]} if (
+            whole.starts_vary) else {}),
         "declared": declared | {"hash": hash_of(declared)},
         "code": sorted({facts["code"] for facts in ran}), "cpu_seconds": sum(facts["cpu_seconds"] for facts in ran)} | (
         {"measure": "return"} if by_return else {})
@@ -81,6 +94,12 @@ def _one(found: set, what: str) -> Any:
         raise DataError(f"the arms have different {what}: {', '.join(map(str, sorted(found)))}; they must be the same "
                         "for all. Give it in [all]")
     return next(iter(found), None)
+
+
+def _steps(plan: Plan, ran: Sequence[Facts]) -> int | None:
+    """Of every run; None where arms set them and so differ in them."""
+    found = {facts["steps"] for facts in ran}
+    return None if len(found) > 1 and any("train.steps" in arm.set for arm in plan.arms) else _one(found, "numbers of steps")
 
 
 # ------------------------------------------------------------------------------------------------ arms
@@ -124,29 +143,28 @@ def _mean(by_task_RN: Sequence[Sequence[float]], by_return: bool = False) -> dic
 # ------------------------------------------------------------------------------------------------ baselines
 
 
-def _starts(plan: Plan, arms: Facts) -> dict[str, Any]:
+def _starts(plan: Plan, found: Mapping[Job, Facts]) -> dict[str, Any]:
     """Of each start the rows that were measured before training: untrained, random play, solver (law 12). Every run
     of a start measured them anew, with the same noise, so that they must agree."""
     starts: dict[str, Any] = {}
-    for name, arm in arms.items():
-        for seed, facts in arm["seeds"].items():
-            if not facts["rows"]:
-                continue  # a notebook of the user's own measured what it wanted
-            known = starts.setdefault(plan.arm(name).start, {
-                "rows": facts["rows"], "from": f"{name}, seed {seed}",
-                **({"absent": facts["absent"]} if "absent" in facts else {})})
-            if known["rows"] != facts["rows"]:
-                raise DataError(f"{name}, seed {seed}, and {known['from']} are both said to begin as "
-                                f"{plan.arm(name).start!r}, but differ before any training: another policy, other "
-                                "tasks or other code. Run them again, or give them different starts")
+    for job, facts in found.items():
+        if not facts.get("rows"):
+            continue  # it failed, or a notebook of the user's own measured what it wanted
+        begins = ", ".join(filter(None, (plan.arm(job.arm).start, job.start)))
+        known = starts.setdefault(begins, {"rows": facts["rows"], "from": f"{job}",
+                                           **({"absent": facts["absent"]} if "absent" in facts else {})})
+        if known["rows"] != facts["rows"]:
+            raise DataError(f"{job}, and {known['from']} are both said to begin as {begins!r}, but differ before any "
+                            "training: another policy, other tasks or other code. Run them again, or give them different "
+                            "starts")
     return starts
 
 
-def _over_start(arm: Facts, start: Facts, mode: str) -> dict[str, Any] | None:
-    before = next(by_task(row, "untrained") for row in start["rows"]
-                  if (row["policy"], row["mode"]) == ("untrained", mode))
+def _over_start(arm: Facts, mode: str) -> dict[str, Any] | None:
+    before = [next(by_task(row, "untrained") for row in facts["rows"] if (row["policy"], row["mode"]) == ("untrained", mode))
+              for facts in arm["seeds"].values()]
     after = [facts[mode] for facts in arm["seeds"].values()]
-    return _told(crossed_difference([before] * len(after), after)) if after else None
+    return _told(crossed_difference(before, after)) if after else None
 
 
 # ------------------------------------------------------------------------------------------------ verdicts
@@ -167,22 +185,33 @@ def _compared(arms: Facts, first: str, second: str, seeds: Sequence[int]) -> dic
     return found
 
 
-def _judge(plan: Plan, family: Sequence[dict[str, Any]], arms: Facts, by_return: bool, whole_family: bool) -> None:
+def _interaction(plan: Plan, arms: Facts, axes: tuple[str, str], seeds: Sequence[int]) -> dict[str, Any]:
+    """A difference of differences, as an entry of the family."""
+    weights = interaction_weights({arm.name: arm.at for arm in plan.arms if arm.at}, *axes)
+    both = [seed for seed in seeds if all(str(seed) in arms[name]["seeds"] for name in weights)]
+    values_RN = contrast(arms, weights, both) if both else None
+    return {"axes": list(axes), "weights": weights, "sampled": None if values_RN is None else _told(
+        crossed_difference(np.zeros_like(values_RN), values_RN)) | {"each": {
+            str(seed): {"mean": float(np.mean(row))} for seed, row in zip(both, values_RN)}}}
+
+
+def _judge(plan: Plan, family: Sequence[dict[str, Any]], arms: Facts, by_return: bool, whole_family: bool,
+           row: str) -> None:
     """Write the verdicts into the declared pairs, with the intervals that hold for all of them together."""
-    names = {pair[side] for pair in family for side in ("first", "second")}
-    whole = whole_seeds(plan, arms, names)
+    weights = [pair["weights"] if "weights" in pair else pair_weights(pair["first"], pair["second"]) for pair in family]
+    whole = whole_seeds(plan, arms, {name for each in weights for name in each})
     lacking = plan.seeds[len(whole)] if len(whole) < len(plan.seeds) else None
     why = ("no margin was declared ([analysis] of the plan)" if plan.analysis is None else
            "the declared pairs are judged together, and arms of some were left out" if not whole_family else
-           f"seed {lacking}, the first declared one, is not there for every arm" if not whole else "")
+           f"{row} {lacking}, the first declared one, is not there for every arm" if not whole else "")
     for pair in family:
         if pair["sampled"] is not None:
             pair["sampled"]["verdict"] = f"{UNJUDGED}: {why}"
     if why or plan.analysis is None or not family:
         return
     margin = plan.analysis.margin / (1 if by_return else POINTS)
-    differences = [sampled_of(arms, pair["first"], whole) - sampled_of(arms, pair["second"], whole) for pair in family]
-    for pair, found in zip(family, judged(differences, replace(plan.analysis, margin=margin))):
+    differences = [contrast(arms, each, whole) for each in weights]
+    for pair, found in zip(family, judged(differences, replace(plan.analysis, margin=margin), row)):
         pair["sampled"] |= {**found, "margin": margin, "lacking": lacking, "each": pair["sampled"]["each"]}
 
 

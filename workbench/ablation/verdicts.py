@@ -97,9 +97,10 @@ def sign_flip(values_R: Sequence[float]) -> float:
 # ------------------------------------------------------------------------------------------------ verdicts
 
 
-def judged(tables_MRN: Sequence[np.ndarray], analysis: Analysis) -> list[dict[str, Any]]:
+def judged(tables_MRN: Sequence[np.ndarray], analysis: Analysis, row: str = "seed") -> list[dict[str, Any]]:
     """The verdicts on a family: one table of differences [seeds, tasks] each, all with the same seeds and tasks. As JSON
-    values (`_judgement`). Judged at the last declared look that the seeds reach; later seeds are shown, not judged."""
+    values (`_judgement`). Judged at the last declared look that the seeds reach; later seeds are shown, not judged. `row`:
+    what is repeated, in words."""
     shapes = {np.shape(table) for table in tables_MRN}
     if len(shapes) != 1:
         raise DataError(f"a family is judged on the same seeds and tasks, got {sorted(shapes)}")
@@ -112,7 +113,7 @@ def judged(tables_MRN: Sequence[np.ndarray], analysis: Analysis) -> list[dict[st
     else:
         parts, level, side_M = parts_of(values_MRN), None, [0.0] * len(values_MRN)
     half_M, alone_M = parts.half_width(each_alpha if level is None else level), parts.half_width(analysis.alpha)
-    return [_judgement(values_RN, _one(parts, m), analysis, level, side_M[m], float(half_M[m]), float(alone_M[m]))
+    return [_judgement(values_RN, _one(parts, m), analysis, level, side_M[m], float(half_M[m]), float(alone_M[m]), row)
             for m, values_RN in enumerate(values_MRN)]
 
 
@@ -123,7 +124,7 @@ def _one(parts: MeanParts, index: int) -> dict[str, float]:
 
 
 def _judgement(values_RN: np.ndarray, one: dict[str, float], analysis: Analysis, level: float | None, side: float,
-               half: float, alone: float) -> dict[str, Any]:
+               half: float, alone: float, row: str) -> dict[str, Any]:
     """What stands in a table of one difference: `verdict`, `why` where it is undecided, `mean`, `low` and `high` (which
     hold for the whole family), `alone` (this difference's own interval at alpha), `p`, `flip` (of the seeds, where they
     are few), `each` seed's mean, `detectable`, `more_seeds` and `more_tasks` (None: none would do, or not asked).
@@ -146,22 +147,22 @@ def _judgement(values_RN: np.ndarray, one: dict[str, float], analysis: Analysis,
         if verdict == UNDECIDED:
             result["more_seeds"], result["more_tasks"] = more(*sizes, analysis.margin)
     if verdict == UNDECIDED:
-        result["why"] = _why(analysis, len(each_R), few, level)
-    return result
+        result["why"] = _why(analysis, len(each_R), few, level, row)
+    return result | ({} if row == "seed" else {"row": row})
 
 
 def _known(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _why(analysis: Analysis, seeds: int, few: bool, level: float | None) -> str:
+def _why(analysis: Analysis, seeds: int, few: bool, level: float | None, row: str) -> str:
     if few:
-        return (f"{seeds} seeds cannot decide: the sign-flip test cannot come below {2.0 ** (1 - seeds):.3g}; run "
-                f"{FEW}, or accept by name that seeds are normal")
+        return (f"{seeds} {row}s cannot decide: the sign-flip test cannot come below {2.0 ** (1 - seeds):.3g}; run "
+                f"{FEW}, or accept by name that {row}s are normal")
     if level is None:
-        return f"{seeds} of {analysis.looks[0]} seeds until the first declared look"
+        return f"{seeds} of {analysis.looks[0]} {row}s until the first declared look"
     if seeds < analysis.seeds:
-        return f"{seeds} of {analysis.seeds} declared seeds are there"
+        return f"{seeds} of {analysis.seeds} declared {row}s are there"
     return ""
 
 

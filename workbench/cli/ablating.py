@@ -48,10 +48,11 @@ def ablate_command(args: argparse.Namespace) -> int:
     if args.timeout is not None and not args.timeout > 0:
         raise ConfigError(f"--timeout: expected wall seconds that a cell may take, above 0, got {args.timeout:g}")
     from workbench.ablation.door import ask, carry_out, way_of
-    from workbench.ablation.drive import DONE, states, tally
+    from workbench.ablation.drive import DONE, tally
     from workbench.ablation.forecast import forecast
     from workbench.ablation.plan import read_settings
     from workbench.ablation.table import held
+    from workbench.ablation.tuning import all_states
     from workbench.views import show_forecast
 
     asked = ask(args.plan, args.out, seeds=args.seeds or (), arms=args.arms or (),
@@ -64,7 +65,7 @@ def ablate_command(args: argparse.Namespace) -> int:
     if args.dry_run or args.pilot:
         return 0
     carry_out(asked, way, _say)
-    found = states(asked.plan, asked.seeds, asked.out)
+    found = all_states(asked.plan, asked.seeds, asked.out)
     if not any(one.state == DONE for one in found):
         _say(f"{tally(found)}; nothing to report")
         return 1

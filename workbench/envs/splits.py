@@ -29,7 +29,7 @@ def split_of(family: EnvFamily, task: Task) -> str:
     """"train" or "held-out": as the family says, or by the hash of the payload if it does not say."""
     if hasattr(family, "split_of"):
         return family.split_of(task)
-    return content_split(_content(task))
+    return content_split(content_of(task))
 
 
 def tasks(family: EnvFamily, split: str, count: int, *, seed: int = 0, step: int = 0, per_step: int = 0) -> list[Task]:
@@ -52,12 +52,12 @@ def tasks(family: EnvFamily, split: str, count: int, *, seed: int = 0, step: int
         if len(found) == count:
             return found
         task = _draw(family, split, seed, step, index)
-        if _content(task) not in seen:
+        if content_of(task) not in seen:
             repeats = 0
         elif repeats < _PATIENCE:
             repeats += 1
             continue
-        seen.add(_content(task))
+        seen.add(content_of(task))
         found.append(task)
     raise AssertionError("unreachable: the integers do not end")
 
@@ -79,7 +79,7 @@ def _draw(family: EnvFamily, split: str, seed: int, step: int, index: int) -> Ta
 
 def _none_of(family: EnvFamily, split: str) -> ConfigError:
     """What is missing, in words."""
-    found = len({_content(family.task(seed)) for seed in range(_PATIENCE)})
+    found = len({content_of(family.task(seed)) for seed in range(_PATIENCE)})
     how = ("its split_of(task) never says so; it returns 'train' or 'held-out' for every task" if hasattr(
         family, "split_of") else "it has no split_of(task), so that one payload in five is held out by its hash")
     return ConfigError(f"{_MOST_DRAWS} draws brought no task of split {split!r}: {_PATIENCE} seeds of {family.name!r} "
@@ -87,5 +87,6 @@ def _none_of(family: EnvFamily, split: str) -> ConfigError:
                        f"belongs in Task.payload), or define split_of(self, task), which says 'train' or 'held-out'")
 
 
-def _content(task: Task) -> str:
+def content_of(task: Task) -> str:
+    """What stands in a task: two with the same are one problem."""
     return json.dumps(dict(task.payload), sort_keys=True)

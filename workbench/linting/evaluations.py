@@ -70,7 +70,7 @@ def _tasks(family: EnvFamily | None, evaluation: EvaluationFacts, name: str,
         met = next((task for task in tasks if split_of(family, task) != "held-out"), None)
         if met is not None:
             yield Finding(f"{name}: task {met.id!r} is one of training, and evaluations play held-out ones", place)
-        expected = held_out(family, len(tasks))
+        expected = held_out(family, len(tasks), evaluation.first_task)
         pairs = enumerate(zip(tasks, expected or tasks))
         at = next((n for n, (a, b) in pairs if (a.id, a.payload) != (b.id, b.payload)), None)
         if met is None and at is not None:
@@ -78,7 +78,7 @@ def _tasks(family: EnvFamily | None, evaluation: EvaluationFacts, name: str,
                           f"every "
                           "run and at every step", place)
     twice = len(tasks) - len({content(task) for task in tasks})
-    if twice and (family is None or len({content(t) for t in held_out(family, len(tasks))}) == len(tasks)):
+    if twice and (family is None or len({*map(content, held_out(family, len(tasks), evaluation.first_task))}) == len(tasks)):
         yield Finding(f"{name}: {twice} of {len(tasks)} tasks stand twice", place)
     if evaluation.seed is None:
         return
@@ -90,15 +90,15 @@ def _tasks(family: EnvFamily | None, evaluation: EvaluationFacts, name: str,
             return
 
 
-def held_out(family: EnvFamily, count: int) -> list[Task]:
-    """The first `count` held-out tasks by their addresses; a problem that was drawn before is passed over, a hundred
-    times in a row at most. A data set says itself which rows come."""
+def held_out(family: EnvFamily, count: int, first: int = 0) -> list[Task]:
+    """`count` held-out tasks by their addresses, after the `first` ones; a problem that was drawn before is passed
+    over, a hundred times in a row at most. A data set says itself which rows come."""
     if hasattr(family, "task_seeds"):
-        return [family.task(seed) for seed in family.task_seeds("held-out", 0, count, 0)]
+        return [family.task(seed) for seed in family.task_seeds("held-out", 0, first + count, 0)][first:]
     found: list[Task] = []
     seen: set[str] = set()
     index = repeats = 0
-    while len(found) < count:
+    while len(found) < first + count:
         task = next(task for draw in range(10_000) if split_of(
             family, task := family.task(seed_of("task", "held-out", 0, 0, index, draw))) == "held-out")
         index, new = index + 1, content(task) not in seen
@@ -106,7 +106,7 @@ def held_out(family: EnvFamily, count: int) -> list[Task]:
         if new or repeats > 100:
             seen.add(content(task))
             found.append(task)
-    return found
+    return found[first:]
 
 
 def content(task: Task) -> str:
@@ -208,7 +208,7 @@ def _replayed_baselines(evidence: Evidence) -> Iterator[RuleResult]:
         act = getattr(family, f"{name}_action", None)
         if act is None or row.get("success") is None:
             continue
-        for task, share in zip(held_out(family, BASELINES), row["by_task"]):
+        for task, share in zip(held_out(family, BASELINES, evaluation.first_task), row["by_task"]):
             numbers = range(row.get("attempts", 1))
             won = sum(played_success(family, task, act, evaluation.seed, name, number) for number in numbers)
             yield Checked(len(numbers))

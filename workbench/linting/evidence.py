@@ -93,6 +93,7 @@ class EvaluationFacts(NamedTuple):
     seed: int | None = None                                    # the settings in force
     num_tasks: int | None = None
     attempts: int | None = None                                # at each task, where sampled
+    first_task: int = 0                                        # held-out tasks before the first
 
 
 @dataclass(frozen=True, eq=False)

@@ -55,7 +55,7 @@ def evaluation_facts(run: Run) -> tuple[EvaluationFacts, ...]:
         version = 0 if step == 0 else run.metrics_line(step).get("policy_version") if step in run.steps() else None
         sides = {side: tuple(map(tuple, groups)) for side, groups in run.evaluated(name).items()}
         found.append(EvaluationFacts(name, step, report, sides, version, asked["seed"], asked["num_tasks"],
-                                     asked.get("attempts", 1)))
+                                     asked.get("attempts", 1), asked.get("first_task", 0)))
     return tuple(sorted(found, key=lambda each: each.step))
 
 

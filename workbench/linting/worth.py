@@ -52,8 +52,8 @@ def _sign(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
     sums = list(accumulate(rows, lambda one, other: [a + b for a, b in zip(one, other)], initial=[0.0] * 6))
     for end in range(2, len(steps) + 1):
         for split in range(max(1, end - RECENT), end):
-            before = _lead(sums[split])
-            after = _lead([a - b for a, b in zip(sums[end], sums[split])])
+            rest = [a - b for a, b in zip(sums[end], sums[split])]
+            before, after = _lead(sums[split], rest), _lead(rest, sums[split])
             if before * after < 0:
                 yield Finding(f"until step {steps[split - 1].step} attempts that succeed earn {before:+.4g} beside those "
                               f"that fail, since step {steps[split].step} {after:+.4g}: the sign of a reward has turned",
@@ -61,16 +61,21 @@ def _sign(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
                 return
 
 
-def _lead(sums: Sequence[float]) -> float:
-    """How much more successes earn than failures, by the moments of both; 0.0 where that is not clear."""
+def _lead(sums: Sequence[float], others: Sequence[float]) -> float:
+    """How much more successes earn than failures, by the moments of both; 0.0 where that is not clear. Either kind's
+    rewards spread at least as they do in the `others`: where success pays seldom, the first dozen may all earn nothing."""
     sides = []
-    for count, total, squares in (sums[:3], sums[3:]):
-        if count < ENOUGH:
+    for here, there in ((sums[:3], others[:3]), (sums[3:], others[3:])):
+        if here[0] < ENOUGH:
             return 0.0
-        mean = total / count
-        sides.append((mean, max(squares / count - mean ** 2, 0.0) / count))
+        sides.append((here[1] / here[0], max(_variance(here), _variance(there)) / here[0]))
     gap, error = sides[0][0] - sides[1][0], math.sqrt(sides[0][1] + sides[1][1])
     return gap if abs(gap) > max(SIGMAS * error, 1e-9) else 0.0
+
+
+def _variance(moments: Sequence[float]) -> float:
+    count, total, squares = moments
+    return max(squares / count - (total / count) ** 2, 0.0) if count else 0.0
 
 
 def _scale(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:

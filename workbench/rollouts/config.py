@@ -61,6 +61,8 @@ class EvaluationConfig:
     """How a policy is scored on the held-out tasks."""
 
     num_tasks: Annotated[int, at_least(2), "held-out tasks; 512 give a 95 % interval of about +-4 points"] = 512
+    first_task: Annotated[int, at_least(0), "held-out tasks that are passed over before the first: settings are chosen "
+                          "on others than those that are reported"] = 0
     seed: Annotated[int, "of the noise, never of the tasks: those are fixed"] = 0
     attempts: Annotated[int, at_least(1), "at each task where a policy samples; several give pass@k. Greedy play has "
                         "one"] = 1

@@ -110,7 +110,8 @@ class Session(Shown):
 
     def held_out_tasks(self, count: int | None = None) -> list[Task]:
         """The fixed tasks that every evaluation uses, whatever the run's seed."""
-        return env_tasks(self.family, "held-out", self.config.evaluation.num_tasks if count is None else count)
+        first, own = self.config.evaluation.first_task, self.config.evaluation.num_tasks
+        return env_tasks(self.family, "held-out", first + (own if count is None else count))[first:]
 
     def sync(self) -> None:
         """Hand the learner's weights to the engine, which then knows their version."""

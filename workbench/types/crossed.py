@@ -4,6 +4,7 @@
     crossed_mean         the same as an `Estimate` with its 95 % interval
     crossed_difference   of two arms, run by run and task by task
     detectable           the smallest true difference that a test of so many runs and tasks finds four times in five
+    chance_found, chance_equal   how likely a true difference is found, or the lack of one shown
 
 The model is y[r, n] = mean + seed[r] + task[n] + rest[r, n], all three random. Mean squares of the two-way table give
 the variance of the mean, (MS_seeds + MS_tasks - MS_rest) / (R N), and Satterthwaite's degrees of freedom. Two things are
@@ -179,20 +180,40 @@ def detectable(seed: float, task: float, rest: float, runs: int, tasks: int, lev
     parameter by bisection."""
     if runs < 2:
         return float("inf")
-    if tasks < 2:
-        return _detected(float(np.sqrt((seed + task + rest) / runs)), 1 / (runs - 1), 0.0, runs, level)
-    squares = (np.asarray(ms, dtype=np.float64) for ms in (rest + tasks * seed, rest + runs * task, rest))
-    variance, *by = _variance(*squares, runs, tasks)
-    error = max(float(np.sqrt(variance / (runs * tasks))), float(least_error(tasks, 1.0)))
-    return _detected(error, *map(float, by), runs, level)
-
-
-def _detected(error: float, by_seeds: float, by_others: float, runs: int, level: float) -> float:
-    freedom = float(freedom_of(by_seeds, by_others, runs, level))
-    limit = float(quantile(freedom, 1 - level / 2))
+    error, freedom, limit = _test_of(seed, task, rest, runs, tasks, level)
     low, high = 0.0, 2 * limit + 10
     for _ in range(50):
         middle = (low + high) / 2
         found = 1 - special.nctdtr(freedom, middle, limit)
         low, high = (middle, high) if found < POWER else (low, middle)
     return high * error
+
+
+def _test_of(seed: float, task: float, rest: float, runs: int, tasks: int, level: float) -> tuple[float, float, float]:
+    """Standard error of the mean, degrees of freedom, and the t value from which a difference is found."""
+    if tasks < 2:
+        error, by = float(np.sqrt((seed + task + rest) / runs)), (1 / (runs - 1), 0.0)
+    else:
+        squares = (np.asarray(ms, dtype=np.float64) for ms in (rest + tasks * seed, rest + runs * task, rest))
+        variance, *by = _variance(*squares, runs, tasks)
+        error = max(float(np.sqrt(variance / (runs * tasks))), float(least_error(tasks, 1.0)))
+    freedom = float(freedom_of(*map(float, by), runs, level))
+    return error, freedom, float(quantile(freedom, 1 - level / 2))
+
+
+def chance_found(effect: float, seed: float, task: float, rest: float, runs: int, tasks: int, level: float = 0.05) -> float:
+    """The probability that a true difference of `effect` is found, on its side, by a two-sided test at `level`; 0 for a
+    single run. As `detectable`, the other way round."""
+    if runs < 2:
+        return 0.0
+    error, freedom, limit = _test_of(seed, task, rest, runs, tasks, level)
+    return float(1 - special.nctdtr(freedom, abs(effect) / error, limit))
+
+
+def chance_equal(margin: float, seed: float, task: float, rest: float, runs: int, tasks: int, level: float = 0.05) -> float:
+    """The probability that the interval at `level` lies within the margin where there is no difference at all, taking the
+    interval to be as wide as it is on average."""
+    if runs < 2:
+        return 0.0
+    error, freedom, limit = _test_of(seed, task, rest, runs, tasks, level)
+    return float(max(2 * special.stdtr(freedom, margin / error - limit) - 1, 0.0))

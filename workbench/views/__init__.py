@@ -24,6 +24,8 @@ HOME = {
     "show_forest": "forest",
     "show_dose": "doses",
     "show_heat": "doses",
+    "show_interaction": "interactions",
+    "show_power": "power",
     "show_arms": "arms",
     "show_arm_curves": "arms",
     "show_curves": "curves",

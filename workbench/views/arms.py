@@ -61,7 +61,7 @@ def _document(table: ArmFacts) -> doc.ViewDocument:
     return doc.ViewDocument((
         doc.Heading(table["title"]), doc.BlankLine(), doc.Note(about(table)), doc.BlankLine(), _table(arm_lines(table)),
         *((doc.BlankLine(), doc.Note(COMPARISON), doc.BlankLine(), _table(compared)) if compared else ()),
-        doc.BlankLine(), *checks, doc.BlankLine(), *map(doc.Note, filter(None, (*table["remarks"], table["tuning"])))))
+        doc.BlankLine(), *checks, doc.BlankLine(), *map(doc.Note, filter(None, (*table["remarks"], table["tuning"], table.get("speaks"))))))
 
 
 def _table(lines: Sequence[Sequence[str]]) -> doc.Table:
@@ -74,7 +74,7 @@ def about(table: ArmFacts) -> str:
     """What all numbers have in common, in a line."""
     seeds = ", ".join(map(str, table["seeds"]))
     ran = sum(len(arm["seeds"]) for arm in table["arms"].values())
-    said = f"training seeds {seeds}; {words.count(ran, 'run')}"
+    said = f"starts {', '.join(table['row_names'])}" if "row_names" in table else f"training seeds {seeds}; {words.count(ran, 'run')}"
     if ran:
         steps = "" if table["steps"] is None else f", {words.count(table['steps'], 'step')} each"
         said += (f"{steps}; {words.count(table['tasks'], 'held-out task')}; {table['cpu_seconds'] / 60:.0f} CPU-minutes")
@@ -170,12 +170,13 @@ def _arm_line(arm: ArmFacts, unit: _Unit) -> list[str]:
 
 def comparison_lines(table: ArmFacts) -> list[list[str]]:
     """Head and one line per comparison; nothing where nothing is compared."""
-    if not table["compared"]:
+    interactions = table.get("interactions", ())
+    if not table["compared"] and not interactions:
         return []
     seeds, label = list(map(str, table["seeds"])), {name: arm["label"] for name, arm in table["arms"].items()}
     unit = unit_of(table)
     of = "points" if unit is SHARES else "return"
-    lines = [["", f"{of} [95 %]", *(f"seed {seed}" for seed in seeds), "so it is", f"greedy, {of} [95 %]"]]
+    lines = [["", f"{of} [95 %]", *(_row_names(table)), "so it is", f"greedy, {of} [95 %]"]]
     for pair in table["compared"]:
         name = f"{label[pair['first']]} - {label[pair['second']]}"
         sampled, greedy = pair["sampled"], pair["greedy"]
@@ -185,7 +186,19 @@ def comparison_lines(table: ArmFacts) -> list[list[str]]:
         each = [unit.signed(sampled["each"][seed]["mean"]) if seed in sampled["each"] else "—" for seed in seeds]
         lines.append([name, unit.difference(sampled), *each, verdict_words(sampled, unit.factor),
                       unit.difference(greedy) if greedy else ""])
+    for pair in interactions:
+        if (found := pair["sampled"]) is not None:
+            each = [unit.signed(found["each"][seed]["mean"]) if seed in found["each"] else "—" for seed in seeds]
+            lines.append([interaction_label(pair), unit.difference(found), *each, verdict_words(found, unit.factor), ""])
     return lines
+
+
+def interaction_label(pair: ArmFacts) -> str:
+    return f"interaction of {' and '.join(pair['axes'])}"
+
+
+def _row_names(table: ArmFacts) -> list[str]:
+    return table.get("row_names") or [f"seed {seed}" for seed in table["seeds"]]
 
 
 def verdict_words(found: ArmFacts, factor: float = 100) -> str:
@@ -197,10 +210,10 @@ def verdict_words(found: ArmFacts, factor: float = 100) -> str:
         return verdict
     said = [f"undecided: {found['why']}" if found["why"] else "undecided"]
     if found["lacking"] is not None:
-        said.append(f"seed {found['lacking']} is not there for every arm")
+        said.append(f"{found.get('row', 'seed')} {found['lacking']} is not there for every arm")
     if not found["why"]:
         takes = [f"about {words.count(number, f'more {what}')}" for what, number in (
-            ("seed", found["more_seeds"]), ("task", found["more_tasks"])) if number]
+            (found.get("row", "seed"), found["more_seeds"]), ("task", found["more_tasks"])) if number]
         said.append(f"to find {factor * found['margin']:g} it takes " + (
             " or ".join(takes) or "more than seeds alone or tasks alone can give"))
     return "; ".join(said)

@@ -54,7 +54,8 @@ class LevelLine:
 
 @dataclass(frozen=True, eq=False)
 class Plot:
-    """One panel. `log`: a logarithmic scale, where every value is above zero; `log_x`: the same of what is below."""
+    """One panel. `log`: a logarithmic scale, where every value is above zero; `log_x`: the same of what is below; `ticks`:
+    names of places along x."""
 
     title: str
     traces: tuple[Trace, ...]
@@ -62,6 +63,7 @@ class Plot:
     log: bool = False
     x_label: str = "step"
     log_x: bool = False
+    ticks: tuple[tuple[float, str], ...] = ()
 
     @property
     def is_log(self) -> bool:
@@ -105,7 +107,8 @@ def _axes(plot: Plot, number: str, row: int, column: int, rows: int, columns: in
     look = {"gridcolor": "#e3e7eb", "linecolor": "#8a949e", "zeroline": False, "showline": True}
     left, top = column * wide, 1 - row * tall
     x = {**look, "domain": [left + gap_x * (column > 0), left + wide], "anchor": f"y{number}",
-         **({"type": "log"} if plot.log_x else {})}
+         **({"type": "log"} if plot.log_x else {}), **({} if not plot.ticks else {
+             "tickvals": [at for at, _ in plot.ticks], "ticktext": [esc(name, newline=" ") for _, name in plot.ticks]})}
     y = {**look, "domain": [max(0.0, top - tall), top - gap_y], "anchor": f"x{number}"}
     return {f"xaxis{number}": x, f"yaxis{number}": {**y, **({"type": "log"} if plot.is_log else {})}}
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from workbench.types import View
 from workbench.views import doc
-from workbench.views.arms import unit_of, verdict_words
+from workbench.views.arms import interaction_label, unit_of, verdict_words
 from workbench.views.escape import esc
 from workbench.views.html import shown
 from workbench.views.looks import BLUE, BOLD, CARD, GREY, INK, MUTED
@@ -76,6 +76,13 @@ def forest_rows(table: Facts) -> list[ForestRow]:
         sources = {seed: " and ".join(str(runs[seed].get("notebook") or runs[seed]["run"]) for runs in both)
                    for seed in each}
         found.append(_row(label, pair["sampled"], each, sources, verdict_words(pair["sampled"], unit.factor), unit.factor))
+    for pair in table.get("interactions", ()):
+        if pair["sampled"] is not None:
+            each = {seed: one["mean"] for seed, one in pair["sampled"]["each"].items()}
+            sources = {seed: " and ".join(str(arms[name]["seeds"][seed].get("notebook") or arms[name]["seeds"][seed]["run"])
+                                          for name in pair["weights"]) for seed in each}
+            found.append(_row(interaction_label(pair), pair["sampled"], each, sources, verdict_words(pair["sampled"], unit.factor),
+                              unit.factor))
     for control in table["controls"]:
         if control["sampled"] is not None:
             check = control["check"]

@@ -43,10 +43,11 @@ def forecast_lines(plan: Facts) -> list[str]:
     lines.append("cost: not known before one job is done; a pilot (--pilot) does the first" if cost is None else
                  f"cost: {cost['each']:.1f} CPU-seconds a job, by {words.count(cost['of'], 'job')} that "
                  f"{'is' if cost['of'] == 1 else 'are'} done; {cost['left']:,.0f} for the {plan['left']} that are left")
+    lines += filter(None, (plan["tuning"], plan["speaks"]))
     if plan["margin"] is None:
         return [*lines, "nothing will be called higher or lower: no [analysis] was declared"]
     lines.append(f"{words.count(plan['compare'], 'comparison')} judged together, margin {plan['margin']:g}, looks after "
-                 f"{', '.join(map(str, plan['looks']))} seeds; " + ("with controls" if plan["controls"] else "no controls"))
+                 f"{', '.join(map(str, plan['looks']))} {plan['rows']}; " + ("with controls" if plan["controls"] else "no controls"))
     return lines + [f"finds {one['difference']:.1f} four times in five, {one['if']}" for one in plan["detect"]]
 
 

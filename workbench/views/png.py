@@ -113,7 +113,9 @@ def _draw_plot(axes: Any, plot: Plot, is_last: bool) -> dict[str, Any]:
     handles = {level.name: _draw_level(axes, level) for level in plot.levels}
     for trace in plot.traces:
         handles[trace.name] = draw_trace(axes, trace)
-    if plot.log_x:
+    if plot.ticks:
+        axes.set_xticks([at for at, _ in plot.ticks], [plain(name) for _, name in plot.ticks])
+    elif plot.log_x:
         axes.set_xscale("log")
     else:
         axes.xaxis.get_major_locator().set_params(integer=plot.x_label == "step")

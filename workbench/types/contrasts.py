@@ -1,0 +1,64 @@
+"""What of a grid is compared: weights of its arms, so that a difference of two and an interaction of two axes are one kind.
+
+    pair_weights("b", "a")                     {"b": 1, "a": -1}
+    interaction_weights(places, "lr", "k")     does k matter more where lr is another?
+
+The interaction of two axes is a difference of differences, between their first and last values: (last lr, last k) -
+(first lr, last k) - (last lr, first k) + (first lr, first k), each a mean over the rest of the grid. A mean over weights
+is judged like any other difference, seed by seed and task by task."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workbench.types.errors import ConfigError, nearest
+
+Places = Mapping[str, Mapping[str, Any]]  # arm -> setting of the grid -> value, in the order of the plan
+
+
+def pair_weights(first: str, second: str) -> dict[str, float]:
+    return {first: 1.0, second: -1.0}
+
+
+def axes_in(places: Places) -> list[str]:
+    """Settings that take several values, in the order of the plan."""
+    names = dict.fromkeys(name for at in places.values() for name in at)
+    return [name for name in names if len(values_along(places, name)) > 1]
+
+
+def values_along(places: Places, axis: str) -> list[Any]:
+    """The values of a setting, in the order of the plan; true is not 1."""
+    found = {(type(at[axis]) is bool, at[axis]): at[axis] for at in places.values() if axis in at}
+    return [*found.values()]
+
+
+def named_axis(name: str, axes: Sequence[str]) -> str:
+    """The axis of this name, or of which it is the last part. ConfigError where there is none, or several."""
+    found = [axis for axis in axes if name in (axis, axis.rpartition(".")[2])]
+    if len(found) != 1:
+        raise ConfigError(f"name one of the axes {', '.join(axes)}; {nearest(name, axes)}" if axes else
+                          "this plan has no grid along which settings vary")
+    return found[0]
+
+
+def interaction_weights(places: Places, a: str, b: str) -> dict[str, float]:
+    """Arm -> weight. ConfigError where an axis is none, or a corner of the two is no arm."""
+    a, b = (named_axis(name, axes_in(places)) for name in (a, b))
+    if a == b:
+        raise ConfigError(f"an interaction is of two axes, got {a} twice")
+    (a0, *_, a1), (b0, *_, b1) = (values_along(places, axis) for axis in (a, b))
+    weights: dict[str, float] = {}
+    for value_a, value_b, sign in ((a1, b1, 1), (a0, b1, -1), (a1, b0, -1), (a0, b0, 1)):
+        corner = arms_at(places, {a: value_a, b: value_b})
+        if not corner:
+            raise ConfigError(f"the interaction of {a} and {b} needs an arm at {a} = {value_a}, {b} = {value_b}, and there is "
+                              "none: settings that are linked are one axis")
+        weights |= dict.fromkeys(corner, sign / len(corner))
+    return weights
+
+
+def arms_at(places: Places, wanted: Mapping[str, Any]) -> list[str]:
+    """The arms at these values; true is not 1."""
+    return [arm for arm, at in places.items() if all(name in at and at[name] == value and type(at[name]) is type(value)
+                                                     for name, value in wanted.items())]
+
