@@ -132,10 +132,10 @@ def ray_cluster() -> Iterator[object]:
     from ray.cluster_utils import Cluster
 
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])))
+    os.environ |= SLOW
     asked, services.get_node = services.get_node, _patient(services.get_node)
     try:
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1, "include_dashboard": False,
-                                                                "object_store_memory": 80_000_000})
+        cluster = Cluster(initialize_head=True, head_node_args=_node() | {"include_dashboard": False})
     except Exception as error:  # Ray raises no other
         services.get_node = asked
         if "timed out during startup" not in str(error):
@@ -143,7 +143,7 @@ def ray_cluster() -> Iterator[object]:
         raise NotHere(f"Ray's first node did not start: {error}") from error
     os.environ["RAY_ADDRESS"] = cluster.address
     try:
-        cluster.add_node(num_cpus=2, num_gpus=1, object_store_memory=80_000_000)
+        cluster.add_node(**_node())
         cluster.wait_for_nodes()
         yield cluster
     finally:
@@ -151,6 +151,15 @@ def ray_cluster() -> Iterator[object]:
         del os.environ["RAY_ADDRESS"]
         ray.shutdown()
         cluster.shutdown()
+
+
+PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+SLOW = {"RAY_agent_register_timeout_ms": "180000", "RAY_worker_register_timeout_seconds": "180"}
+
+
+def _node() -> dict[str, int]:
+    """A small node. Its agents are told their ports: a node that has to ask for them waits 15 s, then gives up."""
+    return {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 80_000_000} | {name: free_port() for name in PORTS}
 
 
 def _patient(get_node, limit_s: float = 150):

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from tests.ablation import quick
-from workbench.ablation import door, work
+from workbench.ablation import door, pool, work
 from workbench.ablation import drive as driving
 from workbench.ablation import leases as leasing
 from workbench.ablation.drive import DONE, RUNNING, WAITING, JobSettings, drive, states, tally
 from workbench.ablation.leases import Lease, Leases, held_in
 from workbench.ablation.notebooks import Failure
 from workbench.ablation.reading import read_plan
+from workbench.types.errors import WorkbenchError
 
 HERE = JobSettings(workers=0, do=quick.do)
 
@@ -122,6 +123,22 @@ def test_a_job_whose_worker_was_killed_behind_its_record_is_not_done_again(tmp_p
     (tmp_path / "fail").unlink()
     drive(plan, plan.seeds, out, tmp_path, JobSettings(workers=0, do=quick.do, retry=True), told.append)
     assert sorted(one.tries for one in states(plan, plan.seeds, out)) == [1, 1, 1, 2, 2, 2], "a retry is its own attempt"
+
+
+def test_workers_that_end_each_time_are_not_begun_for_ever(monkeypatch):
+    monkeypatch.setattr(pool, "AFTERLIFE_S", 0)
+    begun = []
+
+    def broken(queue, do, arguments, workers, killed):
+        begun.append(1)
+        killed.append(next(queue))
+        if len(begun) == 5:
+            yield killed.pop(), "done"
+
+    monkeypatch.setattr(pool, "_portion", broken)
+    with pytest.raises(WorkbenchError, match="10 times before anything was done, last with b: .* needs `if __name__"):
+        [*pool.each(["a", "b"], print, (), 2)]
+    assert len(begun) == 5 + 10
 
 
 def test_results_that_a_killed_driver_did_not_write_are_written_by_the_next(tmp_path, monkeypatch):

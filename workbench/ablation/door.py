@@ -3,6 +3,7 @@
     OUT/NAME.declared.json    what was declared before the first run, sealed
     OUT/jobs, notebooks, runs    see `work`
     OUT/results.tsv           one line a job
+    OUT/NAME.html             while jobs are done: where each stands (`page`); then the report's
     OUT/NAME.ipynb            the report: a notebook that can be run again; NAME.html, .md, .png and .json beside it
 """
 from __future__ import annotations
@@ -17,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.ablation.cells import ArmTable, read_table
 from workbench.ablation.declared import declare, held_against
-from workbench.ablation.drive import DONE, WAITING, JobState, Say, JobSettings, drive, tally
+from workbench.ablation.drive import DONE, WAITING, JobState, Say, JobSettings, drive
 from workbench.ablation.forecast import forecast
 from workbench.ablation.frames import frame_of, results_are_of, write_results
 from workbench.ablation.gpus import gpus_here, most_at_once
 from workbench.ablation.launchers import AT_ONCE, LOCAL, launcher_named
 from workbench.ablation.notebooks import run_notebook
+from workbench.ablation.page import LivePage, jobs_view
 from workbench.ablation.plan import REPORT, Job, Plan, check, written
 from workbench.ablation.reading import PLAN_SUFFIX, name_of_plan, read_plan
 from workbench.ablation.tuning import all_states, check_tuning, choose, open_trials, tuned
@@ -32,7 +34,7 @@ from workbench.types import View
 from workbench.types.canonical_json import check_name
 from workbench.types.errors import ConfigError, DataError, WorkbenchError
 from workbench.types.view import HasView
-from workbench.views import show_forecast, show_jobs
+from workbench.views import show_forecast
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,18 +93,24 @@ def _asked(path: Path, out: Path, seeds: Sequence[int], arms: Sequence[str], set
 
 def carry_out(asked: PlanPart, way: JobSettings = JobSettings(), say: Say = print,
               stop: threading.Event | None = None) -> None:
-    """Seal what is declared, do all jobs that are left, trials before what is judged, and write `results.tsv`, whatever happens meanwhile."""
+    """Seal what is declared, do all jobs that are left, trials before what is judged, with a page of how they stand beside
+    them, and write `results.tsv`, whatever happens meanwhile."""
     make_folder(asked.out)
     declare(asked.whole, asked.out)
     left, stop = 1, threading.Event() if stop is None else stop
+
+    def found() -> list[JobState]:
+        return all_states(asked.plan, asked.seeds, asked.out)
+
     try:
-        trials = open_trials(asked.plan, asked.out)
-        if trials.arms:
-            drive(trials, trials.seeds, asked.out, Path.cwd(), way, say, stop)
-        if not choose(asked.plan, asked.out):  # else it was stopped before every arm had chosen
-            left = drive(tuned(asked.plan, asked.out), asked.seeds, asked.out, Path.cwd(), way, say, stop)
+        with LivePage(asked.out / f"{asked.plan.name}.html", asked.plan.title, found):
+            trials = open_trials(asked.plan, asked.out)
+            if trials.arms:
+                drive(trials, trials.seeds, asked.out, Path.cwd(), way, say, stop)
+            if not choose(asked.plan, asked.out):  # else it was stopped before every arm had chosen
+                left = drive(tuned(asked.plan, asked.out), asked.seeds, asked.out, Path.cwd(), way, say, stop)
     finally:
-        if left or not results_are_of(asked.plan, states(asked.plan, asked.seeds, asked.out), asked.out):
+        if left or not results_are_of(asked.plan, found(), asked.out):
             write_results(frame_of(asked.plan, asked.seeds, asked.out), asked.out)
 
 
@@ -165,9 +173,7 @@ class Ablation(HasView):
 
     def show_jobs(self) -> View:
         """How many jobs stand where; those that run or failed, with the reason."""
-        found = self.states()
-        return show_jobs(tally(found), [(str(one.job), one.state, one.why) for one in found
-                                        if one.state not in (DONE, WAITING)])
+        return jobs_view(self.states())
 
     def table(self) -> ArmTable:
         """What there is by now, with the verdicts; it draws `forest()`, `curves()`, `dose()`,

@@ -11,12 +11,15 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import chain
 from typing import Any, TypeVar
 
+from workbench.types.errors import WorkbenchError
+
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 ITEMS_PER_PROCESS = 12  # then a new one: what libraries keep from item to item adds up
 # What a killed process had started ends by itself within so many seconds: workers look for their parent twice a second,
 # the kernels of Jupyter once.
 AFTERLIFE_S = 3.0
+MOST_BROKEN = 10
 NOTHING = object()
 Item = TypeVar("Item")
 
@@ -24,17 +27,24 @@ Item = TypeVar("Item")
 def each(items: Iterable[Item], do: Callable[..., Any], arguments: Sequence[Any], workers: int
          ) -> Iterator[tuple[Item, Any]]:
     """(item, do(item, *arguments)) in the order in which they end. An item is taken when a process is free for it.
-    Where a worker process is killed, what was under way is done again by fresh ones. Without workers: here, one after
-    the other."""
+    Where a worker process is killed, what was under way is done again by fresh ones; WorkbenchError where that happens
+    MOST_BROKEN times and nothing comes to its end between. Without workers: here, one after the other."""
     if not workers:
         yield from ((item, do(item, *arguments)) for item in items)
         return
     os.environ.update(ONE_THREAD | OFFLINE)  # what the processes begin with
-    queue = iter(items)
+    queue, broken = iter(items), 0
     while (first := next(queue, NOTHING)) is not NOTHING:
         killed: list[Item] = []
-        yield from _portion(chain([first], queue), do, arguments, workers, killed)
+        for ended in _portion(chain([first], queue), do, arguments, workers, killed):
+            broken = 0
+            yield ended
         if killed:
+            broken += 1
+            if broken == MOST_BROKEN:
+                raise WorkbenchError(
+                    f"worker processes ended {broken} times before anything was done, last with {killed[0]}: what they write on "
+                    "the terminal says why. Too little memory? A script that starts them needs `if __name__ == \"__main__\":`")
             time.sleep(AFTERLIFE_S)
         queue = chain(killed, queue)
 
