@@ -1,15 +1,14 @@
 """What earlier sentences are worth by today's procedure (docs/guides/ablate.md), as far as their results were kept.
 
-    python -m experiments.rejudge          writes docs/evidence/data/rejudged.json
+    python -m experiments.rejudge [--json FILE]
 
 Of most tables that were made before verdicts were declared only figures by seed were kept: they are judged by seeds
 alone, as a family each. Where not even those were kept, the number of seeds already says what a verdict could be.
 """
 from __future__ import annotations
 
-import datetime
+import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,24 +16,28 @@ from typing import Any
 
 import numpy as np
 
-from docs.make.__main__ import compact
 from workbench.ablation.verdicts import Analysis, judged
 from workbench.views.words import points
 
 DATA = Path(__file__).resolve().parents[1] / "docs/evidence/data"
 MARGIN = 0.02
-HEAD = ["earlier sentence", "kept of it", "points [95 %], together", "verdict", "if seeds are taken as normal"]
 
 
-def main(path: Path = DATA / "rejudged.json") -> int:
-    rows = [*methods(), *masks(), *filters(), *deviation()]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=DATA, capture_output=True, text=True, check=True).stdout.strip()
-    data = {"version": 1, "title": "Earlier sentences, judged again", "command": "python -m experiments.rejudge",
-            "date": datetime.date.today().isoformat(), "machine": "no run: figures that were kept", "seeds": [], "commit": commit,
-            "source": "computed from masks.json, methods.json, starpo.json and demo-bandit-std.json",
-            "tables": {"main": {"head": HEAD, "rows": rows}}}
-    path.write_text(compact(data) + "\n", encoding="utf-8")
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m experiments.rejudge", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="keep the rows in this file")
+    options = parser.parse_args(arguments)
+    for row in rejudged():
+        print("; ".join(row))
+    if options.json:
+        options.json.write_text(json.dumps({"rows": rejudged()}, indent=1) + "\n", encoding="utf-8")
     return 0
+
+
+
+def rejudged() -> list[list[str]]:
+    """Every earlier sentence: what was kept of it, the interval that holds for its family, the verdict."""
+    return [*methods(), *masks(), *filters(), *deviation()]
 
 
 def methods() -> list[list[str]]:
@@ -82,4 +85,4 @@ def _table(name: str, table: str) -> Sequence[Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

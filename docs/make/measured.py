@@ -333,6 +333,17 @@ def starts_tables(result: Result) -> dict[str, Table]:
         for row in result["starts"]])}
 
 
+def rejudged_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.rejudge --json`: earlier sentences by the declared procedure."""
+    return {"main": Table(["earlier sentence", "kept of it", "points [95 %], together", "verdict",
+                           "if seeds are taken as normal"], result["rows"])}
+
+
+def plans_tables(result: Result) -> dict[str, Table]:
+    """The plans of both papers: what `--plan` counts, what a job cost where one was done, and what came of it."""
+    return {"main": Table(["question", "workbench ablate ...", "jobs", "CPU-seconds a job", "verdict"], result["plans"])}
+
+
 def grid_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.grid_overhead --json`: what a grid costs besides its jobs."""
     steps = [*next(iter(result.values()))["cpu_seconds"]]
@@ -344,5 +355,6 @@ def grid_tables(result: Result) -> dict[str, Table]:
 KINDS = {"imported": imported_tables, "audit": audit_tables, "credit-editor": credit_tables, "clean": clean_tables,
          "lint": lint_tables, "silent-bugs": silent_bug_tables, "several": several_tables, "tools": tool_tables,
          "soak": soak_tables, "server-soak": server_soak_tables, "memory": memory_tables, "hops": hop_tables, "levels": level_tables,
-         "statistics": statistics_tables, "starts": starts_tables, "grid": grid_tables, "sandbox": sandbox_tables,
+         "statistics": statistics_tables, "starts": starts_tables, "rejudged": rejudged_tables, "plans": plans_tables,
+         "grid": grid_tables, "sandbox": sandbox_tables,
          "discovery": discovery_tables}
