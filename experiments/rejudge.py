@@ -53,7 +53,7 @@ def masks() -> list[list[str]]:
     family = {f"{name} - full masks": values for name, values in by_seed.items()}
     both, one = (by_seed[name] for name in ("without advantage and loss mask", "without the advantage mask"))
     family["without both masks - without the advantage mask"] = [a - b for a, b in zip(both, one)]
-    return _judged({name: np.array(values)[:, None] for name, values in family.items()}, "differences of three seeds")
+    return judged_rows({name: np.array(values)[:, None] for name, values in family.items()}, "differences of three seeds")
 
 
 def filters() -> list[list[str]]:
@@ -62,7 +62,7 @@ def filters() -> list[list[str]]:
     for column, place in ((2, "lake"), (3, "bandit")):
         each = {row[0]: np.array([float(value) for value in row[column].removesuffix(" %").split(", ")]) for row in rows
                 if row[column].count(",") == 2}
-        found += _judged({f"{place}: {name} - `starpo`": (values - each["`starpo`"])[:, None] for name, values in each.items()
+        found += judged_rows({f"{place}: {name} - `starpo`": (values - each["`starpo`"])[:, None] for name, values in each.items()
                           if name != "`starpo`"}, "success of three seeds")
     return found
 
@@ -70,10 +70,10 @@ def filters() -> list[list[str]]:
 def deviation() -> list[list[str]]:
     arms = json.loads((DATA / "demo-bandit-std.json").read_text())["result"]["arms"]
     divided, plain = (np.array([run["sampled"] for run in arms[name]["seeds"].values()]) for name in ("divided", "plain"))
-    return _judged({"bandit: divided by the deviation - not divided": 100 * (divided - plain)}, "three seeds, task by task")
+    return judged_rows({"bandit: divided by the deviation - not divided": 100 * (divided - plain)}, "three seeds, task by task")
 
 
-def _judged(family: Mapping[str, np.ndarray], kept: str) -> list[list[str]]:
+def judged_rows(family: Mapping[str, np.ndarray], kept: str) -> list[list[str]]:
     tables, seeds = [values / 100 for values in family.values()], len(next(iter(family.values())))
     found, normal = (judged(tables, Analysis(MARGIN, (seeds,), normal=accepted)) for accepted in (False, True))
     return [[name, kept, points(one), f"{one['verdict']}: {one['why'].split(':')[0]}" if one["why"] else one["verdict"],

@@ -38,7 +38,7 @@ def test_earlier_sentences_are_judged_as_the_page_says():
     assert rejudge.rejudged() == kept, "run experiments.rejudge and record it"
     assert all(row[3].startswith("undecided") for row in kept) and len(kept) == 14
     family = {"clear": np.full((5, 1), -30.0) + np.arange(5)[:, None]}
-    assert rejudge._judged(family, "five seeds")[0][3] == "lower", "else nothing could have been decided"
+    assert rejudge.judged_rows(family, "five seeds")[0][3] == "lower", "else nothing could have been decided"
 
 
 def config(name: str, arm: str):
