@@ -211,6 +211,13 @@ def test_simulated_statistics_stand_beside_what_they_are_of():
     assert tables["detectable"].rows == [["5; 0.3", "4.0", "4.1"]]
 
 
+def test_starts_say_what_is_repeated():
+    rows = [{"starts": 5, "seeds": 2, "fixed": False, "coverage": 0.951, "of_all": None},
+            {"starts": 2, "seeds": 5, "fixed": True, "coverage": 0.948, "of_all": 0.66}]
+    assert measured.starts_tables({"starts": rows})["main"].rows == [
+        ["5 x 2", "starts", "95.1", ""], ["2 x 5", "seeds; starts held fixed", "94.8", "66.0"]]
+
+
 def test_what_a_grid_costs_besides_its_jobs():
     found = {"jobs": 1000, "cpu_seconds": {"planned": 1.46, "listed": 0.5}}
     assert measured.grid_tables({"training runs": found})["main"].rows == [["training runs, 1,000 jobs", "1.5", "0.5"]]

@@ -1,11 +1,14 @@
 """Every plan that ships loads, prints, and is listed with its command; those of the papers declare how they are judged."""
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from experiments import rejudge
 from workbench.ablation.door import ask
 from workbench.ablation.forecast import forecast
 from workbench.ablation.plan import Job, config_of, jobs
@@ -28,6 +31,14 @@ def test_a_shipped_plan_loads_and_prints(path, tmp_path):
     assert plan.seeds == tuple(range(8)) and plan.analysis.margin == 2 and plan.compare and "four times in five" in said
     assert {config_of(plan, job).evaluation.num_tasks for job in jobs(plan, [0])} == {512}
     assert f"{path.relative_to(ROOT)}" in LISTED, "docs/evidence/papers.md lists every plan of the papers with its command"
+
+
+def test_earlier_sentences_are_judged_as_the_page_says():
+    kept = json.loads((ROOT / "docs/evidence/data/rejudged.json").read_text(encoding="utf-8"))["result"]["rows"]
+    assert rejudge.rejudged() == kept, "run experiments.rejudge and record it"
+    assert all(row[3].startswith("undecided") for row in kept) and len(kept) == 14
+    family = {"clear": np.full((5, 1), -30.0) + np.arange(5)[:, None]}
+    assert rejudge.judged_rows(family, "five seeds")[0][3] == "lower", "else nothing could have been decided"
 
 
 def config(name: str, arm: str):

@@ -338,6 +338,25 @@ def statistics_tables(result: Result) -> dict[str, Table]:
                               f"{100 * row['simulated']:.1f}"] for row in result["detectable"]])}
 
 
+def starts_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.statistics --only starts --json`: what intervals cover where starts are a factor."""
+    return {"main": Table(["starts x seeds", "what is repeated", "covered, %", "of the mean over all starts, %"], [
+        [f"{row['starts']} x {row['seeds']}", "seeds; starts held fixed" if row["fixed"] else "starts",
+         f"{100 * row['coverage']:.1f}", "" if row["of_all"] is None else f"{100 * row['of_all']:.1f}"]
+        for row in result["starts"]])}
+
+
+def rejudged_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.rejudge --json`: earlier sentences by the declared procedure."""
+    return {"main": Table(["earlier sentence", "kept of it", "points [95 %], together", "verdict",
+                           "if seeds are taken as normal"], result["rows"])}
+
+
+def plans_tables(result: Result) -> dict[str, Table]:
+    """The plans of both papers: what `--plan` counts, what a job cost where one was done, and what came of it."""
+    return {"main": Table(["question", "workbench ablate ...", "jobs", "CPU-seconds a job", "verdict"], result["plans"])}
+
+
 def grid_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.grid_overhead --json`: what a grid costs besides its jobs."""
     steps = [*next(iter(result.values()))["cpu_seconds"]]
@@ -350,5 +369,6 @@ KINDS = {"imported": imported_tables, "audit": audit_tables, "credit-editor": cr
          "lint": lint_tables, "silent-bugs": silent_bug_tables, "several": several_tables, "tools": tool_tables,
          "soak": soak_tables, "server-soak": server_soak_tables, "grid-soak": grid_soak_tables,
          "memory": memory_tables, "hops": hop_tables, "levels": level_tables,
-         "statistics": statistics_tables, "grid": grid_tables, "sandbox": sandbox_tables,
+         "statistics": statistics_tables, "starts": starts_tables, "rejudged": rejudged_tables, "plans": plans_tables,
+         "grid": grid_tables, "sandbox": sandbox_tables,
          "discovery": discovery_tables}

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.counts import reduced
 from workbench.ablation.declared import declaration
 from workbench.ablation.plan import Arm, Job, Plan
 from workbench.ablation.power import family_size, power_facts
@@ -100,7 +101,10 @@ def test_a_plan_names_its_interactions_by_axes(tmp_path):
 # ------------------------------------------------------------------------------------------------ power
 
 
-@pytest.mark.parametrize(("seed", "runs", "tasks", "effect"), [(0.015, 5, 128, 0.08), (0.05, 8, 64, 0.08), (0.03, 12, 256, 0.03)])
+SIZES = [(0.015, 5, 128, 0.08), (0.05, 8, 64, 0.08), (0.03, 12, 256, 0.03)]
+
+
+@pytest.mark.parametrize(("seed", "runs", "tasks", "effect"), reduced(SIZES, SIZES[:2], several=True))
 def test_the_promised_chance_is_what_a_simulation_finds(seed, runs, tasks, effect):
     rng, draws, analysis = np.random.default_rng(3), 1500, Analysis(0.05, (runs,))
     noise = (seed * rng.standard_normal((draws, runs, 1)) + 0.2 * rng.standard_normal((draws, 1, tasks))

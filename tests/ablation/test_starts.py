@@ -132,8 +132,8 @@ def test_training_runs_begin_from_each_policy_and_one_start_is_named(tmp_path):
 
 def test_coverage_where_starts_are_drawn_at_random_and_what_holding_them_fixed_would_claim():
     """Differences of two arms whose starts matter three times as much as their seeds; truth: zero over all starts."""
-    rng, draws, tasks = np.random.default_rng(5), 1500, 64
-    for starts, seeds in ((FEW, 2), (8, 1), (8, 3)):
+    rng, draws, tasks = np.random.default_rng(5), 1000, 100
+    for starts, seeds in ((FEW, 2), (8, 3)):
         value = 0.06 * rng.standard_normal((draws, starts, 1, 1)) + 0.02 * rng.standard_normal((draws, starts, seeds, 1))
         value = value + 0.2 * rng.standard_normal((draws, 1, 1, tasks)) + 0.42 * rng.standard_normal((draws, starts, seeds, tasks))
         by_start = parts_of(value.mean(axis=2))

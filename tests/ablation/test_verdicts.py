@@ -134,10 +134,11 @@ def test_equal_arms_are_rarely_told_apart_and_pair_by_pair_they_often_are():
 
 def test_the_simulation_is_small_here_and_says_what_does_not_hold():
     result = {"coverage": [{"coverage": 0.95}], "bimodal": [{"judged": True, "coverage": 0.94}], "false": [{"false": 0.03}],
-              "power": [{"seeds": 5, "family": 1, "found": 0.88}], "detectable": [{"stated": 0.05, "simulated": 0.051}]}
+              "power": [{"seeds": 5, "family": 1, "found": 0.88}], "detectable": [{"stated": 0.05, "simulated": 0.051}],
+              "starts": [{"coverage": 0.95}]}
     assert all(held for _, held in made_up.claims(result))
     for kind, row in (("coverage", {"coverage": 0.87}), ("bimodal", {"judged": True, "coverage": 0.9}),
-                      ("false", {"false": 0.12}), ("detectable", {"stated": 0.05, "simulated": 0.07})):
+                      ("false", {"false": 0.12}), ("detectable", {"stated": 0.05, "simulated": 0.07}), ("starts", {"coverage": 0.7})):
         assert [held for _, held in made_up.claims(result | {kind: [row]})].count(False) == 1
 
 

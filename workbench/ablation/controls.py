@@ -83,8 +83,9 @@ def tuning_words(plan: Plan, facts: Facts | None = None) -> str:
         tasks = "tasks of its notebook's choice" if facts["tasks"] is None else (
             f"{facts['tasks']} of the judged tasks" if facts["same_tasks"] else f"{facts['tasks']} other tasks")
         chosen = "; ".join(f"{plan.arm(name).label} {one['chosen']}" for name, one in facts["arms"].items())
-        return (f"{facts['what']} chosen of {len(facts['points'])} by each arm for itself, on seeds "
-                f"{', '.join(map(str, facts['seeds']))} and {tasks}: {chosen or 'not yet'}.")
+        seeds = f"seed{'s' * (len(facts['seeds']) > 1)} {', '.join(map(str, facts['seeds']))}"
+        return (f"{facts['what']} chosen of {len(facts['points'])} by each arm for itself, on {seeds} and {tasks}: "
+                f"{chosen or 'not yet'}.")
     ran = [arm for arm in plan.arms if not arm.inert]
     if plan.notebook:
         found = {settings_of(plan, Job(arm.name, 0)).get("lr", settings_of(plan, Job(arm.name, 0)).get("learning_rate"))

@@ -110,7 +110,7 @@ def carry_out(asked: PlanPart, way: JobSettings = JobSettings(), say: Say = prin
             if not choose(asked.plan, asked.out):  # else it was stopped before every arm had chosen
                 left = drive(tuned(asked.plan, asked.out), asked.seeds, asked.out, Path.cwd(), way, say, stop)
     finally:
-        if left or not results_are_of(asked.plan, found(), asked.out):
+        if left or not results_are_of(asked.plan, asked.seeds, asked.out):
             write_results(frame_of(asked.plan, asked.seeds, asked.out), asked.out)
 
 

@@ -48,8 +48,9 @@ def _tuning(plan: Plan, found: Sequence[JobState]) -> str:
     if plan.tuning is None:
         return ""
     trials = sum(one.job.seed in plan.tuning.seeds for one in found)
-    return (f"{trials} of these jobs are trials: every arm tries {len(plan.tuning.points)} settings at seeds "
-            f"{', '.join(map(str, plan.tuning.seeds))}, then is judged with its best")
+    seeds = f"seed{'s' * (len(plan.tuning.seeds) > 1)} {', '.join(map(str, plan.tuning.seeds))}"
+    return (f"{trials} of these jobs are trials: every arm tries {len(plan.tuning.points)} settings at {seeds}, then is "
+            "judged with its best")
 
 
 def _read(plan: Plan, out: Path, done: Sequence[JobState]) -> dict[Job, Mapping[str, Any]]:

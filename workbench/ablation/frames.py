@@ -30,12 +30,17 @@ def frame_of(plan: Plan, seeds: Sequence[int], out: Path) -> pd.DataFrame:
     folder. What is not there is NaN or None, never zero."""
     import pandas as pd
 
-    trials = trials_of(plan)
-    parts = [(trials, trials.seeds), (tuned(plan, out), seeds)]
+    parts = _parts(plan, seeds, out)
     axes = short_names([*dict.fromkeys(name for part, _ in parts for arm in part.arms for name in arm.at)])
-    rows = [_row(part, one, out, axes) for part, of in parts if part.arms for one in states(part, of, out)]
+    rows = [_row(part, one, out, axes) for part, found in parts for one in found]
     found = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in (*FIRST, *LAST)]
     return pd.DataFrame(rows, columns=[*FIRST, *found, *LAST])
+
+
+def _parts(plan: Plan, seeds: Sequence[int], out: Path) -> list[tuple[Plan, list[JobState]]]:
+    """Trials first, then what is judged, and where the jobs of each stand."""
+    trials = trials_of(plan)
+    return [(part, states(part, of, out)) for part, of in ((trials, trials.seeds), (tuned(plan, out), seeds)) if part.arms]
 
 
 def _row(plan: Plan, one: JobState, out: Path, axes: dict[str, str]) -> dict[str, Any]:
@@ -66,12 +71,13 @@ def write_results(frame: pd.DataFrame, out: Path) -> Path:
     return out / RESULTS
 
 
-def results_are_of(plan: Plan, found: Sequence[JobState], out: Path) -> bool:
-    """Whether `results.tsv` tells how these jobs stand: it does not where a driver was killed between its last job and
+def results_are_of(plan: Plan, seeds: Sequence[int], out: Path) -> bool:
+    """Whether `results.tsv` tells how the jobs stand: it does not where a driver was killed between its last job and
     writing it. What a job took tells one end of it from another."""
     if not (out / RESULTS).is_file():
         return False
     with (out / RESULTS).open(newline="", encoding="utf-8") as file:
-        told = {(row["arm"], row["seed"], row["state"], row["cpu_seconds"]) for row in csv.DictReader(file, delimiter="\t")}
-    return told >= {(one.job.arm, str(seed_of(plan, one.job)), one.state, str(one.facts["cpu_seconds"]) if one.facts else "")
-                    for one in found}
+        told = {(row["arm"], row["seed"], row.get("start", ""), row["state"], row["cpu_seconds"])
+                for row in csv.DictReader(file, delimiter="\t")}
+    return told >= {(one.job.arm, str(seed_of(part, one.job)), one.job.start, one.state,
+                     str(one.facts["cpu_seconds"]) if one.facts else "") for part, found in _parts(plan, seeds, out) for one in found}

@@ -80,7 +80,8 @@ class Tuning:
 class Plan:
     """A whole ablation. `compare`: pairs of arms, first minus second. `analysis`: how they are judged, its margin in
     points of success; None: they are shown, and not judged. `notebook`: the user's own; "": a training run's. `starts`: from
-    which every arm begins at every seed (name, what it sets); none: from what its settings say. `interactions`: pairs of axes, judged beside the pairs of arms."""
+    which every arm begins at every seed (name, what it sets); none: from what its settings say. `interactions`:
+    pairs of axes, judged beside the pairs of arms."""
 
     name: str
     title: str
@@ -120,7 +121,8 @@ class Plan:
         kept = {arm.name for arm in arms}
         controls = self.controls if self.controls and kept >= {self.controls.same, self.controls.again} else None
         whole = kept >= {arm.name for arm in self.arms if arm.at}
-        return replace(self, arms=arms, interactions=self.interactions if whole else (), compare=tuple(pair for pair in self.compare if kept >= {*pair}), controls=controls)
+        return replace(self, arms=arms, interactions=self.interactions if whole else (), controls=controls, compare=tuple(
+            pair for pair in self.compare if kept >= {*pair}))
 
 
 def _value(text: Any) -> Any:

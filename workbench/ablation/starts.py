@@ -11,7 +11,7 @@ y[start, seed, task]: seeds differ from start to start, so what a table judges i
              starts, and the table says that it speaks for these
 
 Either way rows are alike and independent, as `types.crossed` wants them. Holding starts fixed that another reader would
-draw anew makes intervals too short: tests/ablation/test_starts.py says how much."""
+draw anew makes intervals too short: docs/evidence/ablations.md says how much."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
