@@ -30,7 +30,8 @@ DISTRIBUTIONS = {"PIL": "pillow", "faiss": "faiss-cpu", "yaml": "pyyaml", "IPyth
 ADAPTERS = ("workbench/envs/adapters/", "tests/envs/adapters/")
 BESIDE = {"verifiers", "openenv", "aiohttp", "httpx", "fastapi", "uvicorn"}
 # Come with a declared package by its own contract: Jupyter is there when ipykernel is.
-IMPLIED = {"annotated_types": "pydantic", "IPython": "ipykernel", "packaging": "transformers", "huggingface_hub": "transformers"}
+IMPLIED = {"annotated_types": "pydantic", "IPython": "ipykernel", "packaging": "transformers", "huggingface_hub": "transformers",
+           "httpx2": "mcp"}
 
 
 def requirements(*extras: str) -> dict[str, Requirement]:
