@@ -24,6 +24,19 @@ def misbehaving_tables(result: Result) -> dict[str, Table]:
                           f"({result['second_tries']} of {result['calls']} needed a second one).")}
 
 
+def retriever_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.bench.retriever --json FILE`."""
+    words = {"kept_alive": "one client that keeps its connection", "clients": "64 clients at once, each keeps its connection",
+             "beside_slow": f"a client that connects anew for each question, beside {result['slow']:,} slow connections"}
+    goals = {"kept_alive": "p50 at most 3 ms", "clients": "p99 at most 100 ms", "beside_slow": "50 ms"}
+    rows = [[words[name], f"{result[name]['n']:,}", *(f"{result[name][part]:g} ms" for part in ("p50", "p99", "most")), goals[name]]
+            for name in words]
+    busy = " to ".join(f"{each:g}" for each in result["load"])
+    return {"main": Table(["who asks", "questions", "p50", "p99", "longest", "goal"], rows,
+                          f"The best of {result['times']} times each, with {busy} busy threads on two cores; the server took "
+                          f"{result['server']['rss_mb']:.0f} MB at most.")}
+
+
 CLIENTS = {"endpoint": "a chat endpoint", "retriever": "a retriever", "turn": "a turn of a vLLM server",
            "control": "a control call of a vLLM server", "mcp": "an MCP server at a URL"}
-KINDS = {"misbehaving": misbehaving_tables}
+KINDS = {"misbehaving": misbehaving_tables, "retriever": retriever_tables}
