@@ -112,8 +112,12 @@ DAMAGED ?= 5000
 soak: setup-test  ## kill training 500 times, damage 5,000 checkpoints; all must come out right (KILLS=, DAMAGED=, SEED=)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.faults.soak --kills $(KILLS) --damaged $(DAMAGED) --seed $(or $(SEED),0)
 
-hostile: setup-test  ## every command on 65 run folders that a stranger bent: nothing runs, leads out, hangs or takes all memory
+MUTATIONS ?= 5000
+BAD_CALLS ?= 2000
+hostile: setup-test  ## strangers: every command on 65 bent run folders, 5,000 changed runs, 2,000 bad calls, 24 servers (MUTATIONS=, BAD_CALLS=)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.sweep
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.soak --mutations $(MUTATIONS) --calls $(BAD_CALLS)
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.test_misbehaving_servers
 
 soak-servers: setup-vllm  ## kill vLLM servers and the learners beside them 200 times; nothing may be lost (SERVER_KILLS=, SEED=)
 	@$(NO_HUB) $(ONE_THREAD) $(VLLM_VENV)/bin/python -m tests.faults.server_soak --kills $(SERVER_KILLS) --seed $(or $(SEED),0)
@@ -137,9 +141,9 @@ test-vllm: setup-vllm  ## the tests that need vLLM, in an environment of its own
 		-k "vllm and not stand-in" tests/engines/test_contract.py tests/engines/test_vllm_engine.py tests/engines/test_server_vllm.py \
 		tests/mismatch/test_audit_vllm.py
 
-test-readers: setup-test setup-readers  ## exports read by Inspect and verifiers; environments of verifiers, both generations; OpenEnv's server played
+test-readers: setup-test setup-readers  ## exports read by Inspect and verifiers; a box held to Inspect's contract for sandboxes; environments of verifiers, both generations; OpenEnv's server played
 	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_READERS=1 $(VENV)/bin/python -m pytest $(PYTEST_ARGS) \
-		tests/exported/test_readers.py tests/envs/adapters/test_openenv.py
+		tests/exported/test_readers.py tests/envs/adapters/test_openenv.py tests/sandbox/test_inspect_checks.py
 	@for folder in $(READERS) $(READERS)-v0; do \
 		echo "$$folder: environments of verifiers"; \
 		$(NO_HUB) $(ONE_THREAD) PYTHONPATH=$(CURDIR) $$folder/bin/python -m pytest --durations=5 $(PYTEST_ARGS) \

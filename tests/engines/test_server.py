@@ -302,7 +302,7 @@ def test_a_server_that_is_gone_is_named_to_all_who_wait(server):
     server.faults.add("gone")
     found = sampled(engine)
     assert len(found) == 6 and not any(tokens for tokens, _ in found.values())
-    assert all("broke in the middle of a turn" in error and "started by somebody else: see that it runs, then resume this run" in error
+    assert all("broke off in the middle of its answer" in error and "started by somebody else: see that it runs, then resume this run" in error
                for _, error in found.values())
 
 

@@ -122,8 +122,9 @@ def start_or_resume(case: str, path: Path, config: Config | None = None) -> None
         calls.train_here(config or config_of(case), path, on_step=tell)
 
 
-def in_child(act: Callable[[], None], *, kill_after_s: float | None = None) -> Ending:
-    """Do `act` in a forked child, SIGKILL it after `kill_after_s` if it still lives then."""
+def in_child(act: Callable[[], None], *, kill_after_s: float | None = None,
+             how: Callable[[int], None] = lambda pid: os.kill(pid, signal.SIGKILL)) -> Ending:
+    """Do `act` in a forked child, SIGKILL it after `kill_after_s` if it still lives then (or do to it what `how` says)."""
     began, (read, write) = time.monotonic(), os.pipe()
     TOLD[:4] = bytes(4)
     pid = os.fork()
@@ -139,7 +140,7 @@ def in_child(act: Callable[[], None], *, kill_after_s: float | None = None) -> E
             if not chunk:
                 break
         elif end is not None:
-            os.kill(pid, signal.SIGKILL)
+            how(pid)
             end = None
     os.close(read)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

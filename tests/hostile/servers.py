@@ -4,6 +4,7 @@
 """
 from __future__ import annotations
 
+import json
 import socket
 import struct
 import threading
@@ -12,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 OK = b"HTTP/1.1 200 OK\r\n"
 EVENTS = OK + b"Content-Type: text/event-stream\r\n\r\n"
@@ -78,6 +80,7 @@ MISBEHAVING: dict[str, Callable[[socket.socket], None]] = {
     "packs a bomb by gzip": lambda sock: bomb(b"gzip")(sock),
     "packs a bomb by deflate": lambda sock: bomb(b"deflate")(sock),
     "fails at length": flood(b"HTTP/1.1 500 Oh\r\nContent-Length: 300000000\r\n\r\n", b"x"),
+    "announces 200 MB": flood(JSON + b"Content-Length: 200000000\r\n\r\n", b" "),
     "hangs up": lambda sock: sock.close(),
     "resets": reset,
     "speaks another language": say(b"SSH-2.0-OpenSSH_9.9\r\n"),
@@ -116,3 +119,37 @@ def serving(work: Callable[[socket.socket], None]) -> Iterator[tuple[str, list[b
         yield f"http://127.0.0.1:{listening.getsockname()[1]}", requests
     finally:
         listening.close()
+
+
+class _Mcp(BaseHTTPRequestHandler):
+    """An MCP server without tools: sound, and begun in no time."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        results = {"initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}},
+                   "tools/list": {"tools": []}}
+        known = asked.get("method") in results
+        said = {"result": results[asked["method"]]} if known else {"error": {"code": -32601, "message": "no such method"}}
+        body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **said}).encode() if "id" in asked else b""
+        self.send_response(200 if body else 202)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self.send_error(405)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def sound_mcp_server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Mcp) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()

@@ -2,12 +2,14 @@
 
     python -m tests.hostile.sweep                 `make hostile`; one line for whatever is wrong, exit 1 if anything is
     python -m tests.hostile.sweep show lint       these commands only
+    python -m tests.hostile.sweep --json FILE     what was done, for docs/evidence/trust.md
 
 Each call is a forked process, so that nothing is imported twice: what a command takes is held against the same command on
 the sound run.
 """
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -25,12 +27,17 @@ from tests.hostile.folders import HOSTILE
 HANG_S = 2.0               # over the time of the sound run
 TWICE_MB = 1_500           # planned: what is read of one file at most, unpacked
 GIVEN_UP_S = 60.0
+NOT_FOR_IT = ("serve", "audit-notebook")  # without vLLM; of a notebook: they say so of the sound run, too
 COMMANDS = {
     "show": ["show", "RUN"], "show step": ["show", "RUN", "1"], "lint": ["lint", "RUN"], "diff": ["diff", "RUN", "SOUND"],
     "diff --exact": ["diff", "RUN", "SOUND", "--exact"], "replay": ["replay", "RUN", "1"],
     "export": ["export", "RUN", "OUT"], "resume": ["resume", "RUN", "--set", "train.steps=3"],
     "evaluate": ["evaluate", "RUN", "--tasks", "1"], "rollout": ["rollout", "RUN", "--tasks", "1"],
-    "chat": ["chat", "RUN", "--ask", "hi"], "audit": ["audit", "RUN"],
+    "chat": ["chat", "RUN", "--ask", "hi"], "audit": ["audit", "RUN"], "lint --start": ["lint", "RUN", "--start"],
+    "export --to": ["export", "RUN", "OUT", "--to", "openai"], "show --signals": ["show", "RUN", "--signals"],
+    "train": ["train", "RUN/config.json", "--out", "OUT", "--set", "train.steps=1"],
+    "serve": ["serve", "RUN"], "check-env": ["check-env", "RUN/config.json"], "doctor --plan": ["doctor", "--plan", "RUN/config.json"],
+    "audit-notebook": ["audit-notebook", "RUN/config.json", "--run", "RUN"],
 }
 
 
@@ -84,6 +91,11 @@ def _as_command(words: list[str], log: Path) -> None:
         os._exit(status)
 
 
+def placed(words: list[str], run: Path, sound: Path, scratch: Path) -> list[str]:
+    places = {"RUN": str(run), "SOUND": str(sound), "OUT": str(scratch / "out"), "RUN/config.json": str(run / "config.json")}
+    return [places.get(word, word) for word in words]
+
+
 def snapshot(folder: Path) -> str:
     """Everything below a folder, as one hash."""
     digest = sha256()
@@ -106,8 +118,7 @@ def wrong_with(name: str, command: str, sound: Path, base: Called, scratch: Path
     if os.waitpid(pid, 0)[1]:
         return ["could not be made"]
     before = snapshot(outside)
-    places = {"RUN": str(run), "SOUND": str(sound), "OUT": str(scratch / "out")}
-    ended = call([places.get(word, word) for word in COMMANDS[command]], scratch)
+    ended = call(placed(COMMANDS[command], run, sound, scratch), scratch)
     wrong = []
     if (scratch / "mark").exists():
         wrong.append("RAN A COMMAND")
@@ -131,14 +142,17 @@ def sweep(sound: Path, folder: Path, commands: list[str], names: list[str]) -> t
     calls, wrong = 0, []
     for command in commands:
         shutil.copytree(sound, folder / "sound-copy")
-        places = {"RUN": str(folder / "sound-copy"), "SOUND": str(sound), "OUT": str(folder / "sound-out")}
-        base = call([places.get(word, word) for word in COMMANDS[command]], folder)
+        base = call(placed(COMMANDS[command], folder / "sound-copy", sound, folder / "base"), folder)
         shutil.rmtree(folder / "sound-copy")
-        if base.status not in (0, 1):
+        if base.status not in (0, 1) and command not in NOT_FOR_IT:
             wrong.append(f"{command} on the sound run: {base.said[-300:]}")
         for name in names:
             calls += 1
-            wrong += [f"{command}, {name}: {words}" for words in wrong_with(name, command, sound, base, folder / "scratch")]
+            found = wrong_with(name, command, sound, base, folder / "scratch")
+            if found and all(words.startswith("took") and words.endswith(" s)") for words in found):  # other work goes on beside
+                found = wrong_with(name, command, sound, base, folder / "scratch")
+            wrong += [f"{command}, {name}: {words}" for words in found]
+        print(f"{command}: {len(names)} folders, {base.seconds:.1f} s on the sound run", flush=True)
     return calls, wrong
 
 
@@ -157,7 +171,11 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_STATE_HOME"] = f"{folder}/state"
         sound = sound_run(Path(folder))
-        calls, wrong = sweep(sound, Path(folder), words or list(COMMANDS), list(HOSTILE))
+        out = words.pop(words.index("--json") + 1) if "--json" in words else ""
+        chosen = [word for word in words if word != "--json"] or list(COMMANDS)
+        calls, wrong = sweep(sound, Path(folder), chosen, list(HOSTILE))
+    if out:
+        Path(out).write_text(json.dumps({"folders": len(HOSTILE), "commands": chosen, "calls": calls, "wrong": wrong}, indent=1) + "\n")
     print("\n".join([*wrong, f"{len(HOSTILE)} hostile folders, {calls} calls, {len(wrong)} wrong"]))
     return 1 if wrong else 0
 

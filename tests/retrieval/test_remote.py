@@ -5,19 +5,21 @@ import http.client
 import json
 import pickle
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from workbench.envs.qa.files import read_corpus
 from workbench.envs.search import Bm25, Corpus
+from workbench.envs.search import server as server_module
 from workbench.envs.search.remote import HOSTS_VARIABLE, KEY_VARIABLE, RemoteSearcher
 from workbench.envs.search.server import RetrievalServer
 from workbench.envs.tools.handover import describe_tool
@@ -215,27 +217,51 @@ def test_only_the_loopback_device_needs_no_key():
         RetrievalServer(None, port=server.server_port)
 
 
-def test_so_many_connections_and_no_more_and_a_request_has_a_deadline(monkeypatch):
-    """Who holds a connection without asking anything keeps others out for a while, not for ever."""
-    from workbench.envs.search import server as module
+def is_closed(sock):
+    sock.settimeout(5)
+    with suppress(OSError):
+        return sock.recv(1) == b""
+    return False
 
-    monkeypatch.setattr(module, "MOST_CONNECTIONS", 2)
-    monkeypatch.setattr(module, "IDLE_S", 1.0)
-    with here() as server:
-        slow = [socket.create_connection(server.server_address) for _ in range(2)]
+
+def test_slow_connections_keep_nobody_out_and_a_request_has_a_deadline(monkeypatch):
+    """Who holds a connection without asking anything is closed for who asks, the one that has waited longest first."""
+    monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(server_module, "IDLE_S", 2.0)
+    with here() as server, ExitStack() as held:
+        slow = [held.enter_context(socket.create_connection(server.server_address)) for _ in range(2)]
         for sock in slow:
             sock.sendall(b"POST /search HTTP/1.1\r\n")
-        time.sleep(0.3)
+        started = time.monotonic()
+        assert RemoteSearcher(server.url, retries=0).search("mill", 1)
+        assert is_closed(slow[0])
+        while time.monotonic() < started + 10 and not select.select([slow[1]], [], [], 0.1)[0]:
+            slow[1].sendall(b"X")  # a byte now and then keeps it no longer
+        assert time.monotonic() > started + 1 and is_closed(slow[1])
+
+
+def test_who_has_asked_is_not_closed_for_another(monkeypatch):
+    """Negative control: as many as there may be are being answered, and the next one has to come again."""
+    monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(server_module, "ROOM_S", 0.2)
+    with here() as server:
+        found, may_go = [], threading.Event()
+        search = server.searcher.search
+        monkeypatch.setattr(server.searcher, "search", lambda query, k: may_go.wait(30) and search(query, k), raising=False)
+        asking = [threading.Thread(target=lambda: found.append(RemoteSearcher(server.url, deadline_s=30, retries=0).search("mill", 1)))
+                  for _ in range(2)]
+        for thread in asking:
+            thread.start()
+        until = time.monotonic() + 10
+        while server._free._value and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.2)
         with pytest.raises(SearchError, match="cannot be asked"):
             RemoteSearcher(server.url, retries=0).search("mill", 1)
-        for _ in range(30):  # a byte now and then keeps it no longer
-            time.sleep(0.1)
-            for sock in slow:
-                with suppress(OSError):
-                    sock.sendall(b"X")
-        assert RemoteSearcher(server.url, retries=0).search("mill", 1)
-        for sock in slow:
-            sock.close()
+        may_go.set()
+        for thread in asking:
+            thread.join()
+    assert len(found) == 2
 
 
 def test_a_kept_connection_is_answered_at_once():

@@ -16,8 +16,9 @@ LONGEST = 300  # characters of what an error says
 def told(error: Exception, where: str) -> int:
     """Say what escaped; the exit status. `where`: which of several processes this is."""
     said = "".join(c if c.isprintable() else " " for c in " ".join(str(error).split()))[:LONGEST]
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # only a name that was given can be
-        print(f"workbench{where}: no file can have the name that was given: {error.strerror}", file=sys.stderr)
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP) or (
+            isinstance(error, RuntimeError) and said.startswith("Symlink loop")):  # only a name that was given can be
+        print(f"workbench{where}: no file can have the name that was given: {getattr(error, 'strerror', said)}", file=sys.stderr)
         return 2
     log = _kept(error)
     print(f"workbench{where}: unexpected {type(error).__name__}: {said or 'without a word'}. This is a fault of the workbench, "
@@ -28,7 +29,8 @@ def told(error: Exception, where: str) -> int:
 def _kept(error: Exception) -> str:
     """Write down where it came from; in words, where that is."""
     story = f"workbench {' '.join(sys.argv[1:])}\n\n{''.join(traceback.format_exception(error))}"
-    name = f"error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    now = time.time_ns()
+    name = f"error-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now // 10**9))}-{now % 10**9:09d}-{os.getpid()}.log"
     for folder in _folders():
         try:
             folder.mkdir(parents=True, exist_ok=True)

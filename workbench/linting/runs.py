@@ -30,10 +30,10 @@ def step_facts(run: Run, last: int | None = None) -> tuple[StepFacts, ...]:
     """Those of all committed steps of a run folder, or of the `last` of them."""
     found = []
     for step in run.steps()[-last:] if last else run.steps():
-        config = run.config_of(step - 1)  # what is changed after a step is in force from the next one on
-        learner, staleness = config["learner"], config["train"].get("staleness", 0)
-        found.append(facts_of_step(step, run.groups(step), run.metrics_line(step), lr=learner["lr"],
-                                   warmup=learner["warmup_updates"], staleness=staleness))
+        before = step - 1  # what is changed after a step is in force from the next one on
+        found.append(facts_of_step(step, run.groups(step), run.metrics_line(step), lr=run.setting("learner.lr", float, int, step=before),
+                                   warmup=run.setting("learner.warmup_updates", int, step=before),
+                                   staleness=run.setting("train", dict, step=before).get("staleness", 0)))
     return tuple(found)
 
 
@@ -41,7 +41,7 @@ def run_claims(run: Run) -> RunClaims:
     """What a run folder says beside its steps: how many were asked for, what was evaluated and saved."""
     numbers = [int(row["step"]) for row in run.evaluations().values() if isinstance(row.get("step"), int)]
     saved = step_folders(run.path / "checkpoints")
-    return RunClaims(int(run.config["train"]["steps"]), tuple(sorted(numbers)), tuple(saved))
+    return RunClaims(run.setting("train.steps", int), tuple(sorted(numbers)), tuple(saved))
 
 
 def evaluation_facts(run: Run) -> tuple[EvaluationFacts, ...]:
@@ -51,10 +51,11 @@ def evaluation_facts(run: Run) -> tuple[EvaluationFacts, ...]:
         step = report.get("step")
         if not isinstance(step, int) or not report.get("rows"):
             continue
-        asked = run.config_of(step)["evaluation"]
+        asked = run.setting("evaluation", dict, step=step)
+        seed, tasks = (run.setting(f"evaluation.{name}", int, step=step) for name in ("seed", "num_tasks"))
         version = 0 if step == 0 else run.metrics_line(step).get("policy_version") if step in run.steps() else None
         sides = {side: tuple(map(tuple, groups)) for side, groups in run.evaluated(name).items()}
-        found.append(EvaluationFacts(name, step, report, sides, version, asked["seed"], asked["num_tasks"],
+        found.append(EvaluationFacts(name, step, report, sides, version, seed, tasks,
                                      asked.get("attempts", 1), asked.get("first_task", 0)))
     return tuple(sorted(found, key=lambda each: each.step))
 

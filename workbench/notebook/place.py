@@ -8,6 +8,7 @@ from workbench.notebook.stored import show_run, show_step
 from workbench.run.store import Run
 from workbench.types import Source, View
 from workbench.types.address import Address
+from workbench.types.errors import DataError
 from workbench.views import doc, show_groups, show_turn
 from workbench.views.html import shown
 from workbench.views.values import facts_parts
@@ -35,6 +36,8 @@ def show_place(run: Run, at: str | Address) -> View:
 def _show_token(answers: Answers, at: Address) -> View:
     """Author, whether it is trained, and every number that was stored for it, exact; the tokens around it."""
     reply = answers.of({"ask": "attempt", "run": 0, "step": at.step, "task": at.task, "attempt": at.attempt})
+    if "texts" not in reply.content:
+        raise DataError(f"{at} cannot be shown: {reply.content['error']}")
     texts, lanes, group = reply.content["texts"], reply.content["lanes"], reply.content["group"]
     number, arrays = at.token, reply.arrays
     trained = {0: "no", 1: "yes", 3: "yes, although the policy did not sample it here"}[int(arrays["trained"][number])]

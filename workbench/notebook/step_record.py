@@ -12,6 +12,7 @@ from workbench.notebook.stored import kept_attempts
 from workbench.run.store import Run
 from workbench.types import CreditTable, Group, Groups
 from workbench.types.address import Address
+from workbench.types.errors import StoreError
 from workbench.types.findings import ERROR, Finding, LintReport
 from workbench.views.escape import visible
 from workbench.views.tokens import credit_of
@@ -56,8 +57,16 @@ class StepRecord:
                      or bool((table["used"] & (table["trajectory"] == number)).any())), 0)
 
     def credit(self, task: int, attempt: int) -> Mapping[str, np.ndarray] | None:
-        """The rows of one attempt in what that update used, None where the step made none."""
-        return credit_of(self.table(self.update(task, attempt)), self.number(task, attempt)) if self.tables else None
+        """The rows of one attempt in what that update used, None where the step made none. Raises StoreError where it has
+        not one for each token."""
+        if not self.tables:
+            return None
+        rows = credit_of(self.table(self.update(task, attempt)), self.number(task, attempt))
+        have, tokens = len(next(iter(rows.values()), ())), sum(map(len, self.groups[task][attempt].segments))
+        if have != tokens:
+            raise StoreError(f"step {self.step}: a credit table has {have} rows for an attempt of {tokens} tokens; restore the "
+                             "run from a copy")
+        return rows
 
 
 def _findings(run: Run, step: int, groups: Groups) -> list[tuple[str, Finding, Address | None]]:

@@ -171,9 +171,8 @@ def _left_out(groups: Sequence[Group], kept: Sequence[tuple[bool | None, ...]]) 
 
 def token_texts(run: Run) -> TokenTexts:
     """One display string per token, by the tokenizer of the policy that the run's config names."""
-    policy = run.config["policy"]
-    loader = policy.get("loader")
-    return ids_as_texts if loader and why_foreign(run) else _token_texts(policy["name"], loader)
+    loader = run.setting("policy", dict).get("loader")
+    return ids_as_texts if loader and why_foreign(run) else _token_texts(run.setting("policy.name", str), loader)
 
 
 @lru_cache(maxsize=4)

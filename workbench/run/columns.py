@@ -34,6 +34,7 @@ from workbench.types.regular_files import parse_json
 
 TRAJECTORIES = ("trajectories", 1)  # kind and format version
 CREDIT = ("credit", 1)
+_NUMBERS = "biuf"  # kinds of numpy's types: what a credit table holds
 # Columns in which few values repeat; floats that differ from token to token only make a dictionary slow.
 _FEW_VALUES = ["trajectory", "segment", "turn", "token_id", "source", "eligible", "advantage", "weight", "clip_state"]
 
@@ -96,13 +97,26 @@ def _json(encode: Callable[[Any], Any], make: Callable[[Any], Any] = lambda valu
                   lambda column: _parsed(column, make))
 
 
-def _free(what: str) -> _Codec:
+def _free(what: str, make: Callable[[Any], Any] = lambda value: value) -> _Codec:
     """What environments fill in freely: it is checked, and `what` names it in errors."""
-    return _json(lambda value: plain(value, what))
+    return _json(lambda value: plain(value, what), make)
 
 
 def _each(make: Callable[[Any], Any]) -> Callable[[list], list]:
     return lambda values: [make(value) for value in values]
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r:.60} in the place of a mapping")
+    return value
+
+
+def _numbers(value: Any) -> dict[str, Any]:
+    """Parts of a reward by name."""
+    if not all(isinstance(part, (int, float, type(None))) for part in _mapping(value).values()):
+        raise TypeError(f"{value!r:.60} in the place of numbers by name")
+    return value
 
 
 _TEXT = _Codec(_write_text, _read_text)
@@ -114,14 +128,14 @@ _TRAJECTORY: dict[str, tuple[Callable[[Trajectory], Any], _Codec]] = {
     "task_id": (attrgetter("task.id"), _TEXT),
     "task_env": (attrgetter("task.env"), _TEXT),
     "task_seed": (attrgetter("task.task_seed"), _INT64),
-    "task_payload": (attrgetter("task.payload"), _free("payload of a task")),
-    "task_metadata": (attrgetter("task.metadata"), _free("metadata of a task")),
+    "task_payload": (attrgetter("task.payload"), _free("payload of a task", _mapping)),
+    "task_metadata": (attrgetter("task.metadata"), _free("metadata of a task", _mapping)),
     "dynamics_seed": (attrgetter("dynamics_seed"), _INT64),
     "first_observation": (attrgetter("first_observation"),
                           _Codec(_write_observations, lambda column: _parsed(column, observation_from_json))),
     "stop_reason": (attrgetter("stop_reason.value"), _TEXT),
     "outcome": (attrgetter("outcome"), _FLOAT64),
-    "outcome_parts": (attrgetter("outcome_parts"), _free("outcome_parts")),
+    "outcome_parts": (attrgetter("outcome_parts"), _free("outcome_parts", _numbers)),
     "scored": (lambda t: bool(t.scored), _BOOL),
     "success": (lambda t: None if t.success is None else bool(t.success), _BOOL),
     "error": (attrgetter("error"), _TEXT),
@@ -135,8 +149,8 @@ _TURN_JSON = {
                         _each(lambda calls: tuple(ToolCall(*call) for call in calls))),
     "reply": _json(_each(lambda messages: [message_to_json(message) for message in messages]),
                    _each(lambda messages: tuple(map(message_from_json, messages)))),
-    "reward_parts": _free("reward_parts of a turn"),
-    "info": _free("info of a turn"),
+    "reward_parts": _free("reward_parts of a turn", _each(_numbers)),
+    "info": _free("info of a turn", _each(_mapping)),
 }
 
 
@@ -290,7 +304,7 @@ def encode_credit(table: CreditTable, *, skipped: str | None = None) -> memoryvi
     columns = {}
     for name, column in table.columns.items():
         column = np.asarray(column)
-        if column.ndim != 1 or column.dtype.kind not in "biuf":
+        if column.ndim != 1 or column.dtype.kind not in _NUMBERS:
             raise StoreError(f"credit column {name!r} has shape {column.shape} and type {column.dtype}; expected one "
                              "number or flag per token")
         columns[name] = pa.array(column)  # NaN stays NaN, bit for bit; null is never written
@@ -303,7 +317,9 @@ def decode_credit(data: bytes, path: Path) -> tuple[CreditTable, str | None]:
     columns, facts = read_parquet(data, path, CREDIT)
     try:
         arrays = {name: column.to_numpy(zero_copy_only=False) for name, column in columns.items()}
-        for array in arrays.values():
+        for name, array in arrays.items():
+            if array.dtype.kind not in _NUMBERS:
+                raise TypeError(f"{name} holds no numbers but {array.dtype}")
             array.flags.writeable = False
         return CreditTable(facts["step"], facts["update"], arrays), facts["skipped"]
     except (KeyError, ValueError, TypeError, pa.ArrowException) as error:

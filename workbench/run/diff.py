@@ -22,6 +22,7 @@ from typing import Any
 
 from workbench.run.equality import first_difference
 from workbench.run.file_diff import ColumnDifference, credit_columns, first_in_files, more, only_in, short
+from workbench.run.shapes import by_step
 from workbench.run.store import LINT, TRAJECTORIES, Run, open_run, step_folders, step_name
 from workbench.types import canonical_json
 from workbench.types.canonical_json import seal_of
@@ -121,7 +122,8 @@ class _Facts:
 
 def _read(run: Run) -> _Facts:
     made: dict[tuple[int, str], Any] = {}
-    for line in canonical_json.read_lines(run.path / "metrics.jsonl", below=run.path).records:
+    path = run.path / "metrics.jsonl"
+    for line in by_step(canonical_json.read_lines(path, below=run.path).records, path).values():
         made[line["step"], "metrics"] = line["metrics"]
         for name, seal in line["files"].items():
             part = {TRAJECTORIES: "trajectories", LINT: "lint"}.get(name, "credit")

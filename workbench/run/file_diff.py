@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from workbench.run.equality import differing_bits, first_difference
+from workbench.run.shapes import TENSORS, shaped
 from workbench.run.store import Run, step_name
 from workbench.types import canonical_json
 from workbench.types.address import Address
@@ -97,7 +98,7 @@ def _tensors_differ(a: Path, b: Path) -> str | None:
     for path, content in zip((a, b), data):
         size = int.from_bytes(content[:8], "little")
         try:
-            headers.append((parse_json(content[8:8 + size]), 8 + size))
+            headers.append((shaped(parse_json(content[8:8 + size]), TENSORS, path, "a header of tensors"), 8 + size))
         except ValueError as error:
             raise StoreError(f"{path} is damaged: its header cannot be read ({error})") from error
     (left, base_a), (right, base_b) = headers

@@ -1,4 +1,8 @@
-"""What the lines of a run must look like: whoever reads them further on relies on it. A stranger's may look otherwise."""
+"""What the lines and documents of a run must look like: whoever reads them further on relies on it. A stranger's may look
+otherwise.
+
+A shape is a type; a list of one shape, or of as many as there must be; a dict of keys ("key?": may be absent, "*": all others, which else may not be there); or a
+tuple of shapes, one of which fits. `object` fits everything; whole numbers have at most 63 bits."""
 from __future__ import annotations
 
 import re
@@ -9,6 +13,44 @@ from typing import Any
 from workbench.types.errors import StoreError
 
 _KEY = re.compile(r"\w+(\.\w+)*")
+_NUMBER = (float, None)
+EVALUATION = {"step?": int, "paired?": [{"a": str, "b": str, "n?": int, "*": _NUMBER}], "absent?": dict, "*": object,
+              "rows?": [{"policy": str, "mode": str, "n?": int, "by_task?": (None, [_NUMBER]), "*": _NUMBER}]}
+TENSORS = {"__metadata__?": dict, "*": {"dtype": str, "shape": [int], "data_offsets": [int, int]}}  # of safetensors: its header
+STATE = {"*": object, "learner?": {**dict.fromkeys(("version?", "empty_updates?", "bad_updates?", "bad_in_a_row?"), int),
+                                  "trainable?": [str], "*": object}}  # of a checkpoint
+_PLACE = {**dict.fromkeys(("index?", "segment?", "turn?", "position?", "step?", "update?"), (int, None)), "length?": int,
+          "trajectory?": (str, None), "address?": (str, None)}
+LINT = {"about?": str, "*": object, "answers": [{
+    "rule": str, "title": str, "missing": [str], "further?": int, "further_errors?": int, "looked?": int, "means?": str, "mend?": str,
+    "findings": [{"what": str, "place": _PLACE, "severity": str, "count": int}], "*": object}]}
+
+
+def shaped(value: Any, shape: Any, path: Path, what: str) -> Any:
+    """`value` where it fits. Raises StoreError, which says where it does not."""
+    if (where := _misfit(value, shape)) is not None:
+        raise StoreError(f"{path} is not what {what} looks like{f', at {where[1:]}' if where else ''}; restore the file from a copy")
+    return value
+
+
+def _misfit(value: Any, shape: Any, where: str = "") -> str | None:
+    """Where the first part is that does not fit; None: all does."""
+    if isinstance(shape, tuple):
+        return None if any(_misfit(value, each) is None for each in shape) else where
+    if isinstance(shape, list) and isinstance(value, list):
+        if len(shape) > 1 and len(shape) != len(value):
+            return where
+        return next((found for number, each in enumerate(value) if (
+            found := _misfit(each, shape[number % len(shape)], f"{where}.{number}")) is not None), None)
+    if isinstance(shape, dict) and isinstance(value, dict):
+        if missing := [key for key in shape if key != "*" and not key.endswith("?") and key not in value]:
+            return f"{where}.{missing[0]}"
+        return next((found for key, each in value.items() if (found := _misfit(
+            each, shape.get(key, shape.get(f"{key}?", shape.get("*", ()))), f"{where}.{key:.40}")) is not None), None)
+    if shape is None or isinstance(shape, (list, dict)):
+        return None if shape is value else where
+    fits = shape is object or type(value) is shape or shape is float and type(value) is int
+    return None if fits and not (type(value) is int and abs(value) >= 1 << 63) else where
 
 
 def by_step(records: Sequence[Mapping[str, Any]], path: Path) -> dict[int, Any]:

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.run import columns, writer
-from workbench.run.shapes import by_step, changes, clock_lines
+from workbench.run.shapes import EVALUATION, LINT as LINT_SHAPE, by_step, changes, clock_lines, shaped
 from workbench.types import CreditTable, Groups, canonical_json
 from workbench.types.canonical_json import Lines, seal_of
 from workbench.types.errors import StoreError
@@ -123,6 +123,17 @@ class Run(Shown):
                 raise StoreError(f"{self.path}/events.jsonl changes {'.'.join([*parents, leaf])}, which no setting is called")
             node[leaf] = value
         return config
+
+    def setting(self, key: str, *kinds: type, step: int = 10**8) -> Any:
+        """One setting, as it was in force at the end of `step`. Raises StoreError where a stranger's run has none of these
+        `kinds` there."""
+        node: Any = self.config_of(step)
+        for part in key.split("."):
+            node = node.get(part) if isinstance(node, dict) else None
+        if type(node) not in kinds:
+            raise StoreError(f"{self.path / 'config.json'}: {key} should be {' or '.join(each.__name__ for each in kinds)}, and is "
+                             f"{node!r:.60}; restore it from a copy of the run")
+        return node
 
     def _lines(self, name: str) -> Lines:
         return canonical_json.read_lines(self.path / name, below=self.path)
@@ -217,11 +228,13 @@ class Run(Shown):
         """The same as the JSON values of `LintReport.as_dict`: quicker, where a word of each of many steps is wanted."""
         if step not in self._commits() and step in self.uncommitted():
             path = self.path / "steps" / step_name(step) / LINT
-            return canonical_json.read_sealed_json(path, kind="lint", version=FORMAT, below=self.path) if path.exists() else None
+            if not path.exists():
+                return None
+            return shaped(canonical_json.read_sealed_json(path, kind="lint", version=FORMAT, below=self.path), LINT_SHAPE, path, "a lint")
         if LINT not in self._commit(step)["files"]:
             return None
         data, path = self._read(step, LINT)  # holds it against the seal in the metrics line
-        return canonical_json.sealed_document(data, path, kind="lint", version=FORMAT)["content"]
+        return shaped(canonical_json.sealed_document(data, path, kind="lint", version=FORMAT)["content"], LINT_SHAPE, path, "a lint")
 
     def metrics(self) -> pandas.DataFrame:
         """One row per committed step, indexed by step; a metric that a step did not have is missing there, not zero."""
@@ -257,8 +270,8 @@ class Run(Shown):
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """Every evaluation by name."""
         paths = sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json"))
-        return {path.stem: canonical_json.read_sealed_json(path, kind="evaluation", version=FORMAT, below=self.path)
-                for path in paths}
+        return {path.stem: shaped(canonical_json.read_sealed_json(path, kind="evaluation", version=FORMAT, below=self.path),
+                                  EVALUATION, path, "an evaluation") for path in paths}
 
     def evaluated(self, name: str) -> dict[str, Groups]:
         """The stored attempts of an evaluation by side ("trained-sampled"); {} in runs of before they were stored."""

@@ -23,6 +23,7 @@ from torch import Tensor
 from workbench.run import writer
 from workbench.run.equality import first_difference
 from workbench.run.recording import RunWriter
+from workbench.run.shapes import STATE, shaped
 from workbench.run.store import step_folders, step_name
 from workbench.types import canonical_json
 from workbench.types.errors import StoreError
@@ -101,7 +102,7 @@ def load(run: RunWriter | str | os.PathLike, step: int) -> Checkpoint:
     names = canonical_json.verify_folder(path, kind="checkpoint", version=FORMAT, below=root)
     try:
         content = parse_json(canonical_json.read_file(path / _STATE, below=root, most=canonical_json.MOST_DOCUMENT))
-        held, state = content["step"], content["state"]
+        held, state = content["step"], shaped(content["state"], STATE, path / _STATE, "a state")
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path / _STATE} is damaged: {error!r}") from error
     if held != step:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from workbench.types.canonical_json import plain
 from workbench.types.view import Shown
 
 ERROR, NOTE = "error", "note"
@@ -182,9 +183,9 @@ class LintReport(Shown):
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values; `from_dict` reads them back."""
-        return {"about": self.about, "counts": self.counts(), "answers": [
+        return plain({"about": self.about, "counts": self.counts(), "answers": [
             {**asdict(answer), "status": answer.status, "missing": list(answer.missing),
-             "findings": [_finding_dict(finding) for finding in answer.findings]} for answer in self.answers]}
+             "findings": [_finding_dict(finding) for finding in answer.findings]} for answer in self.answers]}, "a report of the lint")
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> LintReport:

@@ -117,7 +117,7 @@ def probes_of(reports: Mapping[str, Mapping[str, Any]]) -> tuple[ProbeRecord, ..
     """From the evaluations of a run (`run.evaluations()`), those of the trained policy beside the untrained one."""
     found = []
     for report in sorted(reports.values(), key=lambda each: each.get("step", 0)):
-        rows = {(row["policy"], row["mode"]): row for row in report["rows"]}
+        rows = {(row["policy"], row["mode"]): row for row in report.get("rows", ())}
         for mode in ("sampled", "greedy"):
             pair = [rows.get((policy, mode), {}).get("by_task") for policy in SIDES]
             if all(pair) and len(pair[0]) == len(pair[1]):

@@ -179,7 +179,7 @@ def _points(reports: Sequence[Mapping], panel: Panel) -> tuple[Point, ...]:
     points = {}
     for report in reports:
         step = float(report.get("step", 0))
-        for row in report["rows"]:
+        for row in report.get("rows", ()):
             own = row["policy"] not in NEIGHBOURS or (row["policy"] == "untrained" and step == 0)
             value = row.get(panel.baseline) if panel.baseline else None
             if own and not words.missing(value):
@@ -196,7 +196,7 @@ def _levels(reports: Sequence[Mapping]) -> dict[str, Mapping]:
     """Neighbours from the newest report that has them; of two modes the sampled one."""
     levels: dict[str, Mapping] = {}
     for report in reports:
-        for row in report["rows"]:
+        for row in report.get("rows", ()):
             if row["policy"] in NEIGHBOURS and (row["mode"] == "sampled" or row["policy"] not in levels
                                                 or levels[row["policy"]]["mode"] != "sampled"):
                 levels[row["policy"]] = row

@@ -1,12 +1,11 @@
 """What a vLLM server is asked, over HTTP: to sample, and to take new weights. Each failure in words, with what to do.
 
 Everything else about a server is decided elsewhere; here it is only spoken to. Requests run in a thread of their own, so
-that whoever asks goes on; what came back is fetched with `answers`.
+that whoever asks for a turn goes on; what came back is fetched with `answers`. Each has a deadline and a bound on its bytes.
 """
 from __future__ import annotations
 
 import asyncio
-import json
 import queue
 import threading
 from collections.abc import Mapping
@@ -15,9 +14,13 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from workbench.types.bounded_http import MOST_BYTES, AnswerError, async_hooks
 from workbench.types.errors import EngineError
 
 HEALTH_S = 5.0           # a server that samples still says that it is there within this
+TOKEN_BYTES = 1_000      # of a turn's answer, at most: a token with its logprobs
+WHOLE_BYTES = 64 << 20   # ... where the logprobs of the whole vocabulary were asked for
+GENERATE = "/inference/v1/generate"
 LONGEST_DETAIL = 300     # characters of a server's own words in an error
 
 
@@ -26,7 +29,7 @@ class ServerError(EngineError):
 
 
 class ServerDeadlineError(ServerError):
-    """A turn took too long. Asked again without its seed it may be a shorter one: that would choose among turns."""
+    """An answer took too long. A turn asked again without its seed may be a shorter one: that would choose among turns."""
 
 
 class ServerClient:
@@ -34,12 +37,14 @@ class ServerClient:
 
     def __init__(self, url: str, *, rows: int, answer_s: float) -> None:
         self.url, self._answer_s = url.rstrip("/"), answer_s
-        self._http = httpx.Client(base_url=self.url, timeout=HEALTH_S, trust_env=False)
         self._came: queue.Queue[tuple[str, dict[str, Any] | EngineError]] = queue.Queue()
         self._asked: dict[str, asyncio.Task] = {}  # of the loop's thread only
         self._loop = asyncio.new_event_loop()
-        self._limits = httpx.Limits(max_connections=rows, max_keepalive_connections=rows)
-        self._turns: httpx.AsyncClient | None = None
+        # As many turns at once as rows that the server decodes: what waits for one is not late yet.
+        self._rows = asyncio.Semaphore(rows)
+        self._http = httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=httpx.Timeout(None, connect=HEALTH_S),
+                                       limits=httpx.Limits(max_connections=None, max_keepalive_connections=rows),
+                                       event_hooks=async_hooks(self.url))
         self._thread = threading.Thread(target=self._loop.run_forever, name="workbench-server-client", daemon=True)
         self._thread.start()
 
@@ -52,14 +57,27 @@ class ServerClient:
     # ------------------------------------------------------------------------------------------ one call at a time
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, seconds: float = HEALTH_S,
-             query: Mapping[str, str] = {}, plain: bool = False) -> Any:
+             query: Mapping[str, str] = {}, plain: bool = False, most_bytes: int = MOST_BYTES) -> Any:
         """The answer's JSON (None where it is empty, or `plain` text). Raises ServerError, or EngineError for a refusal."""
+        asked = self._exchange(method, path, body, seconds, f"{path}: no answer within {seconds:g} s", query, plain, most_bytes)
+        coming = asyncio.run_coroutine_threadsafe(asked, self._loop)
         try:
-            answer = self._http.request(method, path, json=body, params=query, timeout=seconds)
-        except httpx.TimeoutException as error:
-            raise ServerError(f"{self.url}{path}: no answer within {seconds:g} s") from error
+            return coming.result()
+        finally:
+            coming.cancel()  # whoever waited was interrupted
+
+    async def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float, late: str,
+                        query: Mapping[str, str] = {}, plain: bool = False, most_bytes: int = MOST_BYTES) -> Any:
+        try:
+            async with asyncio.timeout(seconds):  # by the wall clock, whatever trickles in; the connection is closed
+                answer = await self._http.request(method, path, json=body, params=query, extensions={"most_bytes": most_bytes})
+        except TimeoutError as error:
+            raise ServerDeadlineError(f"{self.url}{late}") from error
+        except AnswerError as error:
+            raise EngineError(str(error)) from error
         except httpx.HTTPError as error:
-            raise ServerError(f"{self.url} cannot be reached ({_short(error)})") from error
+            how = "cannot be reached" if isinstance(error, httpx.ConnectError) else "broke off in the middle of its answer"
+            raise ServerError(f"{self.url} {how} ({_short(error)})") from error
         return _read(self.url + path, answer, plain)
 
     @property
@@ -96,36 +114,34 @@ class ServerClient:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self._turns is not None:
-                await self._turns.aclose()
+            await self._http.aclose()
 
         asyncio.run_coroutine_threadsafe(end(), self._loop).result(timeout=10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
         self._loop.close()
-        self._http.close()
 
     def _begin(self, name: str, body: dict[str, Any]) -> None:
         self._asked[name] = self._loop.create_task(self._turn(name, body))
 
     async def _turn(self, name: str, body: dict[str, Any]) -> None:
-        if self._turns is None:
-            # As many connections as rows that the server decodes: what waits for one is not late yet.
-            self._turns = httpx.AsyncClient(base_url=self.url, limits=self._limits, trust_env=False,
-                                            timeout=httpx.Timeout(self._answer_s, connect=HEALTH_S, pool=None))
-        path = "/inference/v1/generate"
+        late = f": a turn was not over after {self._answer_s:g} s (layout.answer_deadline_s)"
         try:
-            answer: Any = _read(self.url + path, await self._turns.post(path, json=body))
+            async with self._rows:
+                answer = await self._exchange("POST", GENERATE, body, self._answer_s, late, most_bytes=_most_bytes(body))
             if not isinstance(answer, dict):
-                answer = EngineError(f"{self.url}{path} sent no JSON object")
-        except httpx.TimeoutException:
-            answer = ServerDeadlineError(f"{self.url}: a turn was not over after {self._answer_s:g} s (layout.answer_deadline_s)")
-        except httpx.HTTPError as error:
-            answer = ServerError(f"{self.url}: the connection broke in the middle of a turn ({_short(error)})")
+                answer = EngineError(f"{self.url}{GENERATE} sent no JSON object")
         except EngineError as error:
             answer = error
         if self._asked.pop(name, None) is not None:
             self._came.put((name, answer))
+
+
+def _most_bytes(body: Mapping[str, Any]) -> int:
+    """Of the answer to a turn, by what was asked for."""
+    params = body["sampling_params"]
+    each = WHOLE_BYTES if params.get("logprobs") == -1 else TOKEN_BYTES
+    return MOST_BYTES + TOKEN_BYTES * len(body["token_ids"]) + each * params.get("max_tokens", 0)
 
 
 def _read(address: str, answer: httpx.Response, plain: bool = False) -> Any:
@@ -140,7 +156,7 @@ def _read(address: str, answer: httpx.Response, plain: bool = False) -> Any:
         return None
     try:
         return answer.json()
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise EngineError(f"{address} sent what is no JSON: {_short(answer.text)}") from error
 
 
@@ -150,7 +166,7 @@ def _told(answer: httpx.Response) -> str:
         said = answer.json()
         error = said.get("error", said) if isinstance(said, dict) else said
         return _short(error.get("message", error) if isinstance(error, dict) else error)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return _short(answer.text)
 
 

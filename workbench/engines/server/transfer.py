@@ -19,6 +19,7 @@ from workbench.engines.server.ways import transfer_by
 from workbench.types.errors import EngineError
 
 LOAD_RATE = 100e6   # bytes a second that a transfer makes at least: larger weights have longer
+HEAD_BYTES = 256 << 20  # that a server may answer about its head: some rows of the whole vocabulary
 
 
 class WeightTransfer:
@@ -114,4 +115,5 @@ class WeightTransfer:
     def head_logits(self, hidden_ND: torch.Tensor) -> torch.Tensor:
         """What the server's output head makes of hidden states, float32 [N, V]."""
         body = {"method": "workbench_head_logits", "args": [json.dumps(hidden_ND.float().tolist())]}
-        return torch.tensor(self._client.call("POST", "/collective_rpc", body, seconds=self._deadline_s)["results"][0])
+        return torch.tensor(self._client.call("POST", "/collective_rpc", body, seconds=self._deadline_s,
+                                              most_bytes=HEAD_BYTES)["results"][0])

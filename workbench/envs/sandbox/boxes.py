@@ -16,7 +16,7 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,6 +28,17 @@ from workbench.types.errors import ToolError
 
 MOST_FRAME = 4 << 20   # bytes of one message out of a box
 FORK_S = 10.0
+GRACE_S = 2.0          # in which a box says that its program was late
+WORK = "/work"
+_START = """
+from workbench.envs.sandbox.programs import PART, run_program
+_ran = run_program(*%r)
+for _name in ("out", "err"):
+    for _at in range(0, len(_ran[_name]), PART):
+        ask(_name, _ran[_name][_at:_at + PART])
+ask("status", _ran["status"])
+ask("cut", _ran["cut"])
+"""
 _NAMES = itertools.count(1)
 Answer = Callable[..., Any]
 
@@ -50,6 +61,24 @@ class CallOutcome:
     @property
     def lost(self) -> bool:
         """Whether the state is gone."""
+        return self.error in ("timeout", "died")
+
+
+@dataclass(frozen=True)
+class ProgramOutcome:
+    """What came of a program of the machine. `status`: its exit status, negative: killed by that signal, None: it did not end by
+    itself. `error`: "" | "late" (it was killed, and the box goes on) | "raised" (it could not be started; `said`: why) | "timeout" or
+    "died" (the box is gone)."""
+
+    status: int | None
+    out: bytes = b""
+    err: bytes = b""
+    cut: int = 0
+    error: str = ""
+    said: str = ""
+
+    @property
+    def lost(self) -> bool:
         return self.error in ("timeout", "died")
 
 
@@ -112,6 +141,20 @@ class Sandbox:
             raise ToolError(f"the box could not be forked: {str(why)[:100]}; sandbox.processes = {self.settings.processes} "
                             f"and sandbox.memory_mb = {self.settings.memory_mb} are all that it has")
         return Sandbox(self.box, ours, name, self.settings, self)
+
+    def start(self, words: Sequence[str], *, folder: str = WORK, environment: Mapping[str, str] = {}, seconds: float | None = None,
+              most: int | None = None, given: str | None = None) -> ProgramOutcome:
+        """Run a program of the machine (`SandboxSettings.programs`) until it ends. `given`: a file that it reads from; `most`:
+        bytes of each of its outputs that are kept."""
+        limit = self.settings.seconds if seconds is None else seconds
+        asked = (list(words), folder, dict(environment), limit, self.settings.output_bytes if most is None else most, given)
+        came: list[tuple[str, Any]] = []
+        ran = self.run(_START % (asked,), seconds=limit + GRACE_S, answer=lambda name, value: came.append((name, value)))
+        said = dict(came[-2:]) if not ran.error else {}
+        if {"status", "cut"} - said.keys():
+            return ProgramOutcome(None, error=ran.error or "died", said=ran.said or "it sent what is no answer")
+        out, err = (b"".join(value for name, value in came if name == which and isinstance(value, bytes)) for which in ("out", "err"))
+        return ProgramOutcome(said["status"], out, err, said["cut"], "late" if said["status"] is None else "")
 
     def write_file(self, name: str, content: bytes) -> CallOutcome:
         """A file in /work."""

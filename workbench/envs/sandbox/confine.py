@@ -22,16 +22,19 @@ NOBODYS = 65432     # the user that root becomes; it owns no file
 INSIDE = 1000       # as what it is known in a user space of its own
 ROOT_BYTES, ROOT_FILES = 1 << 20, 4096
 MOST_WORK_FILES = 2048
+PROGRAMS = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/lib64", "/etc/alternatives")  # where a box that may start programs finds them
+TEMPORARY = ".tmp"  # a folder of /work, and /tmp where there are programs
 DISK, WORK = "/kept/disk", "/work"  # of all forks, out of reach; of the one whose turn it is
 
 
-def open_library() -> dict[str, int]:
+def open_library(programs: bool = False) -> dict[str, int]:
     """What an interpreter needs to read, its library and the C libraries that parts of it rest on: descriptors by path.
+    `programs`: those of the machine, too.
 
     Opened by whoever starts the box: the interpreter may lie in a home folder that nobody else may enter."""
     found = sorted({os.path.realpath(path) for path in (os.path.dirname(os.__file__), *sys.path)
                     if os.path.isdir(path)})
-    return {path: os.open(path, os.O_PATH) for path in dict.fromkeys(["/lib", "/lib64", "/usr/lib", *found])
+    return {path: os.open(path, os.O_PATH) for path in dict.fromkeys(["/lib", "/lib64", "/usr/lib", *(PROGRAMS if programs else ()), *found])
             if os.path.isdir(path)}
 
 
@@ -76,7 +79,7 @@ def close_all_but(*kept: int) -> None:
 # ------------------------------------------------------------------------------------------------ namespaces
 
 
-def enter_namespaces(disk_bytes: int) -> None:
+def enter_namespaces(disk_bytes: int, programs: bool) -> None:
     """The next child is process 1 of a space of its own. Raises OSError where the system does not let it.
 
     Root makes the mounts as root, since the interpreter may lie where only root can go, and becomes nobody behind them;
@@ -88,11 +91,13 @@ def enter_namespaces(disk_bytes: int) -> None:
         calls.unshare(calls.NEWNS)
     else:
         _enter(spaces, process)
-    _make_root(disk_bytes, NOBODYS if is_root else INSIDE)
+    _make_root(disk_bytes, NOBODYS if is_root else INSIDE, programs)
     if is_root:
         become_nobody()
         _enter(spaces, process)
     os.close(process)
+    if programs:
+        os.makedirs(f"{DISK}/0/{TEMPORARY}", mode=0o700)
     give_work("0")
 
 
@@ -105,8 +110,8 @@ def _enter(spaces: int, process: int) -> None:
         os.close(fd)
 
 
-def _make_root(disk_bytes: int, owner: int) -> None:
-    library = open_library()
+def _make_root(disk_bytes: int, owner: int, programs: bool) -> None:
+    library = open_library(programs)
     nowhere = os.open("/dev/null", os.O_PATH)
     quiet = calls.MS_NOSUID | calls.MS_NODEV
     calls.mount("none", "/", "", calls.MS_REC | calls.MS_PRIVATE)
@@ -120,6 +125,10 @@ def _make_root(disk_bytes: int, owner: int) -> None:
             os.symlink(os.path.realpath(path), f"/tmp{path}")
     for name in ("dev", DISK[1:], WORK[1:]):
         os.makedirs(f"/tmp/{name}")
+    if programs:
+        os.symlink(f"{WORK}/{TEMPORARY}", "/tmp/tmp")
+        _write("/tmp/etc/passwd", f"agent:x:{INSIDE}:{INSIDE}::{WORK}:/bin/sh\n")
+        _write("/tmp/etc/group", f"agent:x:{INSIDE}:\n")
     os.close(os.open("/tmp/dev/null", os.O_CREAT | os.O_WRONLY))
     calls.mount(f"/proc/self/fd/{nowhere}", "/tmp/dev/null", "", calls.MS_BIND)
     calls.mount("disk", f"/tmp{DISK}", "tmpfs", quiet,
@@ -131,6 +140,13 @@ def _make_root(disk_bytes: int, owner: int) -> None:
     os.chown(os.path.dirname(DISK), owner, owner)
     os.chmod(os.path.dirname(DISK), 0)  # the root is read-only from here on, so its owner cannot change that again
     calls.protect_mount("/", calls.ATTR_RDONLY | calls.ATTR_NOSUID | calls.ATTR_NODEV, deep=False)
+
+
+def _write(path: str, text: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(text)
+    os.chmod(path, 0o444)
 
 
 def _bind_readable(source: int, target: str) -> None:
@@ -164,5 +180,5 @@ def give_up_everything(limits: Mapping[str, Any], processes: bool) -> None:
             resource.setrlimit(number, (most, most))
     calls.drop_capabilities()
     calls.keep_privileges_down()
-    calls.install_filter(filter_program(processes))
+    calls.install_filter(filter_program(processes, processes and limits["programs"]))
 

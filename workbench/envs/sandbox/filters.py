@@ -40,6 +40,9 @@ _ALLOWED = {  # name: (x86_64, aarch64), None where there is none
     "getsockopt": (55, 209), "getsockname": (51, 204), "getpeername": (52, 205), "getrandom": (318, 278),
     "restart_syscall": (219, 128), "wait4": (61, 260), "waitid": (247, 95)}
 _PROCESSES = {"fork": (57, None), "vfork": (58, None), "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131)}
+_PROGRAMS = {"execve": (59, 221), "execveat": (322, 281), "setpgid": (109, 154), "setsid": (112, 157), "fadvise64": (221, 223),
+             "getxattr": (191, 8), "lgetxattr": (192, 9), "fgetxattr": (193, 10), "listxattr": (194, 11), "llistxattr": (195, 12),
+             "timer_create": (222, 107), "timer_settime": (223, 110), "timer_delete": (226, 111)}
 _CLONE, _CLONE3, _SOCKETPAIR, _IOCTL = (56, 220), (435, 435), (53, 199), (16, 29)
 _PRLIMIT, _PRCTL = (302, 261), (157, 167)
 
@@ -74,10 +77,11 @@ def is_known(machine: str) -> bool:
     return machine in _ARCHITECTURES
 
 
-def filter_program(processes: bool) -> bytes:
-    """`processes`: children, threads and signals are allowed, which only a box with a process space of its own is."""
+def filter_program(processes: bool, programs: bool = False) -> bytes:
+    """`processes`: children, threads and signals are allowed, which only a box with a process space of its own is.
+    `programs`: and other programs may be started, under the same list."""
     column, architecture = _ARCHITECTURES[os.uname().machine]
-    names = {**_ALLOWED, **(_PROCESSES if processes else {})}
+    names = {**_ALLOWED, **(_PROCESSES if processes else {}), **(_PROGRAMS if programs else {})}
     rows = [_instruction(_LOAD, 4), _instruction(_EQUAL, architecture, 1, 0), _instruction(_RETURN, _KILL),
             _instruction(_LOAD, 0), _instruction(_AT_LEAST, 0x40000000, 0, 1), _refuse(_ENOSYS)]
     for numbers in names.values():

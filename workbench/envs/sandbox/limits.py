@@ -4,6 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from workbench.types.errors import ConfigError
 from workbench.types.settings import above, at_least, check_settings, one_of
 
 TIERS = ("namespaces", "landlock")
@@ -25,7 +26,12 @@ class SandboxSettings:
     output_bytes: Annotated[int, at_least(1), "of what a call prints that are kept"] = 16_000
     deterministic: Annotated[bool, "clock, chance and listings are the same twice, so that a replay compares"] = True
     seed: Annotated[int, "of chance in the box, the same for all attempts"] = 0
+    programs: Annotated[bool, "programs of this machine (/usr/bin) may be started, by tier namespaces alone; their clock and "
+                        "chance do not stand still"] = False
     warm: Annotated[int, at_least(0), "boxes that are begun before they are asked for"] = 1
 
     def __post_init__(self) -> None:
         check_settings(self, "sandbox")
+        if self.programs and self.tier == "landlock":
+            raise ConfigError("sandbox.programs = true needs sandbox.tier = 'namespaces' (or 'auto'): a box of tier 'landlock' "
+                              "has no children")

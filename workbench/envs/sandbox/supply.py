@@ -25,7 +25,7 @@ from workbench.types.errors import ToolError
 
 BEGIN_S = 20.0
 MOST_UNANSWERED = 4
-OF_A_BOX = ("cpu_s", "memory_mb", "disk_mb", "processes", "files", "output_bytes")
+OF_A_BOX = ("cpu_s", "memory_mb", "disk_mb", "processes", "files", "output_bytes", "programs")
 ADVICE = ("Code of an agent's is run in a sandbox or not at all. namespaces needs user namespaces (kernel 5.12; not as "
           "kernel.apparmor_restrict_unprivileged_userns=1 and most containers have it), landlock a kernel from 5.13 on")
 
@@ -114,7 +114,7 @@ class BoxPool:
     def take(self, tier: str, settings: dict[str, Any]) -> Box:
         """A box that has begun. Raises ToolError where none can be had."""
         with self._lock:
-            tier = self.tier_for(tier)
+            tier = self.tier_for("namespaces" if settings["programs"] else tier)
             order = {"tier": tier, "limits": {name: settings[name] for name in OF_A_BOX},
                      "seed": settings["seed"] if settings["deterministic"] else None}
             ready = self._ready.setdefault(json.dumps(order), [])
@@ -143,7 +143,7 @@ class BoxPool:
     def _try(self, tier: str) -> str:
         if sys.platform != "linux" or not is_known(os.uname().machine):
             return f"it is made for Linux on x86_64 and aarch64, and this is {sys.platform}"
-        limits = {"cpu_s": 5, "memory_mb": 256, "disk_mb": 1, "processes": 2, "files": 64, "output_bytes": 100}
+        limits = {"cpu_s": 5, "memory_mb": 256, "disk_mb": 1, "processes": 2, "files": 64, "output_bytes": 100, "programs": False}
         try:
             box = self._order({"tier": tier, "limits": limits, "seed": None})
             box.begin()

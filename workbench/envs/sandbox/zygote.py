@@ -147,7 +147,7 @@ def _shut_in(order: dict[str, Any], connection: int, tell: int) -> None:
         calls.landlock(list(library.values()))
         confine.give_up_everything(limits, processes=False)
         _serve(order, connection, tell)
-    confine.enter_namespaces(limits["disk_mb"] << 20)
+    confine.enter_namespaces(limits["disk_mb"] << 20, limits["programs"])
     os.umask(0o077)
     keeper = os.fork()
     if keeper:  # whoever forked this process adopts the keeper, and knows it by its number
@@ -160,6 +160,10 @@ def _shut_in(order: dict[str, Any], connection: int, tell: int) -> None:
 def _prepare(order: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update({"HOME": confine.WORK, "PATH": "", "LANG": "C.UTF-8", "TMPDIR": confine.WORK})
+    if order["limits"]["programs"]:
+        from workbench.envs.sandbox import programs  # noqa: F401  (before the clock is made to stand still)
+
+        os.environ.update({"PATH": "/usr/bin:/bin", "TMPDIR": "/tmp"})
     sys.argv, sys.path[:] = [""], [path for path in sys.path if path]
     if order["seed"] is not None:
         virtual.install(order["seed"], alone=order["tier"] == "landlock")

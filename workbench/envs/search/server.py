@@ -13,22 +13,25 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import itertools
 import json
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from workbench.envs.search.base import MOST_QUERY_CHARACTERS, Searcher
-from workbench.types.deadlines import Deadline
 from workbench.types.errors import ConfigError
 
 MOST_K = 100
 MOST_BODY_BYTES = 32_000   # a query of 1,000 characters, however it is escaped
 IDLE_S = 30.0              # for a request as a whole, and without one, before a connection is given up
-MOST_CONNECTIONS = 256     # at a time; what comes beyond is closed at once
+MOST_CONNECTIONS = 256     # at a time; for one beyond, the one that has been waiting longest for its request is closed
+ROOM_S = 1.0               # that a new connection waits until there is room
 SHORTEST_KEY = 12
 
 
@@ -45,7 +48,7 @@ class RetrievalServer(ThreadingHTTPServer):
     search at a time. Raises ConfigError for a host that others can reach without a key, and for a port that is taken."""
 
     daemon_threads = True
-    request_queue_size = 128
+    request_queue_size = 1024  # a connection that finds no place here comes again a second later
 
     def __init__(self, searcher: Searcher, host: str = "127.0.0.1", port: int = 0, *, k: int = 5,
                  key: str | None = None, about: Mapping[str, Any] | None = None) -> None:
@@ -60,7 +63,8 @@ class RetrievalServer(ThreadingHTTPServer):
         self.searcher, self.k, self.key, self.about = searcher, k, key, dict(about or {})
         self.searches = 0
         self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        self.lock = threading.Lock()
+        self._waiting: dict[socket.socket, float] = {}  # for a request, or its rest: since when; the longest first
+        self._guard, self.lock = threading.Lock(), threading.Lock()
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:
@@ -82,16 +86,47 @@ class RetrievalServer(ThreadingHTTPServer):
         self.server_name, self.server_port = self.server_address[:2]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """A thread for this connection, where one is free."""
+        """A thread for this connection. Where all are taken, one that keeps its client's request waiting is freed: many
+        slow clients close each other out, and none that asks at once."""
         if not self._free.acquire(blocking=False):
-            return self.shutdown_request(request)
+            self._give_up(longest=True)
+            if not self._free.acquire(timeout=ROOM_S):
+                return self.shutdown_request(request)
+        self.waits(request)
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.has_asked(request)
             self._free.release()
+
+    def service_actions(self) -> None:
+        """Between connections, and ten times a second: a request that is not there in time will not be waited for."""
+        self._give_up()
+
+    def waits(self, connection: socket.socket) -> None:
+        """From now on a request is waited for, as a whole."""
+        with self._guard:
+            self._waiting.pop(connection, None)
+            self._waiting[connection] = time.monotonic()
+
+    def has_asked(self, connection: socket.socket) -> None:
+        """A whole request came."""
+        with self._guard:
+            self._waiting.pop(connection, None)
+
+    def _give_up(self, *, longest: bool = False) -> None:
+        """Break the connections that have waited IDLE_S, and that which waited `longest`."""
+        with self._guard:
+            late = time.monotonic() - IDLE_S
+            over = list(itertools.takewhile(lambda each: self._waiting[each] < late, self._waiting))
+            over = over or list(self._waiting)[:longest]
+            for connection in over:
+                del self._waiting[connection]
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away in the middle is no news; anything else is said on stderr by the base class."""
@@ -113,11 +148,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: RetrievalServer
 
     def handle_one_request(self) -> None:
-        with Deadline(IDLE_S) as deadline:
-            deadline.watch(self.connection)
-            super().handle_one_request()
+        self.server.waits(self.connection)
+        super().handle_one_request()
 
     def do_GET(self) -> None:
+        self.server.has_asked(self.connection)
         if self._may_ask():
             if self.path != "/health":
                 return self._answer(404 if self.path != "/search" else 405, _error(
@@ -126,6 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self._body()
+        self.server.has_asked(self.connection)
         if body is None or not self._may_ask():
             return
         if self.path != "/search":

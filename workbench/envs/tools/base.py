@@ -224,7 +224,7 @@ def schema_of(tool: Tool) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ by name
 
 OWN: Mapping[str, str] = {"calculator": "workbench.envs.tools.calculator:calculator",
-                          "python": "workbench.envs.tools.python:python"}
+                          "python": "workbench.envs.tools.python:python", "shell": "workbench.envs.tools.shell:shell"}
 
 
 def tools_named(names: Sequence[str]) -> tuple[Tool, ...]:

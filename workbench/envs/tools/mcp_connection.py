@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.types.bounded_http import async_hooks
 from workbench.types.canonical_json import json_bytes
 from workbench.types.errors import ToolError
 
@@ -121,6 +122,7 @@ class _Connection:
             self._loop.close()
 
     async def _hold(self, server: McpServer) -> None:
+        import httpx2  # what mcp speaks by
         from mcp import Client, StdioServerParameters
         from mcp.client.stdio import stdio_client
         from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
@@ -128,6 +130,7 @@ class _Connection:
         async with AsyncExitStack() as held:
             if server.url:
                 http = await held.enter_async_context(create_mcp_http_client(headers=dict(server.headers)))
+                http.event_hooks = async_hooks(server.url, library=httpx2)
                 transport = streamable_http_client(server.url, http_client=http)
             else:
                 program, *arguments = server.command

@@ -114,7 +114,7 @@ def _message(message: dict[str, Any], by_policy: bool) -> dict[str, Any]:
 
 
 def _output(job: Export, attempt: Trajectory) -> dict[str, Any]:
-    model = job.run.config["policy"]["name"]
+    model = job.run.setting("policy.name", str)
     if not attempt.turns:
         return {"model": model, "choices": []}
     last = attempt.turns[-1]
@@ -132,13 +132,13 @@ def _header(job: Export, totals: _Totals) -> dict[str, Any]:
               for name, values in totals.scores.items()]
     return {
         "version": VERSION, "status": "success",
-        "eval": {"run_id": run.digest()[:22], "created": when[0], "task": run.config["env"]["kind"],
-                 "task_id": run.name, "model": run.config["policy"]["name"],
-                 "dataset": {"name": run.config["env"]["kind"], "samples": len(totals.ids),
+        "eval": {"run_id": run.digest()[:22], "created": when[0], "task": run.setting("env.kind", str),
+                 "task_id": run.name, "model": run.setting("policy.name", str),
+                 "dataset": {"name": run.setting("env.kind", str), "samples": len(totals.ids),
                              "sample_ids": list(totals.ids)},
                  "config": {"epochs": epochs}, "packages": {"agent-rl-workbench": __version__},
                  "metadata": {"run": run.name, "run_digest": run.digest(), "steps": list(job.steps),
-                              "seed": run.config["seed"]}},
+                              "seed": run.setting("seed", int)}},
         "plan": {"name": "plan", "steps": [{"solver": "policy"}]},
         "results": {"total_samples": samples, "completed_samples": samples - totals.faults, "scores": scores},
         "stats": {"started_at": when[0], "completed_at": when[-1]}}

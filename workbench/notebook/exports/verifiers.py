@@ -171,9 +171,9 @@ def _metadata(job: Export, seen: list[tuple[int, float]]) -> Iterator[bytes]:
     examples = len({example for example, _ in seen})
     rewards = [reward for _, reward in seen]
     facts = {
-        "env_id": job.run.config["env"]["kind"], "env_args": {}, "model": job.run.config["policy"]["name"],
-        "base_url": "", "num_examples": examples, "rollouts_per_example": job.run.config["train"]["group_size"],
-        "sampling_args": {"temperature": job.run.config["collect"]["temperature"]}, "time": 0.0,
+        "env_id": job.run.setting("env.kind", str), "env_args": {}, "model": job.run.setting("policy.name", str),
+        "base_url": "", "num_examples": examples, "rollouts_per_example": job.run.setting("train.group_size", int),
+        "sampling_args": {"temperature": job.run.setting("collect.temperature", float, int)}, "time": 0.0,
         "avg_reward": float(np.mean(rewards)) if rewards else 0.0, "avg_metrics": {}, "avg_error": 0.0,
         "pass_at_k": {}, "pass_all_k": {}, "pass_threshold": 0.5, "usage": None, "state_columns": ["trajectory"],
         "version_info": {"vf_version": "0.1.14", "vf_commit": None, "env_version": None, "env_commit": None},

@@ -1,0 +1,40 @@
+"""A few of the interruptions that `python -m tests.faults.interrupted` does by the score."""
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.counts import reduced
+from tests.faults import interrupted
+from workbench.run.diff import compare_runs
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory):
+    return interrupted.Ground.of(tmp_path_factory.mktemp("ground"))
+
+
+@pytest.mark.parametrize("way", reduced(["stopped", "memory", "clock", "kernel"], ["stopped", "memory", "clock"]))
+def test_what_was_committed_stays_and_the_run_ends_as_the_one_that_was_not_interrupted(ground, way):
+    times = 1 if way == "kernel" else 2
+    found = interrupted.WAYS[way](ground, times, random.Random(f"{way} test"))
+    assert not found.faults and found.lost == 0
+    assert found.tried == times and found.identical == times
+
+
+@pytest.mark.full
+def test_after_a_disk_that_filled_up_it_goes_on(ground):
+    found = interrupted.disk(ground, 1, random.Random(0), stride=9)
+    assert not found.faults and found.lost == 0 and found.hit > 5
+
+
+def test_negative_control_a_step_that_is_lost_and_another_end_are_noticed(ground, tmp_path, monkeypatch):
+    """A resume that forgets what was committed, and one that ends as another run."""
+    found, path = interrupted.Interrupted(), tmp_path / "run"
+    assert ground.child(path).status == 0
+    monkeypatch.setattr(interrupted.Ground, "child", lambda self, path: (
+        (path / "metrics.jsonl").write_bytes(b""), interrupted.killing.Ending(0, "", 0.0, 0))[1])
+    ground.finish(path, found, "forgets")
+    assert found.lost == 2 and len(found.faults) == 1 and not found.identical
+    assert compare_runs(ground.whole, ground.whole).equal

@@ -1,0 +1,42 @@
+"""The contract that Inspect holds its sandboxes to, held by a box: in an environment of its own (`make test-readers`)."""
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.beside import environment_beside, python_beside
+from workbench.envs.sandbox.supply import shared_supply
+
+# A box has one user, and nobody in it may make another one.
+NOT_HELD = {"test_exec_as_user": "SandboxUserUnsupportedError"}
+CHECKS = 44  # of inspect-ai 0.3.285
+
+
+def test_a_box_holds_inspects_contract():
+    if reason := shared_supply().why_not("namespaces"):
+        pytest.skip(f"tier namespaces: {reason}")
+    python = python_beside("WORKBENCH_INSPECT_PYTHON", ".venv-readers")
+    done = subprocess.run([python, Path(__file__).parent / "inspect_checks.py"], capture_output=True, text=True, timeout=600,
+                          env=environment_beside())
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == CHECKS
+    failed = {name: why for name, why in found.items() if why}
+    assert failed.keys() == NOT_HELD.keys(), failed
+    assert all(NOT_HELD[name] in why for name, why in failed.items())
+
+
+def test_negative_control_a_box_without_programs_does_not(tmp_path):
+    if reason := shared_supply().why_not("namespaces"):
+        pytest.skip(f"tier namespaces: {reason}")
+    python = python_beside("WORKBENCH_INSPECT_PYTHON", ".venv-readers")
+    text = (Path(__file__).parent / "inspect_checks.py").read_text().replace("programs=True", "programs=False")
+    root = str(Path(__file__).resolve().parents[2])
+    (tmp_path / "without.py").write_text(text.replace("str(Path(__file__).resolve().parents[2])", repr(root)))
+    done = subprocess.run([python, tmp_path / "without.py", "test_exec_output", "test_exec_returncode"], capture_output=True, text=True,
+                          timeout=120, env=environment_beside())
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert all(json.loads(done.stdout.splitlines()[-1]).values())
