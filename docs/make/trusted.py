@@ -39,4 +39,36 @@ def retriever_tables(result: Result) -> dict[str, Table]:
 
 CLIENTS = {"endpoint": "a chat endpoint", "retriever": "a retriever", "turn": "a turn of a vLLM server",
            "control": "a control call of a vLLM server", "mcp": "an MCP server at a URL"}
-KINDS = {"misbehaving": misbehaving_tables, "retriever": retriever_tables}
+def hostile_tables(result: Result) -> dict[str, Table]:
+    """What `python -m tests.hostile.sweep --json` and `python -m tests.hostile.soak --json` wrote, put together: {"folders",
+    "commands": name -> {"calls", "late", "unexpected"}, "again": the same after mending, "ran", "outside", "large", "mutations", "calls"}."""
+    first, again, changed, bad = (result[name] for name in ("commands", "again", "mutations", "calls"))
+    calls = sum(each["calls"] for each in first.values())
+    late = {name: each["late"] for name, each in first.items() if each["late"]}
+    named = ", ".join(f"{count} of {name}" for name, count in late.items()) or "none"
+    return {"main": Table(["what", "tried", "found"], [
+        [f"{result['folders']} hostile folders under {len(first)} commands: commands that were run", f"{calls:,} calls", str(result["ran"])],
+        ["... bytes written outside the run", "the same", str(result["outside"])],
+        ["... more memory than is planned for one file, on top of the sound run", "the same", str(result["large"])],
+        ["... two seconds later than the sound run", "the same", f"{sum(late.values())}: {named}"],
+        ["... an error that nobody expected", "the same", str(sum(each["unexpected"] for each in first.values()))],
+        ["those commands again, after mending", f"{sum(each['calls'] for each in again.values()):,} calls",
+         str(sum(each["unexpected"] for each in again.values()))],
+        ["sound runs with one thing changed and resealed: an error that nobody expected",
+         f"{changed['tried']:,}, in {changed['calls']:,} calls", f"{changed['unexpected']} calls"],
+        ["those again, after mending", f"{changed['again']} calls", str(changed["again_unexpected"])],
+        [f"bad calls of {bad['commands']} commands: an error that nobody expected", f"{bad['tried']:,}", str(bad["unexpected"])]])}
+
+
+def interrupted_tables(result: Result) -> dict[str, Table]:
+    """`python -m tests.faults.interrupted --json`."""
+    words = {"disk": "a system call that writes finds no room: every one of a run", "stopped": "SIGSTOP, and SIGCONT after a while",
+             "memory": "no more memory at a random place", "clock": "a clock that goes back an hour at every look, and SIGKILL",
+             "kernel": "a notebook's kernel is restarted"}
+    return {"main": Table(["interrupted by", "times", "committed steps on the disk", "of them lost", "runs that ended to the bit as the one "
+                           "that was not interrupted"],
+                          [[words[way], str(each["tried"]), str(each["committed"]), str(each["lost"]), f"{each['identical']} of {each['tried']}"]
+                           for way, each in result.items()])}
+
+
+KINDS = {"misbehaving": misbehaving_tables, "hostile": hostile_tables, "interrupted": interrupted_tables, "retriever": retriever_tables}

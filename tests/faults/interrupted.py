@@ -101,9 +101,9 @@ class Ground:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def disk(ground: Ground, times: int, rng: random.Random, stride: int = 1) -> Interrupted:
-    """`times` is not asked: every `stride`-th call, until there are no more."""
-    found, number = Interrupted(), 1
+def disk(ground: Ground, times: int, rng: random.Random, first: int = 1, stride: int = 1) -> Interrupted:
+    """`times` is not asked: every `stride`-th call from the `first` on, until there are no more."""
+    found, number = Interrupted(), first
     while True:
         path = ground.folder / f"disk-{number}"
         ending = ground.child(path, lambda: killing.break_at(number, error=errno.ENOSPC))  # noqa: B023

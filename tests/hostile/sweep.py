@@ -152,6 +152,7 @@ def sweep(sound: Path, folder: Path, commands: list[str], names: list[str]) -> t
             if found and all(words.startswith("took") and words.endswith(" s)") for words in found):  # other work goes on beside
                 found = wrong_with(name, command, sound, base, folder / "scratch")
             wrong += [f"{command}, {name}: {words}" for words in found]
+            print("\n".join(f"{command}, {name}: {words}" for words in found), end="\n" * bool(found), flush=True)
         print(f"{command}: {len(names)} folders, {base.seconds:.1f} s on the sound run", flush=True)
     return calls, wrong
 
@@ -176,7 +177,7 @@ def main(words: list[str]) -> int:
         calls, wrong = sweep(sound, Path(folder), chosen, list(HOSTILE))
     if out:
         Path(out).write_text(json.dumps({"folders": len(HOSTILE), "commands": chosen, "calls": calls, "wrong": wrong}, indent=1) + "\n")
-    print("\n".join([*wrong, f"{len(HOSTILE)} hostile folders, {calls} calls, {len(wrong)} wrong"]))
+    print("\n".join([f"{len(HOSTILE)} hostile folders, {calls} calls, {len(wrong)} wrong"]))
     return 1 if wrong else 0
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from workbench.run.equality import first_difference
 from workbench.run.file_diff import ColumnDifference, credit_columns, first_in_files, more, only_in, short
 from workbench.run.shapes import by_step
-from workbench.run.store import LINT, TRAJECTORIES, Run, open_run, step_folders, step_name
+from workbench.run.store import CREDIT, LINT, TRAJECTORIES, Run, open_run, step_folders, step_name
 from workbench.types import canonical_json
 from workbench.types.canonical_json import seal_of
 from workbench.types.errors import StoreError
@@ -127,6 +127,9 @@ def _read(run: Run) -> _Facts:
         made[line["step"], "metrics"] = line["metrics"]
         for name, seal in line["files"].items():
             part = {TRAJECTORIES: "trajectories", LINT: "lint"}.get(name, "credit")
+            if part == "credit" and not CREDIT.fullmatch(name):
+                raise StoreError(f"{path}: step {line['step']} seals {name!r:.80}, which no file of a step is called; restore it from "
+                                 "a copy")
             made.setdefault((line["step"], part), {})[name] = seal
     for name, content in run.evaluations().items():
         made.setdefault((int(content.get("step") or 0), "evaluation"), {})[name] = content

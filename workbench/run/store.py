@@ -50,7 +50,7 @@ LINT = "lint.json"
 ATTEMPTS = "attempts"
 LINES = ("metrics.jsonl", "events.jsonl", "clock.jsonl")
 STEP = re.compile(r"step-(\d{8})")
-_CREDIT = re.compile(r"credit-(\d{4})\.parquet")
+CREDIT = re.compile(r"credit-(\d{4})\.parquet")
 
 
 def step_name(step: int) -> str:
@@ -203,7 +203,7 @@ class Run(Shown):
 
     def updates(self, step: int) -> list[int]:
         """The updates of a committed step that left a credit table, skipped ones included."""
-        return sorted(int(match[1]) for name in self._commit(step)["files"] if (match := _CREDIT.fullmatch(name)))
+        return sorted(int(match[1]) for name in self._commit(step)["files"] if (match := CREDIT.fullmatch(name)))
 
     def credit(self, step: int, update: int = 0) -> CreditTable:
         """What an update used, token by token; columns that were not computed are absent."""
