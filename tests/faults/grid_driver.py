@@ -1,10 +1,11 @@
-"""One driver of the grid that tests/faults/grid_soak.py kills, and what it does with a job: light, since each is begun often."""
+"""One driver of the grid that tests/faults/grid_soak.py disturbs, and what it does with a job; it is begun often."""
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from workbench.ablation import work
@@ -12,7 +13,24 @@ from workbench.ablation.drive import DONE
 from workbench.ablation.leases import Lease, Leases
 from workbench.run.writer import append_line
 
+PLAN = """
+title = "Soak"
+notebook = "soak.ipynb"
+seeds = {seeds}
+[grid]
+rate = [0.1, 0.3, 0.5, 0.7, 0.8, 0.9]
+"""
+CELLS = ("import time\nimport numpy as np\nluck = np.random.default_rng([0, seed])\ntime.sleep(luck.uniform(0, 1))",
+         "import workbench as wb\nwb.result(per_task=luck.random(200) < rate, drawn=luck.random())")
 AT_ONCE = {"local": 2, "slurm": 4, "ray": 4}  # jobs of one driver
+
+
+def plan_at(folder: Path, seeds: int) -> Path:
+    from tests.ablation import quick  # a driver does not need it
+
+    quick.notebook_at(folder / "soak.ipynb", *CELLS, parameters="rate: float = 0.1  # chance\nseed: int = 0  # of all")
+    (folder / "soak.toml").write_text(PLAN.format(seeds=seeds))
+    return folder / "soak.toml"
 
 
 def do_noted(job, plan, out, cwd, cell_limit_s=None, leased=False):

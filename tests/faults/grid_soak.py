@@ -1,13 +1,13 @@
-"""The long version for grids: SIGKILL for a worker, a driver or a notebook's kernel, at random, while two drivers share 60 jobs.
+"""The long version for grids: a worker, driver or kernel is killed, at random, while two drivers share 60 jobs.
 
     python -m tests.faults.grid_soak --on local|slurm|ray [--kills 80] [--seed 0] [--json FILE]
 
-`--on slurm` and `--on ray` start a real scheduler on this machine (tests/ablation/clusters.py). A killed driver is begun
-anew; one that ended with jobs left, too, with `--retry`: a job whose kernel was killed ends as a `dead kernel`, as the guide
-says, and waits for that. Where a grid is done before all kills are, another one begins. Held against every grid at its
-end: each job done once, by a ledger that every attempt at a job writes before and after; every notebook readable, whole
-and the one of its record; results.tsv equal to that of a run that nobody disturbed; no process left. Notebooks and records
-are read after every kill, too. Exit status: 0 all held, 1 something did not.
+`--on slurm` and `--on ray` start a real scheduler on this machine (tests/ablation/clusters.py). A driver that is gone is
+begun anew, with `--retry`: a job whose kernel was killed ends as a `dead kernel`, as the guide says, and waits for that.
+Where a grid is done before all kills are, another one begins. Held against every grid at its end: each job done once, by a
+ledger that every attempt writes before and after; every notebook readable, whole and the one of its record; results.tsv
+equal to that of a run that nobody disturbed; no process left. Notebooks and records are read after every kill, too. Exit
+status: 0 all held, 1 something did not.
 """
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ from typing import Any
 import nbformat
 import pandas as pd
 
-from tests.ablation import quick
 from tests.ablation.clusters import ROOT, ray_cluster, slurm
-from tests.faults.grid_driver import AT_ONCE, drive_here
+from tests.faults.grid_driver import AT_ONCE, drive_here, plan_at
 from tests.faults.server_soak import processes, tail
 from tests.faults.soak import add_piece
 from workbench.ablation import work
@@ -41,15 +40,6 @@ from workbench.ablation.door import ask
 from workbench.ablation.drive import DONE, JobState, states, tally
 from workbench.types import canonical_json
 
-PLAN = """
-title = "Soak"
-notebook = "soak.ipynb"
-seeds = {seeds}
-[grid]
-rate = [0.1, 0.3, 0.5, 0.7, 0.8, 0.9]
-"""
-CELLS = ("import time\nimport numpy as np\nluck = np.random.default_rng([0, seed])\ntime.sleep(luck.uniform(0, 1))",
-         "import workbench as wb\nwb.result(per_task=luck.random(200) < rate, drawn=luck.random())")
 PARTS = {"tests.faults.grid_driver": "driver", "ipykernel_launcher": "kernel", "multiprocessing.spawn": "worker",
          "submitit.core._submit": "worker"}  # in a command line -> what it is
 KINDS = ("driver", "kernel", "worker")
@@ -86,26 +76,25 @@ class Grid:
             self.drivers.remove(one)
             if one.returncode not in (0, -signal.SIGKILL):
                 self.faults.append(f"a driver ended with {one.returncode}: {tail(self.log)}")
+        command = [sys.executable, "-m", "tests.faults.grid_driver", str(self.plan), str(self.out), self.on, self.leases]
         while len(self.drivers) < 2:
             with self.log.open("ab") as log:
-                self.drivers.append(subprocess.Popen(
-                    [sys.executable, "-m", "tests.faults.grid_driver", str(self.plan), str(self.out), self.on, self.leases], cwd=ROOT, stdout=log,
-                    stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | {MARK: self.mark}))
+                self.drivers.append(subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
+                                                     start_new_session=True, env=os.environ | {MARK: self.mark}))
 
     @property
     def log(self) -> Path:
         return self.out.with_suffix(".log")
 
     def victims(self, kind: str) -> list[int]:
-        return [pid for pid, parent, words in processes() if self.kind(pid, parent, words) == kind]
+        return [pid for pid, _, words in processes() if self.kind(pid, words) == kind]
 
-    def kind(self, pid: int, parent: int, words: str) -> str:
+    def kind(self, pid: int, words: str) -> str:
         """What a process is, "" where it is none of this grid's."""
         if words.startswith("ray::do_sent"):  # a worker of Ray writes its title over its environment
             return "worker" if is_below(pid, os.getpid()) else ""
-        if not any(part in words for part in PARTS) or not is_marked(pid, self.mark) or "python" not in words.split()[0]:
-            return ""
-        return next(PARTS[part] for part in PARTS if part in words)
+        found = next((PARTS[part] for part in PARTS if part in words), "")
+        return found if found and is_marked(pid, self.mark) and "python" in words.split()[0] else ""
 
     def disturb(self, rng: random.Random) -> bool:
         """One kill at a random instant; False: there was nothing of that kind to kill."""
@@ -140,7 +129,8 @@ class Grid:
             if (now := len(ledger_of(self.out))) != words:
                 words, since = now, time.monotonic()
             if time.monotonic() - since > LONGEST_S or len(self.faults) > 20:
-                self.faults.append(f"not over, and no word for {time.monotonic() - since:.0f} s: {tally(self.states())}; {tail(self.log)}")
+                self.faults.append(f"given up, with no word for {time.monotonic() - since:.0f} s: {tally(self.states())}; "
+                                   f"{tail(self.log)}")
                 return
 
 
@@ -183,9 +173,9 @@ def unreadable(out: Path) -> list[str]:
 
 
 def done_twice(ledger: Iterable[Mapping[str, Any]], tries: Mapping[str, int]) -> list[str]:
-    """Jobs that were done although they were done, or more often than their failures explain. `tries`: by the records at the
-    end, one for each time that a record was written. A killed attempt may lack its second line, and wrote no record then, or
-    the next one's first line tells of it."""
+    """Jobs that were done although they were done, or more often than their failures explain. `tries`: by the records at
+    the end, one for each time that a record was written. A killed attempt may lack its second line, and wrote no record
+    then, or the next one's first line tells of it."""
     found, done, failures = [], Counter(), {name: set() for name in tries}
     for line in ledger:
         stands = line.get("begun", line.get("ended"))
@@ -212,8 +202,9 @@ def wrong_at_the_end(grid: Grid, calm: Path) -> list[str]:
     if len(list(grid.out.glob("notebooks/*.ipynb"))) != len(found):
         faults.append(f"{len(list(grid.out.glob('notebooks/*.ipynb')))} notebooks of {len(found)} jobs")
     expected, results = numbers_in(calm), numbers_in(grid.out)
-    return faults + ([] if results.equals(expected) else [f"results.tsv differs:\n{results.compare(expected)}" if results.shape == expected.shape
-                                                          else f"results.tsv has the shape {results.shape}"])
+    if results.shape != expected.shape:
+        return [*faults, f"results.tsv has the shape {results.shape}, not {expected.shape}"]
+    return faults if results.equals(expected) else [*faults, f"results.tsv differs:\n{results.compare(expected)}"]
 
 
 def numbers_in(out: Path) -> pd.DataFrame:
@@ -224,7 +215,7 @@ def numbers_in(out: Path) -> pd.DataFrame:
 def left_over(grid: Grid) -> list[str]:
     """Drivers, workers and kernels that are there after a while."""
     until = time.monotonic() + GONE_S
-    while alive := [words for pid, parent, words in processes() if grid.kind(pid, parent, words)]:
+    while alive := [words for pid, _, words in processes() if grid.kind(pid, words)]:
         if time.monotonic() > until:
             return [f"{len(alive)} processes were left: {alive[0][:200]}"]
         time.sleep(0.5)
@@ -240,15 +231,9 @@ def scheduler(on: str, folder: Path) -> Iterator[Any]:
         yield found
 
 
-def plan_at(folder: Path, seeds: int) -> Path:
-    quick.notebook_at(folder / "soak.ipynb", *CELLS, parameters="rate: float = 0.1  # chance\nseed: int = 0  # of all")
-    (folder / "soak.toml").write_text(PLAN.format(seeds=seeds))
-    return folder / "soak.toml"
-
-
-def soak(on: str, kills: int, rng: random.Random, folder: Path, *, seeds: int = 10, leases: str = "kept", calm: Path | None = None
-         ) -> dict[str, Any]:
-    """The tally of one soak, with its faults in words. `calm`: the folder of a grid that nobody disturbed; None: one is made."""
+def soak(on: str, kills: int, rng: random.Random, folder: Path, *, seeds: int = 10, leases: str = "kept",
+         calm: Path | None = None) -> dict[str, Any]:
+    """The tally of one soak, with its faults in words. `calm`: of a grid that nobody disturbed; None: one is made."""
     plan, mark = plan_at(folder, seeds), f"{os.getpid()}-{time.time_ns()}"
     os.environ |= {MARK: mark, "PYTHONPATH": str(ROOT)}  # of what a scheduler starts, too
     if calm is None:
@@ -266,7 +251,8 @@ def soak(on: str, kills: int, rng: random.Random, folder: Path, *, seeds: int = 
                     one.wait()
             hit, number, lines = hit + grid.hit, number + 1, ledger_of(grid.out)
             ledger += lines
-            faults += [f"grid {number}: {fault}" for fault in (*grid.faults, *wrong_at_the_end(grid, calm), *left_over(grid))]
+            found = *grid.faults, *wrong_at_the_end(grid, calm), *left_over(grid)
+            faults += [f"grid {number}: {fault}" for fault in found]
             print(f"{sum(hit.values())}/{kills} kills, {number} grids, {len(faults)} faults", flush=True)
     return {"on": on, "hit": dict(hit), "grids": number, "jobs": number * seeds * 6, "faults": faults,
             "begun": sum("begun" in line for line in ledger),
@@ -279,9 +265,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=80)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=10, help="of the grid: six jobs each")
-    parser.add_argument("--leases", choices=("kept", "ignored"), default="kept", help="ignored: the soak must find it (local)")
+    parser.add_argument("--leases", choices=("kept", "ignored"), default="kept",
+                        help="ignored: must be found (local)")
     parser.add_argument("--folder", type=Path, help="a new one, in which the grids stay (default: a temporary one)")
-    parser.add_argument("--calm", type=Path, metavar="FOLDER", help="of the same grid undisturbed, left by an earlier soak")
+    parser.add_argument("--calm", type=Path, metavar="FOLDER", help="of the same grid undisturbed, left by an earlier one")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the tally; one more piece where the file has some")
     options = parser.parse_args(arguments)
     began = time.monotonic()
@@ -293,7 +280,8 @@ def main(arguments: list[str] | None = None) -> int:
     piece["seconds"] = round(time.monotonic() - began)
     for fault in piece["faults"]:
         print(f"FAULT {fault}")
-    print(f"{'FAILED' if piece['faults'] else 'passed'}: {json.dumps({key: value for key, value in piece.items() if key != 'faults'})}")
+    told = {key: value for key, value in piece.items() if key != "faults"}
+    print(f"{'FAILED' if piece['faults'] else 'passed'}: {json.dumps(told)}")
     if options.json:
         add_piece(options.json, piece)
     return 1 if piece["faults"] else 0

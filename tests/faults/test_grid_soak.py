@@ -1,4 +1,4 @@
-"""What the soak of grids would say of jobs lost, done twice or half written: it finds each of them, and nothing else."""
+"""What the soak of grids says of jobs lost, done twice or half written: it finds each of them, and nothing else."""
 from __future__ import annotations
 
 import random
@@ -16,7 +16,8 @@ def line(job, tries=0, **what):
 
 
 ONCE = [line("a", begun=""), line("a", 1, ended="done")]
-RETRIED = [line("a", begun=""), line("a", 1, ended="dead kernel"), line("a", 1, begun="dead kernel"), line("a", 2, ended="done")]
+RETRIED = [line("a", begun=""), line("a", 1, ended="dead kernel"), line("a", 1, begun="dead kernel"),
+           line("a", 2, ended="done")]
 
 
 @pytest.mark.parametrize(("ledger", "tries"), [
