@@ -1,4 +1,4 @@
-"""Seventeen faults that training meets, and the tests that hold what happens then: behaviour and message.
+"""Eighteen faults that training meets, and the tests that hold what happens then: behaviour and message.
 
 A fault's tests are named in FAULTS, so that none of them can be forgotten or renamed away; the tests that fit nowhere
 else stand below.
@@ -106,6 +106,9 @@ FAULTS: dict[int, tuple[str, str]] = {
         tests/test_learner.py::test_a_fully_masked_batch_makes_no_update_and_says_so
         tests/algorithms/test_grpo.py::test_nobody_scored_gives_no_credit_and_no_nan
         tests/test_train.py::test_a_run_in_which_everything_breaks_is_kept_and_names_the_fault"""),
+    18: ("SIGSTOP, no more memory, a clock that goes back, a kernel that restarts", """
+        tests/faults/test_interrupted.py::test_what_was_committed_stays_and_the_run_ends_as_the_one_that_was_not_interrupted
+        tests/faults/test_interrupted.py::test_after_a_disk_that_filled_up_it_goes_on"""),
 }
 
 
@@ -114,7 +117,7 @@ def names_in(path: Path) -> set[str]:
 
 
 def test_every_fault_has_its_tests():
-    assert list(FAULTS) == list(range(1, 18))
+    assert list(FAULTS) == list(range(1, 19))
     for number, (fault, names) in FAULTS.items():
         assert names.split(), f"fault {number} ({fault}) has no test"
         for node in names.split():

@@ -14,7 +14,7 @@ from tests.hostile.test_hostile_folders import sound  # noqa: F401  (a fixture)
 from workbench.run.store import open_run
 from workbench.types.errors import StoreError
 
-MUTATIONS, CALLS = 40, 48
+MUTATIONS, CALLS = 20, 48
 SHOWN = (["show", "RUN"], ["show", "RUN", "1"], ["diff", "RUN", "SOUND"], ["show", "RUN", "--at", "step 1 / task 1 / attempt 1 / token 1"])
 
 

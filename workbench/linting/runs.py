@@ -31,8 +31,8 @@ def step_facts(run: Run, last: int | None = None) -> tuple[StepFacts, ...]:
     found = []
     for step in run.steps()[-last:] if last else run.steps():
         before = step - 1  # what is changed after a step is in force from the next one on
-        found.append(facts_of_step(step, run.groups(step), run.metrics_line(step), lr=run.setting("learner.lr", float, int, step=before),
-                                   warmup=run.setting("learner.warmup_updates", int, step=before),
+        lr, warmup = run.setting("learner.lr", float, int, step=before), run.setting("learner.warmup_updates", int, step=before)
+        found.append(facts_of_step(step, run.groups(step), run.metrics_line(step), lr=lr, warmup=warmup,
                                    staleness=run.setting("train", dict, step=before).get("staleness", 0)))
     return tuple(found)
 

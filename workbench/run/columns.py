@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from workbench.run.parquet import read_parquet, parquet_bytes
+from workbench.run.shapes import mapping, numbers_by_name
 from workbench.types import CreditTable, Group, Sampling, Segment, Source, Span, Task, ToolCall, Trajectory, Turn
 from workbench.types.canonical_json import plain
 from workbench.types.errors import StoreError
@@ -106,19 +107,6 @@ def _each(make: Callable[[Any], Any]) -> Callable[[list], list]:
     return lambda values: [make(value) for value in values]
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{value!r:.60} in the place of a mapping")
-    return value
-
-
-def _numbers(value: Any) -> dict[str, Any]:
-    """Parts of a reward by name."""
-    if not all(isinstance(part, (int, float, type(None))) for part in _mapping(value).values()):
-        raise TypeError(f"{value!r:.60} in the place of numbers by name")
-    return value
-
-
 _TEXT = _Codec(_write_text, _read_text)
 _INT32, _INT64, _FLOAT64, _BOOL = map(_of_type, (pa.int32(), pa.int64(), pa.float64(), pa.bool_()))
 
@@ -128,14 +116,14 @@ _TRAJECTORY: dict[str, tuple[Callable[[Trajectory], Any], _Codec]] = {
     "task_id": (attrgetter("task.id"), _TEXT),
     "task_env": (attrgetter("task.env"), _TEXT),
     "task_seed": (attrgetter("task.task_seed"), _INT64),
-    "task_payload": (attrgetter("task.payload"), _free("payload of a task", _mapping)),
-    "task_metadata": (attrgetter("task.metadata"), _free("metadata of a task", _mapping)),
+    "task_payload": (attrgetter("task.payload"), _free("payload of a task", mapping)),
+    "task_metadata": (attrgetter("task.metadata"), _free("metadata of a task", mapping)),
     "dynamics_seed": (attrgetter("dynamics_seed"), _INT64),
     "first_observation": (attrgetter("first_observation"),
                           _Codec(_write_observations, lambda column: _parsed(column, observation_from_json))),
     "stop_reason": (attrgetter("stop_reason.value"), _TEXT),
     "outcome": (attrgetter("outcome"), _FLOAT64),
-    "outcome_parts": (attrgetter("outcome_parts"), _free("outcome_parts", _numbers)),
+    "outcome_parts": (attrgetter("outcome_parts"), _free("outcome_parts", numbers_by_name)),
     "scored": (lambda t: bool(t.scored), _BOOL),
     "success": (lambda t: None if t.success is None else bool(t.success), _BOOL),
     "error": (attrgetter("error"), _TEXT),
@@ -149,8 +137,8 @@ _TURN_JSON = {
                         _each(lambda calls: tuple(ToolCall(*call) for call in calls))),
     "reply": _json(_each(lambda messages: [message_to_json(message) for message in messages]),
                    _each(lambda messages: tuple(map(message_from_json, messages)))),
-    "reward_parts": _free("reward_parts of a turn", _each(_numbers)),
-    "info": _free("info of a turn", _each(_mapping)),
+    "reward_parts": _free("reward_parts of a turn", _each(numbers_by_name)),
+    "info": _free("info of a turn", _each(mapping)),
 }
 
 

@@ -53,6 +53,30 @@ def _misfit(value: Any, shape: Any, where: str = "") -> str | None:
     return None if fits and not (type(value) is int and abs(value) >= 1 << 63) else where
 
 
+def mapping(value: Any) -> dict[str, Any]:
+    """`value`, where it is one. Raises TypeError."""
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r:.60} in the place of a mapping")
+    return value
+
+
+def numbers_by_name(value: Any) -> dict[str, Any]:
+    """The same of parts of a reward."""
+    if not all(isinstance(part, (int, float, type(None))) for part in mapping(value).values()):
+        raise TypeError(f"{value!r:.60} in the place of numbers by name")
+    return value
+
+
+def setting_of(config: Any, key: str, kinds: Sequence[type], path: Path) -> Any:
+    """A setting that is of one of these kinds. Raises StoreError."""
+    for part in key.split("."):
+        config = config.get(part) if isinstance(config, dict) else None
+    if type(config) not in kinds:
+        raise StoreError(f"{path}: {key} should be {' or '.join(each.__name__ for each in kinds)}, and is {config!r:.60}; restore it "
+                         "from a copy of the run")
+    return config
+
+
 def by_step(records: Sequence[Mapping[str, Any]], path: Path) -> dict[int, Any]:
     """Step -> its metrics line. Raises StoreError for a line of another shape."""
     for number, line in enumerate(records, 1):

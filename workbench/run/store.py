@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.run import columns, writer
-from workbench.run.shapes import EVALUATION, LINT as LINT_SHAPE, by_step, changes, clock_lines, shaped
+from workbench.run.shapes import EVALUATION, LINT as LINT_SHAPE, by_step, changes, clock_lines, setting_of, shaped
 from workbench.types import CreditTable, Groups, canonical_json
 from workbench.types.canonical_json import Lines, seal_of
 from workbench.types.errors import StoreError
@@ -125,15 +125,8 @@ class Run(Shown):
         return config
 
     def setting(self, key: str, *kinds: type, step: int = 10**8) -> Any:
-        """One setting, as it was in force at the end of `step`. Raises StoreError where a stranger's run has none of these
-        `kinds` there."""
-        node: Any = self.config_of(step)
-        for part in key.split("."):
-            node = node.get(part) if isinstance(node, dict) else None
-        if type(node) not in kinds:
-            raise StoreError(f"{self.path / 'config.json'}: {key} should be {' or '.join(each.__name__ for each in kinds)}, and is "
-                             f"{node!r:.60}; restore it from a copy of the run")
-        return node
+        """One setting, as at the end of `step`. Raises StoreError where a stranger's run has none of these kinds there."""
+        return setting_of(self.config_of(step), key, kinds, self.path / "config.json")
 
     def _lines(self, name: str) -> Lines:
         return canonical_json.read_lines(self.path / name, below=self.path)
@@ -166,8 +159,7 @@ class Run(Shown):
         """What a reader should know: lines cut short, steps not committed."""
         found = []
         for name in LINES:
-            torn = self._lines(name).torn
-            if torn:
+            if torn := self._lines(name).torn:
                 found.append(f"{name}: the last line is cut short ({len(torn)} bytes) and was left out")
         for step in self.uncommitted():
             found.append(f"step {step} has files but was not committed (under way, or its process died)")
@@ -221,20 +213,16 @@ class Run(Shown):
 
     def lint(self, step: int) -> LintReport | None:
         """What the lint said of a step, also of one that it ended before it was committed; None where it was off."""
-        said = self.lint_values(step)
-        return None if said is None else LintReport.from_dict(said)
+        return None if (said := self.lint_values(step)) is None else LintReport.from_dict(said)
 
     def lint_values(self, step: int) -> dict[str, Any] | None:
         """The same as the JSON values of `LintReport.as_dict`: quicker, where a word of each of many steps is wanted."""
+        path, said = self.path / "steps" / step_name(step) / LINT, None
         if step not in self._commits() and step in self.uncommitted():
-            path = self.path / "steps" / step_name(step) / LINT
-            if not path.exists():
-                return None
-            return shaped(canonical_json.read_sealed_json(path, kind="lint", version=FORMAT, below=self.path), LINT_SHAPE, path, "a lint")
-        if LINT not in self._commit(step)["files"]:
-            return None
-        data, path = self._read(step, LINT)  # holds it against the seal in the metrics line
-        return shaped(canonical_json.sealed_document(data, path, kind="lint", version=FORMAT)["content"], LINT_SHAPE, path, "a lint")
+            said = canonical_json.read_sealed_json(path, kind="lint", version=FORMAT, below=self.path) if path.exists() else None
+        elif LINT in self._commit(step)["files"]:  # read against the seal in the metrics line
+            said = canonical_json.sealed_document(*self._read(step, LINT), kind="lint", version=FORMAT)["content"]
+        return said if said is None else shaped(said, LINT_SHAPE, path, "a lint")
 
     def metrics(self) -> pandas.DataFrame:
         """One row per committed step, indexed by step; a metric that a step did not have is missing there, not zero."""
@@ -269,9 +257,9 @@ class Run(Shown):
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """Every evaluation by name."""
-        paths = sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json"))
         return {path.stem: shaped(canonical_json.read_sealed_json(path, kind="evaluation", version=FORMAT, below=self.path),
-                                  EVALUATION, path, "an evaluation") for path in paths}
+                                  EVALUATION, path, "an evaluation")
+                for path in sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json"))}
 
     def evaluated(self, name: str) -> dict[str, Groups]:
         """The stored attempts of an evaluation by side ("trained-sampled"); {} in runs of before they were stored."""
