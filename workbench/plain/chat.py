@@ -5,8 +5,7 @@
     chat.append(reply, turn, last_id)               (newline) <|im_start|>user ... <|im_end|> <|im_start|>assistant
 
 The tokenizer's own template writes it, with a placeholder for each content. So what the policy sampled is never decoded
-and encoded again, and no content is ever searched for control tokens. Templates that change contents are refused.
-"""
+and encoded again, and no content is ever searched for control tokens. Templates that change contents are refused."""
 from __future__ import annotations
 
 import json

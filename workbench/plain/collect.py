@@ -37,9 +37,8 @@ def collect(tasks: Sequence[Task], group_size: int, model: nn.Module, chat: Plai
             address: Address, greedy: bool = False) -> list[Group]:
     """`group_size` attempts at each task; `greedy`: beside them one more, by the likeliest tokens, which is no member.
     `address` begins every seed: (run seed, "train", step)."""
-    likeliest = replace(rollout, temperature=0.0, top_p=1.0)
-    return [Group([attempt(task, number, model, chat, rollout, address) for number in range(group_size)],
-                  attempt(task, group_size, model, chat, likeliest, address) if greedy else None) for task in tasks]
+    return [Group([attempt(task, number, model, chat, rollout, address) for number in range(group_size)], attempt(
+        task, group_size, model, chat, replace(rollout, temperature=0.0, top_p=1.0), address) if greedy else None) for task in tasks]
 
 
 def attempt(task: Task, number: int, model: nn.Module, chat: PlainChat, rollout: Rollout,

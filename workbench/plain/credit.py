@@ -4,8 +4,7 @@
     credit_of(attempts, Recipe(gae, {"lam": 0.95}, bootstrap="truncated"))   PPO
 
 An estimator is a function `(lines, **settings) -> (advantages, targets)`. It is given a `CreditLine` for each attempt
-that counts, and returns for each what its tokens are worth, and what a critic is fitted to there (None: no critic).
-"""
+that counts, and returns for each what its tokens are worth, and what a critic is fitted to there (None: no critic)."""
 from __future__ import annotations
 
 import math
@@ -205,8 +204,7 @@ def bilevel_gae(lines: Sequence[CreditLine], *, gamma: float = 1.0, lam: float =
         d_k = r_k + gamma_turn (i_{k+1} + V_{k+1}) - V_k        B_k = d_k + gamma_turn lam B_{k+1}
 
     with r_k and V_k at the turn's last token, and i_k what its earlier tokens were paid. Inside a turn it is GAE, with
-    B_k + V_k paid at the last token, and nothing after. VAGEN (arXiv 2510.16907), RAGEN (arXiv 2504.20073).
-    """
+    B_k + V_k paid at the last token, and nothing after. VAGEN (arXiv 2510.16907), RAGEN (arXiv 2504.20073)."""
     found, targets = [], []
     for line in lines:
         turns, paid = line.turns(), line.paid.copy()

@@ -1,8 +1,7 @@
 """Sampling one turn: a Hugging Face model, one token at a time, one sequence at a time.
 
 The noise is an argument: it belongs to the address of the turn and to nothing else. So an engine that samples a hundred
-turns at once, and keeps its caches from turn to turn, draws the very same tokens.
-"""
+turns at once, and keeps its caches from turn to turn, draws the very same tokens."""
 from __future__ import annotations
 
 from collections.abc import Container, Sequence

@@ -1,7 +1,6 @@
 """What is minimised: from logprobs and advantages to a loss per token, and how tokens are summed up.
 
-Tensors hold one number for each token of a segment [L]. The gradient flows through `logp` and `value` alone.
-"""
+Tensors hold one number for each token of a segment [L]. The gradient flows through `logp` and `value` alone."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -116,8 +115,7 @@ def shares(weights: Sequence[np.ndarray], reduction: str, fixed_length: int = 0)
         seq-mean-token-sum    attempts
         fixed-length          attempts x a length that is fixed           Dr. GRPO (arXiv 2503.20783), section 3
 
-    Only tokens whose weight is not zero are counted, and only attempts that have one.
-    """
+    Only tokens whose weight is not zero are counted, and only attempts that have one."""
     counts = [int((weight != 0).sum()) for weight in weights]
     attempts = sum(count > 0 for count in counts)
     found = []

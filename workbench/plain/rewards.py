@@ -1,8 +1,7 @@
 """What attempts earned: which of them count, on which scale, and at which token each amount is paid.
 
     above_the_others([1.0, 0.0, 1.0, 1.0], [0, 0, 1, 1], std=True)                [0.707, -0.707, 0, 0]
-    by_spread([1.0, 0.0, 1.0, 1.0], [0, 0, 1, 1], FilterRule(zero_variance="drop"))   [True, True, False, False]
-"""
+    by_spread([1.0, 0.0, 1.0, 1.0], [0, 0, 1, 1], FilterRule(zero_variance="drop"))   [True, True, False, False]"""
 from __future__ import annotations
 
 import math
@@ -28,8 +27,7 @@ class AttemptTokens:
         sampled    0 0 0 0 0 0    1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1    0 0 0 0 0 0     1 1 1 1 ...
         response   0 0 0 0 0 0    1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1    1 1 1 1 1 1     1 1 1 1 ...
 
-    Of each turn: `rewards` (None: could not be scored) and `states`, what names the state that it began in.
-    """
+    Of each turn: `rewards` (None: could not be scored) and `states`, what names the state that it began in."""
 
     group: int                          # attempts at the same task have the same number
     ids: np.ndarray
@@ -69,8 +67,7 @@ class AttemptTokens:
 
 def attempts_of(groups: Sequence[Group]) -> list[AttemptTokens]:
     """All trajectories of a step, in their order; what a greedy one earned stands with those that it is compared with."""
-    greedy = [None if group.greedy is None else attempt_of(group.greedy, number).reward for number, group in enumerate(groups)]
-    return [replace(attempt_of(trajectory, number), greedy=greedy[number])
+    return [replace(attempt_of(trajectory, number), greedy=group.greedy and attempt_of(group.greedy, number).reward)
             for number, group in enumerate(groups) for trajectory in group]
 
 
@@ -110,8 +107,7 @@ def above_the_others(values: Sequence[float], keys: Sequence[Hashable], *, std: 
         A_i = (R_i - mean R) / (std R + 1e-6)        GRPO: Shao et al. 2024 (arXiv 2402.03300), std of n - 1
         A_i =  R_i - mean of the others' R           RLOO: Ahmadian et al. 2024 (arXiv 2402.14740), section 3.3
 
-    Zero where nobody else is there, and where all are the same: that says nothing about who was good.
-    """
+    Zero where nobody else is there, and where all are the same: that says nothing about who was good."""
     advantages = [0.0] * len(values)
     for at in members(keys).values():
         own = np.array([values[n] for n in at], float)
@@ -128,8 +124,7 @@ def normalized(rewards: Sequence[float], keys: Sequence[Hashable], method: str) 
 
         none  R' = R    mean  R' = R - mean    mean_std  R' = (R - mean) / (std + 1e-6)    asym_clip  held within -1..3
 
-    (0, 0) without others. Turns are multiplied, the shift is paid at the end. RAGEN (arXiv 2504.20073), its code.
-    """
+    (0, 0) without others. Turns are multiplied, the shift is paid at the end. RAGEN (arXiv 2504.20073), its code."""
     if method == "none":
         return [(1.0, 0.0)] * len(rewards)
     totals, scales = above_the_others(rewards, keys, std=method != "mean"), [0.0] * len(rewards)
