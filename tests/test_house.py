@@ -21,8 +21,8 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 71_936,
-    "lines of the lint": 8_693,
+    "lines of the package": 73_750,
+    "lines of the lint": 8_719,
     "lines of plain/": 1_200,
     "files of plain/": 8,
     "lines of the README": 250,

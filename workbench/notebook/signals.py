@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench.notebook.spread import MOST_STEPS
 from workbench.rollouts.step_signals import step_signals
+from workbench.run.outcomes import last_credit
 from workbench.run.store import Run, open_run
 from workbench.types.evenly import evenly
 from workbench.types.monitored import RunSignals, StepSignals, probes_of
@@ -32,4 +33,4 @@ def signals(run: Run | RunningRun | str | Path, *, most: int = MOST_STEPS) -> Ru
 
 @lru_cache(maxsize=4096)
 def _of_step(run: Run, step: int) -> StepSignals:
-    return step_signals(step, run.groups(step), run.metrics_line(step), run.last_credit(step))
+    return step_signals(step, run.groups(step), run.metrics_line(step), last_credit(run, step))

@@ -22,14 +22,11 @@ from workbench.engines.base import Completion, Engine, Request
 from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvAnswer, EnvRunner
 from workbench.envs.scoring import RewardRunner
-from workbench.rollouts.config import CollectConfig
+from workbench.rollouts.config import GREEDY, CollectConfig
 from workbench.types import Group, Observation, StepResult, StopReason, Task, ToolCall, Trajectory, Turn
 from workbench.types.canonical_json import plain
 from workbench.types.errors import ConfigError, EngineError, EnvError, WorkbenchError
 from workbench.types.seeds import seed_of
-
-
-GREEDY = {"temperature": 0.0, "top_p": 1.0}
 
 
 @dataclass
@@ -67,8 +64,7 @@ class _Attempt:
 
 class Collector:
     def __init__(self, engine: Engine, chat: ChatFormat, family: EnvFamily, config: CollectConfig,
-                 address: tuple[int | str, ...], runner: EnvRunner,
-                 on_done: Callable[[Trajectory], None] | None) -> None:
+                 address: tuple[int | str, ...], runner: EnvRunner, on_done: Callable[[Trajectory], None] | None) -> None:
         self.engine, self.chat, self.family, self.config = engine, chat, family, config
         self.address, self.runner, self.on_done = address, runner, on_done
         if config.max_context is not None and config.max_context > engine.context_length:
@@ -273,8 +269,8 @@ def collect(
     group_size: int, address: tuple[int | str, ...], runner: EnvRunner | None = None,
     on_done: Callable[[Trajectory], None] | None = None, greedy: bool = False,
 ) -> list[Group]:
-    """Sample `group_size` attempts at each task; one group per task, in the order of `tasks`. `greedy`: beside them one by
-    the likeliest tokens, which is no member of the group (`Group.greedy`).
+    """Sample `group_size` attempts at each task, with `greedy` one aside by the likeliest tokens (`Group.greedy`); one group per
+    task, in the order of `tasks`.
 
     `address` is the beginning of every seed: (run seed, purpose, step). `on_done` sees each trajectory as it ends.
     `runner` steps the environments and stays open; without one, `config` says which, and it is closed at the end.
@@ -288,10 +284,8 @@ def collect(
     collector = collector_for(family)(engine, chat, family, config, address, runner or own, on_done)
     try:
         for task in tasks:
-            for number in range(group_size):
-                collector.start(task, number)
-            if greedy:
-                collector.start(task, group_size, greedy=True)
+            for number in range(group_size + greedy):
+                collector.start(task, number, greedy=number == group_size)
         while collector.sampling or collector.stepping:
             for answer in collector.answers():
                 collector.on_answer(answer)

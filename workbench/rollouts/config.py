@@ -8,6 +8,8 @@ from workbench.envs.runners import EnvRunner, InlineRunner, ThreadRunner
 from workbench.types.settings import Inert, above, at_least, check_settings, one_of
 from workbench.types.tokens import HISTORIES
 
+GREEDY = {"temperature": 0.0, "top_p": 1.0}  # sampling of the likeliest tokens
+
 
 @dataclass(frozen=True)
 class CollectConfig:

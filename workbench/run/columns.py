@@ -147,14 +147,13 @@ _TURN_JSON = {
 
 def encode_groups(groups: Sequence[Group], *, step: int) -> memoryview:
     """All trajectories of a step as the bytes of one parquet file; raises StoreError for values that cannot be kept."""
-    members = [(g, t, greedy) for g, group in enumerate(groups)
-               for t, greedy in [*((t, False) for t in group), *([(group.greedy, True)] if group.greedy else [])]]
-    trajectories = [t for _, t, _ in members]
+    members = [(g, t) for g, group in enumerate(groups) for t in (*group, *([group.greedy] if group.greedy else ()))]
+    trajectories = [t for _, t in members]
     samplings: list[Sampling] = []
     try:
         columns = {
-            "group": pa.array([g for g, _, _ in members], pa.int32()),
-            **({"greedy": pa.array([greedy for *_, greedy in members])} if len(members) > sum(map(len, groups)) else {}),
+            "group": pa.array([g for g, _ in members], pa.int32()),
+            **({"greedy": pa.array([t is groups[g].greedy for g, t in members])} if len(members) > sum(map(len, groups)) else {}),
             **{name: codec.write([get(t) for t in trajectories]) for name, (get, codec) in _TRAJECTORY.items()},
             **_turn_columns(trajectories),
             **_token_columns(trajectories, samplings),

@@ -1,4 +1,4 @@
-"""What the attempts of a step earned, without reading what they said: six columns of thirty."""
+"""What came of a step: what its attempts earned, without reading what they said, and what its last update used."""
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -8,6 +8,7 @@ import pyarrow as pa
 from workbench.run.columns import TRAJECTORIES
 from workbench.run.parquet import read_parquet
 from workbench.run.store import Run
+from workbench.types import CreditTable
 from workbench.types.errors import StoreError
 from workbench.types.trajectories import StopReason, Trajectory
 
@@ -43,3 +44,9 @@ def outcomes_of(run: Run, step: int) -> list[list[tuple[float | None, bool | Non
         raise StoreError(f"{path} is damaged: its columns do not say what attempts earned ({error!r}); restore it from a "
                          "copy of the run") from error
     return list(groups.values())
+
+
+def last_credit(run: Run, step: int) -> CreditTable | None:
+    """What the step's last update used; None for a step without one."""
+    updates = run.updates(step)
+    return run.credit(step, updates[-1]) if updates else None

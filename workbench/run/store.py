@@ -201,11 +201,6 @@ class Run(Shown):
         """What an update used, token by token; columns that were not computed are absent."""
         return columns.decode_credit(*self._read(step, credit_name(update)))[0]
 
-    def last_credit(self, step: int) -> CreditTable | None:
-        """What the step's last update used; None for a step without one."""
-        updates = self.updates(step)
-        return self.credit(step, updates[-1]) if updates else None
-
     def skipped(self, step: int) -> dict[int, str]:
         """The updates of a step that did not touch the weights, and why."""
         reasons = {u: columns.decode_credit(*self._read(step, credit_name(u)))[1] for u in self.updates(step)}

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from workbench.rollouts.alarms import alarms_of
 from workbench.rollouts.step_signals import step_signals
+from workbench.run.outcomes import last_credit
 from workbench.run.recording import RunWriter
 from workbench.run.store import Run
 from workbench.training.step import StepOutcome
@@ -30,7 +31,7 @@ class AlarmWatch:
         such a run is to stop."""
         for step in range(len(self.steps) + 1, outcome.step):
             self.steps.append(step_signals(step, self.stored.groups(step), self.stored.metrics_line(step),
-                                           self.stored.last_credit(step)))
+                                           last_credit(self.stored, step)))
         last = outcome.reports[-1].table if outcome.reports else None
         self.steps.append(step_signals(outcome.step, outcome.groups, outcome.metrics, last))
         new = [kind for kind in alarms_of(self.steps) if kind not in self.said]

@@ -1,8 +1,6 @@
-"""Open everything that a config names: policy, chat format, engine, environment, learner; and ask it for attempts and
-scores. The doors all come through here.
+"""Open everything that a config names, and ask it for attempts and scores. The doors all come through here.
 
-    session = open_session(load_config("frozenlake"))
-    session.policy, session.chat, session.engine, session.family
+    session = open_session(load_config("frozenlake"))    # .policy, .chat, .engine, .family, .learner
     groups = rollout(session, 4)
     scores = [*baselines(session), *evaluate(session)]
 """
@@ -233,18 +231,16 @@ def _device(name: str) -> str:
 def rollout(
     session: Session, tasks: Sequence[Task] | int = 4, *, group_size: int | None = None, step: int = 0,
     purpose: str = "look", config: CollectConfig | None = None, address: tuple[int | str, ...] | None = None,
-    on_done: Callable[[Trajectory], None] | None = None, engine: Engine | None = None, own_share: bool = False,
-    greedy: bool | None = None,
+    on_done: Callable[[Trajectory], None] | None = None, engine: Engine | None = None, own_share: bool = False, greedy: bool | None = None,
 ) -> Groups:
     """Sample `group_size` attempts at each task with the session's engine; one group per task, in task order.
 
-    `tasks` may be a number: so many training tasks of the step. With several processes each one samples its share of
-    the tasks and all of them return all groups (with `own_share` each its own, and none waits for another). The same (seed, purpose, step) gives the same groups, bit for bit, for
-    environments that are stepped in the tick (law 8). `on_done` sees the trajectories of this process as they end.
-    `greedy`: one attempt more at each task, by the likeliest tokens, aside (`Group.greedy`); None: as in training, for an
-    algorithm that compares with it, where `group_size` is left out.
-    `engine`: one to ask instead of the session's own, such as a `Journal` around it, which writes down what it is asked.
-    Raises ConfigError for no tasks, and where first prompts leave no room for an answer.
+    `tasks` may be a number: so many training tasks of the step. With several processes each one samples its share of the tasks
+    and all of them return all groups (with `own_share` each its own, and none waits for another). The same (seed, purpose,
+    step) gives the same groups, bit for bit, for environments that are stepped in the tick (law 8). `on_done` sees the
+    trajectories of this process as they end. `greedy`: one attempt more at each task, aside (`Group.greedy`); None: for an
+    algorithm that needs it, without `group_size`. `engine`: one to ask instead of the session's own, such as a `Journal`
+    around it. Raises ConfigError for no tasks, and where first prompts leave no room for an answer.
     """
     if isinstance(tasks, int):
         tasks = session.train_tasks(step, tasks)
@@ -255,8 +251,7 @@ def rollout(
     config = config or session.config.collect
     if not session.looked_at:
         check_prompts(session, tasks, config)
-    if greedy is None:
-        greedy = group_size is None and needs_greedy(session.config.algorithm)
+    greedy = (group_size is None and needs_greedy(session.config.algorithm)) if greedy is None else greedy
     groups = collect(
         tasks[rank::world], family=session.family, engine=session.engine if engine is None else engine,
         chat=session.chat, config=config,
@@ -279,9 +274,7 @@ def evaluate(session: Session, *, name: str = "policy", num_tasks: int | None = 
              attempts: int | None = None, on_done: Callable[[Trajectory], None] | None = None) -> Scores:
     """Scores of the session's policy on its held-out tasks, one per mode (sampled at temperature 1, greedy).
 
-    `num_tasks`, `attempts` (at each task, where it samples): as the config says, unless given here.
-    """
-
+    `num_tasks`, `attempts` (at each task, where it samples): as the config says, unless given here."""
     def play(tasks, count, config, address):
         return rollout(session, tasks, group_size=count, config=config, address=address, on_done=on_done)
 
