@@ -31,7 +31,7 @@ ADAPTERS = ("workbench/envs/adapters/", "tests/envs/adapters/")
 BESIDE = {"verifiers", "openenv", "aiohttp", "httpx", "fastapi", "uvicorn"}
 # Come with a declared package by its own contract: Jupyter is there when ipykernel is.
 IMPLIED = {"annotated_types": "pydantic", "IPython": "ipykernel", "packaging": "transformers", "huggingface_hub": "transformers",
-           "httpx2": "mcp"}
+           "httpx2": "mcp", "jupyter_client": "ipykernel"}
 
 
 def requirements(*extras: str) -> dict[str, Requirement]:
