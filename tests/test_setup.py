@@ -28,11 +28,10 @@ NINE = ("jupyterlab", "ipywidgets", "torch", "transformers", "vllm", "accelerate
 DISTRIBUTIONS = {"PIL": "pillow", "faiss": "faiss-cpu", "yaml": "pyyaml", "IPython": "ipython"}
 # Never beside the project's own: of adapters and tests whose package wants an environment of its own (make test-readers).
 ADAPTERS = ("workbench/envs/adapters/", "tests/envs/adapters/")
-INSPECT = "tests/sandbox/inspect_checks.py"  # run by `make test-readers`, in an environment with inspect_ai
 BESIDE = {"verifiers", "openenv", "aiohttp", "httpx", "fastapi", "uvicorn"}
 # Come with a declared package by its own contract: Jupyter is there when ipykernel is.
-IMPLIED = {"annotated_types": "pydantic", "IPython": "ipykernel", "jupyter_client": "ipykernel",
-           "packaging": "transformers", "huggingface_hub": "transformers", "httpx2": "mcp"}
+IMPLIED = {"annotated_types": "pydantic", "IPython": "ipykernel", "packaging": "transformers", "huggingface_hub": "transformers",
+           "httpx2": "mcp", "jupyter_client": "ipykernel"}
 
 
 def requirements(*extras: str) -> dict[str, Requirement]:
@@ -107,7 +106,7 @@ def third_party_imports(folder: Path) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     local = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {"workbench", "tests", "experiments", "docs", "data"}
     for path in sorted(folder.rglob("*.py")):
-        if path.parent.name in ("writers", "readers") or str(path.relative_to(ROOT)) == INSPECT:  # run in environments of their own: tests/imported, tests/exported
+        if path.parent.name in ("writers", "readers"):  # run in environments of their own: tests/imported, tests/exported
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = (

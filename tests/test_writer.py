@@ -510,7 +510,7 @@ ALLOWED = {
     ("workbench/engines/server/process.py", "hf_config.save_pretrained"): "a server's own folder: what it is told of the model",
     ("workbench/engines/server/process.py", "self._log.open"): "the same folder: what it prints",
     ("workbench/envs/sandbox/confine.py", "os.open"): "folders to mount, and a box's own /proc: it is becoming a box",
-    ("workbench/envs/sandbox/confine.py", "open"): "files of the box's own root, in memory: who it is, in /etc",
+    ("workbench/envs/sandbox/confine.py", "open"): "of a box: users and groups, in a root of its own that lies in memory",
     ("workbench/envs/sandbox/confine.py", "os.write"): "the box's user map, in its /proc",
     ("workbench/envs/sandbox/confine.py", "os.makedirs"): "the box's own root, in memory",
     ("workbench/envs/sandbox/confine.py", "os.symlink"): "the same root",

@@ -209,7 +209,6 @@ def kernel(ground: Ground, times: int, rng: random.Random) -> Interrupted:
             manager.restart_kernel(now=True)
             found.tried, found.hit = found.tried + 1, found.hit + (killing.lines_of(path).count(b"\n") < TINY["train__steps"])
             client.wait_for_ready(timeout=WAITS_S)
-            found.committed += killing.lines_of(path).count(b"\n")
             before = killing.lines_of(path)
             said = client.execute_interactive(code, timeout=WAITS_S, output_hook=lambda _: None)["content"]
             if said["status"] != "ok":

@@ -142,6 +142,7 @@ def sweep(sound: Path, folder: Path, commands: list[str], names: list[str]) -> t
     calls, wrong = 0, []
     for command in commands:
         shutil.copytree(sound, folder / "sound-copy")
+        (folder / "base").mkdir(exist_ok=True)
         base = call(placed(COMMANDS[command], folder / "sound-copy", sound, folder / "base"), folder)
         shutil.rmtree(folder / "sound-copy")
         if base.status not in (0, 1) and command not in NOT_FOR_IT:

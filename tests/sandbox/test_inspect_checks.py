@@ -13,13 +13,15 @@ from workbench.envs.sandbox.supply import shared_supply
 # A box has one user, and nobody in it may make another one.
 NOT_HELD = {"test_exec_as_user": "SandboxUserUnsupportedError"}
 CHECKS = 44  # of inspect-ai 0.3.285
+ROOT = Path(__file__).resolve().parents[2]
+CHECKED_BY = ROOT / "tests/exported/readers/inspect_checks.py"
 
 
 def test_a_box_holds_inspects_contract():
     if reason := shared_supply().why_not("namespaces"):
         pytest.skip(f"tier namespaces: {reason}")
     python = python_beside("WORKBENCH_INSPECT_PYTHON", ".venv-readers")
-    done = subprocess.run([python, Path(__file__).parent / "inspect_checks.py"], capture_output=True, text=True, timeout=600,
+    done = subprocess.run([python, CHECKED_BY], capture_output=True, text=True, timeout=600,
                           env=environment_beside())
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
@@ -33,9 +35,8 @@ def test_negative_control_a_box_without_programs_does_not(tmp_path):
     if reason := shared_supply().why_not("namespaces"):
         pytest.skip(f"tier namespaces: {reason}")
     python = python_beside("WORKBENCH_INSPECT_PYTHON", ".venv-readers")
-    text = (Path(__file__).parent / "inspect_checks.py").read_text().replace("programs=True", "programs=False")
-    root = str(Path(__file__).resolve().parents[2])
-    (tmp_path / "without.py").write_text(text.replace("str(Path(__file__).resolve().parents[2])", repr(root)))
+    text = CHECKED_BY.read_text().replace("programs=True", "programs=False")
+    (tmp_path / "without.py").write_text(text.replace("str(Path(__file__).resolve().parents[3])", repr(str(ROOT))))
     done = subprocess.run([python, tmp_path / "without.py", "test_exec_output", "test_exec_returncode"], capture_output=True, text=True,
                           timeout=120, env=environment_beside())
     assert done.returncode == 0, done.stderr[-3000:]

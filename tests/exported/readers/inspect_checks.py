@@ -18,7 +18,7 @@ import anyio
 from inspect_ai.util import ExecResult, OutputLimitExceededError, SandboxEnvironment, SandboxEnvironmentLimits, SandboxUserUnsupportedError
 from inspect_ai.util._sandbox import self_check
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from workbench.envs.sandbox.boxes import WORK, CallOutcome, Sandbox, SandboxSettings, open_sandbox  # noqa: E402
 from workbench.envs.sandbox.programs import PART  # noqa: E402
