@@ -21,7 +21,7 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 73_750,
+    "lines of the package": 73_568,
     "lines of the lint": 8_719,
     "lines of plain/": 1_200,
     "files of plain/": 8,
@@ -200,6 +200,6 @@ if __name__ == "__main__":  # python -m tests.test_house: the numbers as they ar
 
 
 def test_the_path_of_a_server_is_short():
-    """Six files, 920 lines (docs/guides/vllm.md names them)."""
+    """Six files, 900 lines (docs/guides/vllm.md names them)."""
     assert len(PATH_OF_A_SERVER) == 6
-    assert sum(len((PACKAGE / name).read_text().splitlines()) for name in PATH_OF_A_SERVER) <= 920
+    assert sum(len((PACKAGE / name).read_text().splitlines()) for name in PATH_OF_A_SERVER) <= 900

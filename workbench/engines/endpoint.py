@@ -14,7 +14,6 @@ from workbench.types.deadlines import Deadline
 from workbench.types.errors import ConfigError, EngineError
 
 MOST_CHARACTERS = 1_000_000  # of one reply
-LONGEST_DETAIL = 300         # characters of a server's own words in an error
 
 
 @dataclass(frozen=True)
@@ -111,13 +110,15 @@ class Endpoint:
         """What failed, in words with a remedy."""
         import openai
 
-        detail = " ".join(str(error).split())[:LONGEST_DETAIL]
+        from workbench.types.bounded_http import in_short
+
+        detail = in_short(error)
         if type(cause := error.__cause__ or error).__name__ == "AnswerError":
             return str(cause)
         if isinstance(error, openai.APITimeoutError) or "Timeout" in type(error).__name__:
             return f"{self.url}: no answer within {self.deadline_s:g} s"
         if isinstance(error, openai.APIConnectionError):
-            cause = " ".join(str(error.__cause__ or error).split())[:LONGEST_DETAIL]
+            cause = in_short(error.__cause__ or error)
             return f"{self.url} cannot be reached ({cause}); is the server running, and is the address right?"
         status = getattr(error, "status_code", None)
         if status in (401, 403):
@@ -186,4 +187,6 @@ class _Gathered:
 
 
 def _short(value: Any) -> str:
-    return repr(value)[:LONGEST_DETAIL]
+    from workbench.types.bounded_http import in_short
+
+    return in_short(repr(value))

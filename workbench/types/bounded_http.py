@@ -21,6 +21,7 @@ import httpx
 from workbench.types.deadlines import Deadline
 
 MOST_BYTES = 16 << 20  # of one answer
+LONGEST_DETAIL = 300   # characters of a server's own words in an error
 
 
 class AnswerError(httpx.TransportError):
@@ -104,3 +105,18 @@ class _CountedAsync(_Count):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+def own_words(answer: httpx.Response) -> str:
+    """What a server itself says about what failed, in one line."""
+    try:
+        said = answer.json()
+        error = said.get("error", said) if isinstance(said, dict) else said
+        return in_short(error.get("message", error) if isinstance(error, dict) else error)
+    except (ValueError, RecursionError):
+        return in_short(answer.text)
+
+
+def in_short(value: Any) -> str:
+    """One line of at most 300 characters; of nothing, what kind of nothing."""
+    return " ".join(str(value).split())[:LONGEST_DETAIL] or type(value).__name__

@@ -1,7 +1,7 @@
 """What a vLLM server is asked, over HTTP: to sample, and to take new weights. Each failure in words, with what to do.
 
-Everything else about a server is decided elsewhere; here it is only spoken to. Requests run in a thread of their own, so
-that whoever asks for a turn goes on; what came back is fetched with `answers`. Each has a deadline and a bound on its bytes.
+Requests run in a thread of their own, so that whoever asks for a turn goes on; what came back is fetched with `answers`.
+Each has a deadline and a bound on its bytes.
 """
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from workbench.types.bounded_http import MOST_BYTES, AnswerError, async_hooks
+from workbench.types.bounded_http import MOST_BYTES, AnswerError, async_hooks, in_short, own_words
 from workbench.types.errors import EngineError
 
 HEALTH_S = 5.0           # a server that samples still says that it is there within this
 TOKEN_BYTES = 1_000      # of a turn's answer, at most: a token with its logprobs
 WHOLE_BYTES = 64 << 20   # ... where the logprobs of the whole vocabulary were asked for
 GENERATE = "/inference/v1/generate"
-LONGEST_DETAIL = 300     # characters of a server's own words in an error
 
 
 class ServerError(EngineError):
@@ -40,8 +39,7 @@ class ServerClient:
         self._came: queue.Queue[tuple[str, dict[str, Any] | EngineError]] = queue.Queue()
         self._asked: dict[str, asyncio.Task] = {}  # of the loop's thread only
         self._loop = asyncio.new_event_loop()
-        # As many turns at once as rows that the server decodes: what waits for one is not late yet.
-        self._rows = asyncio.Semaphore(rows)
+        self._rows = asyncio.Semaphore(rows)  # that the server decodes at once: who waits for one is not late yet
         self._http = httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=httpx.Timeout(None, connect=HEALTH_S),
                                        limits=httpx.Limits(max_connections=None, max_keepalive_connections=rows),
                                        event_hooks=async_hooks(self.url))
@@ -77,7 +75,7 @@ class ServerClient:
             raise EngineError(str(error)) from error
         except httpx.HTTPError as error:
             how = "cannot be reached" if isinstance(error, httpx.ConnectError) else "broke off in the middle of its answer"
-            raise ServerError(f"{self.url} {how} ({_short(error)})") from error
+            raise ServerError(f"{self.url} {how} ({in_short(error)})") from error
         return _read(self.url + path, answer, plain)
 
     @property
@@ -92,7 +90,8 @@ class ServerClient:
 
     def ask(self, name: str, body: Mapping[str, Any]) -> None:
         """Have a turn sampled; its answer comes under `name`."""
-        self._loop.call_soon_threadsafe(self._begin, name, dict(body))
+        turn = self._turn(name, dict(body))
+        self._loop.call_soon_threadsafe(lambda: self._asked.update({name: self._loop.create_task(turn)}))
 
     def drop(self, name: str) -> None:
         """Forget what was asked under `name`: the connection is closed, and the server stops sampling for it."""
@@ -121,9 +120,6 @@ class ServerClient:
         self._thread.join(timeout=10)
         self._loop.close()
 
-    def _begin(self, name: str, body: dict[str, Any]) -> None:
-        self._asked[name] = self._loop.create_task(self._turn(name, body))
-
     async def _turn(self, name: str, body: dict[str, Any]) -> None:
         late = f": a turn was not over after {self._answer_s:g} s (layout.answer_deadline_s)"
         try:
@@ -148,27 +144,13 @@ def _read(address: str, answer: httpx.Response, plain: bool = False) -> Any:
     if answer.status_code == 503:
         raise ServerError(f"{address}: the server takes nothing at the moment (HTTP status 503)")
     if answer.status_code in (401, 403, 404):
-        raise EngineError(f"{address} is not open (HTTP status {answer.status_code}: {_short(answer.text)}); a server of ours is "
+        raise EngineError(f"{address} is not open (HTTP status {answer.status_code}: {in_short(answer.text)}); a server of ours is "
                           "started with VLLM_SERVER_DEV_MODE=1 and --enable-scale-out: docs/guides/vllm.md has the command")
     if answer.status_code != 200:
-        raise EngineError(f"{address} answered with HTTP status {answer.status_code}: {_told(answer)}")
+        raise EngineError(f"{address} answered with HTTP status {answer.status_code}: {own_words(answer)}")
     if plain or not answer.content:
         return None
     try:
         return answer.json()
     except (ValueError, RecursionError) as error:
-        raise EngineError(f"{address} sent what is no JSON: {_short(answer.text)}") from error
-
-
-def _told(answer: httpx.Response) -> str:
-    """A server's own words about what failed."""
-    try:
-        said = answer.json()
-        error = said.get("error", said) if isinstance(said, dict) else said
-        return _short(error.get("message", error) if isinstance(error, dict) else error)
-    except (ValueError, RecursionError):
-        return _short(answer.text)
-
-
-def _short(value: Any) -> str:
-    return " ".join(str(value).split())[:LONGEST_DETAIL] or type(value).__name__
+        raise EngineError(f"{address} sent what is no JSON: {in_short(answer.text)}") from error

@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 from workbench.engines.broadcast import Line, announced, gate, own_address
-from workbench.engines.server.client import LONGEST_DETAIL, ServerClient
+from workbench.engines.server.client import ServerClient
+from workbench.types.bounded_http import in_short
 from workbench.types.errors import EngineError
 
 Post = Callable[..., Any]  # a path of the server, and a body: its answer
@@ -123,7 +124,7 @@ def _both(own: Callable[[], Any], ask: Callable[[], Any], seconds: float) -> Any
         try:
             done.append(own())
         except Exception as error:  # whatever torch raises of a process that is gone
-            done.append(EngineError(f"the broadcast broke off ({' '.join(str(error).split())[:LONGEST_DETAIL]})"))
+            done.append(EngineError(f"the broadcast broke off ({in_short(error)})"))
 
     thread = threading.Thread(target=work, name="workbench-broadcast", daemon=True)
     thread.start()
