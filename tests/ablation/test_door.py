@@ -100,8 +100,11 @@ def test_pictures_show_every_seed_in_the_order_of_the_plan(made):
     assert "control, A/A" in forest.text and "notebooks/lr-10_k-1-seed0" in forest.text and forest.png[:4] == b"\x89PNG"
     dose = table.dose("lr")
     assert "k = 1" in dose.text and "0.1" in dose.text and dose.png[:4] == b"\x89PNG"
-    assert "k below" in table.heat("lr", "k").text or "lr" in table.heat().text
+    assert "k below, lr to the right" in table.heat("lr", "k").text == table.heat().text == table.heat(y="k").text
+    assert "lr below, k to the right" in table.heat("k").text
     assert "loss" in table.curves().text and "ok: control: lr = 0.1, k = 1, run again" in table.checks().text
+    with pytest.raises(ConfigError, match="two different axes, got lr twice"):
+        table.heat("lr", "lr")
     with pytest.raises(ConfigError, match="name one of the numeric axes lr, k; did you mean"):
         table.dose("l")
 

@@ -52,6 +52,14 @@ def test_what_is_done_stays_done_and_every_state_is_told(tmp_path):
     assert "6 runs, 6 done before" in said_by(drive, plan, plan.seeds, out, tmp_path, HERE) and len(ends(out)) == 6
 
 
+def test_jobs_of_other_code_are_counted_by_that_reason(tmp_path, monkeypatch):
+    plan, out = read_plan(quick.plan_at(tmp_path)), tmp_path / "out"
+    drive(plan, plan.seeds, out, tmp_path, HERE, lambda line: None)
+    monkeypatch.setattr(quick.work, "code_fingerprint", lambda: "another")
+    assert tally(states(plan, plan.seeds, out)) == ("6 jobs: 6 waiting; 6 of those waiting were done by other code of the package "
+                                                    "and will be done again")
+
+
 def test_a_failure_waits_for_retry_and_may_end_all(tmp_path):
     plan, out = read_plan(quick.plan_at(tmp_path)), tmp_path / "out"
     (tmp_path / "fail").write_text("0.1")

@@ -65,3 +65,12 @@ def test_a_browser_sees_the_jobs_go_on_and_asks_nobody_else(tmp_path, monkeypatc
     page.on("load", lambda _: loads.append("again"))
     page.wait_for_timeout(2500)
     assert not loads and not page.outside and not page.trouble and "6 done" in page.inner_text("body")
+
+
+def test_the_page_of_a_report_stays_where_no_job_is_left(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = door.ask(quick.plan_at(tmp_path), tmp_path / "out")
+    door.carry_out(asked, HERE, lambda line: None)
+    (asked.out / "quick.html").write_text("the report")
+    door.carry_out(asked, HERE, lambda line: None)
+    assert (asked.out / "quick.html").read_text() == "the report"

@@ -32,7 +32,7 @@ import pandas as pd
 
 from tests.ablation.clusters import ROOT, ray_cluster, slurm
 from tests.faults.grid_driver import AT_ONCE, drive_here, plan_at
-from tests.faults.server_soak import processes, tail
+from tests.faults.server_soak import processes
 from tests.faults.soak import add_piece
 from workbench.ablation import work
 from workbench.ablation.cell import result_in
@@ -132,6 +132,10 @@ class Grid:
                 self.faults.append(f"given up, with no word for {time.monotonic() - since:.0f} s: {tally(self.states())}; "
                                    f"{tail(self.log)}")
                 return
+
+
+def tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-1500:]
 
 
 def is_marked(pid: int, mark: str) -> bool:

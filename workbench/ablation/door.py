@@ -12,6 +12,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,8 +103,9 @@ def carry_out(asked: PlanPart, way: JobSettings = JobSettings(), say: Say = prin
     def found() -> list[JobState]:
         return all_states(asked.plan, asked.seeds, asked.out)
 
+    begins = any(one.state != DONE for one in found())  # else the report's page stays where it is
     try:
-        with LivePage(asked.out / f"{asked.plan.name}.html", asked.plan.title, found):
+        with LivePage(asked.out / f"{asked.plan.name}.html", asked.plan.title, found) if begins else nullcontext():
             trials = open_trials(asked.plan, asked.out)
             if trials.arms:
                 drive(trials, trials.seeds, asked.out, Path.cwd(), way, say, stop)

@@ -18,6 +18,7 @@ from workbench.ablation.pool import each
 from workbench.ablation.sent import JobPlace, RemoteJob
 from workbench.views.words import count
 
+OTHER_CODE = "was done by other code"
 WAITING, RUNNING, DONE = "waiting", "running", "done"  # beside the states of a failure (`notebooks`)
 POLL_S = 0.5  # between two looks at what other drivers are doing
 Say = Callable[[str], None]
@@ -62,14 +63,17 @@ def _standing(facts: dict[str, Any] | None, holder: dict[str, Any] | None, out: 
         return RUNNING, f"process {holder['process']} on {holder['host']}"
     if facts is None:
         return WAITING, ""
-    return (facts["state"], facts["failed"]) if "failed" in facts else (WAITING, "was done by other code")
+    return (facts["state"], facts["failed"]) if "failed" in facts else (WAITING, OTHER_CODE)
 
 
 def tally(found: Sequence[JobState]) -> str:
-    """How many jobs stand where: `60 jobs: 12 done, 2 running, 46 waiting`."""
+    """How many jobs stand where: `60 jobs: 12 done, 2 running, 46 waiting`; of those that wait, how many were done by other
+    code than today's and are done again."""
     counts = {state: sum(one.state == state for one in found) for state in dict.fromkeys(
         (DONE, RUNNING, WAITING, *(one.state for one in found)))}
-    return f"{count(len(found), 'job')}: " + ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    return f"{count(len(found), 'job')}: " + ", ".join(f"{number} {state}" for state, number in counts.items() if number) + (
+        f"; {again} of those waiting {'was' if again == 1 else 'were'} done by other code of the package and will be done again"
+        if (again := sum(one.why == OTHER_CODE for one in found)) else "")
 
 
 # ------------------------------------------------------------------------------------------------ driving

@@ -261,7 +261,7 @@ def _tuning(entry: Any, own: bool, where: str) -> Tuning:
 def _seeds(value: Any, where: str, first: int = 0) -> tuple[int, ...]:
     seeds = [*range(first, first + value)] if type(value) is int else value
     if not seeds or any(type(number) is not int or number < 0 for number in seeds) or len({*seeds}) != len(seeds):
-        raise ConfigError(f"{where}: seeds and looks are whole numbers, each seed once, got {value!r}")
+        raise ConfigError(f"{where}: seeds and looks are whole numbers from 0 on, at least one, each once, got {value!r}")
     return tuple(seeds)
 
 

@@ -58,7 +58,10 @@ def show_heat(table: Facts, x: str | None = None, y: str | None = None) -> View:
     if (x is None or y is None) and len(numeric) < 2:
         raise ConfigError(f"a heat map needs two numeric axes of a grid, this one has {', '.join(numeric) or 'none'}; "
                           "dose() draws one")
-    x, y = axis_named(table, x or numeric[0]), axis_named(table, y or next(axis for axis in numeric if axis != x))
+    x = axis_named(table, x or next(axis for axis in numeric if axis != (y and axis_named(table, y))))
+    y = axis_named(table, y or next(axis for axis in numeric if axis != x))
+    if x == y:
+        raise ConfigError(f"a heat map is over two different axes, got {x} twice")
     unit, cells = unit_of(table), {}
     for arm in _arms(table):
         cells.setdefault((float(arm["at"][y]), float(arm["at"][x])), []).append(unit.factor * arm["sampled"]["mean"])

@@ -18,8 +18,13 @@ def show_forecast(plan: Facts) -> View:
     and how small a difference the plan finds four times in five (`ablation.forecast`)."""
     return shown(doc.ViewDocument((
         doc.Heading(plan["title"]), doc.BlankLine(), doc.Table(
-            (doc.Column("arm", look=BOLD), "sets"), _cut([[arm["label"], _sets(plan, arm)] for arm in plan["arms"]])),
+            (doc.Column("arm", look=BOLD), "sets"), _cut([[_named(arm), _sets(plan, arm)] for arm in plan["arms"]])),
         doc.BlankLine(), *map(doc.Note, forecast_lines(plan)))))
+
+
+def _named(arm: Facts) -> str:
+    """By its name, as a plan writes it, and its label where that is another one."""
+    return arm["name"] if arm["label"] == arm["name"] else f"{arm['name']}: {arm['label']}"
 
 
 def _sets(plan: Facts, arm: Facts) -> str:

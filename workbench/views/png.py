@@ -88,10 +88,11 @@ def plots_png(plots: Sequence[Plot], title: str = "", *, columns: int = 3) -> by
     """Small multiples with one legend below them. Places are given in inches: matplotlib's own layout draws everything
     twice, which is most of a second."""
     columns = min(columns, len(plots))
-    rows = -(-len(plots) // columns)
+    rows, wide = -(-len(plots) // columns), WIDTH / max(columns, 2)
     names = dict.fromkeys(part.name for plot in plots for part in (*plot.levels, *plot.traces) if part.name)
-    above, below = 0.45 if title else 0.2, 0.45 + 0.22 * -(-len(names) // LEGEND_COLUMNS)
-    wide, tall = WIDTH / max(columns, 2), 2.6
+    entry = 0.6 + 0.075 * max(map(len, names), default=0)  # inches of a name in the legend, with its line
+    side_by_side = max(1, min(LEGEND_COLUMNS, int(wide * columns / entry)))
+    above, below, tall = 0.45 if title else 0.2, 0.45 + 0.22 * -(-len(names) // side_by_side), 2.6
     width, height = wide * columns, above + tall * rows + below
     drawing = figure(width, height, layout=None)
     handles: dict[str, Any] = {}
@@ -103,7 +104,7 @@ def plots_png(plots: Sequence[Plot], title: str = "", *, columns: int = 3) -> by
         drawing.suptitle(plain(title), fontsize=11, x=0.01, y=1 - 0.1 / height, ha="left", va="top", fontweight="bold",
                          color=INK)
     drawing.legend([handles[name] for name in names], [plain(name) for name in names], loc="lower center",
-                   ncols=LEGEND_COLUMNS, fontsize=8, frameon=False)
+                   ncols=side_by_side, fontsize=8, frameon=False)
     return png_of(drawing)
 
 
