@@ -32,7 +32,7 @@ def test_a_plan_says_how_it_will_be_judged(tmp_path):
     ("margin = 2", "margin = -1", "margin: expected a difference above 0"),
     ("looks = [5, 8]", "looks = [5, 7]", "the last look is at the end, after 8 seeds"),
     ("looks = [5, 8]", "looks = [8, 5, 8]", "rising numbers of seeds"),
-    ("[0, 1,", "[0, 0,", "each seed once"),
+    ("[0, 1,", "[0, 0,", "each once"),
     ("margin", "margni", "has no 'margni'; did you mean 'margin'"),
 ])
 def test_a_wrong_analysis_is_refused(tmp_path, old, new, words):
