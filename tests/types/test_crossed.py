@@ -91,3 +91,15 @@ def test_the_stated_effect_is_found_four_times_in_five():
     parts = parts_of(tables(0.02, 5, 256, 1500, np.random.default_rng(2)) + effect)
     assert 0.75 < (parts.p_value() <= 0.05).mean() < 0.85
     assert detectable(0.02**2, 0.2**2, 0.42**2, 1, 256) == float("inf")
+
+
+def test_tasks_that_differ_less_than_by_chance_take_no_degrees_of_freedom_from_the_seeds():
+    """Seeds that differ, tasks that do not: what seeds say is that of four degrees of freedom, as if there were no tasks."""
+    rng = np.random.default_rng(3)
+    for _ in range(4):
+        values = rng.normal(0, 1, (5, 40))
+        values += rng.normal(0, 0.5, (5, 1)) - values.mean(axis=0)  # every task has the same mean
+    found = parts_of(values)
+    of_seeds = 40 * values.mean(axis=1).var(ddof=1)
+    assert found.error_X**2 * 5 * 40 < of_seeds, "the case in question: the variance is below that of the seeds"
+    assert found.by_seeds_X == pytest.approx(1 / 4) and found.freedom(0.05) > 2.5

@@ -130,9 +130,10 @@ def _variance(ms_run_X: np.ndarray, ms_task_X: np.ndarray, ms_rest_X: np.ndarray
     variance_X = np.maximum(ms_run_X + ms_task_X - ms_rest_X, FLOOR * ms_task_X)
     others_X = ms_task_X**2 / (tasks - 1) + ms_rest_X**2 / ((runs - 1) * (tasks - 1))
     known_X = variance_X > 0
+    # Where seeds (or tasks) differ less than by chance, the variance is below that of tasks (of seeds) alone; what these say of
+    # it is not less.
     return (variance_X,
-            np.divide(ms_run_X**2 / (runs - 1), variance_X**2, out=np.zeros_like(variance_X), where=known_X),
-            # Where seeds differ less than by chance the variance is below that of tasks; what tasks say of it is not less.
+            np.divide(ms_run_X**2 / (runs - 1), np.maximum(variance_X, ms_run_X)**2, out=np.zeros_like(variance_X), where=known_X),
             np.divide(others_X, np.maximum(variance_X, ms_task_X)**2, out=np.full_like(variance_X, 1 / (tasks - 1)), where=known_X))
 
 
