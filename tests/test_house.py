@@ -160,7 +160,7 @@ def measured() -> dict[str, tuple[int, list[str]]]:
         "public class names that occur twice": repeated_class_names(),
     }
     counted = {
-        "lines of the package": _lines(),
+        "lines of the package": lines(),
         "lines of the lint": lines("linting/"),
         "lines of plain/": lines("plain/"),
         "lines of the README": (ROOT / "README.md").read_text().count("\n"),
