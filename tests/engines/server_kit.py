@@ -35,7 +35,7 @@ class StandInServer:
 
     noise (says that all is well, and loads something else) · digests (of other tensors) · refuse update · hang update ·
     stranger (its tokens are of somebody else's weights) · salt (is not looked at) · forget_prefixes, tied head (as in
-    `StandIn`) · half (the connection breaks in the middle, once) · busy (503, once) · hang turn (once) · no dev mode ·
+    `StandIn`) · half (the connection breaks in the middle, once) · busy (503, once) · dead core (500 with vLLM's words for it, once) · hang turn (once) · no dev mode ·
     no json · no such answer · gone (every connection breaks) · never joins (a broadcast, and says that it did) · leaves (in the
     middle of one, and says that all came) · stalls (in the middle) · swaps (two tensors of one) · no adapters · no routes
     (for them) · knows no layer (of an adapter, and says that it was added) · older adapter (goes on under the new name) ·
@@ -215,6 +215,8 @@ class StandInServer:
             return None
         if self.once("busy"):
             return 503, {}
+        if self.once("dead core"):
+            return 500, {"error": {"message": "EngineCore encountered an issue. See stack trace (above) for the root cause."}}
         if self.once("hang turn"):
             time.sleep(3)
         if "no such answer" in self.faults:

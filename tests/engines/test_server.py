@@ -241,7 +241,7 @@ def test_an_adapter_that_finds_no_room_is_refused_before_the_server_is_touched(s
 # ---------------------------------------------------------------------------------------------- turns that go wrong
 
 
-@pytest.mark.parametrize("fault", ["half", "busy", "hang turn"])
+@pytest.mark.parametrize("fault", ["half", "busy", "dead core", "hang turn"])
 def test_a_turn_that_broke_off_is_asked_again_and_is_the_same(server, fault):
     engine = joined(server, answer_deadline_s=1.0)
     plain = sampled(engine)
@@ -251,7 +251,7 @@ def test_a_turn_that_broke_off_is_asked_again_and_is_the_same(server, fault):
     assert len(server.asked) == asked + 7 and len(set(server.asked)) == len(server.asked)
 
 
-@pytest.mark.parametrize("fault", ["half", "busy", "hang turn"])
+@pytest.mark.parametrize("fault", ["half", "busy", "dead core", "hang turn"])
 def test_without_seeds_a_turn_that_broke_off_is_another_one_and_one_that_was_too_long_is_not_drawn_again(server, fault):
     engine = joined(server, seeded=False, answer_deadline_s=1.0)
     server.faults.add(fault)

@@ -21,6 +21,7 @@ HEALTH_S = 5.0           # a server that samples still says that it is there wit
 TOKEN_BYTES = 1_000      # of a turn's answer, at most: a token with its logprobs
 WHOLE_BYTES = 64 << 20   # ... where the logprobs of the whole vocabulary were asked for
 GENERATE = "/inference/v1/generate"
+DEAD = "EngineCore encountered an issue"  # the words of vLLM's front end where the process behind it has ended
 
 
 class ServerError(EngineError):
@@ -141,8 +142,8 @@ def _most_bytes(body: Mapping[str, Any]) -> int:
 
 
 def _read(address: str, answer: httpx.Response, plain: bool = False) -> Any:
-    if answer.status_code == 503:
-        raise ServerError(f"{address}: the server takes nothing at the moment (HTTP status 503)")
+    if answer.status_code == 503 or answer.status_code == 500 and DEAD in answer.text:
+        raise ServerError(f"{address}: the server takes nothing at the moment (HTTP status {answer.status_code})")
     if answer.status_code in (401, 403, 404):
         raise EngineError(f"{address} is not open (HTTP status {answer.status_code}: {in_short(answer.text)}); a server of ours is "
                           "started with VLLM_SERVER_DEV_MODE=1 and --enable-scale-out: docs/guides/vllm.md has the command")
