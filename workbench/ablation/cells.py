@@ -15,7 +15,7 @@ from workbench.run.store import Run, open_run
 from workbench.run.writer import make_folder, write_file
 from workbench.training.config import Config, to_dict
 from workbench.types import View
-from workbench.types.contrasts import axes_in
+from workbench.types.contrasts import axes_in, places_in
 from workbench.types.errors import ConfigError, StoreError
 from workbench.types.view import HasView
 from workbench.views import show_arm_curves, show_arms, show_dose, show_forest, show_heat, show_interaction, show_power
@@ -79,7 +79,8 @@ class ArmTable(HasView):
         """NAME.json, NAME.md, NAME.html and NAME.png in `out`; returns what was written, in words."""
         name, folder = self.values["name"], Path(out)
         shown, curves = self.show(), self.curves()
-        pictures = [self.forest, *([self.interaction] if len(axes_in({name: arm.get("at", {}) for name, arm in self.values["arms"].items()})) > 1 else []), self.power]
+        on_axes = [self.interaction] if len(axes_in(places_in(self.values["arms"]))) > 1 else []
+        pictures = [self.forest, *on_axes, self.power]
         more = "".join(make().html for make in pictures) if self.values["compared"] else ""
         page = f"<!doctype html><meta charset=\"utf-8\"><title>{name}</title>{shown.html}{more}{curves.html}"
         files = {"json": (json.dumps(self.values, indent=1) + "\n").encode(),

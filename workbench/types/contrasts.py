@@ -20,6 +20,11 @@ def pair_weights(first: str, second: str) -> dict[str, float]:
     return {first: 1.0, second: -1.0}
 
 
+def places_in(arms: Mapping[str, Mapping[str, Any]]) -> Places:
+    """Of the arms of a table, those that stand on a grid."""
+    return {name: arm["at"] for name, arm in arms.items() if arm.get("at")}
+
+
 def axes_in(places: Places) -> list[str]:
     """Settings that take several values, in the order of the plan."""
     names = dict.fromkeys(name for at in places.values() for name in at)
@@ -32,11 +37,12 @@ def values_along(places: Places, axis: str) -> list[Any]:
     return [*found.values()]
 
 
-def named_axis(name: str, axes: Sequence[str]) -> str:
-    """The axis of this name, or of which it is the last part. ConfigError where there is none, or several."""
-    found = [axis for axis in axes if name in (axis, axis.rpartition(".")[2])]
+def named_axis(name: str | None, axes: Sequence[str], what: str = "axes") -> str:
+    """The axis of this name, or of which it is the last part; None: the only one. ConfigError where there is none, or
+    several. `what`: the axes, in words."""
+    found = [axis for axis in axes if name in (None, axis, axis.rpartition(".")[2])]
     if len(found) != 1:
-        raise ConfigError(f"name one of the axes {', '.join(axes)}; {nearest(name, axes)}" if axes else
+        raise ConfigError((f"name one of the {what} {', '.join(axes)}" + (f"; {nearest(name, axes)}" if name else "")) if axes else
                           "this plan has no grid along which settings vary")
     return found[0]
 
@@ -61,4 +67,3 @@ def arms_at(places: Places, wanted: Mapping[str, Any]) -> list[str]:
     """The arms at these values; true is not 1."""
     return [arm for arm, at in places.items() if all(name in at and at[name] == value and type(at[name]) is type(value)
                                                      for name, value in wanted.items())]
-

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from workbench.types import View
-from workbench.types.errors import ConfigError, nearest
+from workbench.types.contrasts import named_axis
+from workbench.types.errors import ConfigError
 from workbench.views import doc
 from workbench.views.arms import ARM_LOOKS, unit_of
 from workbench.views.escape import esc
@@ -83,14 +84,9 @@ def show_heat(table: Facts, x: str | None = None, y: str | None = None) -> View:
 
 def axis_named(table: Facts, name: str | None) -> str:
     """The numeric axis of this name, or of which it is the last part; the only one where no name is given."""
-    numeric = numeric_axes(table)
-    if name is None and len(numeric) == 1:
-        return numeric[0]
-    found = [axis for axis in numeric if name is not None and name in (axis, axis.rpartition(".")[2])]
-    if len(found) != 1:
-        raise ConfigError("this grid has no numeric axis" if not numeric else f"name one of the numeric axes "
-                          f"{', '.join(numeric)}" + (f"; {nearest(name, numeric)}" if name else ""))
-    return found[0]
+    if not (numeric := numeric_axes(table)):
+        raise ConfigError("this grid has no numeric axis")
+    return named_axis(name, numeric, "numeric axes")
 
 
 def numeric_axes(table: Facts) -> list[str]:

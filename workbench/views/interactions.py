@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.types import View
-from workbench.types.contrasts import arms_at, axes_in, interaction_weights, named_axis, values_along
+from workbench.types.contrasts import arms_at, axes_in, interaction_weights, named_axis, places_in, values_along
 from workbench.types.crossed import crossed_mean
 from workbench.types.errors import ConfigError
 from workbench.types.stats import Estimate
@@ -29,7 +29,7 @@ def show_interaction(table: Facts, a: str | None = None, b: str | None = None) -
     those of the grid, if they are not named): means with their 95 % intervals, the rest of the grid averaged over. Below:
     the difference of differences between first and last values, with its interval and, where it was declared, its
     verdict. ConfigError for an axis that the grid has not."""
-    places = {name: arm["at"] for name, arm in table["arms"].items() if arm.get("at") and arm["seeds"]}
+    places = places_in({name: arm for name, arm in table["arms"].items() if arm["seeds"]})
     axes, declared = axes_in(places), [tuple(one["axes"]) for one in table.get("interactions", ())]
     if a is None and b is None and len(axes) < 2:
         return shown(doc.ViewDocument((doc.Note("an interaction is of two axes of a grid, and this plan has "
@@ -59,7 +59,7 @@ def show_interaction(table: Facts, a: str | None = None, b: str | None = None) -
 
 def contrast_words(table: Facts, a: str, b: str) -> str:
     """The difference of differences, in a sentence."""
-    unit, places = unit_of(table), {name: arm["at"] for name, arm in table["arms"].items() if arm.get("at")}
+    unit, places = unit_of(table), places_in(table["arms"])
     (a0, *_, a1), (b0, *_, b1) = values_along(places, a), values_along(places, b)
     what = (f"From {a} = {_said(a0)} to {_said(a1)}: how much more at {b} = {_said(b1)} than at {_said(b0)}")
     declared = next((one for one in table.get("interactions", ()) if {*one["axes"]} == {a, b}), None)
