@@ -158,6 +158,13 @@ def test_stopped_among_its_trials_nothing_is_judged(tmp_path):
     assert len(do.met) == 27 and sum(one["tuning"] for one in do.met) == 12
 
 
+def test_a_trial_that_was_chosen_by_is_over_in_the_frame_as_in_the_tally(made, monkeypatch):
+    """Whatever the code is today: `results.tsv` and what the command says agree."""
+    grid, _ = made
+    monkeypatch.setattr("workbench.ablation.work.code_fingerprint", lambda: "another")
+    assert grid.frame()["state"].tolist() == [one.state for one in grid.states()] == ["done"] * 12 + ["waiting"] * 15
+
+
 def test_a_trial_that_fails_is_not_chosen_and_an_arm_without_any_is_refused(tmp_path):
     asked = door.ask(plan_at(tmp_path), tmp_path / "out")
     door.carry_out(asked, JobSettings(0, do=Doing(breaks=[("high", 1.0)])), lambda line: None)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.ablation.drive import DONE, JobState, states
+from workbench.ablation.drive import DONE, JobState
 from workbench.ablation.facts import facts_of
 from workbench.ablation.grid import short_names
 from workbench.ablation.plan import Plan, seed_of
-from workbench.ablation.tuning import trials_of, tuned
+from workbench.ablation.tuning import states_by_part
 from workbench.run.writer import make_folder, write_file
 
 if TYPE_CHECKING:
@@ -30,17 +30,11 @@ def frame_of(plan: Plan, seeds: Sequence[int], out: Path) -> pd.DataFrame:
     folder. What is not there is NaN or None, never zero."""
     import pandas as pd
 
-    parts = _parts(plan, seeds, out)
+    parts = states_by_part(plan, seeds, out)
     axes = short_names([*dict.fromkeys(name for part, _ in parts for arm in part.arms for name in arm.at)])
     rows = [_row(part, one, out, axes) for part, found in parts for one in found]
     found = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in (*FIRST, *LAST)]
     return pd.DataFrame(rows, columns=[*FIRST, *found, *LAST])
-
-
-def _parts(plan: Plan, seeds: Sequence[int], out: Path) -> list[tuple[Plan, list[JobState]]]:
-    """Trials first, then what is judged, and where the jobs of each stand."""
-    trials = trials_of(plan)
-    return [(part, states(part, of, out)) for part, of in ((trials, trials.seeds), (tuned(plan, out), seeds)) if part.arms]
 
 
 def _row(plan: Plan, one: JobState, out: Path, axes: dict[str, str]) -> dict[str, Any]:
@@ -80,4 +74,4 @@ def results_are_of(plan: Plan, seeds: Sequence[int], out: Path) -> bool:
         told = {(row["arm"], row["seed"], row.get("start", ""), row["state"], row["cpu_seconds"])
                 for row in csv.DictReader(file, delimiter="\t")}
     return told >= {(one.job.arm, str(seed_of(part, one.job)), one.job.start, one.state,
-                     str(one.facts["cpu_seconds"]) if one.facts else "") for part, found in _parts(plan, seeds, out) for one in found}
+                     str(one.facts["cpu_seconds"]) if one.facts else "") for part, found in states_by_part(plan, seeds, out) for one in found}

@@ -180,11 +180,17 @@ def tuned(plan: Plan, out: Path) -> Plan:
 
 def all_states(plan: Plan, seeds: Sequence[int], out: Path) -> list[JobState]:
     """Of every job: trials first, then those that are judged, which wait until their arm has chosen."""
+    return [one for _, found in states_by_part(plan, seeds, out) for one in found]
+
+
+def states_by_part(plan: Plan, seeds: Sequence[int], out: Path) -> list[tuple[Plan, list[JobState]]]:
+    """The same with the plan that the jobs are of: that of the trials, where there are any, and that of what is judged."""
     trials, chosen = trials_of(plan), {job for choice in chosen_in(plan, out).values() for job in choice["jobs"]}
-    tried = states(trials, trials.seeds, out) if trials.arms else ()
     # A trial that was chosen by is over, whatever the code is today.
-    return [*(replace(one, state=DONE, why="") if one.name in chosen and one.facts and not one.has_failed else one
-              for one in tried), *states(tuned(plan, out), seeds, out)]
+    tried = [replace(one, state=DONE, why="") if one.name in chosen and one.facts and not one.has_failed else one
+             for one in (states(trials, trials.seeds, out) if trials.arms else ())]
+    judged = tuned(plan, out)
+    return [*([(trials, tried)] if tried else []), (judged, states(judged, seeds, out))]
 
 
 # ------------------------------------------------------------------------------------------------ what is said of it
