@@ -11,15 +11,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from tests.sandbox.escapes import ESCAPES
 from workbench.envs.sandbox.boxes import SandboxSettings, open_sandbox
 from workbench.envs.sandbox.limits import TIERS
-from workbench.envs.sandbox.supply import BoxPool
+from workbench.envs.sandbox.supply import BoxPool, shared_supply
 
 NOBODY = 65534
 CANARY = "sk-canary-0815"
 USERS = ("root", "nobody")
 PACKAGE = Path(__file__).resolve().parents[2] / "workbench"
+
+
+def need_tier(tier: str) -> None:
+    """Skip where this system does not grant it; why stands in the words."""
+    if reason := shared_supply().why_not(tier):
+        pytest.skip(f"tier {tier}: {reason}")
 
 
 def python_for(user: str) -> str | None:

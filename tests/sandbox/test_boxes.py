@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox.grounds import CANARY
+from tests.sandbox.grounds import CANARY, need_tier
 from workbench.envs.sandbox.boxes import SandboxSettings, open_sandbox
 from workbench.envs.sandbox.limits import TIERS
 from workbench.envs.sandbox.supply import BoxPool, shared_supply
@@ -26,15 +26,13 @@ def works(tier):
 
 @pytest.fixture(params=TIERS)
 def tier(request):
-    if reason := shared_supply().why_not(request.param):
-        pytest.skip(f"tier {request.param}: {reason}")
+    need_tier(request.param)
     return request.param
 
 
 @pytest.fixture
 def roomy():
-    if reason := shared_supply().why_not("namespaces"):
-        pytest.skip(f"tier namespaces: {reason}")
+    need_tier("namespaces")
     return SandboxSettings(tier="namespaces")
 
 

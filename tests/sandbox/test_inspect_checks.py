@@ -5,10 +5,8 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.beside import environment_beside, python_beside
-from workbench.envs.sandbox.supply import shared_supply
+from tests.sandbox.grounds import need_tier
 
 # A box has one user, and nobody in it may make another one.
 NOT_HELD = {"test_exec_as_user": "SandboxUserUnsupportedError"}
@@ -18,8 +16,7 @@ CHECKED_BY = ROOT / "tests/exported/readers/inspect_checks.py"
 
 
 def test_a_box_holds_inspects_contract():
-    if reason := shared_supply().why_not("namespaces"):
-        pytest.skip(f"tier namespaces: {reason}")
+    need_tier("namespaces")
     python = python_beside("WORKBENCH_INSPECT_PYTHON", ".venv-readers")
     done = subprocess.run([python, CHECKED_BY], capture_output=True, text=True, timeout=600,
                           env=environment_beside())
@@ -32,8 +29,7 @@ def test_a_box_holds_inspects_contract():
 
 
 def test_negative_control_a_box_without_programs_does_not(tmp_path):
-    if reason := shared_supply().why_not("namespaces"):
-        pytest.skip(f"tier namespaces: {reason}")
+    need_tier("namespaces")
     python = python_beside("WORKBENCH_INSPECT_PYTHON", ".venv-readers")
     text = CHECKED_BY.read_text().replace("programs=True", "programs=False")
     (tmp_path / "without.py").write_text(text.replace("str(Path(__file__).resolve().parents[3])", repr(str(ROOT))))

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.sandbox.grounds import CANARY, grounds
+from tests.sandbox.grounds import CANARY, grounds, need_tier
 from workbench.envs.sandbox.boxes import SandboxSettings, open_sandbox
 from workbench.envs.sandbox.supply import shared_supply
 from workbench.envs.tools import tools_named
@@ -34,8 +34,7 @@ ROOT_ONLY = ("a folder of the machine", "a program of the machine is written ove
 
 @pytest.fixture(autouse=True, scope="module")
 def there():
-    if reason := shared_supply().why_not("namespaces"):
-        pytest.skip(f"tier namespaces: {reason}")
+    need_tier("namespaces")
 
 
 @pytest.fixture
