@@ -47,6 +47,6 @@ def outcomes_of(run: Run, step: int) -> list[list[tuple[float | None, bool | Non
 
 
 def last_credit(run: Run, step: int) -> CreditTable | None:
-    """What the step's last update used; None for a step without one."""
+    """What the last update of a step of several used; None where there was at most one: nothing had moved before it."""
     updates = run.updates(step)
-    return run.credit(step, updates[-1]) if updates else None
+    return run.credit(step, updates[-1]) if len(updates) > 1 else None

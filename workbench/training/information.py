@@ -6,7 +6,7 @@ One attempt of each task, its first prompt x_i and first reply r_i. The learner'
                                    retrieval   = share of i whose own prompt makes r_i likeliest (a tie of k prompts counts 1 / k)
 
 Replies that would answer anything alike have an information near 0 and a retrieval near 1 / N: a template, whatever its
-entropy. Source: RAGEN-2 (Wang et al. 2026), where the text between the think tags is scored; here it is the whole first reply.
+entropy. Source: RAGEN-2 (arXiv 2604.06268), where the text between the think tags is scored; here it is the whole first reply.
 """
 from __future__ import annotations
 

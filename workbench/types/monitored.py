@@ -33,8 +33,8 @@ class StepSignals(NamedTuple):
     Of the updates, as the learner wrote them: `entropy`, `kl` (to the start, where the algorithm has a reference),
     `update_kl` (of the old policy to the new), `clipped` (share of tokens), `ratio_max`, `gradient` (norm). `won_shift`,
     `lost_shift`: by how many nats a token of positive (negative) advantage became likelier before the step's last update,
-    mean; a step of one update has neither. That won tokens become unlikelier is lazy likelihood displacement (Deng et al.
-    2025, arXiv 2512.04220). `information`, `retrieval` and its `chance`: how much replies say about their prompts, where
+    mean; a step of one update has neither. That won tokens become unlikelier is lazy likelihood displacement (arXiv
+    2512.04220). `information`, `retrieval` and its `chance`: how much replies say about their prompts, where
     `train.information_every` measures it.
     """
 
