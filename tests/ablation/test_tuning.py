@@ -161,7 +161,7 @@ def test_stopped_among_its_trials_nothing_is_judged(tmp_path):
 def test_a_trial_that_was_chosen_by_is_over_in_the_frame_as_in_the_tally(made, monkeypatch):
     """Whatever the code is today: `results.tsv` and what the command says agree."""
     grid, _ = made
-    monkeypatch.setattr("workbench.ablation.work.code_fingerprint", lambda: "another")
+    monkeypatch.setattr("workbench.ablation.work.code_fingerprint", lambda: "a third")
     assert grid.frame()["state"].tolist() == [one.state for one in grid.states()] == ["done"] * 12 + ["waiting"] * 15
 
 
