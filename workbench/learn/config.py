@@ -7,6 +7,8 @@ from typing import Annotated
 
 from workbench.types.settings import Inert, above, at_least, check_settings, one_of
 
+SLOWER = 0.1  # an alarm multiplies the learning rate by this, where it is asked to
+
 
 @dataclass(frozen=True)
 class LearnerConfig:

@@ -30,7 +30,7 @@ from workbench.learn.optimizer import TrainedWeights, refuse_other
 from workbench.learn.packing import make_packable
 from workbench.learn.pieces import scores_in_pieces
 from workbench.learn.recompute import recompute_layers
-from workbench.learn.update import Models, Updates, rate_of
+from workbench.learn.update import Models, Updates
 from workbench.learn.update_report import UpdateReport
 from workbench.types.errors import LearnerError
 from workbench.types.seeds import rng_at
@@ -75,6 +75,15 @@ class Learner:
     @property
     def version(self) -> int:
         return self._updates.version
+
+    @property
+    def slowed(self) -> int:
+        """How often an alarm lowered the learning rate."""
+        return len(self._updates.slowed)
+
+    def restored_at(self, version: int) -> bool:
+        """Whether these weights are those of an earlier checkpoint, and no update's."""
+        return version in self._updates.restored
 
     # -------------------------------------------------------------------------------------------- one step
 
@@ -157,7 +166,7 @@ class Learner:
     def before_last_update(self) -> dict[str, Tensor] | None:
         """The weights of one update ago, to see whether an engine still has them; None before the first update."""
         return None if not self.version else self._as_plain(
-            self.models.policy.before_last_step(rate_of(self.config, self.version)))
+            self.models.policy.before_last_step(self._updates.rate(self.config, self.version)))
 
     def state(self, *, kept: bool = True) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """What it takes to go on bit for bit: {"model": {name: tensor}, "optimizer": {"i.key": tensor}}, JSON value;
@@ -167,6 +176,7 @@ class Learner:
         tensors = policy.state("model", kept=kept)
         state = {"format": STATE_FORMAT, "version": made.version, "empty_updates": made.empty, "bad_updates": made.bad,
                  "bad_in_a_row": made.bad_in_a_row, "trainable": policy.trainable}
+        state |= {name: list(held) for name, held in (("slowed", made.slowed), ("restored", made.restored)) if held}
         if critic is None:
             return tensors, state
         critic_tensors, critic_state = critic.state(kept=kept)
@@ -189,6 +199,21 @@ class Learner:
             critic.weights.load_state("critic", tensors)
         made.version, made.bad_in_a_row = int(state["version"]), int(state["bad_in_a_row"])
         made.empty, made.bad = int(state["empty_updates"]), int(state["bad_updates"])
+        made.slowed, made.restored = list(state.get("slowed", ())), list(state.get("restored", ()))
+
+    def slow_down(self) -> None:
+        """From the next update on the learning rate is a tenth of what it would be; once more, a hundredth."""
+        self._updates.slowed.append(self.version)
+
+    def go_back(self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
+        """Take over the weights and optimizer of an earlier `state` under a new version, so that no two weights share a number.
+        What was counted and slowed down since stays. Raises LearnerError as `load_state` does."""
+        made = self._updates
+        kept = made.version + 1, made.empty, made.bad, made.slowed, made.restored
+        self.load_state(tensors, state)
+        made.version, made.empty, made.bad, made.slowed, made.restored = kept
+        made.bad_in_a_row = 0
+        made.restored.append(made.version)
 
 
 def _trained(model: nn.Module, config: LearnerConfig, own_copy: bool) -> nn.Module:

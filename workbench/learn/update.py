@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import Credit, LossInputs, shares_of
 from workbench.learn.batch import Batch
-from workbench.learn.config import LearnerConfig
+from workbench.learn.config import SLOWER, LearnerConfig
 from workbench.learn.critic import Critic
 from workbench.learn.distributed import Ranks
 from workbench.learn.microbatch import MicroBatch, Rows, fits_at_once, scored, trained_logits
@@ -147,6 +147,8 @@ class Updates:
     def __init__(self, models: Models) -> None:
         self.models = models
         self.version = self.empty = self.bad = self.bad_in_a_row = 0
+        self.slowed: list[int] = []    # versions after which the learning rate is a tenth of what it was
+        self.restored: list[int] = []  # versions that no update made: an earlier state under a new number
 
     def make(self, algorithm: Algorithm, config: LearnerConfig, batch: Batch, credit: Credit, used_T: Tensor, *,
              step: int, update: int) -> UpdateReport:
@@ -161,7 +163,7 @@ class Updates:
         micro_batches = made.run(config.micro_batch_tokens)
         norms, loss = self.models.grad_norms(), made.loss()
         table = credit_table(batch, credit, made.numbers, used_T, step=step, update=update)
-        metrics = {"loss": loss, **norms, "lr": rate_of(config, self.version + 1), "micro_batches": micro_batches,
+        metrics = {"loss": loss, **norms, "lr": self.rate(config, self.version + 1), "micro_batches": micro_batches,
                    **figures(batch, credit, made.numbers, used_T, version=self.version if update == 0 else None)}
         finite = all(map(math.isfinite, (loss, *norms.values(), metrics.get("value_loss", 0.0))))
         if self.models.ranks.everywhere(finite):
@@ -193,14 +195,18 @@ class Updates:
             return ("nothing to learn: the gradient is exactly zero (every group flat, or every advantage?); the "
                     "policy's weights were not touched")
         policy.scale_down(norms["grad_norm"], config.max_grad_norm)
-        policy.step(rate_of(config, self.version + 1))
+        policy.step(self.rate(config, self.version + 1))
         self.version += 1
         return None
+
+    def rate(self, config: LearnerConfig, version: int) -> float:
+        """The policy's learning rate in the update that makes this version."""
+        return rate_of(config, version) * SLOWER ** sum(version > after for after in self.slowed)
 
     def _counts(self) -> dict[str, int]:
         return {"bad_updates": self.bad, "empty_updates": self.empty}
 
 
 def rate_of(config: LearnerConfig, update: int) -> float:
-    """The policy's learning rate in the `update`-th update that moves it, counted from 1."""
+    """The policy's learning rate in the `update`-th update that moves it, counted from 1, before any alarm lowered it."""
     return config.lr * min(1.0, update / config.warmup_updates) if config.warmup_updates else config.lr

@@ -69,6 +69,8 @@ class StepFacts(NamedTuple):
     lr: float | None = None             # the settings in force: of the learner
     warmup: int = 0
     staleness: int = 0                  # steps that sampling was ahead
+    slowed: int = 0                     # alarms before it that lowered the learning rate
+    restored: bool = False              # it began with the state of an earlier checkpoint
     seeds: tuple[str, ...] = ()         # task and dynamics seed of each attempt
     problems: tuple[str, ...] = ()      # each different problem, by content
     paid: tuple[tuple[bool, str, float], ...] = ()  # of attempts: success, what it looks like, reward (`worth.payment`)

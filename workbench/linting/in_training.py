@@ -220,7 +220,8 @@ def after_the_step(session: LintedSession, step: int, groups: Sequence[Group], m
     """What is to be remembered of a step, and how it follows on those before: every batch once, versions in order.
     `version`: of the weights that the step began with."""
     config, staleness = session.config.learner, session.config.train.staleness
-    facts = facts_of_step(step, groups, metrics, lr=config.lr, warmup=config.warmup_updates, staleness=staleness)
+    facts = facts_of_step(step, groups, metrics, lr=config.lr, warmup=config.warmup_updates, staleness=staleness,
+                          slowed=session.learner.slowed, restored=session.learner.restored_at(version))
     if not history and version:  # a session that was trained before, by somebody who keeps no history
         return facts, LintReport(())
     claims = RunClaims(session.config.train.steps)

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
+from workbench.learn.config import SLOWER
 from workbench.linting.evaluations import problem_of
 from workbench.linting.evidence import EvaluationFacts, Evidence, RunClaims, StepFacts
 from workbench.linting.rule import Rule, RuleResult
 from workbench.linting.worth import payment
+from workbench.run.interventions import interventions
 from workbench.run.store import Run, step_folders
 from workbench.types import Group, Trajectory
 from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
@@ -28,12 +30,14 @@ CLOSE = 1e-9  # relative: metrics and their recomputation are sums of the same f
 
 def step_facts(run: Run, last: int | None = None) -> tuple[StepFacts, ...]:
     """Those of all committed steps of a run folder, or of the `last` of them."""
-    found = []
+    found, done = [], interventions(run.events())
     for step in run.steps()[-last:] if last else run.steps():
         before = step - 1  # what is changed after a step is in force from the next one on
         lr, warmup = run.setting("learner.lr", float, int, step=before), run.setting("learner.warmup_updates", int, step=before)
         found.append(facts_of_step(step, run.groups(step), run.metrics_line(step), lr=lr, warmup=warmup,
-                                   staleness=run.setting("train", dict, step=before).get("staleness", 0)))
+                                   staleness=run.setting("train", dict, step=before).get("staleness", 0),
+                                   slowed=sum(at < step for at in done),
+                                   restored=before in done and done[before].restored is not None))
     return tuple(found)
 
 
@@ -61,15 +65,16 @@ def evaluation_facts(run: Run) -> tuple[EvaluationFacts, ...]:
 
 
 def facts_of_step(step: int, groups: Sequence[Group], metrics: Mapping[str, Any], *, lr: float | None = None,
-                  warmup: int = 0, staleness: int = 0) -> StepFacts:
-    """`lr`, `warmup`, `staleness`: the settings that were in force; None: not known, and not looked at."""
+                  warmup: int = 0, staleness: int = 0, slowed: int = 0, restored: bool = False) -> StepFacts:
+    """`lr`, `warmup`, `staleness`: the settings that were in force; None: not known, and not looked at. `slowed`, `restored`: as
+    `StepFacts` has them."""
     trajectories = [trajectory for group in groups for trajectory in group]
     attempts = tuple(_fingerprint(t) for t in trajectories if _sampled(t))
     versions = {span.policy_version for t in trajectories for segment in t.segments for span in segment.spans
                 if span.logprobs is not None and len(span.token_ids)}
     whole = blake2b("".join(attempts).encode(), digest_size=16).hexdigest()
     return StepFacts(step, whole, tuple(sorted(v for v in versions if v is not None)), dict(metrics), attempts,
-                     _recomputed(trajectories), lr, warmup, staleness,
+                     _recomputed(trajectories), lr, warmup, staleness, slowed, restored,
                      tuple(f"{t.task.id}|{t.dynamics_seed}" for t in trajectories),
                      tuple({problem_of(group[0]) for group in groups}),
                      tuple(paid for t in trajectories if (paid := payment(t)) is not None))
@@ -186,6 +191,7 @@ def _versions(before: StepFacts | None, now: StepFacts) -> Iterator[RuleResult]:
     left = 0 if before is None else before.metrics.get("policy_version")
     if left is None or not now.versions:
         return
+    left += now.restored  # an earlier state, under a number of its own
     if now.versions != (int(left),) and not (now.staleness and min(now.versions) > left):
         old = [v for v in now.versions if v != left]
         kind = "the untrained weights" if set(old) == {0} and left else "older weights" if max(old) < left else \
@@ -201,7 +207,7 @@ def _updates(before: StepFacts | None, now: StepFacts) -> Iterator[RuleResult]:
     earlier = 0 if before is None else before.metrics.get("policy_version")
     if version is None or made is None or earlier is None:
         return
-    if version != earlier + made:
+    if version != earlier + now.restored + made:
         yield Finding(f"it made {made:g} updates, but the version of the weights went from {earlier:g} to {version:g}",
                       Place(step=now.step))
     if made == 0 and _left_out(before, now) == 0:
@@ -231,11 +237,12 @@ def _learning_rate(before: StepFacts | None, now: StepFacts) -> Iterator[RuleRes
     first = 0 if before is None else before.metrics.get("policy_version")
     if now.lr is None or said is None or first is None or not made or _left_out(before, now):
         return
-    rates = [now.lr * (min(1.0, (first + k + 1) / now.warmup) if now.warmup else 1.0) for k in range(made)]
+    lr, first = now.lr * SLOWER ** now.slowed, first + now.restored
+    rates = [lr * (min(1.0, (first + k + 1) / now.warmup) if now.warmup else 1.0) for k in range(made)]
     expected = math.fsum(rates) / made
     if not math.isclose(said, expected, rel_tol=1e-6):
         yield Finding(f"the learning rate was {said:g}, and after {first:g} updates it is {expected:g} "
-                      f"(lr {now.lr:g}, warm-up over {now.warmup} updates)", Place(step=now.step))
+                      f"(lr {lr:g}, warm-up over {now.warmup} updates)", Place(step=now.step))
 
 
 def _metrics(now: StepFacts) -> Iterator[RuleResult]:

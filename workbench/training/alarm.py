@@ -1,47 +1,102 @@
-"""Alarms of a run that trains (train.on_alarm): what its signals look like after each step, said once for each kind.
+"""Alarms of a run that trains (train.on_alarm): what its signals look like after each step, said once for each kind, and
+what is done then.
 
-Nothing is looked at unless it is asked for, and an alarm changes no number of a run: with "stop" it ends after the step that
-it committed, and goes on when it is resumed.
+Nothing is looked at unless it is asked for, and a note changes no number of a run. With "stop" it ends after the step that
+it committed, and goes on when it is resumed. With "slow" and "restore" the next step begins otherwise: that is an event
+before it is done, so that a run which was interrupted comes to the same end.
 """
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from statistics import fmean
+from typing import Any
 
+from workbench.learn.learner import Learner
 from workbench.rollouts.alarms import alarms_of
 from workbench.rollouts.step_signals import step_signals
+from workbench.run.interventions import Intervention, interventions
 from workbench.run.outcomes import last_credit
 from workbench.run.recording import RunWriter
 from workbench.run.store import Run
+from workbench.training import checkpoint
 from workbench.training.step import StepOutcome
 from workbench.types.errors import LearnerError
-from workbench.types.monitored import StepSignals
+from workbench.types.monitored import StepSignals, probes_of
 
 
-class AlarmWatch:
-    """Remembers the signals of every committed step, and which kinds were named; what was before, from the run's folder."""
+class Alarms:
+    """Remembers the signals of every committed step, which kinds were named, and what was done; what was before, from the
+    run's folder. `how`: train.on_alarm."""
 
     def __init__(self, stored: Run, how: str):
         self.stored, self.how = stored, how
         self.steps: list[StepSignals] = []
-        self.said = {event["named"] for event in stored.events() if event["kind"] == "alarm"}
+        events = stored.events()
+        self.said = {event["named"] for event in events if event["kind"] == "alarm"}
+        self.done = interventions(events)
 
-    def look(self, outcome: StepOutcome, run: RunWriter, note: Callable[[str], None]) -> None:
-        """Write an event and say it for each kind that the run looks like now and did not before. Raises LearnerError where
-        such a run is to stop."""
-        for step in range(len(self.steps) + 1, outcome.step):
-            self.steps.append(step_signals(step, self.stored.groups(step), self.stored.metrics_line(step),
-                                           last_credit(self.stored, step)))
-        last = outcome.reports[-1].table if outcome.reports else None
-        self.steps.append(step_signals(outcome.step, outcome.groups, outcome.metrics, last))
+    @property
+    def needed(self) -> Collection[int]:
+        """Steps whose checkpoints a resumed run may have to go back to again."""
+        return {each.restored for each in self.done.values() if each.restored is not None}
+
+    def look(self, step: int, outcome: StepOutcome | None, run: RunWriter, note: Callable[[str], None]) -> None:
+        """Write an event and say it for each kind that the run looks like now and did not before. `outcome`: of this step,
+        if it is at hand. Raises LearnerError where such a run is to stop."""
+        if self.how == "off":
+            return
+        self.steps += [self._signals(at) for at in range(len(self.steps) + 1, step)]
+        self.steps.append(self._signals(step, outcome))
         new = [kind for kind in alarms_of(self.steps) if kind not in self.said]
+        if not new:
+            return
         self.said |= {*new}
+        acts = Intervention(step, _best(self.stored) if self.how == "restore" else None) if self.how in ("slow", "restore") else None
         shows = f"wb.signals({str(self.stored.path)!r}) shows its signals"
         for kind in new:
-            run.event({"kind": "alarm", "step": outcome.step, "named": kind})
-            note(f"alarm after step {outcome.step}: this looks like a collapse ({kind}); {shows}")
-        if new and self.how == "stop":
+            more: dict[str, Any] = {} if acts is None else {"slower": True, "restored": acts.restored}
+            run.event({"kind": "alarm", "step": step, "named": kind, **more})
+            note(f"alarm after step {step}: this looks like a collapse ({kind}); {_in_words(acts)}{shows}")
+        if acts is not None:
+            self.done[step] = acts
+        if self.how == "stop":
             path = shlex.quote(str(self.stored.path))
-            raise LearnerError(f"stopped after step {outcome.step} by train.on_alarm = 'stop': this looks like a collapse "
+            raise LearnerError(f"stopped after step {step} by train.on_alarm = 'stop': this looks like a collapse "
                                f"({', '.join(new)}). {shows}. An alarm may be wrong: `workbench "
                                f"resume {path}` goes on, and is not stopped by the same kind again")
+
+    def act(self, step: int, learner: Learner) -> None:
+        """Do what was written down for the end of this step. Every process calls it. StoreError where the checkpoint to go
+        back to is gone or damaged."""
+        if step not in self.done:
+            return
+        if (back := self.done[step].restored) is not None:
+            _, tensors, state = checkpoint.load(self.stored.path, back)
+            learner.go_back(tensors, state["learner"])
+        learner.slow_down()
+
+    def _signals(self, step: int, outcome: StepOutcome | None = None) -> StepSignals:
+        if outcome is None:
+            return step_signals(step, self.stored.groups(step), self.stored.metrics_line(step), last_credit(self.stored, step))
+        last = outcome.reports[-1].table if outcome.reports else None
+        return step_signals(step, outcome.groups, outcome.metrics, last)
+
+
+def _best(stored: Run) -> int | None:
+    """The kept checkpoint with the highest success on the held-out tasks, the mean of sampled and greedy, the later of equal
+    ones; the oldest where none of them was evaluated. None where there is none."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for probe in probes_of(stored.evaluations()):
+        found[probe.step].append(probe.success)
+    saved = checkpoint.steps(stored.path)
+    evaluated = [step for step in saved if step in found]
+    return max(evaluated, key=lambda step: (fmean(found[step]), step)) if evaluated else next(iter(saved), None)
+
+
+def _in_words(acts: Intervention | None) -> str:
+    if acts is None:
+        return ""
+    back = "" if acts.restored is None else f"back to the checkpoint of step {acts.restored}, and "
+    return f"{back}on with a tenth of the learning rate; "

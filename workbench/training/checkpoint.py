@@ -53,8 +53,8 @@ class CheckpointWarning(UserWarning):
 
 
 def save(run: RunWriter | str | os.PathLike, step: int, tensors: Mapping[str, Mapping[str, Tensor]],
-         state: Mapping[str, Any], *, keep: int = 2) -> Path:
-    """Commit a checkpoint, then remove all but the newest `keep`. Raises StoreError; what was there before stays, and
+         state: Mapping[str, Any], *, keep: int = 2, spared: Collection[int] = ()) -> Path:
+    """Commit a checkpoint, then remove all but the newest `keep` and those of the steps `spared`. Raises StoreError; what was there before stays, and
     so a step is saved once; only a damaged checkpoint of it (training went back behind it) is moved to `orphans/`.
 
     `tensors`: file name -> tensor name -> tensor, such as {"model": {...}, "optimizer": {...}}.
@@ -74,7 +74,7 @@ def save(run: RunWriter | str | os.PathLike, step: int, tensors: Mapping[str, Ma
     if os.path.lexists(folder / step_name(step)) and damage(run, step) is not None:  # a link to nowhere is damage too
         writer.set_aside(folder / step_name(step), folder.parent / "orphans")
     writer.write_folder(folder / step_name(step), files, kind="checkpoint", version=FORMAT)
-    prune(run, keep, spared={step})
+    prune(run, keep, spared={step, *spared})
     return folder / step_name(step)
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from workbench.learn.rounding import is_rounding
 from workbench.run.equality import first_difference
-from workbench.run.store import Run
+from workbench.run.store import Run, differing
 from workbench.training.step import StepOutcome
 from workbench.types import canonical_json
 
@@ -50,3 +51,10 @@ def compare(stored: Run, outcome: StepOutcome) -> list[Unequal]:
     if (text := first_difference(line, now, "metrics")) is not None:
         found.append(Unequal("metrics", text, True))
     return found
+
+
+def drift_since(stored: Run, step: int, now: dict[str, Any]) -> str:
+    """What of the machine differs, in words, between now and when the steps after `step` were made; "": nothing."""
+    machines = stored.machines()
+    first = max((i for i, (after, _) in enumerate(machines) if after <= step), default=0)
+    return "; ".join(dict.fromkeys(differing(facts, now) for _, facts in machines[first:] if facts != now))

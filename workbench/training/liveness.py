@@ -43,6 +43,9 @@ def refuse_contradictions(config: Config) -> None:
     if train.on_alarm != "off" and config.learner.num_processes > 1:
         raise ConfigError(f"train.on_alarm = {train.on_alarm!r} with learner.num_processes = {config.learner.num_processes}: one "
                           "process looks at the signals, and the others would go on without it; set train.on_alarm = 'off'")
+    if train.staleness and train.on_alarm == "restore":
+        raise ConfigError("train.on_alarm = 'restore' with train.staleness = 1: the next attempts would be those of the weights "
+                          "that were given up; set train.staleness = 0, or train.on_alarm = 'slow'")
     if train.staleness and not getattr(algorithm, "sampler_cap", 0):
         raise ConfigError("train.staleness = 1 learns from attempts of older weights, and nothing weighs for them: set "
                           "algorithm.sampler_cap (2, for one), the most that a token of another policy counts")

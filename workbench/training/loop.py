@@ -20,9 +20,9 @@ from workbench.learn.rounding import machine_facts
 from workbench.rollouts.evaluate import Score, report
 from workbench.rollouts.metrics import rollout_metrics
 from workbench.run.recording import RunWriter
-from workbench.run.store import Run, differing, open_run, step_name
+from workbench.run.store import Run, open_run, step_name
 from workbench.training import checkpoint
-from workbench.training.alarm import AlarmWatch
+from workbench.training.alarm import Alarms
 from workbench.training.ahead import Ahead
 from workbench.training.compare_repeated import compare
 from workbench.training.session import Session, baselines, evaluate, notes_of
@@ -59,7 +59,7 @@ class _Loop:
     drift: str
     instruments: tuple[Instrument, ...]  # what looks at every new step
     ahead: Ahead | None                  # what samples the next one meanwhile; None: train.staleness is 0
-    alarms: AlarmWatch | None            # None: train.on_alarm is "off"
+    alarms: Alarms                       # what looks like a collapse, and what was done about it
 
     def is_first_new(self, step: int) -> bool:
         return step == max(self.schedule.committed, self.schedule.start) + 1
@@ -76,7 +76,7 @@ def go_on(session: Session, run: RunWriter | None, path: str | Path, schedule: S
     stored, train = open_run(path), session.config.train
     ahead = Ahead(session, tuple(instruments), train.steps) if train.staleness else None
     loop = _Loop(session, run, stored, schedule, watchers if run is not None else Watchers(), drift, tuple(instruments), ahead,
-                 AlarmWatch(stored, train.on_alarm) if train.on_alarm != "off" and run is not None else None)
+                 Alarms(stored, train.on_alarm))
     if schedule.committed < session.config.train.steps:
         for instrument in instruments:
             instrument.resume(stored)
@@ -120,6 +120,9 @@ def _steps(loop: _Loop, scores: list[Score]) -> None:
                 loop.ahead.wait()
             synchronise(session)
             _record(loop, step, [*scores, *evaluate(session, name="trained")])
+        if step and step >= schedule.committed and loop.run is not None:
+            loop.alarms.look(step, outcome, loop.run, loop.watchers.note)
+        loop.alarms.act(step, session.learner)
 
 
 def _begin(loop: _Loop) -> None:
@@ -140,7 +143,7 @@ def _tidy(loop: _Loop) -> None:
     newer = [step for step in reversed(checkpoint.steps(run)) if step > loop.schedule.start]
     if len(checkpoint.steps(run)) > keep:
         sound = next((step for step in newer if checkpoint.damage(run, step) is None), loop.schedule.start)
-        checkpoint.prune(run, keep, spared={loop.schedule.start, sound})
+        checkpoint.prune(run, keep, spared={loop.schedule.start, sound, *loop.alarms.needed})
 
 
 def check_policy(session: Session, stored: Run) -> None:
@@ -177,13 +180,6 @@ def machine_of(session: Session) -> dict[str, Any]:
     return machine_facts(session.policy.model.device, session.place[1])
 
 
-def drift_since(stored: Run, step: int, now: dict[str, Any]) -> str:
-    """What of the machine differs, in words, between now and when the steps after `step` were made; "": nothing."""
-    machines = stored.machines()
-    first = max((i for i, (after, _) in enumerate(machines) if after <= step), default=0)
-    return "; ".join(dict.fromkeys(differing(facts, now) for _, facts in machines[first:] if facts != now))
-
-
 # ------------------------------------------------------------------------------------------------ steps
 
 
@@ -209,8 +205,6 @@ def _make(loop: _Loop, step: int) -> StepOutcome:
                       f"`workbench lint {shlex.quote(str(loop.stored.path))} --step {step}` says where")
     if watchers.on_step is not None:
         watchers.on_step(outcome)
-    if loop.alarms is not None:
-        loop.alarms.look(outcome, run, watchers.note)
     return outcome
 
 
@@ -297,4 +291,5 @@ def _save_if_due(loop: _Loop, step: int, sampler: tuple[dict[str, Any], int] | N
             tensors["sampler"], more["sampler_version"] = sampler
         if loop.run is not None:
             keep = loop.session.config.train.keep_checkpoints
-            checkpoint.save(loop.run, step, tensors, {"learner": state, "step": step, **more}, keep=keep)
+            checkpoint.save(loop.run, step, tensors, {"learner": state, "step": step, **more}, keep=keep,
+                            spared=loop.alarms.needed)

@@ -20,9 +20,10 @@ from workbench.rollouts.evaluate import Score
 from workbench.run.code import changed_code, named_code, origins_now, why_foreign
 from workbench.run.recording import RunWriter, reopen_run
 from workbench.run.store import Run, open_run
+from workbench.training.compare_repeated import drift_since
 from workbench.training.config import Config, changed_config
 from workbench.training.instruments import Instrument
-from workbench.training.loop import Watchers, check_data, check_policy, drift_since, go_on, machine_of
+from workbench.training.loop import Watchers, check_data, check_policy, go_on, machine_of
 from workbench.training.schedule import Schedule, schedule
 from workbench.training.session import Session, check_prompts, first_process, open_session
 from workbench.training.signals import stop_on_signals_if_alone

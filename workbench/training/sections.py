@@ -36,8 +36,9 @@ class TrainConfig:
                          "step before, while that one is learned from"] = 0
     max_empty_steps: Annotated[int, at_least(1), "steps in a row that left the policy as it was before the run ends, "
                                "with a reason"] = 5
-    on_alarm: Annotated[str, one_of("off", "note", "stop"), "where its signals look like a collapse: note says so, stop "
-                        "ends the run after that step, to be resumed"] = "off"
+    on_alarm: Annotated[str, one_of("off", "note", "stop", "slow", "restore"), "where its signals look like a collapse: note "
+                        "says so; stop ends the run after that step, to be resumed; slow goes on with a tenth of the learning "
+                        "rate; restore goes back to the kept checkpoint that did best on the held-out tasks, and slows"] = "off"
     information_every: Annotated[int, at_least(0), "steps between measurements of how much replies say about their prompts; "
                                  "0: none"] = 0
 
