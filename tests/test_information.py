@@ -14,7 +14,7 @@ from workbench.run.equality import groups_equal
 from workbench.training.information import MOST, prompt_information
 from workbench.types import Group, Segment
 
-SMALL = {"train.steps": 2, "train.tasks_per_step": 3, "train.group_size": 2, "lint.mode": "off", "evaluation.num_tasks": 2,
+SMALL = {"train.steps": 2, "train.tasks_per_step": 3, "train.group_size": 4, "lint.mode": "off", "evaluation.num_tasks": 2,
          "train.evaluate_every": 0}
 GROUPS = make_groups(3, tasks=4, attempts=2, turns=2)
 
@@ -98,4 +98,5 @@ def test_a_run_measures_it_when_asked_to_and_shows_it(tmp_path):
     first, second = wb.signals(run.path).steps
     assert (first.information, first.retrieval, first.chance) == (None, None, None)
     assert second.chance == 1 / 3 and 0 <= second.retrieval <= 1 and second.information <= math.log(3) + 1e-6
-    assert all(word in str(wb.show(wb.signals(run.path))) for word in ("information", "retrieval", "chance"))
+    assert all(word in str(wb.show(wb.signals(run.path))) for word in ("information", "retrieval", "chance", "snr"))
+    assert first.snr is None and second.snr == run.metrics_line(2)["gradient_snr"]

@@ -1,7 +1,8 @@
 """The rules that are measured: single signs, each with a threshold of its own, and whatever says most of several.
 
-They were written down after the few runs by which the bench's settings were found, and before the bench was run (the last
-two: after a third of it); only thresholds are chosen, and on half of the seeds.
+They were written down after the few runs by which the bench's settings were found, and before the bench was run (the two
+on won and lost tokens: after a third of it; the last three: after the others were known); only thresholds are chosen, and
+on half of the seeds.
 """
 from __future__ import annotations
 
@@ -40,4 +41,7 @@ SINGLE: tuple[AlarmRule, ...] = (
     AlarmRule("clipped share", level("clipped")),
     AlarmRule("largest ratio", level("ratio_max")),
     AlarmRule("won tokens become unlikelier", minus("won_shift")),
-    AlarmRule("lost tokens become unlikelier", minus("lost_shift")))
+    AlarmRule("lost tokens become unlikelier", minus("lost_shift")),
+    AlarmRule("replies say less about their prompts", fall("information")),
+    AlarmRule("retrieval falls", fall("retrieval")),
+    AlarmRule("signal over noise of the gradient falls", fall("snr")))

@@ -30,6 +30,7 @@ from workbench.learn.optimizer import TrainedWeights, refuse_other
 from workbench.learn.packing import make_packable
 from workbench.learn.pieces import scores_in_pieces
 from workbench.learn.recompute import recompute_layers
+from workbench.learn.noise import signal_to_noise
 from workbench.learn.update import Models, Updates
 from workbench.learn.update_report import UpdateReport
 from workbench.types.errors import LearnerError
@@ -137,6 +138,15 @@ class Learner:
                     error.reports = reports
                     raise error
         return reports
+
+    def signal_to_noise(self, batch: Batch, credit: Credit, *, step: int) -> dict[str, float]:
+        """`gradient_snr` of the step as it is before its updates (learn/noise.py); nothing where it has no two attempts to
+        compare. Costs a pass over the step, and moves nothing. Every process calls it."""
+        halves = _dealt(batch, credit.trained_T, 2, (self.config.seed, "halves", step))
+        if len(halves) < 2:
+            return {}
+        ratio = signal_to_noise(self.models, self.algorithm, batch, credit, halves, self.config.micro_batch_tokens)
+        return {} if ratio is None else {"gradient_snr": ratio}
 
     def logprobs(self, batch: Batch, tokens_T: Tensor, model: nn.Module | None = None) -> Tensor:
         """Logprob of the chosen tokens under the current weights, or those of another `model` [T], float32; NaN

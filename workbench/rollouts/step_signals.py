@@ -22,7 +22,7 @@ WORD = re.compile(r"\w+|[^\w\s]")
 # Signal -> its name among the metrics.
 OF_METRICS = {"entropy": "entropy", "kl": "kl_ref", "update_kl": "approx_kl", "clipped": "clip_fraction",
               "ratio_max": "ratio_max", "gradient": "grad_norm",
-              "information": "prompt_information", "retrieval": "prompt_retrieval", "chance": "prompt_chance"}
+              "information": "prompt_information", "retrieval": "prompt_retrieval", "chance": "prompt_chance", "snr": "gradient_snr"}
 
 
 def step_signals(step: int, groups: Sequence[Group], metrics: Mapping[str, Any], last: CreditTable | None = None) -> StepSignals:

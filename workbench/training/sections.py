@@ -39,8 +39,8 @@ class TrainConfig:
     on_alarm: Annotated[str, one_of("off", "note", "stop", "slow", "restore"), "where its signals look like a collapse: note "
                         "says so; stop ends the run after that step, to be resumed; slow goes on with a tenth of the learning "
                         "rate; restore goes back to the kept checkpoint that did best on the held-out tasks, and slows"] = "off"
-    information_every: Annotated[int, at_least(0), "steps between measurements of how much replies say about their prompts; "
-                                 "0: none"] = 0
+    information_every: Annotated[int, at_least(0), "steps between measurements of how much replies say about their prompts, "
+                                 "and how much of the gradient is signal; 0: none"] = 0
 
     def __post_init__(self) -> None:
         check_settings(self, "train")

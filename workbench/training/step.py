@@ -156,7 +156,9 @@ def _learn(session: Session, step: int, groups: Sequence[Group], clock: Clock,
         watches.before(groups, batch, credit)
         clock.lap("lint")
     every = session.config.train.information_every
-    information = prompt_information(groups, session.learner.logprobs) if every and step % every == 0 else {}
+    information: dict[str, float] = {}
+    if every and step % every == 0:
+        information = prompt_information(groups, session.learner.logprobs) | session.learner.signal_to_noise(batch, credit, step=step)
     reports = session.learner.update(batch, credit, step=step)
     made = sum(report.skipped is None for report in reports)
     metrics = rollout_metrics(groups) | {f"credit_{name}": value for name, value in credit.notes.items()} | information

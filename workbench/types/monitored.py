@@ -34,8 +34,8 @@ class StepSignals(NamedTuple):
     `update_kl` (of the old policy to the new), `clipped` (share of tokens), `ratio_max`, `gradient` (norm). `won_shift`,
     `lost_shift`: by how many nats a token of positive (negative) advantage became likelier before the step's last update,
     mean; a step of one update has neither. That won tokens become unlikelier is lazy likelihood displacement (arXiv
-    2512.04220). `information`, `retrieval` and its `chance`: how much replies say about their prompts, where
-    `train.information_every` measures it.
+    2512.04220). `information`, `retrieval` and its `chance`: how much replies say about their prompts; `snr`: signal over
+    noise of the step's gradient; where `train.information_every` measures them.
     """
 
     step: int
@@ -63,6 +63,7 @@ class StepSignals(NamedTuple):
     information: float | None
     retrieval: float | None
     chance: float | None
+    snr: float | None
 
 
 SIGNALS = StepSignals._fields[1:]

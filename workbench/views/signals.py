@@ -32,6 +32,7 @@ PANELS: tuple[tuple[str, dict[str, str]], ...] = (
     ("replies about their prompts, nats", {"information": "mutual information"}),
     ("replies that tell their prompt", {"retrieval": "retrieval", "chance": "chance"}),
     ("change of logprob within a step, nats a token", {"won_shift": "of what was won", "lost_shift": "of what was lost"}),
+    ("signal over noise of the gradient", {"snr": "signal over noise"}),
     ("gradient and largest ratio", {"gradient": "norm of the gradient", "ratio_max": "largest ratio"}))
 
 
