@@ -15,10 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 from workbench.envs import tasks
@@ -52,9 +53,10 @@ def content_of(task: Task) -> tuple[int, str]:
     return task.payload["world"], task.payload["question"]
 
 
-def judged(policy: str, chosen: Sequence[Task], attempts: int = 1) -> Rows:
-    """A policy on these questions."""
-    session = open_session(load_config(PRESET, {"policy.name": policy}), quiet=True)
+def judged(policy: str, chosen: Sequence[Task], attempts: int = 1, preset: str = PRESET,
+           settings: Mapping[str, Any] = MappingProxyType({})) -> Rows:
+    """A policy on these tasks, which are of the preset with these settings."""
+    session = open_session(load_config(preset, {**settings, "policy.name": policy}), quiet=True)
 
     def play(tasks: Sequence[Task], count: int, config: Any, address: tuple[int | str, ...]) -> Any:
         return rollout(session, tasks, group_size=count, config=config, address=address)
@@ -74,9 +76,9 @@ def compared(before: Rows, after: Rows) -> dict[str, Any]:
     return result
 
 
-def trained(path: Path, settings: dict[str, Any]) -> Run:
+def trained(path: Path, settings: Mapping[str, Any], preset: str = PRESET) -> Run:
     """The run of these settings: as it lies there, gone on with, or new."""
-    config = load_config(PRESET, settings)
+    config = load_config(preset, settings)
     if not (path / "config.json").is_file():
         return train_here(config, path, on_note=None)
     run = open_run(path)
@@ -91,13 +93,17 @@ def measure(out: Path, start: str, seed: int, share: float, chosen: Sequence[Tas
     with TemporaryDirectory() as scratch:
         export_policy(run, Path(scratch) / "policy")
         after = judged(str(Path(scratch) / "policy"), chosen)
-    found, clock = by_kind(run, "hops"), run.clock()
+    found = by_kind(run, "hops")
     paid = [each.step for each in found.training if each.kind == KIND and each.won >= TAKE_OFF * each.attempts]
     return {"start": name, "seed": seed, "share": share, "take_off": paid[0] if paid else None,
             "first": str(found.first[KIND]) if KIND in found.first else None,
-            "turns": float(run.metrics()["turns"].iloc[-1]),
-            "cpu_seconds": float(clock[[name for name in clock if name.endswith("_cpu_s")]].to_numpy().sum()),
-            **compared(before, after)}
+            "turns": float(run.metrics()["turns"].iloc[-1]), "cpu_seconds": cpu_seconds(run), **compared(before, after)}
+
+
+def cpu_seconds(run: Run) -> float:
+    """Of all that its steps did."""
+    clock = run.clock()
+    return float(clock[[name for name in clock if name.endswith("_cpu_s")]].to_numpy().sum())
 
 
 def said_of(row: dict[str, Any]) -> str:

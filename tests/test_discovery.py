@@ -1,14 +1,23 @@
 """What nobody showed: when the demo calls it found, and which policy was never shown what."""
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
-from data.make.pretrain import RECIPES, demonstrate
-from experiments import discovery
+from data.make.pretrain import RECIPES, demonstrate, pretrain
+from docs.make.__main__ import DATA, ROOT
+from docs.make.evidence import read
+from docs.make.plots import PLOTS, digest, draw, drawn_from
+from docs.make.transfers import transfer_tables
+from experiments import discovery, transfer
+from experiments.mixed_documents import MixedDocuments
+from workbench.engines.policy import load_policy
 from workbench.envs import tasks
 from workbench.notebook.demo import Discovery, discovered, discovery_of, goal_of, rivals_of
 from workbench.training.config import load_config
+from workbench.types.errors import ConfigError
 from workbench.types.kinds import ByKind
 
 
@@ -43,3 +52,62 @@ def test_no_demonstration_shows_what_takes_three_documents(recipe, shown):
     read = [message.text for each in found for observation in each.observations for message in observation.messages]
     assert any(" works for " in text or "work?" in text for text in read) is shown
     assert any(" sits in " in text for text in read) is shown
+
+
+def test_fine_tuning_goes_on_from_the_weights_that_are_there(tmp_path):
+    with pytest.raises(ConfigError, match="how many steps more"):
+        pretrain("search-two-hops", tmp_path / "none", begun="search-two-hops")
+    quiet = {"seed": 1, "num_tasks": 0, "say": lambda line: None}
+    went_on = pretrain("search-two-hops", tmp_path / "on", more=1, begun="search-two-hops", **quiet)
+    fresh = pretrain("search-two-hops", tmp_path / "fresh", steps=1, **quiet)
+    start, on, anew = (load_policy(name).model.state_dict() for name in ("search-two-hops", str(went_on), str(fresh)))
+    distance = {name: sum(float((found[key] - start[key]).abs().mean()) for key in start)
+                for name, found in (("on", on), ("anew", anew))}
+    assert 0 < distance["on"] < 0.1 * distance["anew"]
+    assert '"begun": "search-two-hops"' in (went_on / "provenance.json").read_text()
+
+
+def test_a_transfer_is_judged_by_held_out_tasks_that_no_evaluation_asks():
+    for world, settings in transfer.WORLDS["frozenlake"].items():
+        config = load_config("frozenlake", settings)
+        chosen = transfer.test_tasks("frozenlake", world, 64)
+        contents = {transfer.content_of(task) for task in chosen}
+        assert len(chosen) == len(contents) == 64 and {config.env.split_of(task) for task in chosen} == {"held-out"}
+        assert not contents & {transfer.content_of(task) for task in tasks(config.env, "held-out", 512)}
+
+
+def test_a_transfer_stands_beside_random_play_and_solver_and_its_start(tmp_path, monkeypatch):
+    worlds = {"4x4": {}, "5x5": {"env.size": 5, }}
+    monkeypatch.setattr(transfer, "WORLDS", {"frozenlake": worlds})
+    transfer.test_tasks.cache_clear()
+    path = tmp_path / "transfer.json"
+    options = ["--out", str(tmp_path / "runs"), "--json", str(path), "--tasks", "4", "--seeds", "0", "--steps", "1"]
+    assert transfer.main([*options, "--train", "5x5"]) == 0
+    first = path.read_text()
+    assert transfer.main([*options, "--train", "5x5"]) == 0 and path.read_text() == first  # the run is taken as it lies there
+    transfer.test_tasks.cache_clear()
+    result = json.loads(first)
+    assert [row["trained"] for row in result["runs"]] == ["5x5"]
+    assert result["worlds"]["4x4"]["solver"]["success"] == 1.0 > result["worlds"]["4x4"]["random"]["success"]
+    assert result["start"]["tested"]["5x5"]["greedy"]["difference"][0] == 0
+    table = transfer_tables(result)["greedy"]
+    assert [row[0] for row in table.rows] == ["random play", "solver", "frozenlake-tiny, the start", "5x5; 0"]
+    assert "**" in table.rows[-1][2] and "**" not in table.rows[-1][1]
+
+
+def test_half_of_the_questions_bring_more_than_one_document():
+    family = MixedDocuments(documents=3)
+    asked = [family.task(seed) for seed in range(200)]
+    assert 0.4 < np.mean([task.payload["documents"] == 3 for task in asked]) < 0.6
+    assert {task.payload["documents"] for task in asked} == {1, 3}
+    assert {family.search_tool(task).k - task.payload["documents"] for task in asked} == {0}
+    alone = MixedDocuments(documents=3, several=0.0)
+    assert {alone.task(seed).payload["documents"] for seed in range(50)} == {1}
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_a_picture_of_evidence_is_drawn_from_its_data(name, tmp_path):
+    result = read(DATA / f"{PLOTS[name][0]}.json")["result"]
+    assert drawn_from(ROOT / f"docs/pictures/{name}.png") == digest(result), "run `python -m docs.make plots`"
+    assert digest(result) != digest({**result, "runs": result["runs"][1:]})
+    assert [path.name for path in draw(tmp_path, DATA)] == [f"{name}.png" for name in PLOTS]

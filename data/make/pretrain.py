@@ -30,7 +30,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from workbench.chat import ChatFormat, Conversation
-from workbench.engines.policy import load_tokenizer
+from workbench.engines.policy import load_policy, load_tokenizer
 from workbench.envs import PRESETS, tasks
 from workbench.envs.bandit import Bandit
 from workbench.envs.base import EnvFamily
@@ -318,13 +318,15 @@ def new_model(recipe: Recipe, tokenizer: Any, seed: int) -> Any:
 
 
 def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: int = 512, steps: int | None = None,
-             lessons: int | None = None, more: int = 0, say: Callable[[str], None] | None = None) -> Path:
+             lessons: int | None = None, more: int = 0, begun: str | None = None,
+             say: Callable[[str], None] | None = None) -> Path:
     """Run a recipe from nothing and write the policy into the folder `out`, which must not exist or be empty.
 
     `seed` None: the one of the shipped policy (0). `num_tasks`: held-out tasks that the provenance reports success on;
     0 leaves that out. `steps` shortens the recipe, for tests. `lessons`: the first of its lessons alone; `more` steps of
-    the last one: controls of what training by reward adds. Returns `out`. One thread, so that the result does not
-    depend on how sums are split; minutes of one core.
+    the last one: controls of what training by reward adds. `begun`: these `more` steps alone, from the weights of that
+    policy; another `seed` than its own shows other tasks. Returns `out`. One thread, so that the result does not depend
+    on how sums are split; minutes of one core.
     """
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     recipe, out, seed = recipe_named(name), Path(out), seed or 0
@@ -332,13 +334,17 @@ def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: 
         recipe = replace(recipe, lessons=(replace(recipe.lessons[-1], steps=steps),))
     kept = recipe.lessons[:lessons]
     recipe = replace(recipe, lessons=(*kept[:-1], replace(kept[-1], steps=kept[-1].steps + more)))
+    if begun is not None:
+        if not more:
+            raise ConfigError("to go on from a policy that is there, say for how many steps more")
+        recipe = replace(recipe, lessons=(replace(kept[-1], steps=more),), copying=0)
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out} is not empty; choose another folder, a policy is never written over another")
     began = time.process_time()
     with _one_thread():
         tokenizer = tokenizer_of(recipe)
         chat = ChatFormat.from_tokenizer(tokenizer)
-        model = new_model(recipe, tokenizer, seed)
+        model = new_model(recipe, tokenizer, seed) if begun is None else load_policy(begun).model
         say(f"{name}: {sum(p.numel() for p in model.parameters()):,} weights, {len(tokenizer)} tokens, seed {seed}")
         losses = fine_tune(model, lambda index: example(recipe, seed, index, chat, tokenizer),
                            recipe.copying + recipe.steps, recipe.tuning, say=say)
@@ -351,6 +357,7 @@ def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: 
         "demonstrator_success": float(np.mean([demonstrate(recipe, seed, index).success for index in habits])),
         "last_loss": float(np.mean(losses[-20:])), "cpu_seconds": round(cpu_seconds, 1), "versions": _versions(),
         "success": measure(out, source_of(recipe), num_tasks) if num_tasks else None,
+        **({} if begun is None else {"begun": begun}),
     }
     write_file(out / PROVENANCE, (json.dumps(provenance, indent=1) + "\n").encode(), replace=True)
     write_file(out / CHECKSUMS, checksums(out).encode(), replace=True)
@@ -433,6 +440,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--lessons", type=int, metavar="N", choices=(1, 2), help="the first N lessons alone")
     parser.add_argument("--more", type=int, default=0, metavar="STEPS", help="so many more steps of the last lesson")
+    parser.add_argument("--begun", metavar="POLICY", help="with --more: those steps alone, from this policy's weights")
     parser.add_argument("--check", action="store_true",
                         help="check the shipped policy instead; exit 1 if it is not reproduced")
     parser.add_argument("--quick", action="store_true", help="with --check: do not run the recipe anew")
@@ -442,7 +450,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(report.text)
         return 0 if report.passed else 1
     print(pretrain(chosen.name, chosen.out or Path("runs/policies") / chosen.name, seed=chosen.seed,
-                   lessons=chosen.lessons, more=chosen.more))
+                   lessons=chosen.lessons, more=chosen.more, begun=chosen.begun))
     return 0
 
 

@@ -89,6 +89,11 @@ def main(arguments: Sequence[str]) -> int:
 
         for path in make_pictures(ROOT / "docs/pictures", options.run):
             print(f"wrote {path.relative_to(ROOT)}, {path.stat().st_size:,} bytes")
+    elif options.action == "plots":
+        from docs.make.plots import draw
+
+        for path in draw(ROOT / "docs/pictures", DATA):
+            print(f"wrote {path.relative_to(ROOT)}, {path.stat().st_size:,} bytes")
     else:
         changed = write_pages(check=options.check)
         became = "differ from" if options.check else "made anew from"
@@ -112,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--commit", help="of the code that ran (default: the one checked out)")
     sub.add_argument("--note", default="", help="what else one must know of the machine, such as other work on it")
     actions.add_parser("site", help="build the site into build/docs")
+    actions.add_parser("plots", help="draw the pictures of docs/evidence anew from its data")
     sub = actions.add_parser("pictures", help="make the README's pictures")
     sub.add_argument("--run", type=Path, default=ROOT / "runs/pictures",
                      help="trained into this folder, or read from it")

@@ -1,8 +1,6 @@
 """Tables of what the instruments notice, of what small parts cost, and of how hard tasks are: more kinds of results."""
 from __future__ import annotations
 
-import re
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from statistics import median
@@ -248,38 +246,6 @@ def hop_tables(result: Result) -> dict[str, Table]:
                            "trained, sampled, lowest to highest seed"], rows)}
 
 
-def discovery_tables(result: Result) -> dict[str, Table]:
-    """`python -m experiments.discovery`: every run by its start, share and seed; the starts, with pass@k."""
-    def cells(row: Result) -> list[str]:
-        return [text for mode in ("greedy", "sampled") for text in (_percent(row[mode]), _points(row[mode]["difference"]))]
-
-    modes = ["greedy %", "rise, paired", "sampled %", "rise, paired"]
-    runs = Table(["start; share of three hops in training; seed", *modes, "a tenth paid at step", "CPU s"], [
-        [f"{row['start']}; {row['share']:g}; {row['seed']}", *cells(row),
-         "never" if row["take_off"] is None else str(row["take_off"]), f"{row['cpu_seconds']:.0f}"]
-        for row in result["runs"]])
-    starts = []
-    for name, rows in result["starts"].items():
-        passes = [key for key in rows["sampled"] if re.fullmatch(r"pass_at_\d+", key)]
-        starts += [[f"{name}, greedy", _percent(rows["greedy"], "success")]]
-        starts += [[f"{name}, sampled, one of {key.removeprefix('pass_at_')} attempts", _percent(rows["sampled"], key)]
-                   for key in passes]
-    return {"runs": runs, "starts": Table([f"the start, at the same {result['tasks']} questions", "success %"], starts),
-            "beside": Table(["not trained by reward", *modes], [[row["name"], *cells(row)] for row in result["beside"]])}
-
-
-def _percent(row: Result, key: str = "") -> str:
-    """A share with its interval, in percent."""
-    names = (key, f"{key}_low", f"{key}_high") if key else ("success", "low", "high")
-    mean, low, high = (100 * row[name] for name in names)
-    return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
-
-
-def _points(difference: list[float]) -> str:
-    mean, low, high = (100 * each for each in difference)
-    return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
-
-
 def level_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.task_sizes` of Sokoban: moves of the shortest solutions."""
     counts = {int(size): count for size, count in result["counts"].items()}
@@ -370,5 +336,4 @@ KINDS = {"imported": imported_tables, "audit": audit_tables, "credit-editor": cr
          "soak": soak_tables, "server-soak": server_soak_tables, "grid-soak": grid_soak_tables,
          "memory": memory_tables, "hops": hop_tables, "levels": level_tables,
          "statistics": statistics_tables, "starts": starts_tables, "rejudged": rejudged_tables, "plans": plans_tables,
-         "grid": grid_tables, "sandbox": sandbox_tables,
-         "discovery": discovery_tables}
+         "grid": grid_tables, "sandbox": sandbox_tables}

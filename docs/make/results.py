@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from docs.make import collapses, measured, speeds, trusted
+from docs.make import collapses, measured, speeds, transfers, trusted
 from docs.make.evidence import Table
 
 Result = Mapping[str, Any]
@@ -186,4 +186,4 @@ def _exact(row: Result) -> str:
 KINDS: Mapping[str, Callable[[Result], dict[str, Table]]] = {
     "bias": bias_tables, "algorithms": algorithm_tables, "ablation": ablation_tables, "demo": demo_tables,
     "baselines": baseline_tables, **collapses.KINDS, **measured.KINDS, **speeds.KINDS,
-    **trusted.KINDS}
+    **transfers.KINDS, **trusted.KINDS}

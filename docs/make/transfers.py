@@ -1,0 +1,75 @@
+"""Tables of what training finds that nobody showed, and of what it does in other worlds than its own."""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from docs.make.evidence import Table
+
+Result = Mapping[str, Any]
+MODES = ["greedy %", "rise, paired", "sampled %", "rise, paired"]
+
+
+def discovery_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.discovery`: every run by its start, share and seed; the starts, with pass@k; what was not trained
+    by reward."""
+    runs = Table(["start; share of three hops in training; seed", *MODES, "a tenth paid at step", "CPU s"], [
+        [f"{row['start']}; {row['share']:g}; {row['seed']}", *_both_modes(row),
+         "never" if row["take_off"] is None else str(row["take_off"]), f"{row['cpu_seconds']:.0f}"]
+        for row in result["runs"]])
+    starts = []
+    for name, rows in result["starts"].items():
+        passes = [key for key in rows["sampled"] if re.fullmatch(r"pass_at_\d+", key)]
+        starts += [[f"{name}, greedy", _percent(rows["greedy"], "success")]]
+        starts += [[f"{name}, sampled, one of {key.removeprefix('pass_at_')} attempts", _percent(rows["sampled"], key)]
+                   for key in passes]
+    return {"runs": runs, "starts": Table([f"the start, at the same {result['tasks']} questions", "success %"], starts),
+            "beside": Table(["not trained by reward", *MODES], [[row["name"], *_both_modes(row)] for row in result["beside"]])}
+
+
+def transfer_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.transfer`: every world that was trained in beside every world that is played, by mode; and every
+    run in its own world and in the first one."""
+    worlds = list(result["worlds"])
+    tables = {}
+    for mode in ("sampled", "greedy"):
+        bounds = [[name, *(_percent(result["worlds"][world][key]) for world in worlds)]
+                  for key, name in (("random", "random play"), ("solver", "solver"))]
+        start = [f"{result['start']['name']}, the start", *(_percent(result["start"]["tested"][world][mode]) for world in worlds)]
+        runs = [[f"{row['trained']}; {row['seed']}", *(_risen(row["tested"][world][mode], world == row["trained"])
+                                                       for world in worlds)] for row in result["runs"]]
+        tables[mode] = Table([f"trained in; seed. Success %, {mode}", *worlds], [*bounds, start, *runs])
+    first = worlds[0]
+    tables["own"] = Table(
+        ["trained in; seed", *(f"there, {name}" for name in MODES), *(f"{first}, {name}" for name in (MODES[1], MODES[3])), "CPU s"],
+        [[f"{row['trained']}; {row['seed']}", *_both_modes(row["tested"][row["trained"]]),
+          *(_points(row["tested"][first][mode]["difference"]) for mode in ("greedy", "sampled")), f"{row['cpu_seconds']:.0f}"]
+         for row in result["runs"]])
+    return tables
+
+
+def _both_modes(row: Result) -> list[str]:
+    return [text for mode in ("greedy", "sampled") for text in (_percent(row[mode]), _points(row[mode]["difference"]))]
+
+
+def _risen(row: Result, home: bool) -> str:
+    """Success and its paired rise; in its own world in bold."""
+    success = f"{100 * row['success']:.0f}"
+    low_to_high = "{:+.0f} [{:+.0f}, {:+.0f}]".format(*(100 * each for each in row["difference"]))
+    return f"**{success}**, {low_to_high}" if home else f"{success}, {low_to_high}"
+
+
+def _percent(row: Result, key: str = "") -> str:
+    """A share with its interval, in percent."""
+    names = (key, f"{key}_low", f"{key}_high") if key else ("success", "low", "high")
+    mean, low, high = (100 * row[name] for name in names)
+    return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _points(difference: list[float]) -> str:
+    mean, low, high = (100 * each for each in difference)
+    return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+KINDS = {"discovery": discovery_tables, "transfer": transfer_tables}
