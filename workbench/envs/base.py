@@ -26,6 +26,8 @@ class Env(Protocol):
         """
 
     # Optional, found by hasattr:  snapshot() -> JSON value;  restore(snapshot) -> None;  state_key() -> str;
+    # privileged() -> str: what is known of the state it is in now and not shown to the policy, for a critic with
+    # critic.sees = "state": nothing that depends on what the policy does next;
     # close() -> None: the attempt is over, give back processes and connections. Called once on every way out (not where a
     # worker was killed), from another thread where a call hangs. reset, step and close may be coroutines
 

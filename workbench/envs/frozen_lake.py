@@ -178,6 +178,14 @@ class FrozenLakeEnv(GridEnv):
         """Names the state: two attempts with the same key face the same future chances."""
         return f"{self.draw().replace(' ', '').replace(chr(10), '/')} {self._moves_left()}"
 
+    def privileged(self) -> str:
+        """For a critic: how many moves the goal is away, from here and after each move; a hole and a cell without a way are
+        said as such. Slips are left out."""
+        away, size = lake_solver.distances(self.rows), self.family.size
+        cells = [self.position, *(lake_solver.neighbour(size, *self.position, move) for move in range(4))]
+        said = ["hole" if self.rows[row][column] == HOLE else str(away.get((row, column), "none")) for row, column in cells]
+        return f"Moves to the goal: {said[0]}. " + ", ".join(f"{move} {far}" for move, far in zip(MOVES, said[1:]))
+
     def draw(self) -> str:
         """The grid as text: one character a cell, single spaces between, one line a row."""
         return lake_solver.draw(self.rows, self.position)

@@ -59,19 +59,21 @@ def draw(rows: tuple[str, ...], position: tuple[int, int]) -> str:
 
 def distance(rows: tuple[str, ...]) -> int | None:
     """Moves of the shortest path from start to goal that avoids the holes; None if there is none."""
-    size, start, goal = len(rows), find(rows, "P"), find(rows, "G")
-    steps = {start: 0}
-    queue = deque([start])
+    return distances(rows).get(find(rows, "P"))
+
+
+def distances(rows: tuple[str, ...]) -> dict[tuple[int, int], int]:
+    """Of each cell from which a path avoids the holes: the moves of the shortest one to the goal."""
+    size, goal = len(rows), find(rows, "G")
+    steps, queue = {goal: 0}, deque([goal])
     while queue:
         cell = queue.popleft()
-        if cell == goal:
-            return steps[cell]
         for move in range(4):
             following = neighbour(size, *cell, move)
             if following not in steps and rows[following[0]][following[1]] != "O":
                 steps[following] = steps[cell] + 1
                 queue.append(following)
-    return None
+    return steps
 
 
 def transitions(rows: tuple[str, ...], slip: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -36,7 +36,8 @@ CLOSE_S = 1.0  # within which an attempt's own thread closes its environment, or
 class EnvAnswer:
     """What came of one call. Exactly one of `observation` (reset), `result` (step) and `error` is set.
 
-    `state_key` names the state the environment is in now, where it can. `seconds` is wall-clock time: never hashed.
+    `state_key` names the state the environment is in now, where it can; `privileged` is what a critic is told of it, where
+    somebody asks (`envs.privileged`). `seconds` is wall-clock time: never hashed.
     """
 
     key: str
@@ -45,6 +46,7 @@ class EnvAnswer:
     error: str | None = None
     timed_out: bool = False
     state_key: str | None = None
+    privileged: str | None = None
     seconds: float = 0.0
 
 
@@ -90,15 +92,14 @@ def answer_call(key: str, call: Callable[[], Observation | StepResult], envs: di
             )
         check_messages(value if isinstance(value, Observation) else value.observation)
         state_key = envs[key].state_key() if hasattr(envs[key], "state_key") else None
-        if state_key is not None and not isinstance(state_key, str):
-            raise EnvError(f"state_key() names a state by a string, got {state_key!r}")
+        told = envs[key].told() if hasattr(envs[key], "told") else None
+        if any(word is not None and not isinstance(word, str) for word in (state_key, told)):
+            raise EnvError(f"state_key() and privileged() give a string, got {state_key!r} and {told!r}")
     except caught as error:  # a third-party environment may raise anything (law 10)
         words = _words_of(error, caught) + (_owed(envs[key]) if key in envs else "")
         return EnvAnswer(key, error=words, seconds=time.monotonic() - started)
-    seconds = time.monotonic() - started
-    if isinstance(value, Observation):
-        return EnvAnswer(key, observation=value, state_key=state_key, seconds=seconds)
-    return EnvAnswer(key, result=value, state_key=state_key, seconds=seconds)
+    kind = "observation" if isinstance(value, Observation) else "result"
+    return EnvAnswer(key, **{kind: value}, state_key=state_key, privileged=told, seconds=time.monotonic() - started)
 
 
 def _words_of(error: BaseException, caught: tuple[type[BaseException], ...]) -> str:

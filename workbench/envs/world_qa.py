@@ -199,6 +199,10 @@ class WorldEnv(QuestionEnv):
         found = set(support) if self.family.context == "gold" else self._attempt.paid
         return next((step for step, each in enumerate(support) if each not in found), len(support))
 
+    def privileged(self) -> str:
+        """For a critic: the names from the one asked about to the answer, and how many documents of that way were found."""
+        return f"Way: {', '.join(self.path)}. Found: {self.steps_known}"
+
 
 PRESETS: Mapping[str, WorldQA] = MappingProxyType({
     "world-qa": WorldQA(),

@@ -59,6 +59,7 @@ class Batch(Shown):
     ref_logp_T: Tensor | None = None
     value_T: Tensor | None = None        # a critic's value of what stands before token t
     final_value_N: Tensor | None = None  # ... and of what stands after the last token of a truncated trajectory
+    privileged_K: tuple[str, ...] | None = None  # what a critic was told of the state of each turn; None: nobody asked
     greedy_N: Tensor | None = None       # float64: what the greedy attempt at its task earned; NaN: unscored, or none made
 
     @classmethod
@@ -71,6 +72,7 @@ class Batch(Shown):
         segments = [segment for trajectory in trajectories for segment in trajectory.segments]
         turn_rewards = [np.array([_nan(turn.reward) for turn in t.turns], np.float64) for t in trajectories]
         reward_N = torch.tensor([_nan(t.reward) for t in trajectories], dtype=torch.float64)
+        told = [turn.privileged for t in trajectories for turn in t.turns]
         greedy = [_nan(group.greedy.reward) if group.greedy else math.nan for group in groups for _ in group]
         batch = cls(
             **_token_columns(segments),
@@ -91,6 +93,7 @@ class Batch(Shown):
                                       for g, group in enumerate(groups) for t in group for turn in t.turns),
             tag_N=_numbered(t.task.metadata.get("tag", t.task.env) for t in trajectories),
             names_N=tuple(f"{t.task.id}/{t.attempt}" for t in trajectories),
+            privileged_K=tuple(text or "" for text in told) if any(text is not None for text in told) else None,
             greedy_N=torch.tensor(greedy, dtype=torch.float64) if any(group.greedy for group in groups) else None,
         )
         _refuse_first_token_sampled(batch)
@@ -157,20 +160,19 @@ class Batch(Shown):
         tokens = concatenated_ranges(self.segment_offsets, segments)
         turns = concatenated_ranges(self.turn_offsets, chosen)
         new_index = torch.full((self.num_trajectories,), -1).scatter(0, chosen, torch.arange(len(chosen)))
-        by_token = {f.name: getattr(self, f.name)[tokens] for f in fields(self)
-                    if f.name.endswith("_T") and getattr(self, f.name) is not None}
+        offsets = _offsets(self.segment_lengths_S[segments].tolist())
         by_trajectory = {f.name: getattr(self, f.name)[chosen] for f in fields(self)
                          if f.name.endswith("_N") and f.name != "names_N" and getattr(self, f.name) is not None}
         group = by_trajectory.pop("group_of_trajectory_N").tolist()
         first_seen = {g: i for i, g in enumerate(dict.fromkeys(group))}
         return replace(
-            self, **by_token, **by_trajectory,
-            segment_offsets=_offsets(self.segment_lengths_S[segments].tolist()),
+            self.taken(tokens, offsets), **by_trajectory,
             trajectory_of_segment_S=new_index[self.trajectory_of_segment_S[segments]],
             group_of_trajectory_N=torch.tensor([first_seen[g] for g in group]),
             turn_offsets=_offsets(self.turn_offsets.diff()[chosen].tolist()),
             turn_reward_K=self.turn_reward_K[turns], state_of_turn_K=self.state_of_turn_K[turns],
             names_N=tuple(self.names_N[n] for n in chosen.tolist()),
+            privileged_K=self.privileged_K and tuple(self.privileged_K[k] for k in turns.tolist()),
         )
 
     def with_a_token_after(self, trajectories: Tensor) -> tuple[Batch, Tensor, Tensor]:
@@ -190,9 +192,13 @@ class Batch(Shown):
         added = old_T[ends] + 1
         source = torch.zeros(int(offsets[-1]), dtype=torch.int64)
         source[old_T], source[added] = torch.arange(self.num_tokens), ends
+        return self.taken(source, offsets), old_T, added
+
+    def taken(self, source: Tensor, offsets: Tensor) -> Batch:
+        """The same trajectories, of which token t is now what `source[t]` was; segments end where `offsets` [S + 1] says."""
         by_token = {f.name: getattr(self, f.name)[source] for f in fields(self)
                     if f.name.endswith("_T") and getattr(self, f.name) is not None}
-        return replace(self, **by_token, segment_offsets=offsets), old_T, added
+        return replace(self, **by_token, segment_offsets=offsets)
 
 
 def deal(lengths_R: Sequence[int], ranks: int) -> tuple[tuple[int, ...], ...]:

@@ -61,6 +61,8 @@ class CriticConfig:
                      "shared features"] = "own"
     lr: Annotated[float, above(0), "of the critic's own weights: it starts knowing nothing, so it moves faster than a "
                   "policy"] = 1e-3
+    sees: Annotated[str, one_of("policy", "state"), "policy: the tokens that the policy saw; state: also what the environment "
+                    "tells of the state before each action, which no prompt holds"] = "policy"
     value_coef: Annotated[float, above(0), "trunk policy only: what the value loss counts in the shared weights"] = 0.5
 
     def __post_init__(self) -> None:

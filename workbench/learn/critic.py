@@ -1,6 +1,7 @@
 """The critic: what is to be expected from here on, as a number before every token.
 
-    own trunk (default)   a copy of the policy's trunk with a linear head, trained apart, with its own learning rate
+    own trunk (default)   a copy of the policy's trunk with a linear head, trained apart, with its own learning rate;
+                          it may be told more than the policy saw (privileged.py)
     the policy's trunk    only the head is the critic's: one forward pass for both, one loss, shared hidden states
 
 The value of what stands before token t stands at index t (law 3): it is read from the hidden state at t - 1, exactly
@@ -25,6 +26,7 @@ from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.distributed import Ranks
 from workbench.learn.microbatch import MicroBatch, output_head, trained_logits
 from workbench.learn.optimizer import TrainedWeights, refuse_other
+from workbench.learn.privileged import Reader, with_told
 from workbench.types.errors import LearnerError
 
 
@@ -63,15 +65,19 @@ def _twin(trunk: nn.Module) -> nn.Module:
 class Critic:
     """A value model; `weights` are those of it that are the critic's own."""
 
-    def __init__(self, policy: nn.Module, config: CriticConfig, learner: LearnerConfig, ranks: Ranks) -> None:
-        """`policy` is the learner's model: copied for an own trunk, else used as it is. Raises LearnerError for a model
-        that does not say which part of it is the trunk."""
+    def __init__(self, policy: nn.Module, config: CriticConfig, learner: LearnerConfig, ranks: Ranks,
+                 read: Reader | None = None) -> None:
+        """`policy` is the learner's model: copied for an own trunk, else used as it is. `read`: text -> ids of what it is told
+        besides (critic.sees = 'state'). Raises LearnerError for a model that does not say which part of it is the trunk."""
         trunk = getattr(policy, "base_model", policy)
         if trunk is policy:
             raise LearnerError(f"{type(policy).__name__} names no base_model below its output head, so a critic has no "
                                "hidden states to read; use a causal language model (AutoModelForCausalLM)")
         self.config, self.bf16, self._ranks = config, learner.precision == "bf16", ranks
-        self.shares_trunk = config.trunk == "policy"
+        self.shares_trunk, self._read = config.trunk == "policy", read
+        if (config.sees == "state") != (read is not None) or self.shares_trunk and read is not None:
+            raise LearnerError("critic.sees = 'state' needs a trunk of the critic's own and a reader of what it is told: "
+                               "Learner(critic=CriticConfig(sees='state'), read=...), text -> token ids")
         if self.shares_trunk and ranks.sharded:
             raise LearnerError("critic.trunk = 'policy' reads the policy's trunk by itself, and where weights are sharded only "
                                "the whole model can be run; set critic.trunk = 'own', or learner.sharding = 'none'")
@@ -103,13 +109,19 @@ class Critic:
         """Values [M] from what `listening` wrote down."""
         return self.bare.value_of(heard[0]).reshape(-1)
 
+    def reads(self, batch: Batch) -> tuple[Batch, Tensor]:
+        """The batch as the critic reads it, and where each of its tokens went [T]: nowhere else, unless it is told more."""
+        return (batch, torch.arange(batch.num_tokens)) if self._read is None else with_told(batch, self._read)
+
     def facts(self, batch: Batch, needed_T: Tensor, budget: int) -> tuple[Tensor, Tensor]:
         """(value_T, final_value_N), float32, NaN where none is needed: before each needed token, and after the last
         token of each truncated trajectory that has such tokens. One pass for both."""
+        own, place_T = self.reads(batch)
         row_T = batch.trajectory_of_token_T
         has_any_N = torch.zeros(batch.num_trajectories, dtype=torch.bool).index_fill(0, row_T[needed_T], True)
         cut_N = (has_any_N & batch.truncated_N).nonzero()[:, 0]
-        longer, old_T, end_of_cut = batch.with_a_token_after(cut_N)
+        longer, old_T, end_of_cut = own.with_a_token_after(cut_N)
+        old_T = old_T[place_T]
         asked_T = torch.zeros(longer.num_tokens, dtype=torch.bool)
         asked_T[old_T], asked_T[end_of_cut] = needed_T, True
         value_T = self._ranks.gathered(longer, asked_T, budget, self.values, self.bare)
@@ -130,14 +142,17 @@ class Critic:
 
     def state(self, *, kept: bool = True) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """{"critic": ..., "critic_optimizer": ...} as copies on the CPU (see `TrainedWeights.state`), and a JSON value."""
-        return self.weights.state("critic", kept=kept), {"trunk": self.config.trunk, "trainable": self.weights.trainable}
+        return self.weights.state("critic", kept=kept), {
+            "trunk": self.config.trunk, "trainable": self.weights.trainable,
+            **({} if self.config.sees == "policy" else {"sees": self.config.sees})}
 
     def refuse_other(self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any] | None) -> None:
         """Raises LearnerError for a state that has no critic, or another one. Changes nothing."""
         if state is None or "critic" not in tensors or "critic_optimizer" not in tensors:
             raise LearnerError("this state has no critic, but the algorithm needs one: it was saved by a run whose "
                                "algorithm had none. Start a new run, or use that run's algorithm")
-        if state["trunk"] != self.config.trunk:
-            raise LearnerError(f"this state's critic has trunk {state['trunk']!r}, but critic.trunk is "
-                               f"{self.config.trunk!r}; set it as it was, or start a new run")
+        for name, was in (("trunk", state["trunk"]), ("sees", state.get("sees", "policy"))):
+            if was != getattr(self.config, name):
+                raise LearnerError(f"this state's critic has {name} {was!r}, but critic.{name} is "
+                                   f"{getattr(self.config, name)!r}; set it as it was, or start a new run")
         refuse_other(self.weights.module, tensors["critic"], list(state["trainable"]), "critic")

@@ -28,6 +28,7 @@ from workbench.learn.microbatch import MicroBatch, fits_at_once, output_head, tr
 from workbench.learn.ops.loss import logprobs_of
 from workbench.learn.optimizer import TrainedWeights, refuse_other
 from workbench.learn.packing import make_packable
+from workbench.learn.privileged import Reader
 from workbench.learn.pieces import scores_in_pieces
 from workbench.learn.recompute import recompute_layers
 from workbench.learn.noise import signal_to_noise
@@ -43,10 +44,11 @@ class Learner:
     """Owns a model and its optimizer. `version` counts the updates that were made; it names the weights."""
 
     def __init__(self, model: nn.Module, algorithm: Algorithm, config: LearnerConfig, *, own_copy: bool = True,
-                 critic: CriticConfig | None = None, reference: nn.Module | None = None) -> None:
+                 critic: CriticConfig | None = None, reference: nn.Module | None = None, read: Reader | None = None) -> None:
         """The model is copied, so the one handed in stays the untrained policy; adapters need no copy of it.
         `own_copy=False` saves that memory: then the caller must not use it any more. `critic` says how to build the
-        critic of an algorithm that needs one (None: as CriticConfig has it). `reference` is what `ref_logp_T` is computed
+        critic of an algorithm that needs one (None: as CriticConfig has it); `read` makes ids of what such a critic is told
+        besides what the policy saw (`privileged.py`). `reference` is what `ref_logp_T` is computed
         with; it is only read. Raises LearnerError for another number of processes, and for weights that are not float32."""
         self.handed = HandedWeights(model) if config.lora_rank or config.sharding == "full" else None
         bare = _trained(model, config, own_copy)
@@ -63,7 +65,7 @@ class Learner:
         if self._reference is not None:
             self._ranks.deal_out(self._reference)
         # The critic first: its trunk is a copy of the policy's, which may be sharded afterwards.
-        values = Critic(bare, critic or CriticConfig(), config, self._ranks) if needs_critic(algorithm) else None
+        values = Critic(bare, critic or CriticConfig(), config, self._ranks, read) if needs_critic(algorithm) else None
         policy = TrainedWeights(bare, config.lr, config, self._ranks)
         self.models = Models(policy, output_head(bare), values, self._ranks, bf16=config.precision == "bf16")
         self._updates = Updates(self.models)

@@ -8,7 +8,8 @@ Axis letters: T tokens of the whole batch (flat) · M trained tokens of a micro-
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -61,22 +62,28 @@ class GradientPass:
     def run(self, budget: int) -> int:
         """Pass everything through the models, at most `budget` tokens at once. Returns the number of micro-batches."""
         ranks, critic = self.models.ranks, self.models.critic
-        # Models whose gradients are exchanged between processes by themselves.
-        wrapped = [self.models.policy.model] + ([] if critic is None or critic.shares_trunk else [critic.model])
         micro_batches = ranks.micro_batches(Rows.of(self.batch, self.used_T), budget)
         self.numbers = UpdateNumbers(self.batch.num_tokens, ranks.device)
         self.models.clear_gradients()
-        for index, micro in enumerate(micro_batches):
-            last = index + 1 == len(micro_batches)
-            # Gradients cross processes once, with the last micro-batch; every process has the same number of them.
-            with ExitStack() as quiet:
-                for model in () if last else wrapped:
-                    quiet.enter_context(ranks.accelerator.no_sync(model))
-                self.add(micro)
+        self._each(micro_batches, self.models.policy.model, self.add)
+        if critic is not None and not critic.shares_trunk:
+            own, place_T = critic.reads(self.batch)  # its sequences may be longer, and then are cut otherwise
+            used_T, old_T = (torch.zeros(own.num_tokens, dtype=kind) for kind in (torch.bool, torch.int64))
+            used_T[place_T], old_T[place_T] = self.used_T, torch.arange(self.batch.num_tokens)
+            theirs = micro_batches if own is self.batch else ranks.micro_batches(Rows.of(own, used_T), budget)
+            self._each(theirs, critic.model, lambda micro: ranks.accelerator.backward(
+                self._value_loss(critic.values(micro), old_T[micro.token_M])))
         if critic is not None:
             critic.exchange_gradients()
         self.numbers.share(ranks.summed)
         return len(micro_batches)
+
+    def _each(self, micro_batches: Sequence[MicroBatch], model: nn.Module, add: Callable[[MicroBatch], None]) -> None:
+        """Gradients of `model`, which exchanges them by itself, cross processes once, with the last micro-batch; every process
+        has the same number of them."""
+        for index, micro in enumerate(micro_batches):
+            with self.models.ranks.accelerator.no_sync(model) if index + 1 < len(micro_batches) else nullcontext():
+                add(micro)
 
     def loss(self) -> float:
         """The policy's, of the whole update."""
@@ -84,7 +91,7 @@ class GradientPass:
                    if name in self.shares)
 
     def add(self, micro: MicroBatch) -> None:
-        """Add one micro-batch's share to the gradients."""
+        """Add one micro-batch's share to the gradients of the policy, and of a critic on its trunk."""
         models, batch, credit, critic = self.models, self.batch, self.credit, self.models.critic
         shared, entropy = critic is not None and critic.shares_trunk, "gradient" if self.algorithm.entropy_coef else "value"
         device, at_M, backward = models.ranks.device, micro.token_M, models.ranks.accelerator.backward
@@ -114,8 +121,6 @@ class GradientPass:
         noted = dict(result.figures) | {f"{name}_loss": term_M for name, term_M in terms.items() if name != "policy"}
         self.numbers.record(at_M, logp=logp_M, old_logp=old_logp_M, entropy=entropy_M, loss=result.loss_M,
                             ratio=result.ratio_M, clip_state=result.clip_state_M, figures=noted)
-        if critic is not None and not shared:
-            backward(self._value_loss(critic.values(micro), at_M))
 
     def _value_loss(self, value_M: Tensor, at_M: Tensor) -> Tensor:
         """The critic's share of one micro-batch, over a count of its own tokens in the whole update."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class _Attempt:
     conversation: Conversation | None = None
     turns: list[Turn] = field(default_factory=list)
     pending: Turn | None = None  # an action that the environment has not answered yet
-    state_key: str | None = None
+    named: dict[str, str | None] = field(default_factory=dict)  # what the environment says of the state it is in now
     if_cut: dict[str, float] = field(default_factory=dict)  # the outcome, should a limit of ours end it now
     result: Trajectory | None = None
 
@@ -139,7 +139,7 @@ class Collector:
             policy_version=completion.policy_version, sampling=completion.sampling,
             plain_logprobs=completion.plain_logprobs,
         )
-        attempt.pending = Turn(len(attempt.turns), text, completion.finish, state_key=attempt.state_key)
+        attempt.pending = Turn(len(attempt.turns), text, completion.finish, **attempt.named)
         self.stepping += 1
         self.runner.step(attempt.key, text)
 
@@ -151,7 +151,7 @@ class Collector:
         if answer.error is not None:
             reason = StopReason.ENV_TIMEOUT if answer.timed_out else StopReason.ENV_ERROR
             return self.end(attempt, reason, answer.error)
-        attempt.state_key = answer.state_key
+        attempt.named = {"state_key": answer.state_key, "privileged": answer.privileged}
         if answer.observation is not None:
             attempt.first_observation = answer.observation
             try:
@@ -238,12 +238,10 @@ def finished_turn(action: Turn, result: StepResult) -> Turn:
         raise EnvError(f"info['moves'] of a StepResult is a list of names, got {moves!r}")
     if not isinstance(info.get("success", False), bool):
         raise EnvError(f"info['success'] of a StepResult is true or false, got {info['success']!r}")
-    return Turn(
-        action.index, action.text, action.finish, moves=tuple(moves), tool_calls=_calls(result.tool_calls),
-        reply=result.observation.messages,
+    return replace(
+        action, moves=tuple(moves), tool_calls=_calls(result.tool_calls), reply=result.observation.messages,
         reward=None if result.reward is None else _number(result.reward, "reward"),
-        reward_parts=_parts(result.reward_parts),
-        state_key=action.state_key, info=info,
+        reward_parts=_parts(result.reward_parts), info=info,
     )
 
 

@@ -101,7 +101,7 @@ class InteractiveAttempt:
             answers = runner.poll(0.05)
         if answers[0].error is not None:
             raise EnvError(f"the environment could not begin {task.id}: {answers[0].error}")
-        self._attempt.task, self._attempt.state_key = task, answers[0].state_key
+        self._attempt.task, self._attempt.named = task, {"state_key": answers[0].state_key}
         return answers[0].observation
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ Legend: N trajectories · K turns · S segments · T tokens. A trajectory file h
 plain columns; `turn_*` are lists [K] (of the structured ones: a JSON list); `segment_spans` [S] counts the spans of
 each segment; `span_*` are lists over all spans of the trajectory; `token_ids`, `logprobs`, `plain_logprobs` are lists
 [T], segments end to end, and a logprob is *null* where the token was not sampled there (law 5: never zero). `greedy`, where a group has such an
-attempt beside its members, says which row it is. What people
+attempt beside its members, says which row it is; `turn_privileged` is there where a critic was told something. What people
 and environments said (messages, parsed calls, info) is JSON text. No time stamp, no machine name: equal content makes
 an equal file, so that runs compare by hash. The files open in any tool that reads parquet.
 """
@@ -176,6 +176,8 @@ def _turn_columns(trajectories: list[Trajectory]) -> dict[str, pa.Array]:
     counts_N = [len(t.turns) for t in trajectories]
     flat = {f"turn_{name}": _lists(codec.write([getattr(turn, name) for turn in turns]), counts_N)
             for name, codec in _TURN.items()}
+    if any(turn.privileged is not None for turn in turns):
+        flat["turn_privileged"] = _lists(_TEXT.write([turn.privileged for turn in turns]), counts_N)
     return flat | {f"turn_{name}": codec.write([[getattr(turn, name) for turn in t.turns] for t in trajectories])
                    for name, codec in _TURN_JSON.items()}
 
@@ -260,7 +262,8 @@ def _cut(values: Sequence[Any], lists: pa.Array) -> list[tuple]:
 
 def _read_turns(columns: Mapping[str, pa.Array]) -> list[Turn]:
     """Of all trajectories, end to end."""
-    fields = {name: codec.read(columns[f"turn_{name}"].values) for name, codec in _TURN.items()}
+    plain_ones = _TURN | ({"privileged": _TEXT} if "turn_privileged" in columns else {})
+    fields = {name: codec.read(columns[f"turn_{name}"].values) for name, codec in plain_ones.items()}
     for name, codec in _TURN_JSON.items():
         fields[name] = [value for values in codec.read(columns[f"turn_{name}"]) for value in values]
     return [Turn(**dict(zip(fields, row))) for row in zip(*fields.values(), strict=True)]

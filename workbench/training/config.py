@@ -146,7 +146,7 @@ BARE = ""  # no preset to begin with: every setting has its own default, and the
 
 # Settings, and whole parts, that came after runs had been stored: at this value they are left out, so that what was stored before is what
 # would be stored now.
-LATER: Mapping[str, Any] = {"policy.loader": None, "train.on_alarm": "off", "train.information_every": 0,
+LATER: Mapping[str, Any] = {"policy.loader": None, "critic.sees": "policy", "train.on_alarm": "off", "train.information_every": 0,
                             "layout": asdict(LayoutConfig()), "layout.adapters": "merged",
                             "learner.lora_rank": 0, "learner.activation_checkpointing": False,
                             "learner.lora_alpha": LearnerConfig.lora_alpha, "learner.lora_targets": (), "evaluation.first_task": 0}

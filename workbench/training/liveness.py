@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from workbench.engines.config import NO_SLEEP_ON_CPU
 from workbench.engines.layout import ADAPTER_RANKS
+from workbench.envs.privileged import tells
 from workbench.learn.algorithms.base import needs_critic
 from workbench.learn.algorithms.liveness import check_sizes, inert_settings, remarks, updates_of_a_step
 from workbench.training.starting import obstacles
@@ -40,6 +41,8 @@ def refuse_contradictions(config: Config) -> None:
         _refuse_sleep(config)
     if config.layout.adapters == "routes":
         _refuse_adapters_alone(config)
+    if config.critic.sees == "state" and needs_critic(algorithm):
+        _refuse_telling(config)
     if train.on_alarm != "off" and config.learner.num_processes > 1:
         raise ConfigError(f"train.on_alarm = {train.on_alarm!r} with learner.num_processes = {config.learner.num_processes}: one "
                           "process looks at the signals, and the others would go on without it; set train.on_alarm = 'off'")
@@ -55,6 +58,15 @@ def refuse_contradictions(config: Config) -> None:
     if algorithm.minibatches > train.tasks_per_step * train.group_size:
         raise ConfigError(f"algorithm.minibatches = {algorithm.minibatches} cuts a step of {train.tasks_per_step} x "
                           f"{train.group_size} trajectories into more parts than it has")
+
+
+def _refuse_telling(config: Config) -> None:
+    if config.critic.trunk == "policy":
+        raise ConfigError("critic.sees = 'state' with critic.trunk = 'policy': one forward pass is the policy's and the critic's, "
+                          "so whatever the critic read the policy would have read; set critic.trunk = 'own'")
+    if not tells(config.env):
+        raise ConfigError(f"critic.sees = 'state': environments of kind {config.kind_of('env')!r} have no privileged() that says "
+                          "what they know besides; give them one, or set critic.sees = 'policy'")
 
 
 def _refuse_sleep(config: Config) -> None:

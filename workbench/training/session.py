@@ -21,6 +21,7 @@ from workbench.engines.policy import Policy, load_policy
 from workbench.envs import tasks as env_tasks
 from workbench.envs.base import EnvFamily
 from workbench.envs.baselines import none_known
+from workbench.envs.privileged import TellingFamily
 from workbench.envs.runners import EnvRunner
 from workbench.learn.adapters import alone
 from workbench.learn.algorithms.base import needs_greedy
@@ -69,7 +70,12 @@ class Session(Shown):
         reference = self.policy.model if "ref_logp_T" in self.config.algorithm.requires else None
         return Learner(self.policy.model, self.config.algorithm, replace(config, seed=address),
                        own_copy=config.sharding == "none" or reference is not None,
-                       critic=self.config.critic, reference=reference)
+                       critic=self.config.critic, reference=reference,
+                       read=self.reader if self.config.critic.sees == "state" else None)
+
+    def reader(self, text: str) -> Sequence[int]:
+        """What a critic is told, as token ids: foreign text, so none of them is a control token (law 9)."""
+        return self.chat.encoder.run(text, later=True, plain=False)[0]
 
     @cached_property
     def runner(self) -> EnvRunner:
@@ -239,7 +245,7 @@ def rollout(
     and all of them return all groups (with `own_share` each its own, and none waits for another). The same (seed, purpose,
     step) gives the same groups, bit for bit, for environments that are stepped in the tick (law 8). `on_done` sees the
     trajectories of this process as they end. `greedy`: one attempt more at each task, aside (`Group.greedy`); None: for an
-    algorithm that needs it, without `group_size`. `engine`: one to ask instead of the session's own, such as a `Journal`
+    algorithm that needs it, without `group_size`; so it is with what a critic is told (critic.sees). `engine`: one to ask instead of the session's own, such as a `Journal`
     around it. Raises ConfigError for no tasks, and where first prompts leave no room for an answer.
     """
     if isinstance(tasks, int):
@@ -251,9 +257,10 @@ def rollout(
     config = config or session.config.collect
     if not session.looked_at:
         check_prompts(session, tasks, config)
+    told = group_size is None and session.config.critic.sees == "state"
     greedy = (group_size is None and needs_greedy(session.config.algorithm)) if greedy is None else greedy
     groups = collect(
-        tasks[rank::world], family=session.family, engine=session.engine if engine is None else engine,
+        tasks[rank::world], family=TellingFamily(session.family) if told else session.family, engine=session.engine if engine is None else engine,
         chat=session.chat, config=config,
         group_size=session.config.train.group_size if group_size is None else group_size,
         address=address or (session.config.seed, purpose, step), on_done=on_done,

@@ -176,6 +176,7 @@ class Turn(Shown):
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     state_key: str | None = None  # of the state the action was taken in, where the environment can name it
     info: Mapping[str, Any] = field(default_factory=dict)
+    privileged: str | None = None  # what a critic was told of that state, and the policy was not; None: nobody asked
 
 
 @dataclass(frozen=True, eq=False, repr=False)

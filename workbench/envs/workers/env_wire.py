@@ -104,7 +104,7 @@ def encode_answer(answer: EnvAnswer) -> bytes:
     """The content of an answer, without its times. Raises StoreError for values that JSON would lose."""
     what = "StepResult" if answer.result is not None else "Observation"
     return json_bytes({
-        "error": answer.error, "state_key": answer.state_key,
+        "error": answer.error, "state_key": answer.state_key, "privileged": answer.privileged,
         "observation": answer.observation and _observation(answer.observation),
         "result": answer.result and _result(answer.result),
     }, f"the {what}")
@@ -131,7 +131,7 @@ def decode_answer(key: str, content: bytes, seconds: float) -> EnvAnswer:
         if held["error"] is not None:
             return EnvAnswer(key, error=str(held["error"]), seconds=seconds)
         answer = EnvAnswer(key, observation and observation_from_json(observation.values()), result and _to_result(result),
-                           state_key=held["state_key"], seconds=seconds)
+                           state_key=held["state_key"], privileged=held["privileged"], seconds=seconds)
         if (answer.observation is None) == (answer.result is None):
             raise ValueError("neither an observation nor a result")
         check_messages(answer.observation or answer.result.observation)
