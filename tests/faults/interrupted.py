@@ -1,10 +1,12 @@
 """Training that is interrupted otherwise than by a kill: what was committed stays, and the run ends as the one that was not.
 
-    python -m tests.faults.interrupted [--times 20] [--seed 0] [--ways disk stopped ...] [--json FILE]
+    python -m tests.faults.interrupted [--times 20] [--seed 0] [--ways disk stopped ...] [--stride 1] [--json FILE]
 
 disk      every system call that writes, one after the other, fails for want of room; then the run is resumed
+full      the same, and from that call on all that need room fail, until the process ends
 stopped   SIGSTOP at a random instant, for a while; meanwhile nobody else may write the run; SIGCONT
 memory    no more memory than so much, which is too little at a random place; then the run is resumed
+killer    the same by a control group: the kernel's own killer of processes ends it (root, Linux); then the run is resumed
 clock     the machine's clock goes back an hour whenever it is read, in a run that is killed and one that resumes it
 kernel    the kernel of a notebook that trains is restarted; the new one resumes
 """
@@ -21,8 +23,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -38,7 +40,9 @@ CASE = "grpo"
 TINY = {"train__steps": 2, "train__evaluate_every": 1, "train__checkpoint_every": 1, "train__tasks_per_step": 1,
         "train__group_size": 2, "evaluation__num_tasks": 2}
 WAITS_S = 60.0
-QUIET = 12  # calls in a row whose failure nobody minds: there are no more
+GROUPS = Path("/sys/fs/cgroup")
+# Where groups that bound memory are made, and the file of a group that says how much it may have: version 2, version 1.
+MEMORY_GROUPS = ((GROUPS, "memory.max"), (GROUPS / "memory", "memory.limit_in_bytes"))
 KERNEL = """
 import workbench as wb
 from workbench.notebook.train import resume_here, train_here
@@ -87,6 +91,19 @@ class Ground:
             killing.start_or_resume(CASE, path, self.config)
         return killing.in_child(act, **kill)
 
+    def calls(self, lasting: bool) -> int:
+        """How many calls a disk may fail at in this run: all that write, or (`lasting`) all that need room."""
+        path, told = self.folder / "counted", self.folder / "calls"
+
+        def act() -> None:
+            count = killing.break_at(0, lasting=lasting)
+            killing.start_or_resume(CASE, path, self.config)
+            told.write_text(str(count()))
+        ending = killing.in_child(act)
+        assert ending.status == 0, ending.words
+        shutil.rmtree(path)
+        return int(told.read_text())
+
     def finish(self, path: Path, found: Interrupted, what: str) -> None:
         """Resume, and hold it against the run that nobody interrupted."""
         before = killing.lines_of(path)
@@ -102,26 +119,22 @@ class Ground:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def disk(ground: Ground, times: int, rng: random.Random, first: int = 1, stride: int = 1) -> Interrupted:
-    """`times` is not asked: every `stride`-th call from the `first` on, until there are no more."""
-    found, number, quiet = Interrupted(), first, 0
-    while quiet < QUIET:
+def disk(ground: Ground, times: int, rng: random.Random, stride: int = 1, lasting: bool = False) -> Interrupted:
+    """`times` is not asked: every `stride`-th of all calls that the run makes."""
+    found = Interrupted()
+    for number in range(1, ground.calls(lasting) + 1, stride):
         path = ground.folder / f"disk-{number}"
-        ending = ground.child(path, lambda: killing.break_at(number, error=errno.ENOSPC))  # noqa: B023
-        quiet = 0 if ending.status else quiet + 1  # nothing was said: the call may fail, or there are no more
-        if quiet:
-            if not compare_runs(open_run(ground.whole), open_run(path), exact=True).equal:
-                found.faults.append(f"call {number}: it failed without a word, and the run is another one")
-            shutil.rmtree(path, ignore_errors=True)
-            number += stride
-            continue
+        ending = ground.child(path, lambda: killing.break_at(number, error=errno.ENOSPC, lasting=lasting))  # noqa: B023
         found.tried += 1
-        found.hit += ending.status == 2
+        found.hit += ending.status == 2  # else it went on: nobody minds where that call fails
         if ending.status not in (0, 2):
             found.faults.append(f"call {number}: {ending.words[-300:]}")
         ground.finish(path, found, f"call {number}")
-        number += stride
     return found
+
+
+def full(ground: Ground, times: int, rng: random.Random, stride: int = 1) -> Interrupted:
+    return disk(ground, times, rng, stride, lasting=True)
 
 
 def stopped(ground: Ground, times: int, rng: random.Random) -> Interrupted:
@@ -166,6 +179,54 @@ def memory(ground: Ground, times: int, rng: random.Random) -> Interrupted:
     return found
 
 
+def why_no_killer() -> str:
+    """Why no group can be made in which the kernel's own killer is called up; "" where one can."""
+    try:
+        with memory_group(64 << 20):
+            return ""
+    except OSError as error:
+        return str(error)
+
+
+@contextmanager
+def memory_group(most: int) -> Iterator[Path]:
+    """A control group of at most so many bytes: whoever writes its own number into the file is in it. Raises OSError."""
+    where, limit = next((root, name) for root, name in MEMORY_GROUPS if root == GROUPS / "memory" or (root / "memory.max").exists()
+                        or "memory" in _words_of(root / "cgroup.subtree_control"))
+    made = where / f"workbench-test-{os.getpid()}"
+    made.mkdir()
+    try:
+        (made / limit).write_text(str(most))
+        yield made / "cgroup.procs"
+    finally:
+        until = time.monotonic() + 5
+        while True:  # the killed may take a moment to leave it
+            try:
+                made.rmdir()
+                break
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
+
+
+def _words_of(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+def killer(ground: Ground, times: int, rng: random.Random) -> Interrupted:
+    found = Interrupted()
+    for number in range(times):
+        path = ground.folder / f"killer-{number}"
+        with memory_group(int(rng.uniform(2, 40) * (1 << 20))) as group:
+            ending = ground.child(path, lambda: group.write_text(str(os.getpid())))  # noqa: B023
+        found.tried, found.hit = found.tried + 1, found.hit + (ending.status == -signal.SIGKILL)
+        if ending.status not in (0, -signal.SIGKILL):
+            found.faults.append(f"killer {number}: {ending.status} {ending.words[-300:]}")
+        ground.finish(path, found, f"killer {number}")
+    return found
+
+
 def clock(ground: Ground, times: int, rng: random.Random) -> Interrupted:
     found = Interrupted()
 
@@ -206,6 +267,7 @@ def kernel(ground: Ground, times: int, rng: random.Random) -> Interrupted:
             until = time.monotonic() + WAITS_S
             while not killing.lines_of(path) and time.monotonic() < until:
                 time.sleep(0.002)
+            time.sleep(rng.uniform(0, ground.seconds / 2))
             manager.restart_kernel(now=True)
             found.tried, found.hit = found.tried + 1, found.hit + (killing.lines_of(path).count(b"\n") < TINY["train__steps"])
             client.wait_for_ready(timeout=WAITS_S)
@@ -221,8 +283,8 @@ def kernel(ground: Ground, times: int, rng: random.Random) -> Interrupted:
     return found
 
 
-WAYS: dict[str, Callable[[Ground, int, random.Random], Interrupted]] = {
-    "disk": disk, "stopped": stopped, "memory": memory, "clock": clock, "kernel": kernel}
+WAYS: dict[str, Callable[..., Interrupted]] = {
+    "disk": disk, "full": full, "stopped": stopped, "memory": memory, "killer": killer, "clock": clock, "kernel": kernel}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -230,13 +292,15 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--stride", type=int, default=1, help="of disk and full: every so manieth call (default: all)")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(words)
     found = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
         ground = Ground.of(Path(folder))
         for way in options.ways:
-            found[way] = vars(WAYS[way](ground, options.times, random.Random(f"{way} {options.seed}")))
+            stride = {"stride": options.stride} if way in ("disk", "full") else {}
+            found[way] = vars(WAYS[way](ground, options.times, random.Random(f"{way} {options.seed}"), **stride))
             print(way, {name: value for name, value in found[way].items() if name != "faults"}, *found[way]["faults"], sep="\n  ", flush=True)
             if options.json:
                 options.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -33,6 +33,7 @@ _WRITE = os.write  # the harness's own word is no call of the run: `break_at` ne
 BROKEN = 9  # exit status of a child that `break_at` ended
 TOLD = mmap.mmap(-1, 4)  # shared with the children: the last step that the living child was told is committed
 CALLS = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "ftruncate", "link", "symlink")
+NEED_ROOM = ("open", "write", "mkdir", "link", "symlink")
 SMALL = {"train.steps": 6, "train.tasks_per_step": 2, "train.group_size": 4, "train.evaluate_every": 2,
          "train.checkpoint_every": 2, "evaluation.num_tasks": 4, "lint.start": False}
 CASES: dict[str, tuple[str, dict]] = {
@@ -75,28 +76,39 @@ def opened(case: str) -> Callable[..., Session]:
     return open_again
 
 
-def break_at(number: int, *, error: int | None = None) -> None:
-    """Before the `number`-th system call that writes, this process ends, as if killed; of a write, half is done. With
-    `error` (ENOSPC, EIO ...) that one call fails with it instead. In a child only: `os` is changed."""
+def break_at(number: int, *, error: int | None = None, lasting: bool = False) -> Callable[[], int]:
+    """Before the `number`-th system call that writes (0: none), this process ends, as if killed; of a write, half is done.
+    With `error` (ENOSPC, EIO ...) that one call fails with it instead. `lasting`, as a disk that is full stays full: counted
+    are the calls that need room, half of what the `number`-th would write is written, and all after it fail. In a child
+    only: `os` is changed. Gives a function that says how many calls were counted."""
     calls = 0
+
+    def is_counted(name: str, args: tuple) -> bool:
+        if lasting:
+            return name in NEED_ROOM and (name != "open" or bool(args[1] & os.O_CREAT))
+        return name != "open" or bool(args[1] & (os.O_CREAT | os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY))
 
     def wrap(name: str, real: Callable) -> Callable:
         def call(*args, **kwargs):
             nonlocal calls
-            calls += name != "open" or bool(args[1] & (os.O_CREAT | os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY))
-            if calls != number:
+            counted = is_counted(name, args)
+            calls += counted
+            if not counted or not number or calls < number or calls > number and not lasting:
                 return real(*args, **kwargs)
-            calls += 1  # what follows is not the n-th again
+            half = memoryview(args[1]).cast("B")[:max(1, memoryview(args[1]).nbytes // 2)] if name == "write" else b""
+            if lasting and half and calls == number:
+                return real(args[0], half)
             if error is not None:
                 raise OSError(error, os.strerror(error), str(args[0]))
-            if name == "write":
-                real(args[0], memoryview(args[1]).cast("B")[:max(1, memoryview(args[1]).nbytes // 2)])
+            if half:
+                real(args[0], half)
             os._exit(BROKEN)
 
         return call
 
     for name in CALLS:
         setattr(os, name, wrap(name, getattr(os, name)))
+    return lambda: calls
 
 
 @dataclass(frozen=True)

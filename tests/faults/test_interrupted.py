@@ -24,9 +24,17 @@ def test_what_was_committed_stays_and_the_run_ends_as_the_one_that_was_not_inter
 
 
 @pytest.mark.full
-def test_after_a_disk_that_filled_up_it_goes_on(ground):
-    found = interrupted.disk(ground, 1, random.Random(0), stride=9)
-    assert not found.faults and found.lost == 0 and found.hit > 5
+@pytest.mark.parametrize("way", ["disk", "full"])
+def test_after_a_disk_that_filled_up_it_goes_on(ground, way):
+    found = interrupted.WAYS[way](ground, 1, random.Random(0), stride=19)
+    assert not found.faults and found.lost == 0 and found.hit > 4 and found.identical == found.tried
+
+
+def test_after_the_kernels_own_killer_it_goes_on(ground):
+    if reason := interrupted.why_no_killer():
+        pytest.skip(f"no control group can be made here: {reason}")
+    found = interrupted.killer(ground, 2, random.Random("killer test"))
+    assert not found.faults and found.lost == 0 and found.identical == 2 and found.hit
 
 
 def test_negative_control_a_step_that_is_lost_and_another_end_are_noticed(ground, tmp_path, monkeypatch):

@@ -70,7 +70,7 @@ def why_not(user: str, tier: str) -> str:
 
 
 PROGRAMS = "namespaces, with programs"
-WORKING = [(user, tier) for user in USERS for tier in (*TIERS, PROGRAMS)]
+WORKING = [(user, tier) for user in USERS for tier in (*TIERS, PROGRAMS, "bubblewrap")]
 
 
 @contextmanager

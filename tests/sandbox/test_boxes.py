@@ -24,7 +24,7 @@ def works(tier):
     return not shared_supply().why_not(tier)
 
 
-@pytest.fixture(params=TIERS)
+@pytest.fixture(params=(*TIERS, "bubblewrap"))
 def tier(request):
     need_tier(request.param)
     return request.param

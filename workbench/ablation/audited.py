@@ -7,7 +7,6 @@ is held against the same views made anew. Pictures are not read.
 """
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,10 +22,12 @@ from workbench.ablation.recomputed import asked_views, runs_named, views_of_repo
 from workbench.run.store import Run
 from workbench.types import View
 from workbench.types.errors import DataError
+from workbench.types.regular_files import parse_json, read_regular
 from workbench.types.view import HasView
 from workbench.views import show_notebook_audit
 
 Cell = Mapping[str, Any]
+MOST_NOTEBOOK_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,7 +76,7 @@ def audit_notebook(path: str | Path, runs: Sequence[str | Path] = ()) -> Noteboo
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        notebook = json.loads(path.read_bytes())
+        notebook = parse_json(read_regular(path.resolve(), most=MOST_NOTEBOOK_BYTES))
         ran = any(cell.get("outputs") for cell in notebook["cells"] if cell["cell_type"] == "code")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is no notebook: {type(error).__name__}: {error}") from error

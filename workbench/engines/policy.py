@@ -26,7 +26,7 @@ from transformers.utils import logging as transformers_logging
 from workbench.engines.policy_loader import files_in_memory, loaded_by
 from workbench.engines.trial import try_folder
 from workbench.types.errors import PolicyError, did_you_mean
-from workbench.types.regular_files import parse_json
+from workbench.types.regular_files import read_json
 
 SHIPPED = Path(__file__).resolve().parents[2] / "data" / "policies"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -113,7 +113,10 @@ def load_tokenizer(name_or_path: str | Path, loader: str | None = None) -> PreTr
     if (folder / "config.json").is_file():  # without one it is a folder of a tokenizer alone
         _check_files(folder, _read_json(folder / "config.json", str(name_or_path)), str(name_or_path), weights=False)
         _try(folder, str(name_or_path))
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # whatever transformers raises for what somebody else wrote
+        raise PolicyError(f"{name_or_path}: transformers found no tokenizer in {folder}: {error}") from error
 
 
 def _try(folder: Path, name: str) -> None:
@@ -168,6 +171,8 @@ def _find(name: str) -> Path:
     """A folder as it stands, a shipped name, else a name on the hub: its snapshot folder, downloaded or cached."""
     path = Path(name).expanduser()
     if path.is_dir():
+        if strange := sorted(each.name for each in path.iterdir() if each.exists() and not (each.is_file() or each.is_dir())):
+            raise PolicyError(f"{name}: {strange[0]} in {path} is not a regular file; a model's folder holds nothing else")
         return path
     if (SHIPPED / name / "config.json").is_file():
         return SHIPPED / name
@@ -211,14 +216,14 @@ def _folders(parent: Path) -> list[str]:
 
 def _read_json(path: Path, name: str) -> dict[str, Any]:
     try:
-        found = parse_json(path.read_bytes())
+        found = read_json(path)
         if not isinstance(found, dict):
             raise ValueError(f"it holds {type(found).__name__}, not an object")
         return found
     except FileNotFoundError as error:
         raise PolicyError(f"{name}: {path.parent} holds no config.json, so it is not a model folder; "
                           "give the folder that `save_pretrained` wrote") from error
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise PolicyError(f"{name}: {path} is not valid JSON ({error}); the download or copy is damaged") from error
 
 

@@ -7,6 +7,7 @@ read by pyarrow, so the package `datasets` is not needed. Complaints name the fi
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from typing import Any
 from workbench.envs.qa.records import records
 from workbench.types.canonical_json import json_bytes
 from workbench.types.errors import DataError, StoreError
+from workbench.types.regular_files import open_stream
 
 MOST_ROW_BYTES = 1_000_000       # of one row as JSON: it is stored with every group of attempts at it
 MOST_BYTES = 2 << 30             # of all rows of a file
@@ -97,7 +99,7 @@ def _read(path: Path) -> Iterator[Mapping[str, Any]]:
 def _table(path: Path) -> Iterator[dict[str, Any]]:
     """Rows below a line of names; every value is text."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
+        with io.TextIOWrapper(open_stream(path), encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream, delimiter=TABLES[path.suffix], strict=True)
             if len(set(reader.fieldnames or ())) < len(reader.fieldnames or ()):
                 raise DataError(f"{path}, line 1: a column's name stands twice: {', '.join(reader.fieldnames)}")
@@ -118,7 +120,7 @@ def _columnar(path: Path) -> Iterator[dict[str, Any]]:
 
     try:
         if path.suffix == ".parquet":
-            with parquet.ParquetFile(path) as file:
+            with open_stream(path) as stream, parquet.ParquetFile(stream) as file:
                 about = file.metadata
                 size = sum(about.row_group(index).total_byte_size for index in range(about.num_row_groups))
                 if size > MOST_BYTES or about.num_rows > MOST_ROWS:
@@ -127,7 +129,7 @@ def _columnar(path: Path) -> Iterator[dict[str, Any]]:
                 for batch in file.iter_batches(_BATCH):
                     yield from batch.to_pylist()
         else:
-            with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as batches:
+            with open_stream(path) as stream, pa.ipc.open_stream(stream) as batches:
                 for batch in batches:
                     for start in range(0, batch.num_rows, _BATCH):
                         yield from batch.slice(start, _BATCH).to_pylist()
@@ -184,7 +186,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as stream:
+        with open_stream(path) as stream:
             held = json.loads(stream.read(MOST_ROW_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: expected the JSON that datasets' save_to_disk writes ({error})") from error

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from workbench.types.errors import DataError
+from workbench.types.regular_files import open_stream
 
 LONGEST_RECORD = 16_000_000  # characters; a question with its paragraphs has some ten thousand
 _PIECE = 1_000_000
@@ -110,7 +111,7 @@ def rows(path: Path | str) -> Iterator[tuple[int, list[str]]]:
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
     try:
-        with (gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as raw:
+        with open_stream(path) as file, (gzip.open(file) if path.suffix == ".gz" else file) as raw:
             yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="\n")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: the compressed file is damaged or cut short ({error}); fetch it again") from error

@@ -2,6 +2,7 @@
 
     boxes     what is used: open_sandbox, Sandbox.run, fork, files     supply   where boxes come from: warm, by tier
     limits    the settings of a box
+    commands  boxes that bubblewrap, Docker or Apptainer shuts in
     zygote    the process that boxes are forked from                  confine  how a process shuts itself in
     guest     what runs inside; virtual: clock and chance that stand still; values: plain values across
     filters   which of the system's calls may be made                 calls    those that shut a box in, by ctypes

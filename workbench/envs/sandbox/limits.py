@@ -7,15 +7,17 @@ from typing import Annotated
 from workbench.types.errors import ConfigError
 from workbench.types.settings import above, at_least, check_settings, one_of
 
-TIERS = ("namespaces", "landlock")
+TIERS = ("namespaces", "landlock")                   # of our own, in the order in which "auto" tries them
+BY_COMMAND = ("bubblewrap", "docker", "apptainer")  # through a program that is installed, by name only
 
 
 @dataclass(frozen=True)
 class SandboxSettings:
     """Bounds of the box that an attempt's code runs in."""
 
-    tier: Annotated[str, one_of("auto", *TIERS), "namespaces (a root, processes and network of its own), landlock (no "
-                    "files, no children), or auto: the first that works on this machine"] = "auto"
+    tier: Annotated[str, one_of("auto", *TIERS, *BY_COMMAND), "namespaces (a root, processes and network of its own), landlock "
+                    "(no files, no children), or auto: the first that works on this machine; bubblewrap, docker or apptainer: through "
+                    "that program (files, no children)"] = "auto"
     seconds: Annotated[float, above(0, most=600), "of the wall clock for one call"] = 5.0
     cpu_s: Annotated[int, at_least(1), "seconds of the processor, for a process as long as it lives"] = 60
     memory_mb: Annotated[int, at_least(64, why="an interpreter alone takes about 40"), "of address space, for each "
@@ -32,6 +34,6 @@ class SandboxSettings:
 
     def __post_init__(self) -> None:
         check_settings(self, "sandbox")
-        if self.programs and self.tier == "landlock":
-            raise ConfigError("sandbox.programs = true needs sandbox.tier = 'namespaces' (or 'auto'): a box of tier 'landlock' "
+        if self.programs and self.tier not in ("auto", "namespaces"):
+            raise ConfigError(f"sandbox.programs = true needs sandbox.tier = 'namespaces' (or 'auto'): a box of tier {self.tier!r} "
                               "has no children")

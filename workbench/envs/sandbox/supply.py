@@ -17,14 +17,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from workbench.envs.sandbox.commands import command_of, why_not_installed
 from workbench.envs.sandbox.filters import is_known
 from workbench.envs.sandbox.guest import framed
-from workbench.envs.sandbox.limits import TIERS
-from workbench.envs.sandbox.zygote import START
+from workbench.envs.sandbox.limits import BY_COMMAND, TIERS
+from workbench.envs.sandbox.zygote import BEGUN, START
 from workbench.types.errors import ToolError
 
 BEGIN_S = 20.0
 MOST_UNANSWERED = 4
+MOST_WORDS = 1_000  # bytes of why a program could not begin a box
 OF_A_BOX = ("cpu_s", "memory_mb", "disk_mb", "processes", "files", "output_bytes", "programs")
 ADVICE = ("Code of an agent's is run in a sandbox or not at all. namespaces needs user namespaces (kernel 5.12; not as "
           "kernel.apparmor_restrict_unprivileged_userns=1 and most containers have it), landlock a kernel from 5.13 on")
@@ -43,6 +45,8 @@ class Box:
         if why := self.supply.report_of(self.number):
             self.close()
             raise ToolError(why)
+        if self.tier in BY_COMMAND:
+            self._begin_by_command()
         if self.tier != "namespaces":
             self.states["0"] = self.channel
             return
@@ -55,6 +59,22 @@ class Box:
             self.close()
             raise ToolError(f"a box ended before its first call {why}")
         self.states["0"] = socket.socket(fileno=fds[0])
+
+    def _begin_by_command(self) -> None:
+        """What the program says before its box does is why there is none."""
+        self.channel.settimeout(BEGIN_S)
+        said = b""
+        try:
+            while len(said) < MOST_WORDS and said != BEGUN:
+                piece = self.channel.recv(len(BEGUN) - len(said) if BEGUN.startswith(said) else MOST_WORDS)
+                if not piece:
+                    break
+                said += piece
+        except OSError as error:
+            said += f" ({error})".encode()
+        if said != BEGUN:
+            self.close()
+            raise ToolError(" ".join(said.decode("utf-8", "replace").split()) or "it ended without a word")
 
     def go(self, name: str, deadline: float) -> None:
         """The box's processes run, with the files of this state."""
@@ -141,6 +161,8 @@ class BoxPool:
             return self._works[tier]
 
     def _try(self, tier: str) -> str:
+        if tier in BY_COMMAND and (why := why_not_installed(tier)):
+            return why
         if sys.platform != "linux" or not is_known(os.uname().machine):
             return f"it is made for Linux on x86_64 and aarch64, and this is {sys.platform}"
         limits = {"cpu_s": 5, "memory_mb": 256, "disk_mb": 1, "processes": 2, "files": 64, "output_bytes": 100, "programs": False}
@@ -158,6 +180,8 @@ class BoxPool:
         number = next(self._numbers)
         ours, theirs = socket.socketpair()
         with theirs:
+            if order["tier"] in BY_COMMAND:
+                order = order | command_of(order, number, self.python, (os.geteuid() if self.user is None else self.user) == 0)
             line = json.dumps({"number": number, **order}).encode() + b"\n"
             socket.send_fds(self._control, [line], [theirs.fileno()])
         return Box(self, number, order["tier"], ours)

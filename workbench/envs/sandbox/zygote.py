@@ -33,6 +33,7 @@ from workbench.envs.sandbox.guest import LENGTH, BoxProcess
 USUAL = ("abc", "bisect", "collections", "copy", "dataclasses", "enum", "functools", "heapq", "itertools", "json", "math",
          "operator", "random", "re", "statistics", "string", "typing", "fractions", "decimal", "linecache", "traceback")
 LOOK_S = 0.25
+BEGUN = b"\0\0begun"  # what a box says first that a program of the machine began
 
 
 def main(control_fd: int, trainer: int) -> None:
@@ -45,7 +46,7 @@ def main(control_fd: int, trainer: int) -> None:
     calls.prctl(calls.PR_SET_CHILD_SUBREAPER, 1)  # it adopts the keepers
     gc.collect()
     gc.freeze()
-    boxes: dict[int, int] = {}
+    boxes: dict[int, tuple[int, list[str]]] = {}  # the process to kill a box by, and what else ends it
     held, fds = bytearray(), []
     try:
         while os.getppid() == trainer:
@@ -64,39 +65,52 @@ def main(control_fd: int, trainer: int) -> None:
     except OSError:
         pass
     finally:
-        for pid in boxes.values():
-            _kill(pid)
+        for pid, end in boxes.values():
+            _kill(pid, end)
         os._exit(0)
 
 
-def _follow(order: dict[str, Any], fds: list[int], boxes: dict[int, int], control: socket.socket) -> None:
+def _follow(order: dict[str, Any], fds: list[int], boxes: dict[int, tuple[int, list[str]]], control: socket.socket) -> None:
     if "kill" in order:
-        if (pid := boxes.pop(order["kill"], None)) is not None:
-            _kill(pid)
+        if (found := boxes.pop(order["kill"], None)) is not None:
+            _kill(*found)
             with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+                os.waitpid(found[0], 0)
         return
     connection = fds.pop(0)
     pid, error = _begin(order, connection)
     os.close(connection)
     if pid:
-        boxes[order["number"]] = pid
+        boxes[order["number"]] = pid, order.get("end", [])
     control.sendall(json.dumps({"number": order["number"], "error": error}).encode() + b"\n")
 
 
-def _kill(pid: int) -> None:
+def _kill(pid: int, end: list[str] = []) -> None:
+    if end and not os.fork():
+        _run(end, os.open(os.devnull, os.O_RDWR))
     for kill in (os.kill, os.killpg):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
 
 
-def _reap(boxes: dict[int, int]) -> None:
+def _run(words: list[str], connection: int) -> None:
+    """Become a program whose input, output and words are the connection. Never returns."""
+    try:
+        os.setsid()
+        for fd in range(3):
+            os.dup2(connection, fd)
+        os.execv(words[0], words)
+    finally:
+        os._exit(1)
+
+
+def _reap(boxes: dict[int, tuple[int, list[str]]]) -> None:
     with suppress(ChildProcessError):
         while True:
             pid, _ = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
-            for number in [number for number, other in boxes.items() if other == pid]:
+            for number in [number for number, (other, _) in boxes.items() if other == pid]:
                 del boxes[number]
 
 
@@ -105,6 +119,11 @@ def _reap(boxes: dict[int, int]) -> None:
 
 def _begin(order: dict[str, Any], connection: int) -> tuple[int, str]:
     """(the process to kill the box by, 0 where there is none; why it could not begin)."""
+    if "command" in order:
+        first = os.fork()
+        if not first:
+            _run(order["command"], connection)
+        return first, ""
     told, tell = os.pipe()
     first = os.fork()
     if not first:
@@ -166,7 +185,7 @@ def _prepare(order: dict[str, Any]) -> None:
         os.environ.update({"PATH": "/usr/bin:/bin", "TMPDIR": "/tmp"})
     sys.argv, sys.path[:] = [""], [path for path in sys.path if path]
     if order["seed"] is not None:
-        virtual.install(order["seed"], alone=order["tier"] == "landlock")
+        virtual.install(order["seed"], alone=order["tier"] != "namespaces")
 
 
 def _serve(order: dict[str, Any], connection: int, tell: int | None = None) -> None:
@@ -178,6 +197,50 @@ def _serve(order: dict[str, Any], connection: int, tell: int | None = None) -> N
         os.close(tell)
     guest.serve()
     os._exit(0)
+
+
+# ------------------------------------------------------------------------------------------------ by a command
+
+
+class _Pipes:
+    """Standard input and output, which may be pipes, as a socket that the other end speaks to."""
+
+    def __init__(self) -> None:
+        self._in, self._out = os.dup(0), os.dup(1)
+
+    def sendall(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._out, data):]
+
+    def recvmsg(self, most: int, ancillary: int = 0, flags: int = 0) -> tuple[bytes, list, int, None]:
+        return os.read(self._in, most), [], 0, None
+
+    def fds(self) -> tuple[int, int]:
+        return self._in, self._out
+
+
+def alone(text: str) -> None:
+    """The process of a box that a program of the machine began (`commands`)."""
+    order, pipes = json.loads(text), _Pipes()
+    for name in USUAL:
+        with suppress(ImportError):
+            __import__(name)
+    confine.close_all_but(*pipes.fds())
+    try:
+        if order["disk"]:
+            confine.mount_work(order["limits"]["disk_mb"] << 20)
+        confine.become_nobody()
+        os.chdir(confine.WORK)
+        os.umask(0o077)
+        _prepare(order)
+        confine.give_up_everything(order["limits"], processes=False)
+        if order["seed"] is None:
+            virtual.random.seed()
+        pipes.sendall(BEGUN)
+    except BaseException as error:
+        pipes.sendall(f"{error}"[:1000].encode())
+        os._exit(1)
+    BoxProcess(pipes, order["limits"]["output_bytes"]).serve()
 
 
 # ------------------------------------------------------------------------------------------------ the keeper
@@ -247,6 +310,6 @@ if not again:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     except OSError:
         os.environ.pop("AGAIN", "")
-from workbench.envs.sandbox.zygote import main
-main(int(sys.argv[2]), int(sys.argv[3]))
+from workbench.envs.sandbox import zygote
+zygote.alone(sys.argv[3]) if sys.argv[2] == "alone" else zygote.main(int(sys.argv[2]), int(sys.argv[3]))
 """

@@ -18,6 +18,7 @@ import numpy as np
 
 from workbench.envs.search.base import Corpus, Hit, best_first, hits
 from workbench.types.errors import ConfigError, DataError
+from workbench.types.regular_files import open_stream
 
 Encode = Callable[[Sequence[str], bool], np.ndarray]
 
@@ -111,7 +112,7 @@ class Dense:
         ConfigError for one that belongs to something else."""
         faiss, path = faiss_module(), Path(path)
         try:
-            with path.open("rb") as file:
+            with open_stream(path) as file:
                 header = _header(file.readline(_LONGEST_HEADER))
                 if header is None:
                     file.seek(0)

@@ -1,0 +1,64 @@
+"""A file that the user names may be a stranger's, too: a pipe or a device in its place is refused, not waited for."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+READERS = {  # what reads, as code with the file as `path`
+    "a notebook that is audited": "from workbench.ablation.audited import audit_notebook as read",
+    "a corpus": "from workbench.envs.qa.files import read_corpus\nread = lambda path: list(read_corpus(path))",
+    "a table of rows": "from workbench.envs.row_files import read_rows\nread = lambda path: list(read_rows(path))",
+    "an index": "from workbench.envs.search.base import Corpus\nfrom workbench.envs.search.dense import Dense\n"
+                "read = lambda path: Dense.load(path, Corpus(()), None)",
+    "a policy's settings": "from workbench.engines.policy import load_tokenizer\nread = lambda path: load_tokenizer(path.parent)",
+}
+ENDINGS = {"a table of rows": ".csv", "a policy's settings": ".json"}
+TOLD = """
+import json, resource, sys
+from pathlib import Path
+from workbench.types.errors import WorkbenchError
+{imported}
+resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))
+for path in sys.argv[1:]:
+    try:
+        read(Path(path))
+        print("read")
+    except WorkbenchError as error:
+        print(json.dumps(str(error)))
+"""
+
+
+@pytest.mark.parametrize("what", READERS)
+def test_what_is_no_regular_file_is_refused_in_words(what, tmp_path):
+    if what == "an index":
+        pytest.importorskip("faiss")
+    name = f"config{ENDINGS.get(what, '.json')}"
+    for kind in ("pipe", "device", "deep"):
+        (tmp_path / kind).mkdir()
+    os.mkfifo(tmp_path / "pipe" / name)
+    (tmp_path / "device" / name).symlink_to("/dev/zero")
+    (tmp_path / "deep" / name).write_text("[" * 100_000 + "]" * 100_000)
+    done = subprocess.run([sys.executable, "-c", TOLD.format(imported=READERS[what]), *(str(tmp_path / kind / name) for kind in ("pipe", "device", "deep"))],
+                          capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    said = [json.loads(line) if line != "read" else line for line in done.stdout.splitlines()]
+    assert len(said) == 3, done.stderr[-2000:]
+    assert "not a regular file" in said[0] and "not a regular file" in said[1], said
+    assert said[2] != "read" or what == "a table of rows"
+
+
+def test_a_compressed_corpus_that_lies_behind_a_link_is_read(tmp_path):
+    """Negative control: what the user named by a link is still read, and so is .gz."""
+    import gzip
+
+    from workbench.envs.qa.files import read_corpus
+
+    with gzip.open(tmp_path / "real.gz", "wt") as file:
+        file.write('{"_id": "a", "title": "t", "text": "x"}\n')
+    (tmp_path / "corpus.jsonl.gz").symlink_to(tmp_path / "real.gz")
+    assert [document.id for document in read_corpus(tmp_path / "corpus.jsonl.gz")] == ["a"]
