@@ -143,12 +143,14 @@ def drawn_program(rng: np.random.Generator, least: int, most: int) -> CodePlan:
 
 def drawn_vague(rng: np.random.Generator) -> tuple[CodePlan, tuple[CodePlan, ...], list[int]]:
     """A plan in vague words, all plans that these words could mean (it is one of them), and an example that tells them
-    apart. Where no example does (how many there are, once each was changed) an end is drawn again."""
+    apart: three or four different numbers and one that comes of them. Ends that no example tells apart (how many there
+    are, once each was changed) are drawn again."""
     while True:
-        vague, end = (choice[int(rng.integers(len(choice)))] for choice in (VAGUE, END_NUMBERS))
+        vague, end = (choice[int(rng.integers(len(choice)))] for choice in (VAGUE, END_NUMBERS[1:]))
         number = vague.numbers[int(rng.integers(len(vague.numbers)))]
         rivals = tuple(CodePlan(False, ((step, number), (end, 0)), vague.words.format(k=number)) for step in vague.steps)
-        for example in drawn_inputs(rng, False, 5)[:-1]:
+        for _ in range(4):
+            example = [int(each) for each in rng.permutation(np.arange(-9, 16))[:int(rng.integers(3, 5))]]
             if len({repr(plan.value(example)) for plan in rivals}) == len(rivals):
                 return rivals[int(rng.integers(len(rivals)))], rivals, example
 
