@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from experiments.collapse import published
-from experiments.collapse.__main__ import main, tabled
+from experiments.collapse.__main__ import in_words, main, tabled
 from experiments.collapse.judge import Course, choose, judged, named, table
 from experiments.collapse.plan import HEALTHY, ILL, SEEDS, Job, config_of, jobs
 from experiments.collapse.rules import SINGLE
@@ -162,3 +162,15 @@ def test_a_table_counts_what_was_made_of_what_was_planned():
         "most_cpu_seconds": 80.0}
     assert made["kinds"]["retreat"]["made"] == 0 and made["runs"][0] == {
         "kind": "echo", "seed": 0, "label": "collapsed", "event": 6, "ends": {"sampled": [0.6, 0.1]}}
+
+
+def test_what_is_printed_has_intervals_and_says_whether_any_alarm_meets_the_goal():
+    half = {"caught": 12, "collapses": 15, "caught_interval": (0.548, 0.93), "lead": 1.5, "false": 0, "healthy": 20,
+            "false_interval": (0.0, 0.16)}
+    made = {"kinds": {}, "rules": [{"rule": "good", "area": 0.9, "judged": half},
+                                   {"rule": "late", "area": None, "judged": half | {"caught": 11}},
+                                   {"rule": "noisy", "area": 0.8, "judged": half | {"false": 2}}]}
+    lines = in_words(made)
+    assert any("12 of 15 [55, 93 %]" in line and "0 of 20 [0, 16 %]" in line and line.endswith("good") for line in lines)
+    assert lines[-1].endswith(": good")
+    assert in_words(made | {"rules": made["rules"][1:]})[-1].endswith(": no alarm")

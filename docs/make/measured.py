@@ -246,6 +246,91 @@ def hop_tables(result: Result) -> dict[str, Table]:
                            "trained, sampled, lowest to highest seed"], rows)}
 
 
+def level_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.task_sizes` of Sokoban: moves of the shortest solutions."""
+    counts = {int(size): count for size, count in result["counts"].items()}
+    long = sum(count for size, count in counts.items() if size >= 3)
+    return {"levels": Table(["what", "measured"], [
+        [f"shortest solution of the {result['tasks']} held-out levels, mean", f"{result['mean']:.1f} moves"],
+        ["held-out levels that need three moves or more", f"{100 * long / result['tasks']:.0f} %"]])}
+
+
+# ------------------------------------------------------------------------------------------------ words
+
+
+def _range(values: Iterable[float], digits: int = 0) -> str:
+    found = sorted(values)
+    low, high = f"{found[0]:.{digits}f}", f"{found[-1]:.{digits}f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
+
+
+def _nats(value: float) -> str:
+    return f"{value:.2g}" if value >= 1e-3 else f"{value:.0e}".replace("e-0", "e-")
+
+
+def _count(number: int) -> str:
+    return {**NUMBERS, 10: "ten"}.get(number, str(number))
+
+
+def statistics_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.statistics --json`: coverage, false verdicts, power, detectable effects of made-up arms."""
+    times = sorted({row["times"] for row in result["coverage"]})
+    cells: dict[tuple[int, int], list[str]] = {}
+    for row in result["coverage"]:
+        cells.setdefault((row["seeds"], row["tasks"]), []).append(f"{100 * row['coverage']:.1f}")
+    words = {0: "none", 1: "equal", 4: "four times"}
+    false: dict[tuple[int, ...], list[str]] = {}
+    for row in result["false"]:
+        false.setdefault(tuple(row["looks"]), []).append(f"{100 * row['false']:.1f}")
+    head = [f"{words[number]}, %" for number in times]
+    return {
+        "coverage": Table(["seeds x tasks; seed variance", *head],
+                          [[f"{seeds} x {tasks:,}", *shares] for (seeds, tasks), shares in cells.items()]),
+        "false": Table(["looks after so many seeds; seed variance", *head],
+                       [[", ".join(map(str, looks)) + (" (normality accepted)" if looks[0] < 5 else ""), *shares]
+                        for looks, shares in false.items()]),
+        "bimodal": Table(["seeds, each of which rises or stays", "covered, %", "equal arms told apart, %"],
+                         [[f"{row['seeds']}" + ("" if row["judged"] else " (not judged)"), f"{100 * row['coverage']:.1f}",
+                           f"{100 * row['false']:.1f}"] for row in result["bimodal"]]),
+        "power": Table(["5 points, seed deviation 1.5 points, 512 tasks", "found, %"],
+                       [[f"{row['seeds']} seeds, " + ("alone" if row["family"] == 1 else f"one true of {row['family']}"),
+                         f"{100 * row['found']:.1f}"] for row in result["power"]]),
+        "detectable": Table(["seeds; seed variance, times that of tasks", "stated, points", "simulated, points"],
+                            [[f"{row['seeds']}; {row['times']:g}", f"{100 * row['stated']:.1f}",
+                              f"{100 * row['simulated']:.1f}"] for row in result["detectable"]])}
+
+
+def starts_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.statistics --only starts --json`: what intervals cover where starts are a factor."""
+    return {"main": Table(["starts x seeds", "what is repeated", "covered, %", "of the mean over all starts, %"], [
+        [f"{row['starts']} x {row['seeds']}", "seeds; starts held fixed" if row["fixed"] else "starts",
+         f"{100 * row['coverage']:.1f}", "" if row["of_all"] is None else f"{100 * row['of_all']:.1f}"]
+        for row in result["starts"]])}
+
+
+def rejudged_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.rejudge --json`: earlier sentences by the declared procedure."""
+    return {"main": Table(["earlier sentence", "kept of it", "points [95 %], together", "verdict",
+                           "if seeds are taken as normal"], result["rows"])}
+
+
+def plans_tables(result: Result) -> dict[str, Table]:
+    """The plans of both papers: what `--plan` counts, what a job cost where one was done, and what came of it."""
+    return {"main": Table(["question", "workbench ablate ...", "jobs", "CPU-seconds a job", "verdict"], result["plans"])}
+
+
+def grid_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.grid_overhead --json`: what a grid costs besides its jobs."""
+    steps = [*next(iter(result.values()))["cpu_seconds"]]
+    return {"main": Table(["jobs", *(f"{step}, CPU s" for step in steps)], [
+        [f"{kind}, {found['jobs']:,} jobs", *(f"{found['cpu_seconds'][step]:.1f}" for step in steps)]
+        for kind, found in result.items()])}
+
+
 KINDS = {"imported": imported_tables, "audit": audit_tables, "credit-editor": credit_tables, "clean": clean_tables,
          "lint": lint_tables, "silent-bugs": silent_bug_tables, "several": several_tables, "tools": tool_tables,
          "soak": soak_tables, "server-soak": server_soak_tables, "grid-soak": grid_soak_tables,

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from experiments.collapse.judge import Course, table
+from experiments.collapse.judge import CAUGHT, FALSE, Course, meets_goal, table
 from experiments.collapse.plan import HEALTHY, ILL, QUICK_SEEDS, SEEDS, Job, jobs
 from experiments.collapse.work import cost, do, finished
 from experiments.ending import says_how_it_ended
@@ -71,11 +71,19 @@ def _run(course: Course) -> dict[str, Any]:
 def in_words(made: Mapping[str, Any]) -> list[str]:
     lines = [f"{kind}: {row['made']} of {row['planned']} runs; {row['collapsed']} collapsed, {row['healthy']} healthy, "
              f"{row['neither']} neither" for kind, row in made["kinds"].items()]
+    lines += ["", f"{'caught a step ahead':<22} {'lead':>4}  {'false alarms':<20} {'ROC':>4}  alarm (judged half; ROC: area under it)"]
     for row in made["rules"]:
         own = row["judged"]
-        lines.append(f"{row['rule']}: caught {own['caught']} of {own['collapses']}, median lead "
-                     f"{'-' if own['lead'] is None else own['lead']}, false alarms {own['false']} of {own['healthy']}")
-    return lines
+        lead, area = ("-" if own["lead"] is None else f"{own['lead']:g}"), ("-" if row["area"] is None else f"{row['area']:.2f}")
+        lines.append(f"{_share(own, 'caught', 'collapses'):<22} {lead:>4}  {_share(own, 'false', 'healthy'):<20} {area:>4}  {row['rule']}")
+    meet = [row["rule"] for row in made["rules"] if meets_goal(row)]
+    return [*lines, "", f"A step ahead in {CAUGHT:.0%} of the collapses, with at most one false alarm in {1 / FALSE:.0f} healthy runs: "
+            + ("; ".join(meet) or "no alarm")]
+
+
+def _share(half: Mapping[str, Any], what: str, of: str) -> str:
+    low, high = (100 * bound for bound in half[f"{what}_interval"])
+    return f"{half[what]} of {half[of]} [{low:.0f}, {high:.0f} %]" if half[of] else "no run"
 
 
 @says_how_it_ended

@@ -22,7 +22,8 @@ from workbench.types.evenly import evenly
 from workbench.types.monitored import RunSignals
 from workbench.types.stats import wilson_interval
 
-FALSE = 0.05  # of the choosing half's healthy runs, at most
+FALSE = 0.05  # of a half's healthy runs, at most
+CAUGHT = 0.8  # of the judged half's collapses, at least, for an alarm that may be on by default
 CANDIDATES = 12  # thresholds of a sign that are tried in a pair
 NEVER = float("-inf")
 
@@ -116,6 +117,12 @@ def judged(rule: AlarmRule, threshold: float | None, courses: Sequence[Course]) 
                      "leads": sorted(leads), "lead": median(leads) if leads else None,
                      "false": false, "healthy": len(healthy), "false_interval": wilson_interval(false, len(healthy))}
     return row
+
+
+def meets_goal(row: Mapping[str, Any]) -> bool:
+    """Whether a row of the table catches enough of the judged collapses with few enough false alarms."""
+    half = row["judged"]
+    return bool(half["collapses"]) and half["caught"] >= CAUGHT * half["collapses"] and half["false"] <= FALSE * half["healthy"]
 
 
 def area(rule: AlarmRule, ill: Sequence[Course], healthy: Sequence[Course]) -> float | None:
