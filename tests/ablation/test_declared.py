@@ -7,6 +7,7 @@ import pytest
 
 from tests.made_plans import plan_in, two_arms
 from workbench.ablation.declared import declaration, declare, declared_in, hash_of
+from workbench.ablation.reading import read_plan
 from workbench.ablation.verdicts import Analysis
 from workbench.types.errors import ConfigError
 
@@ -60,3 +61,17 @@ def test_what_is_added_later_is_known_as_that(tmp_path):
     more = plan_of(tmp_path, '[["std", "plain"]]', '[["std", "plain"], ["plain", "std"]]')
     assert declare(more, tmp_path / "out")["compare"] == [["std", "plain"]]
     assert hash_of(declaration(more)) != hash_of(sealed)
+
+
+def test_a_file_of_settings_is_declared_by_what_it_sets_wherever_it_lies(tmp_path):
+    def declared_from(folder, rate="3e-4", comment=""):
+        folder.mkdir(exist_ok=True)
+        (folder / "mine.toml").write_text(f'base = "bandit"\n[learner]\nlr = {rate}{comment}\n')
+        (folder / "plan.toml").write_text('title = "two"\nseeds = 2\nbase = "mine.toml"\n[arms.plain]\n[arms.std]\n'
+                                          'set = { "algorithm.normalize_std" = true }\n')
+        return declaration(read_plan(folder / "plan.toml"))
+
+    first = declared_from(tmp_path / "here")
+    assert first == declared_from(tmp_path / "there", comment="  # as it was") and str(tmp_path) not in str(first)
+    assert first["arms"]["std"]["base"].startswith("mine.toml, settings ")
+    assert first != declared_from(tmp_path / "here", rate="6e-4")

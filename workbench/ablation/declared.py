@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from workbench.ablation.cell import source_hash
-from workbench.ablation.plan import Plan
+from workbench.ablation.plan import Arm, Plan
 from workbench.run.writer import claim_file, make_folder
 from workbench.types.canonical_json import json_bytes, plain, read_sealed_json, sealed_json
 from workbench.types.errors import ConfigError
+from workbench.types.regular_files import read_toml
 
 KIND, VERSION = "ablation-declared", 1
 
 
 def declaration(plan: Plan) -> dict[str, Any]:
     """What a plan declares, as JSON values."""
-    return plain({"title": plan.title, "all": plan.all, "arms": {arm.name: asdict(arm) for arm in plan.arms},
+    return plain({"title": plan.title, "all": plan.all, "arms": {arm.name: asdict(arm) | {"base": _base(arm)} for arm in plan.arms},
                   "analysis": None if plan.analysis is None else asdict(plan.analysis), "seeds": plan.seeds,
                   "compare": plan.compare, "expect": [asdict(one) for one in plan.expect],
                   "controls": None if plan.controls is None else asdict(plan.controls),
@@ -31,6 +32,13 @@ def declaration(plan: Plan) -> dict[str, Any]:
                       {} if plan.tuning is None else {"tuning": asdict(plan.tuning)}) | (
                       {"starts": dict(plan.starts)} if plan.starts else {}) | (
                       {"interactions": plan.interactions} if plan.interactions else {}), "a plan")
+
+
+def _base(arm: Arm) -> str:
+    """A preset, or a file of settings by what it sets: wherever it lies, and whatever its comments say."""
+    if arm.base_name == arm.base:
+        return arm.base
+    return f"{arm.base_name}, settings {hash_of(read_toml(Path(arm.base)))}"
 
 
 def _notebook(plan: Plan) -> str | None:

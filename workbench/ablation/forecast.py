@@ -34,7 +34,7 @@ def forecast(plan: Plan, seeds: Sequence[int], out: Path) -> dict[str, Any]:
     rows, _, facts = by_row(plan, seeds, facts)
     return {
         "title": plan.title, "name": plan.name, "notebook": Path(plan.notebook).name if plan.notebook else None,
-        "arms": [{"name": arm.name, "label": arm.label, "base": arm.base, "inert": arm.inert,
+        "arms": [{"name": arm.name, "label": arm.label, "base": arm.base_name, "inert": arm.inert,
                   "set": settings_of(plan, Job(arm.name, 0))} for arm in plan.arms],
         "all": dict(plan.all), "seeds": [*seeds], "jobs": len(found), "tally": tally(found), "left": left,
         "cost": {"of": len(costs), "each": fmean(costs), "left": fmean(costs) * left} if costs else None,

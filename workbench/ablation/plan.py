@@ -41,6 +41,11 @@ class Arm:
     at: Mapping[str, Any] = field(default_factory=dict)
     seeds_from: int = 0
 
+    @property
+    def base_name(self) -> str:
+        """As a reader knows it: the preset, or the name of the file of settings."""
+        return Path(self.base).name if self.base.endswith(".toml") else self.base
+
 
 @dataclass(frozen=True)
 class Expectation:

@@ -112,7 +112,7 @@ def _arm(plan: Plan, arm: Arm, seeds: Sequence[int], found: Mapping[Job, Facts])
     absent = [seed for seed, end in ends.items() if end is None]
     failed = {str(seed): end["failed"] for seed, end in ends.items() if end is not None and "failed" in end}
     runs = {str(seed): end for seed, end in ends.items() if end is not None and "failed" not in end}
-    return {"label": arm.label, "base": arm.base, "set": dict(arm.set), "start": arm.start, "inert": inert,
+    return {"label": arm.label, "base": arm.base_name, "set": dict(arm.set), "start": arm.start, "inert": inert,
             "failed": failed, "absent": absent, "seeds": runs,
             **{mode: _mean([facts[mode] for facts in runs.values() if mode in facts], any(map(_by_return, runs.values())))
                for mode in MODES}, **({"at": dict(arm.at)} if arm.at else {})}
