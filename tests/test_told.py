@@ -10,9 +10,10 @@ import torch
 from learning_data import make_groups, tiny_model
 from test_critic import cut_short, distance, full_state, naive_values, prepared, same
 
+from workbench.chat import ChatFormat
 from workbench.envs import FrozenLake
 from workbench.envs.frozen_lake import task_from_grid
-from workbench.envs.privileged import TellingFamily, tells
+from workbench.envs.privileged import PrivilegedFamily, tells
 from workbench.envs.runners import InlineRunner
 from workbench.envs.workers.env_wire import decode_answer, encode_answer
 from workbench.envs.world_qa import WorldQA
@@ -195,7 +196,7 @@ class Talkative(FrozenLake):
 
 def test_only_who_is_asked_tells_and_it_crosses_to_a_worker_and_back():
     family, runner = FrozenLake(), InlineRunner()
-    for key, asked in (("plain", family), ("asked", TellingFamily(family)), ("wrong", TellingFamily(Talkative()))):
+    for key, asked in (("plain", family), ("asked", PrivilegedFamily(family)), ("wrong", PrivilegedFamily(Talkative()))):
         runner.reset(key, asked, family.task(0), 0)
     plain, asked, wrong = runner.poll()
     assert plain.privileged is None and asked.privileged.startswith("Moves to the goal")
@@ -288,16 +289,14 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(whole, tmp_path):
 
 
 def test_negative_control_a_resume_with_other_words_is_noticed(whole, tmp_path, monkeypatch):
-    from workbench.training.session import Session
-
     def stop(outcome) -> None:
         if outcome.step == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train_here(load_config("frozenlake-ppo", SMALL), tmp_path / "run", on_step=stop)
-    reader = Session.reader
-    monkeypatch.setattr(Session, "reader", lambda self, text: list(reader(self, text))[::-1])
+    read_as_it_is = ChatFormat.foreign_ids
+    monkeypatch.setattr(ChatFormat, "foreign_ids", lambda self, text: read_as_it_is(self, text)[::-1])
     resume_here(tmp_path / "run", on_note=None)
     assert not compare_runs(whole, open_run(tmp_path / "run"), exact=True).equal
 
