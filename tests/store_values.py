@@ -39,7 +39,7 @@ segments = st.lists(spans(), max_size=4).map(lambda spans: Segment(tuple(spans))
 turns = st.builds(
     Turn, st.integers(0, 99), texts, st.sampled_from(["stop", "length"]), st.lists(texts, max_size=2).map(tuple),
     st.lists(st.builds(ToolCall, texts, mappings, st.none() | texts), max_size=2).map(tuple),
-    st.lists(messages, max_size=2).map(tuple), st.none() | numbers, parts, st.none() | texts, mappings)
+    st.lists(messages, max_size=2).map(tuple), st.none() | numbers, parts, st.none() | texts, mappings, st.none() | texts)
 
 
 @st.composite

@@ -26,14 +26,24 @@ def bias_tables(result: Result) -> dict[str, Table]:
     credit = [row for row in rows if "whole loss" not in row[0]]
     head = ["credit", "claims", "unit", *TASKS.values()]
     return {"credit": Table(head, _alike(credit)), "distance": _distance(result), "whole": _whole_loss(result),
-            "claims": _claims(result), "traps": _traps(result)}
+            "claims": _claims(result), "traps": _traps(result), "noise": _noise(result)}
+
+
+def _noise(result: Result) -> Table:
+    """Of the estimators with a critic and lambda 1: the deviation of an estimate from 64 attempts, over the true gradient."""
+    found: dict[str, dict[str, str]] = {}
+    for row in result["rows"]:
+        if row["label"].startswith("GAE(1, 1), "):
+            found.setdefault(row["label"].removeprefix("GAE(1, 1), "), {})[row["task"]] = f"{row['noise'] if row['noise'] > 1e-12 else 0:.3g}"
+    return Table(["critic, gamma = lambda = 1", *TASKS.values()],
+                 [[label, *(cells.get(task, "") for task in TASKS)] for label, cells in found.items()])
 
 
 def _size(row: Result) -> str:
     """The projection on the true gradient, with the cosine where the direction is off by more than rounding."""
     size = f"{row['scale']:.3g}"
     size = f"**{size}**" if row["scale"] < 0 else size
-    return size if abs(row["cosine"]) > 0.995 else f"{size}, cosine {row['cosine']:.2f}"
+    return size if row["cosine"] is None or abs(row["cosine"]) > 0.995 else f"{size}, cosine {row['cosine']:.2f}"
 
 
 def _alike(rows: Iterable[list[str]]) -> list[list[str]]:

@@ -164,17 +164,26 @@ def true_gradient(source: Templates, gamma: float) -> Tensor:
     return (torch.from_numpy(source.probability_O) * worth_O) @ score_OD
 
 
-def state_values(source: Templates) -> Tensor:
+def state_values(source: Templates, told: bool = False) -> Tensor:
     """What a perfect critic says before every token of the templates [T], float64: the expected sum of the rewards from
-    this turn on, given all that was drawn and paid before; 0 where no token is drawn."""
-    seen, totals, weights = _histories(source)
+    this turn on, given all that was drawn and paid before (and, where it is `told`, what the environment had drawn before the
+    first token); 0 where no token is drawn."""
+    seen, totals, weights = _histories(source, told)
     mean = {key: totals[key] / weights[key] for key in totals}
     value_T = torch.zeros(source.batch.num_tokens, dtype=torch.float64)
     value_T[source.batch.eligible_T] = torch.tensor([mean[key] for key in seen], dtype=torch.float64)
     return value_T
 
 
-def _histories(source: Templates) -> tuple[list, dict, dict]:
+def end_values(source: Templates) -> Tensor:
+    """What a critic says that was told how the attempt will end [T]: what is still paid. It knows what the policy will draw."""
+    left = [sum(step.reward for step in o.steps[k:]) for o in source.task.outcomes for k, step in enumerate(o.steps) for _ in step.tokens]
+    value_T = torch.zeros(source.batch.num_tokens, dtype=torch.float64)
+    value_T[source.batch.eligible_T] = torch.tensor(left, dtype=torch.float64)
+    return value_T
+
+
+def _histories(source: Templates, told: bool = False) -> tuple[list, dict, dict]:
     """What stood before each sampled token, in the order of the batch, and for each such history the probability of
     meeting it and the probability-weighted sum of what was still paid."""
     seen, totals, weights = [], {}, {}
@@ -182,7 +191,7 @@ def _histories(source: Templates) -> tuple[list, dict, dict]:
         rewards, before = [step.reward for step in outcome.steps], ()
         for k, step in enumerate(outcome.steps):
             for token in step.tokens:
-                key = (before, tuple(rewards[:k]))
+                key = (before, tuple(rewards[:k]), outcome.drawn if told else 0)
                 seen.append(key)
                 totals[key] = totals.get(key, 0.0) + probability * sum(rewards[k:])
                 weights[key] = weights.get(key, 0.0) + probability
@@ -194,7 +203,7 @@ def wrong_values(source: Templates) -> Tensor:
     """What a bad critic says [T]: half of the truth, and something that depends on the history besides."""
     seen, _, _ = _histories(source)
     value_T = 0.5 * state_values(source)
-    turned = [0.3 - 0.2 * len(before) + 0.1 * sum(len(choice) for _, choice in before) for before, _ in seen]
+    turned = [0.3 - 0.2 * len(before) + 0.1 * sum(len(choice) for _, choice in before) for before, *_ in seen]
     value_T[source.batch.eligible_T] += torch.tensor(turned, dtype=torch.float64)
     return value_T
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.bias.attempts import Templates, state_values, templates, true_gradient, with_critic, with_greedy, wrong_values
+from workbench.bias.attempts import (Templates, end_values, state_values, templates, true_gradient, with_critic, with_greedy,
+                                     wrong_values)
 from workbench.bias.claims import CLAIMS, SCALES, Claim
 from workbench.bias.measure import (
     Estimator,
@@ -28,7 +30,7 @@ from workbench.bias.measure import (
     sampled,
     units_needed,
 )
-from workbench.bias.tasks import SAFE_PAYOUTS, TASKS, ExactTask
+from workbench.bias.tasks import SAFE_PAYOUTS, TASKS, ExactTask, told_apart
 from workbench.bias.traps import (
     CURVE_SIZES,
     SignCurve,
@@ -52,6 +54,8 @@ MOST_ERRORS = 3.0     # standard errors that a sampled claim may be off by
 MOST_UNITS = 20_000   # enumerated at most, where units may stand in one batch
 MOST_BATCHES = 700    # ... where each unit is a batch of its own
 GROUP_SIZES = (8, 4, 2)  # of which the first is taken that can be enumerated
+CRITICS = {"perfect": state_values, "wrong": wrong_values, "told": partial(state_values, told=True), "told the end": end_values}
+TOLD = ("told", "told the end")  # ... of more than the policy saw
 BUDGET = 64           # attempts that `noise` is given for
 
 
@@ -193,8 +197,10 @@ def _correction(claim: Claim, batch: Batch) -> Tensor | float:
 
 def measured_row(source: Templates, name: str, algorithm: type, claim: Claim, error: float = ERROR) -> BiasRow:
     """One claim on one task."""
+    if claim.critic in TOLD:
+        source = templates(told_apart(source.task))
     if claim.critic:
-        source = with_critic(source, {"perfect": state_values, "wrong": wrong_values}[claim.critic](source))
+        source = with_critic(source, CRITICS[claim.critic](source))
     if needs_greedy(algorithm(**claim.settings)):
         source = with_greedy(source)
     unit, made = _unit(claim, len(source.probability_O)), algorithm(**claim.settings)

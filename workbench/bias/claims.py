@@ -37,7 +37,7 @@ class Claim:
     whole_loss: bool = False
     correction: Annotated[str, one_of("", "G/(G-1)", "gamma^k")] = ""
     scale: str = ""
-    critic: Annotated[str, one_of("", "perfect", "wrong")] = ""
+    critic: Annotated[str, one_of("", "perfect", "wrong", "told", "told the end")] = ""
     gamma: float = 1.0
     attempts: int = 0
     groups: int = 1
@@ -69,6 +69,8 @@ AS_GOOD = "a perfect critic's word is as good as what follows"
 LAST_TOKEN = "a turn's end is worth what the critic says before its last token, and which token is the last depends " \
              "on what is drawn"
 BASELINE = "rewards to the end, minus a baseline that knows the past only"
+SETTLED = "a baseline may know whatever was settled before the action was drawn, seen by the policy or not"
+KNOWS_THE_END = "a baseline that knows what the policy will draw takes the merit away from the draw"
 ANY = "a baseline of the past costs no bias, however wrong it is"
 DROPS = "turn k counts in full, although the objective counts it gamma^k: the usual shortcut"
 RESTORED = "with the factor gamma^k, which the algorithm leaves out, it is the gradient"
@@ -85,6 +87,15 @@ def _critics(name: str, settings: Mapping[str, Any], perfect: tuple[str, str]) -
         Claim(f"{name}(1, 0.5), perfect critic", *perfect, "attempt", half, critic="perfect"),
         Claim(f"{name}(1, 0.5), wrong critic", "biased", TRUSTS, "attempt", half, critic="wrong"),
     )
+
+
+def _told(name: str, settings: Mapping[str, Any]) -> tuple[Claim, ...]:
+    """A critic that sees more than the policy (critic.sees = "state"): what was settled before costs no bias, what the policy
+    will still draw does."""
+    plain, half = {"whiten": False, **settings}, {"whiten": False, "lam": 0.5, **settings}
+    return (Claim(f"{name}(1, 1), critic told what the environment drew", "unbiased", SETTLED, "attempt", plain, critic="told"),
+            Claim(f"{name}(1, 0.5), critic told what the environment drew", "unbiased", AS_GOOD, "attempt", half, critic="told"),
+            Claim(f"{name}(1, 1), critic told how it ends", "biased", KNOWS_THE_END, "attempt", plain, critic="told the end"))
 
 
 CENTRED = {"normalize_std": False}
@@ -152,6 +163,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     ),
     "ppo": (
         *_critics("GAE", {}, ("unbiased", AS_GOOD)),
+        *_told("GAE", {}),
         Claim("PPO as it is, wrong critic", "biased", WHITENED, "batch", critic="wrong"),
     ),
     "turn_ppo": (

@@ -14,9 +14,9 @@ Axis letters: K turns · D parameters.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
-from math import log
+from math import log, prod
 
 from workbench.types.errors import DataError
 
@@ -46,10 +46,12 @@ class TaskTurn:
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """One whole attempt, and the probability of the environment's part in it."""
+    """One whole attempt, and the probability of the environment's part in it; `drawn` numbers what the environment had
+    drawn before the first token, where that is told apart (`told_apart`)."""
 
     steps: tuple[TaskTurn, ...]
     chance: float = 1.0
+    drawn: int = 0
 
     def worth(self, gamma: float) -> float:
         """sum over turns of gamma^k times what turn k paid"""
@@ -154,6 +156,17 @@ def three_turns(climbs_low: float = 0.35, climbs_high: float = 0.2) -> ExactTask
 
     return ExactTask("three_turns", "three turns", nodes, tuple(map(outcome, product((False, True), repeat=3))),
                      fresh=True)
+
+
+def told_apart(task: ExactTask) -> ExactTask:
+    """The same task, whose environment draws all it will draw before the first token: one outcome for each such draw and each
+    way to choose. Nothing that a policy can see or earn is another; but a critic may be told of the draw."""
+    ways: dict[tuple, list[TaskOutcome]] = {}
+    for outcome in task.outcomes:
+        ways.setdefault(tuple(token for step in outcome.steps for token in step.tokens), []).append(outcome)
+    return replace(task, outcomes=tuple(
+        replace(outcome, chance=prod(each.chance for each in draw), drawn=number)
+        for number, draw in enumerate(product(*ways.values())) for outcome in draw))
 
 
 SAFE_PAYOUTS = (0.1, 0.15)  # of RAGEN's code and of its paper

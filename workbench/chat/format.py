@@ -139,6 +139,10 @@ class ChatFormat:
             ids.pop()
         return self.encoder.backend.decode(ids, skip_special_tokens=False)
 
+    def foreign_ids(self, text: str) -> list[int]:
+        """Ids of text that stands in no message and that anybody may have written: none is a control token (law 9)."""
+        return self.encoder.run(text, later=True, plain=False)[0]
+
     def token_texts(self, ids: Sequence[int]) -> list[str]:
         """One string per token to show: control tokens spelled out, single bytes as \\xe2, unknown ids as a number."""
         return [self._token_text(int(token)) for token in ids]

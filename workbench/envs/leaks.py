@@ -97,8 +97,12 @@ def _shown(probe: Probe) -> str:
 
 def leak_of(family: EnvFamily | None, attempt: Trajectory, rare: Sequence[str]) -> tuple[int | None, str] | None:
     """The first place where one of the `rare` parts of the answer stands and nothing said before earned it: the turn that
-    it answers (None: the first prompt), and what stands there, in words."""
+    it answers (None: the first prompt), and what stands there, in words. Nor may it say what only a critic is told."""
     task = attempt.task
+    for k, told in ((turn.index, turn.privileged) for turn in attempt.turns if turn.privileged):
+        if any(told in message.text for message in (*attempt.first_observation.messages, *(
+                message for turn in attempt.turns[:-1] for message in turn.reply))):
+            return k, f"a prompt holds {shortened(told)}, which only the critic is told (privileged())"
     opening = without(words_of(attempt.first_observation), [*problem(task), *_passages(family, task)])
     for secret in rare:
         if holds(opening, secret):

@@ -1,4 +1,4 @@
-"""What an environment knows and the policy is not shown, told to a critic: environments of `TellingFamily` are asked for it
+"""What an environment knows and the policy is not shown, told to a critic: environments of `PrivilegedFamily` are asked for it
 after every answer (`runners.EnvAnswer.privileged`), others never. It goes into the turn and into no prompt."""
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def tells(family: EnvFamily) -> bool:
         return hasattr(env, "privileged")
 
 
-class TellingFamily:
+class PrivilegedFamily:
     """`family`, whose environments are asked what they know. Anything else about it is as it was."""
 
     def __init__(self, family: EnvFamily) -> None:

@@ -166,7 +166,7 @@ class Batch(Shown):
         group = by_trajectory.pop("group_of_trajectory_N").tolist()
         first_seen = {g: i for i, g in enumerate(dict.fromkeys(group))}
         return replace(
-            self.taken(tokens, offsets), **by_trajectory,
+            taken(self, tokens, offsets), **by_trajectory,
             trajectory_of_segment_S=new_index[self.trajectory_of_segment_S[segments]],
             group_of_trajectory_N=torch.tensor([first_seen[g] for g in group]),
             turn_offsets=_offsets(self.turn_offsets.diff()[chosen].tolist()),
@@ -192,13 +192,14 @@ class Batch(Shown):
         added = old_T[ends] + 1
         source = torch.zeros(int(offsets[-1]), dtype=torch.int64)
         source[old_T], source[added] = torch.arange(self.num_tokens), ends
-        return self.taken(source, offsets), old_T, added
+        return taken(self, source, offsets), old_T, added
 
-    def taken(self, source: Tensor, offsets: Tensor) -> Batch:
-        """The same trajectories, of which token t is now what `source[t]` was; segments end where `offsets` [S + 1] says."""
-        by_token = {f.name: getattr(self, f.name)[source] for f in fields(self)
-                    if f.name.endswith("_T") and getattr(self, f.name) is not None}
-        return replace(self, **by_token, segment_offsets=offsets)
+
+def taken(batch: Batch, source: Tensor, offsets: Tensor) -> Batch:
+    """The same trajectories, of which token t is now what `source[t]` was; segments end where `offsets` [S + 1] says."""
+    by_token = {f.name: getattr(batch, f.name)[source] for f in fields(batch)
+                if f.name.endswith("_T") and getattr(batch, f.name) is not None}
+    return replace(batch, **by_token, segment_offsets=offsets)
 
 
 def deal(lengths_R: Sequence[int], ranks: int) -> tuple[tuple[int, ...], ...]:

@@ -113,6 +113,13 @@ class Critic:
         """The batch as the critic reads it, and where each of its tokens went [T]: nowhere else, unless it is told more."""
         return (batch, torch.arange(batch.num_tokens)) if self._read is None else with_told(batch, self._read)
 
+    def used(self, batch: Batch, used_T: Tensor) -> tuple[Batch, Tensor, Tensor]:
+        """The batch as the critic reads it; of its tokens, which are used in an update, and which of `batch` each of these is."""
+        own, place_T = self.reads(batch)
+        there_T, old_T = (torch.zeros(own.num_tokens, dtype=kind) for kind in (torch.bool, torch.int64))
+        there_T[place_T], old_T[place_T] = used_T, torch.arange(batch.num_tokens)
+        return own, there_T, old_T
+
     def facts(self, batch: Batch, needed_T: Tensor, budget: int) -> tuple[Tensor, Tensor]:
         """(value_T, final_value_N), float32, NaN where none is needed: before each needed token, and after the last
         token of each truncated trajectory that has such tokens. One pass for both."""

@@ -47,9 +47,8 @@ class Learner:
                  critic: CriticConfig | None = None, reference: nn.Module | None = None, read: Reader | None = None) -> None:
         """The model is copied, so the one handed in stays the untrained policy; adapters need no copy of it.
         `own_copy=False` saves that memory: then the caller must not use it any more. `critic` says how to build the
-        critic of an algorithm that needs one (None: as CriticConfig has it); `read` makes ids of what such a critic is told
-        besides what the policy saw (`privileged.py`). `reference` is what `ref_logp_T` is computed
-        with; it is only read. Raises LearnerError for another number of processes, and for weights that are not float32."""
+        critic of an algorithm that needs one (None: as CriticConfig has it), `read` makes ids of what it is told. `reference` is
+        what `ref_logp_T` is computed with. Raises LearnerError for another number of processes, and weights not in float32."""
         self.handed = HandedWeights(model) if config.lora_rank or config.sharding == "full" else None
         bare = _trained(model, config, own_copy)
         self._as_plain = partial(merged, bare) if config.lora_rank else dict

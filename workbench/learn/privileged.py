@@ -20,7 +20,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from workbench.learn.batch import Batch
+from workbench.learn.batch import Batch, taken
 from workbench.types.errors import LearnerError
 
 Reader = Callable[[str], Sequence[int]]  # text -> token ids, none of them a control token (law 9)
@@ -40,8 +40,8 @@ def with_told(batch: Batch, read: Reader) -> tuple[Batch, Tensor]:
     counts_T[list(told)] = torch.tensor([len(ids) for ids in told.values()], dtype=torch.int64)
     before_T1 = torch.cat([counts_T.new_zeros(1), counts_T.cumsum(0)])
     place_T = torch.arange(batch.num_tokens) + before_T1[1:]
-    longer = batch.taken(torch.repeat_interleave(counts_T + 1),
-                         batch.segment_offsets + before_T1[batch.segment_offsets])
+    longer = taken(batch, torch.repeat_interleave(counts_T + 1),
+                   batch.segment_offsets + before_T1[batch.segment_offsets])
     between = torch.ones(longer.num_tokens, dtype=torch.bool)
     between[place_T] = False
     ids = torch.tensor([int(token) for t in sorted(told) for token in told[t]], dtype=torch.int64)

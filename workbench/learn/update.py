@@ -8,7 +8,7 @@ Axis letters: T tokens of the whole batch (flat) · M trained tokens of a micro-
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -65,25 +65,24 @@ class GradientPass:
         micro_batches = ranks.micro_batches(Rows.of(self.batch, self.used_T), budget)
         self.numbers = UpdateNumbers(self.batch.num_tokens, ranks.device)
         self.models.clear_gradients()
-        self._each(micro_batches, self.models.policy.model, self.add)
+        for micro in self._exchanging(micro_batches, self.models.policy.model):
+            self.add(micro)
         if critic is not None and not critic.shares_trunk:
-            own, place_T = critic.reads(self.batch)  # its sequences may be longer, and then are cut otherwise
-            used_T, old_T = (torch.zeros(own.num_tokens, dtype=kind) for kind in (torch.bool, torch.int64))
-            used_T[place_T], old_T[place_T] = self.used_T, torch.arange(self.batch.num_tokens)
+            own, used_T, old_T = critic.used(self.batch, self.used_T)  # its sequences may be longer, and then are cut otherwise
             theirs = micro_batches if own is self.batch else ranks.micro_batches(Rows.of(own, used_T), budget)
-            self._each(theirs, critic.model, lambda micro: ranks.accelerator.backward(
-                self._value_loss(critic.values(micro), old_T[micro.token_M])))
+            for micro in self._exchanging(theirs, critic.model):
+                ranks.accelerator.backward(self._value_loss(critic.values(micro), old_T[micro.token_M]))
         if critic is not None:
             critic.exchange_gradients()
         self.numbers.share(ranks.summed)
         return len(micro_batches)
 
-    def _each(self, micro_batches: Sequence[MicroBatch], model: nn.Module, add: Callable[[MicroBatch], None]) -> None:
-        """Gradients of `model`, which exchanges them by itself, cross processes once, with the last micro-batch; every process
-        has the same number of them."""
+    def _exchanging(self, micro_batches: Sequence[MicroBatch], model: nn.Module) -> Iterator[MicroBatch]:
+        """One after another. Gradients of `model`, which exchanges them by itself, cross processes once, with the last; every
+        process has the same number of them."""
         for index, micro in enumerate(micro_batches):
             with self.models.ranks.accelerator.no_sync(model) if index + 1 < len(micro_batches) else nullcontext():
-                add(micro)
+                yield micro
 
     def loss(self) -> float:
         """The policy's, of the whole update."""

@@ -1,4 +1,4 @@
-"""Does what the policy is shown hold the answer before it was earned? (R27)
+"""Does what the policy is shown hold the answer before it was earned, or what only a critic may read? (R27)
 
 How that is decided stands in `workbench.envs.leaks`; here it is asked of the attempts of a step.
 """
@@ -58,17 +58,15 @@ def check_leaks(evidence: Evidence) -> Iterator[RuleResult]:
     family = evidence.family
     others = [] if family is None else list(probes(family))
     others += [Probe(group[0].task, group[0].first_observation) for group in evidence.groups if group]
-    if not any(golds(each.task) for each in others):
-        yield NotChecked("a gold answer in the payload of a task")
-        return
-    yield from always_there(others)
+    gold = any(golds(each.task) for each in others)
+    yield from always_there(others) if gold else [NotChecked("a gold answer in the payload of a task")]
     for first, group in evidence.numbered_groups:
         for n, trajectory in enumerate(group, first):
             rare = rare_parts(trajectory.task, others)
-            if rare is None:
+            if rare is None and not any(turn.privileged for turn in trajectory.turns):
                 continue
             yield Checked(len(trajectory.turns))
-            if (found := leak_of(family, trajectory, rare)) is not None:
+            if (found := leak_of(family, trajectory, rare or ())) is not None:
                 turn, what = found
                 yield Finding(what, evidence.place(n) if turn is None else evidence.place(n, turn=turn))
                 break

@@ -95,8 +95,9 @@ def _differs_in(env: Any, family: EnvFamily, trajectory: Trajectory) -> tuple[in
             return k, f"the attempt was over after turn {k - 1}, and {more} more are recorded", "error"
         key = env.state_key() if hasattr(env, "state_key") else None
         if key != turn.state_key:
-            return k, (f"the action was taken in state {turn.state_key!r} as recorded, and in {key!r} when "
-                       "replayed"), "error"
+            return k, f"the action was taken in state {turn.state_key!r} as recorded, and in {key!r} when replayed", "error"
+        if turn.privileged is not None and (told := env.privileged()) != turn.privileged:
+            return k, f"a critic was told {turn.privileged!r} as recorded, and {told!r} when replayed", "error"
         last = k + 1 == len(trajectory.turns)
         unanswered = last and trajectory.stop_reason.is_fault and turn.reward is None and not turn.reply
         try:

@@ -21,7 +21,7 @@ from workbench.engines.policy import Policy, load_policy
 from workbench.envs import tasks as env_tasks
 from workbench.envs.base import EnvFamily
 from workbench.envs.baselines import none_known
-from workbench.envs.privileged import TellingFamily
+from workbench.envs.privileged import PrivilegedFamily
 from workbench.envs.runners import EnvRunner
 from workbench.learn.adapters import alone
 from workbench.learn.algorithms.base import needs_greedy
@@ -33,6 +33,7 @@ from workbench.run.store import open_run
 from workbench.training.config import Config
 from workbench.training.kinds import check_tasks
 from workbench.training.prompts import refuse_without_room
+from workbench.training.starting import device_of
 from workbench.types import Group, Groups, Task, Trajectory
 from workbench.types.errors import ConfigError, StoreError
 from workbench.types.seeds import seed_of
@@ -71,11 +72,7 @@ class Session(Shown):
         return Learner(self.policy.model, self.config.algorithm, replace(config, seed=address),
                        own_copy=config.sharding == "none" or reference is not None,
                        critic=self.config.critic, reference=reference,
-                       read=self.reader if self.config.critic.sees == "state" else None)
-
-    def reader(self, text: str) -> Sequence[int]:
-        """What a critic is told, as token ids: foreign text, so none of them is a control token (law 9)."""
-        return self.chat.encoder.run(text, later=True, plain=False)[0]
+                       read=self.chat.foreign_ids if self.config.critic.sees == "state" else None)
 
     @cached_property
     def runner(self) -> EnvRunner:
@@ -138,7 +135,7 @@ def open_session(config: Config, *, quiet: bool = False) -> Session:
     if hasattr(config.env, "check_files"):  # said now, not after minutes of loading a policy
         config.env.check_files()
     check_tasks(config.env)
-    device = _device(config.policy.device)
+    device = device_of(config.policy.device)
     policy = load_policy(config.policy.name, dtype=config.policy.dtype, device=device, loader=config.policy.loader)
     chat = ChatFormat.from_tokenizer(policy.tokenizer, template_flags=dict(config.policy.template_flags))
     for difference in chat.differences:
@@ -217,20 +214,6 @@ def _one_thread_unless_asked() -> None:
         torch.set_num_threads(1)
 
 
-def _device(name: str) -> str:
-    """The device itself: "auto" is a GPU where there is one, and each process of a machine has its own."""
-    import torch
-
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.partition(":")[0] == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"policy.device = {name!r}, and torch {torch.__version__} sees no CUDA device here; "
-                          "policy.device = 'cpu' works everywhere, `workbench doctor` says what torch was built for")
-    if name == "cuda" and "LOCAL_RANK" in os.environ:
-        return f"cuda:{os.environ['LOCAL_RANK']}"
-    return name
-
-
 # ------------------------------------------------------------------------------------------------ cells that sample and measure
 
 
@@ -245,8 +228,9 @@ def rollout(
     and all of them return all groups (with `own_share` each its own, and none waits for another). The same (seed, purpose,
     step) gives the same groups, bit for bit, for environments that are stepped in the tick (law 8). `on_done` sees the
     trajectories of this process as they end. `greedy`: one attempt more at each task, aside (`Group.greedy`); None: for an
-    algorithm that needs it, without `group_size`; so it is with what a critic is told (critic.sees). `engine`: one to ask instead of the session's own, such as a `Journal`
-    around it. Raises ConfigError for no tasks, and where first prompts leave no room for an answer.
+    algorithm that needs it, without `group_size`; so it is with what a critic is told (critic.sees). `engine`: one to ask
+    instead of the session's own, such as a `Journal` around it. Raises ConfigError for no tasks, and where first prompts leave no
+    room for an answer.
     """
     if isinstance(tasks, int):
         tasks = session.train_tasks(step, tasks)
@@ -260,8 +244,8 @@ def rollout(
     told = group_size is None and session.config.critic.sees == "state"
     greedy = (group_size is None and needs_greedy(session.config.algorithm)) if greedy is None else greedy
     groups = collect(
-        tasks[rank::world], family=TellingFamily(session.family) if told else session.family, engine=session.engine if engine is None else engine,
-        chat=session.chat, config=config,
+        tasks[rank::world], family=PrivilegedFamily(session.family) if told else session.family,
+        engine=session.engine if engine is None else engine, chat=session.chat, config=config,
         group_size=session.config.train.group_size if group_size is None else group_size,
         address=address or (session.config.seed, purpose, step), on_done=on_done,
         runner=session.runner if like_training else None, greedy=greedy,

@@ -3,7 +3,7 @@
     obstacles(load_config("experiments/hotpotqa-qwen2.5-3b.toml"), processes=8)        [] where nothing stands in the way
 
 Asked when a configuration is loaded (for the number of processes that it names), when training starts (for the number
-that were started, before anything is loaded), and by `workbench doctor --plan` (with the GPUs of this machine).
+that were started, before anything is loaded), and by `workbench doctor --plan` (with the GPUs of this machine). And which device "auto" is.
 """
 from __future__ import annotations
 
@@ -46,3 +46,17 @@ def refuse_unstartable(config: Config) -> None:
     gpus = torch.cuda.device_count() if local == world and torch.cuda.is_available() else None
     if found := obstacles(config, world, gpus=gpus):
         raise ConfigError(". ".join(found))
+
+
+def device_of(name: str) -> str:
+    """The device itself: "auto" is a GPU where there is one, and each process of a machine has its own."""
+    import torch
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.partition(":")[0] == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"policy.device = {name!r}, and torch {torch.__version__} sees no CUDA device here; "
+                          "policy.device = 'cpu' works everywhere, `workbench doctor` says what torch was built for")
+    if name == "cuda" and "LOCAL_RANK" in os.environ:
+        return f"cuda:{os.environ['LOCAL_RANK']}"
+    return name

@@ -16,10 +16,12 @@ import numpy as np
 from workbench.types import CreditTable, Segment, Source, Trajectory, View
 from workbench.types.errors import DataError
 from workbench.views import doc, words
+from workbench.views.escape import capped
 from workbench.views.html import shown
 from workbench.views.looks import BLUE, CARD, INK, MUTED, Look, red_blue
 
 PROMPT, SCAFFOLD, AGAIN, ENV, TRAINED, UNWEIGHTED, WIDENED = range(7)
+LONGEST_TOLD, MOST_TOLD = 400, 50  # characters of what a critic was told of a turn, and such turns
 CREDITED = (TRAINED, UNWEIGHTED, WIDENED)  # each token is drawn on its own, with its facts
 
 TokenTexts = Callable[[Sequence[int]], list[str]]  # one display string per token: `ChatFormat.token_texts`
@@ -91,7 +93,7 @@ def show_tokens(trajectory: Trajectory, token_texts: TokenTexts, credit: Credit 
     tokens red to blue, "weight" tells which of them count (and which are trained though nobody sampled them), "was" is
     the advantage before an edit: a token whose advantage is another one now has a line below it. The rest is in the
     tooltips. At most about `max_tokens` tokens are drawn, first and last of each segment, with a notice of how many are
-    hidden. `context`: of a run that is not trained show at most so many tokens, in one line (None: all of it).
+    hidden. What a critic was told besides (critic.sees) stands below: no token of these. `context`: of a run that is not trained show at most so many tokens, in one line (None: all of it).
     `scale`: the advantage that is drawn in full colour (None: the largest one here).
     """
     document = tokens_document(trajectory, token_texts, credit, max_tokens=max_tokens, max_segments=max_segments,
@@ -117,6 +119,8 @@ def tokens_document(trajectory: Trajectory, token_texts: TokenTexts, credit: Cre
         start += len(segment)
         seen |= set(kind_T.tolist())
     parts.append(doc.first_shown(len(drawn), len(trajectory.segments), "segments", mark="… "))
+    told = [(turn.index, capped(turn.privileged, LONGEST_TOLD)) for turn in trajectory.turns[:MOST_TOLD] if turn.privileged]
+    parts += [doc.Note(f"before turn {index} the critic alone read: {text}") for index, text in told]
     return doc.ViewDocument((doc.Heading(_head(trajectory)), _legend(columns, scale, sorted(seen)), *parts))
 
 

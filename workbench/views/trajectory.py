@@ -74,6 +74,9 @@ def _turn(turn: Turn, state: str, tiles: Mapping[str, Tile] | None) -> doc.Ledge
         doc.Field("wrote", capped(turn.text, LONGEST_TEXT), WROTE, (
             doc.Block(written(turn.text)), *([doc.WarningLine("cut: it reached its token limit")] if cut else [])),
             quoted=True, after="  (cut: no room left)" if cut else "")]
+    if turn.privileged:
+        told = capped(turn.privileged, LONGEST_TEXT)
+        fields.append(doc.Field("critic told", told, SAW, (doc.Note(f"the critic alone was told: {told}"),), quoted=True))
     if moves_of(turn):
         badges = tuple(doc.Badge(f"{ARROWS.get(move.lower(), '')} {move}".strip(), "#e6eaee", INK)
                        for move in moves_of(turn))
