@@ -39,7 +39,7 @@ DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids hostile bench bench-gpu test-vllm test-readers clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
+.PHONY: help demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids hostile bench bench-gpu test-vllm test-readers resolve clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -150,8 +150,14 @@ test-readers: setup-test setup-readers  ## exports read by Inspect and verifiers
 			tests/envs/adapters/test_verifiers.py || exit 1; \
 	done
 
+# uv, in an environment of its own, because pip would fetch packages whole to ask them what they need.
+RESOLVE_ARGS ?=
+resolve:  ## do the extras resolve on every Python from 3.11 to 3.13? nothing is installed (a quarter of an hour; RESOLVE_ARGS="--extras lab")
+	@[ -x .venv-resolve/bin/uv ] || { $(PYTHON) -m venv --clear .venv-resolve && .venv-resolve/bin/python -m pip install --disable-pip-version-check -q uv; }
+	@PATH="$(CURDIR)/.venv-resolve/bin:$$PATH" $(PYTHON) -m tests.resolve $(RESOLVE_ARGS)
+
 clean:  ## remove .venv and what tests leave; runs and data stay
-	rm -rf $(VENV) $(VLLM_VENV) $(READERS) $(READERS)-v0 $(READERS)-openenv build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(READERS) $(READERS)-v0 $(READERS)-openenv .venv-resolve build dist *.egg-info .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------------------------ set-up

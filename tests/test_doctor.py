@@ -176,7 +176,8 @@ def test_sandboxes_that_do_not_work_are_named_with_the_reason(monkeypatch):
     monkeypatch.setattr(BoxPool, "why_not", lambda self, tier: f"{tier}: Operation not permitted")
     found = probes.sandboxes()
     assert [(each.name, each.state) for each in found] == [
-        ("namespaces", "absent"), ("landlock", "absent"), ("programs of agents", "warning")]
+        ("namespaces", "absent"), ("landlock", "absent"), ("bubblewrap", "absent"), ("docker", "absent"), ("apptainer", "absent"),
+        ("programs of agents", "warning")]
     assert all("Operation not permitted" in each.fact for each in found[:2]) and "user namespaces" in found[2].advice
 
 

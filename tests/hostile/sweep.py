@@ -103,7 +103,7 @@ def call(words: list[str], folder: Path) -> Called:
     if not pid:
         _as_command(words, log)
     while True:
-        queued = _waited_for_a_core(pid) or queued
+        queued = waited_for_a_core(pid) or queued
         ended, status, used = os.wait4(pid, os.WNOHANG)
         if ended:
             break
@@ -114,7 +114,7 @@ def call(words: list[str], folder: Path) -> Called:
                   used.ru_maxrss / 1024, log.read_text(errors="replace") if log.exists() else "")
 
 
-def _waited_for_a_core(pid: int) -> float:
+def waited_for_a_core(pid: int) -> float:
     """Seconds in which a process's first thread could have run, and another process had the core (Linux tells)."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9

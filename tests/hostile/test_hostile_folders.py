@@ -8,7 +8,9 @@ import time
 import pytest
 from store_values import ordinary_step
 
+from tests.hostile.bad_calls import NOT_CALLED, commands
 from tests.hostile.folders import HOSTILE
+from tests.hostile.sweep import COMMANDS, OWN_FILES, bend_own_files, waited_for_a_core
 from workbench.cli import run as command
 from workbench.run.recording import create_run, reopen_run
 from workbench.run.store import open_run
@@ -101,3 +103,44 @@ def test_bad_words_are_refused_in_words(words, said, tmp_path, monkeypatch, caps
     os.mkfifo(tmp_path / "pipe.toml")
     assert command(words) == 2
     assert said in capsys.readouterr().err
+
+
+def test_every_command_is_tried_by_the_sweep():
+    assert {words[0] for words in COMMANDS.values()} == commands().keys() | NOT_CALLED
+
+
+def test_seconds_in_which_others_had_the_core_are_known():
+    """Two that compute on one core wait for it in turns; one that sleeps does not."""
+    core = {min(os.sched_getaffinity(0))}
+
+    def child(act):
+        if not (pid := os.fork()):
+            os.sched_setaffinity(0, core)
+            act()
+        return pid
+
+    pids = [*(child(_spin) for _ in range(2)), child(lambda: time.sleep(60))]
+    time.sleep(0.5)
+    waited = [waited_for_a_core(pid) for pid in pids]
+    for pid in pids:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+    assert min(waited[:2]) > 0.05 and waited[2] < min(waited[:2])
+
+
+def _spin():
+    while True:
+        pass
+
+
+def test_where_the_runs_settings_are_bent_so_is_the_file_of_settings(bent):
+    run, outside = bent
+    sound = outside.parent / "sound"
+    for name in OWN_FILES:
+        (run / name).write_text("x = 1\n")
+    shutil.copytree(run, sound)
+    bend_own_files(run, sound)
+    assert (run / OWN_FILES[0]).read_text() == "x = 1\n"
+    HOSTILE["config.json is a pipe"](run, outside)
+    bend_own_files(run, sound)
+    assert all((run / name).is_symlink() and (run / name).is_fifo() for name in OWN_FILES)

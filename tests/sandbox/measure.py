@@ -24,7 +24,7 @@ from tests.sandbox.grounds import CANARY, USERS, grounds, inside, outside, why_n
 from tests.sandbox.test_boxes import children_of, mixed_calls
 from workbench.envs.code.judging import judge
 from workbench.envs.sandbox.boxes import SandboxSettings, open_sandbox
-from workbench.envs.sandbox.limits import TIERS
+from workbench.envs.sandbox.limits import BY_COMMAND, TIERS
 from workbench.envs.sandbox.supply import BoxPool, shared_supply
 
 CALL = "x = sorted(str(n) for n in range(1000)); len(x)"
@@ -33,10 +33,10 @@ SAME = ("import time, datetime, random, uuid, secrets, os\n"
         "print(hash('x'), {'a', 'b', 'c'}, os.getpid())\n")
 
 
-def escapes() -> list[dict[str, Any]]:
+def escapes(tiers: Sequence[str]) -> list[dict[str, Any]]:
     rows = []
     for user in USERS:
-        for tier in TIERS:
+        for tier in tiers:
             if reason := why_not(user, tier):
                 rows.append({"user": user, "tier": tier, "not": reason})
                 continue
@@ -121,10 +121,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--tiers", nargs="+", default=[*TIERS, *BY_COMMAND], choices=[*TIERS, *BY_COMMAND])
     arguments = parser.parse_args()
-    tiers = [tier for tier in TIERS if not shared_supply().why_not(tier)]
+    tiers = [tier for tier in arguments.tiers if not shared_supply().why_not(tier)]
     load = [round(os.getloadavg()[0], 1)]
-    result = {"costs": [costs(tier, 1000) for tier in tiers], "escapes": escapes(), "without": without_a_box(),
+    result = {"costs": [costs(tier, 1000) for tier in tiers], "escapes": escapes(arguments.tiers), "without": without_a_box(),
               "left": [left_behind(tier, arguments.calls) for tier in tiers], "attacks": [attacks(tier) for tier in tiers]}
     runs = json.loads(arguments.json.read_text())["runs"] if arguments.json.exists() else []
     runs.append({**result, "load": [*load, round(os.getloadavg()[0], 1)]})

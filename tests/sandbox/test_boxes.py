@@ -179,7 +179,7 @@ def test_values_that_are_none_are_refused(content):
 
 
 def test_settings_out_of_their_range_are_refused():
-    for wrong in ({"tier": "docker"}, {"seconds": 0}, {"memory_mb": 1}, {"processes": 0}):
+    for wrong in ({"tier": "podman"}, {"seconds": 0}, {"memory_mb": 1}, {"processes": 0}):
         with pytest.raises(ConfigError, match=f"sandbox.{next(iter(wrong))}"):
             SandboxSettings(**wrong)
 

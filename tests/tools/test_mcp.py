@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from workbench.envs.tools import ToolResult, schema_of, tools_named
+from workbench.envs.tools import ToolResult, mcp_lines, schema_of, tools_named
 from workbench.envs.tools.executor import ToolExecutor, ToolLimits
 from workbench.envs.tools.handover import describe_tool, made_of
 from workbench.envs.tools.mcp import McpServer, McpTool, mount
@@ -121,6 +121,50 @@ def test_a_server_that_floods_dies_with_its_worker(mounted):
     pid = int(call(mounted.tools, "misbehave", how="pid").text)
     mounted.close()
     assert gone(pid)
+
+
+@pytest.mark.parametrize(("program", "words", "status"), [
+    ("import os\nwhile True: os.write(1, b'x' * 65536)", "it sent a line of more than 200,000 bytes", 1),
+    ("import os\nos.write(1, b'a\\n' * 9 + b'x' * 300_000 + b'\\n')", "it sent a line of more than 200,000 bytes", 1),
+    ("import os, time\nwhile True: os.write(1, b'x'); time.sleep(0.1)", "it did not end a line within 1 s of beginning it", 1),
+    ("import os, time\nfor _ in range(8): os.write(1, b'x'); time.sleep(0.1); os.write(1, b'y\\n'); time.sleep(0.1)", "", 0),
+    ("import os\nfor _ in range(20): os.write(1, b'x' * 150_000 + b'\\n')", "", 0), ("raise SystemExit(3)", "", 3)])
+def test_a_line_of_a_server_has_bounds(program, words, status):
+    """The last three are the negative control: lines that keep to them pass as they are, for longer than one may take."""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-I", "-S", mcp_lines.__file__, "200000", "1", sys.executable, "-S", "-c", program],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == status and time.monotonic() - began < 20
+    assert words in done.stderr and bool(done.stderr) == bool(words) and len(done.stdout) <= 20 * 150_001
+    if not words and not status:
+        assert done.stdout in ("xy\n" * 8, ("x" * 150_000 + "\n") * 20)
+
+
+# Without the official package, which keeps a server's own writes off its output.
+BARE = """
+import json, os, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    answer = {"initialize": {"protocolVersion": asked.get("params", {}).get("protocolVersion"), "capabilities": {"tools": {}},
+                             "serverInfo": {"name": "bare", "version": "1"}},
+              "tools/list": {"tools": [{"name": "flood", "inputSchema": {"type": "object"}}]}}.get(asked["method"])
+    while asked["method"] == "tools/call":
+        os.write(1, b"x" * 65536)
+    body = {"result": answer} if answer else {"error": {"code": -32601, "message": "no such method"}}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **body}), flush=True)
+"""
+
+
+def test_a_server_that_sends_a_line_without_end_is_ended_and_says_why(tmp_path):
+    (tmp_path / "bare.py").write_text(BARE)
+    found = mount([sys.executable, str(tmp_path / "bare.py")], limits=PATIENT)
+    for _ in range(2):  # and the next call starts another
+        flooded = call(found.tools, "flood")
+        assert flooded.error == "died"
+        assert flooded.value["stderr"].endswith("it sent a line of more than 16,777,216 bytes, which is the most that is read")
+    found.close()
 
 
 @pytest.mark.full

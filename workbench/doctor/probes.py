@@ -232,10 +232,11 @@ def baseline() -> list[MachineFact]:
 
 def sandboxes() -> list[MachineFact]:
     """Which sandboxes for code of an agent's work here: a box of each tier is begun."""
-    from workbench.envs.sandbox.supply import ADVICE, TIERS, BoxPool
+    from workbench.envs.sandbox.supply import ADVICE, BY_COMMAND, TIERS, BoxPool
 
     supply = BoxPool()
     reasons = {tier: supply.why_not(tier) for tier in TIERS}
+    by_command = {tier: supply.why_not(tier) for tier in BY_COMMAND}
     supply.shutdown()
     carries = {"namespaces": "files, children and network of its own; can be forked",
                "landlock": "no files, no children, no network"}
@@ -243,8 +244,12 @@ def sandboxes() -> list[MachineFact]:
     findings = [found(tier, "absent" if why else "ok", why or carries[tier],
                       "programs of agents are run in the other tier" if not all(reasons.values()) else "")
                 for tier, why in reasons.items()]
+    findings += [found(tier, "absent" if why else "ok", why or f"files, no children; where it is named: sandbox.tier = {tier!r}")
+                 for tier, why in by_command.items()]
     if all(reasons.values()):
-        findings.append(found("programs of agents", "warning", "are refused: no tier works", ADVICE))
+        named = [tier for tier, why in by_command.items() if not why]
+        findings.append(found("programs of agents", "warning", f"are refused unless sandbox.tier names {' or '.join(named)}"
+                              if named else "are refused: no tier works", ADVICE))
     return findings
 
 

@@ -78,6 +78,8 @@ def _filled(word: str, given: Mapping[str, Any]) -> str:
 
 
 def _library(python: str) -> list[str]:
-    """What an interpreter needs to read, as bubblewrap is told it."""
-    paths = dict.fromkeys(["/lib", "/lib64", "/usr/lib", "/usr/lib64", python, str(Path(python).parents[1] / "lib")])
-    return [word for path in paths for word in ("--ro-bind-try", path, path)]
+    """What an interpreter needs to read, as bubblewrap is told it: in folders that whoever root becomes may enter, too."""
+    own = (python, str(Path(python).parents[1] / "lib"))
+    above = dict.fromkeys(str(folder) for path in own for folder in reversed(Path(path).parents[:-1]))
+    return [*(word for path in above for word in ("--perms", "0755", "--dir", path)),
+            *(word for path in ("/lib", "/lib64", "/usr/lib", "/usr/lib64", *own) for word in ("--ro-bind-try", path, path))]

@@ -7,16 +7,19 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 import threading
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.types.bounded_http import async_hooks
+from workbench.envs.tools import mcp_lines
+from workbench.types.bounded_http import MOST_BYTES, async_hooks
 from workbench.types.canonical_json import json_bytes
 from workbench.types.errors import ToolError
 
+LINE_S = 30.0              # in which a line of a server's must end: a call's own deadline is mostly shorter
 LAST_WORDS = 1_000         # bytes of what a server last printed on stderr, for the error that says why it failed
 
 
@@ -133,9 +136,8 @@ class _Connection:
                 http.event_hooks = async_hooks(server.url, library=httpx2)
                 transport = streamable_http_client(server.url, http_client=http)
             else:
-                program, *arguments = server.command
                 transport = stdio_client(StdioServerParameters(
-                    command=program, args=arguments, env=dict(server.environment), cwd=server.folder or None),
+                    command=sys.executable, args=["-I", "-S", mcp_lines.__file__, str(MOST_BYTES), str(LINE_S), *server.command], env=dict(server.environment), cwd=server.folder or None),
                     errlog=self._words.file)
             client = await held.enter_async_context(Client(transport, cache=None))
             if client.server_capabilities.tools is not None:
