@@ -1,7 +1,7 @@
 """What training in one world does in the others: every world that was trained in beside every world that is played.
 
     python -m experiments.transfer --out runs/transfer --json FILE [--train "6x6" "4x4"] [--seeds 0 1] [--tasks 256]
-       [--steps 20] [--worlds search]
+       [--set train.steps=10] [--worlds search]
 
 For every world of the table (`WORLDS`: a preset and the settings that differ) and seed one run of the preset, all from
 its shipped policy. Each is judged in all worlds of the table, sampled and greedy, paired with the start task by task,
@@ -75,15 +75,15 @@ def bounds(preset: str, count: int) -> dict[str, Any]:
     return found
 
 
-def measure(out: Path, preset: str, world: str, seed: int, steps: int, before: Mapping[str, Rows], count: int
+def measure(out: Path, preset: str, world: str, seed: int, given: Settings, before: Mapping[str, Rows], count: int
             ) -> dict[str, Any]:
-    """One run of so many steps, and what it does in every world."""
-    run = trained(out / f"{world.replace(' ', '-').replace(',', '')}-{steps}-steps-seed-{seed}",
-                  {**WORLDS[preset][world], "seed": seed, "train.evaluate_every": 0, "train.steps": steps}, preset)
+    """One run, with these settings besides its world's, and what it does in every world."""
+    run = trained(out / f"{world.replace(' ', '-').replace(',', '')}-seed-{seed}",
+                  {"train.evaluate_every": 0, **given, **WORLDS[preset][world], "seed": seed}, preset)
     with TemporaryDirectory() as scratch:
         export_policy(run, Path(scratch) / "policy")
         after = played(str(Path(scratch) / "policy"), preset, count)
-    return {"trained": world, "seed": seed, "steps": steps, "cpu_seconds": cpu_seconds(run),
+    return {"trained": world, "seed": seed, "cpu_seconds": cpu_seconds(run),
             "tested": {name: compared(before[name], rows) for name, rows in after.items()}}
 
 
@@ -104,18 +104,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--train", nargs="*", metavar="WORLD", help="worlds to train in; default: all of the table")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--tasks", type=int, default=256)
-    parser.add_argument("--steps", type=int, help="of each run; default: as the preset has them")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run, values as JSON")
     options = parser.parse_args(arguments)
     preset, count = options.worlds, options.tasks
-    start, steps = load_config(preset).policy.name, options.steps or load_config(preset).train.steps
+    given = {key: json.loads(value) for key, value in (each.split("=", 1) for each in options.set)}
+    start = load_config(preset).policy.name
     before = played(start, preset, count)
     none = {name: compared(rows, rows) for name, rows in before.items()}
-    result: dict[str, Any] = {"version": 1, "preset": preset, "worlds": bounds(preset, count), "runs": [],
+    result: dict[str, Any] = {"version": 1, "preset": preset, "given": given, "worlds": bounds(preset, count), "runs": [],
                               "start": {"name": start, "tested": none}}
     print(said_of({"trained": start, "seed": 0, "cpu_seconds": 0, "tested": none}), flush=True)
     for seed in options.seeds:
         for world in WORLDS[preset] if options.train is None else options.train:
-            result["runs"].append(measure(options.out, preset, world, seed, steps, before, count))
+            result["runs"].append(measure(options.out, preset, world, seed, given, before, count))
             options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
             print(said_of(result["runs"][-1]), flush=True)
     options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
