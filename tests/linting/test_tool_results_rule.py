@@ -144,6 +144,19 @@ def test_a_call_that_was_only_thought_of_is_named():
     assert not where(thought_of, family=None).errors, "an environment of one's own may take calls wherever it likes"
 
 
+def test_a_call_that_the_attempts_own_tool_refuses_is_clean(monkeypatch):
+    """A world's search takes no further argument, which its tool says only once it is an attempt's own."""
+    def texts(family, task, attempt):
+        more = family.make().search("Zumi").replace('"query"', '"description": "", "query"')
+        return [more, "<answer>Zumi</answer>"]
+
+    monkeypatch.setattr("tests.silent_bugs.scripted_tools.texts_of", texts)
+    evidence = scripted("append")
+    first = evidence.trajectories[0].turns[0]
+    assert first.tool_calls[0].arguments["description"] == "" and "was not called" in first.reply[0].text
+    assert ask(evidence).status == "passed", ask(evidence).findings
+
+
 def test_a_search_that_keeps_what_it_found_for_somebody_else_is_named(monkeypatch):
     kept: dict[int, list] = {}
     call = SearchTool.call

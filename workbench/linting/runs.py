@@ -17,7 +17,7 @@ from workbench.linting.evaluations import problem_of
 from workbench.linting.evidence import EvaluationFacts, Evidence, RunClaims, StepFacts
 from workbench.linting.rule import Rule, RuleResult
 from workbench.linting.worth import payment
-from workbench.run.interventions import interventions
+from workbench.run.alarm_events import alarm_events
 from workbench.run.store import Run, step_folders
 from workbench.types import Group, Trajectory
 from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
@@ -30,7 +30,7 @@ CLOSE = 1e-9  # relative: metrics and their recomputation are sums of the same f
 
 def step_facts(run: Run, last: int | None = None) -> tuple[StepFacts, ...]:
     """Those of all committed steps of a run folder, or of the `last` of them."""
-    found, done = [], interventions(run.events())
+    found, done = [], alarm_events(run.events())
     for step in run.steps()[-last:] if last else run.steps():
         before = step - 1  # what is changed after a step is in force from the next one on
         lr, warmup = run.setting("learner.lr", float, int, step=before), run.setting("learner.warmup_updates", int, step=before)

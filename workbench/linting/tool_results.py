@@ -126,21 +126,23 @@ def _asked_again(evidence: Evidence, calling: Sequence[int]) -> Iterator[RuleRes
         return
     for n in (n for n in calling if n in looked and evidence.trajectories[n].task.env == evidence.family.name):
         trajectory = evidence.trajectories[n]
+        own = {name: tool.for_attempt(trajectory.task) for name, tool in tools.items()}  # they may take other arguments
+        known = {tool.name: tool for tool in env.tools} | own
         for k, turn in enumerate(trajectory.turns):
             for index, call in enumerate(turn.tool_calls):
                 message = _result_of(turn, index)
                 if message is None:
                     continue
                 told = turn.info.get("calls")
-                refused = index >= limits.most_calls or refusal_of(call, {tool.name: tool for tool in env.tools})
+                refused = index >= limits.most_calls or refusal_of(call, known)
                 if refused and isinstance(told, list) and index < len(told) and not told[index].get("error"):
                     yield Finding(f"the call {_words(call)} was refused, and counts as one that was made",
                                   evidence.place(n, turn=k))
                     return
-                if call.name not in tools or refusal_of(call, tools):
+                if call.name not in own or refusal_of(call, own):
                     continue
                 yield Checked(1)
-                if (what := not_of_the_searcher(tools[call.name].for_attempt(trajectory.task), call.arguments)) is not None:
+                if (what := not_of_the_searcher(own[call.name], call.arguments)) is not None:
                     yield Finding(what, evidence.place(n, turn=k))
                     return
                 over = index >= limits.most_calls

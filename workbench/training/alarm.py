@@ -16,7 +16,7 @@ from typing import Any
 from workbench.learn.learner import Learner
 from workbench.rollouts.alarms import alarms_of
 from workbench.rollouts.step_signals import step_signals
-from workbench.run.interventions import Intervention, interventions
+from workbench.run.alarm_events import AlarmEvent, alarm_events
 from workbench.run.outcomes import last_credit
 from workbench.run.recording import RunWriter
 from workbench.run.store import Run
@@ -35,7 +35,7 @@ class Alarms:
         self.steps: list[StepSignals] = []
         events = stored.events()
         self.said = {event["named"] for event in events if event["kind"] == "alarm"}
-        self.done = interventions(events)
+        self.done = alarm_events(events)
 
     @property
     def needed(self) -> Collection[int]:
@@ -53,7 +53,7 @@ class Alarms:
         if not new:
             return
         self.said |= {*new}
-        acts = Intervention(step, _best(self.stored) if self.how == "restore" else None) if self.how in ("slow", "restore") else None
+        acts = AlarmEvent(step, _best(self.stored) if self.how == "restore" else None) if self.how in ("slow", "restore") else None
         shows = f"wb.signals({str(self.stored.path)!r}) shows its signals"
         for kind in new:
             more: dict[str, Any] = {} if acts is None else {"slower": True, "restored": acts.restored}
@@ -95,7 +95,7 @@ def _best(stored: Run) -> int | None:
     return max(evaluated, key=lambda step: (fmean(found[step]), step)) if evaluated else next(iter(saved), None)
 
 
-def _in_words(acts: Intervention | None) -> str:
+def _in_words(acts: AlarmEvent | None) -> str:
     if acts is None:
         return ""
     back = "" if acts.restored is None else f"back to the checkpoint of step {acts.restored}, and "

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 
-class Intervention(NamedTuple):
+class AlarmEvent(NamedTuple):
     """After this step the learning rate fell to a tenth; `restored`: to the checkpoint of which step weights and optimizer
     went back first (None: they stayed)."""
 
@@ -13,7 +13,7 @@ class Intervention(NamedTuple):
     restored: int | None
 
 
-def interventions(events: Iterable[Mapping[str, Any]]) -> dict[int, Intervention]:
+def alarm_events(events: Iterable[Mapping[str, Any]]) -> dict[int, AlarmEvent]:
     """By step. Several alarms of one step act once."""
     acted = [event for event in events if event["kind"] == "alarm" and event.get("slower")]
-    return {event["step"]: Intervention(event["step"], event.get("restored")) for event in acted}
+    return {event["step"]: AlarmEvent(event["step"], event.get("restored")) for event in acted}
