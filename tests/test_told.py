@@ -162,6 +162,23 @@ def test_the_gradients_do_not_depend_on_how_the_batch_is_cut():
     assert max(distance(states[0], other) for other in states[1:]) < 1e-6
 
 
+def hidden_states(seed: int) -> Batch:
+    """What pays is told to the critic and stands in no prompt: 7 pays 1 at the end, 8 nothing. All that is said is noise."""
+    groups = make_groups(seed, tasks=8, attempts=4, turns=1, rewards=[[float(task % 2)] * 4 for task in range(8)])
+    return Batch.from_groups([Group(tuple(replace(t, turns=(replace(t.turns[0], privileged="7" if t.turns[0].reward else "8"),))
+                                          for t in group)) for group in groups])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sees, least, most", [("state", 0.6, 1.0), ("policy", -1.0, 0.2)])
+def test_what_only_the_critic_is_told_it_learns_and_another_cannot(sees, least, most):
+    a_learner = Learner(tiny_model(), PPO(), LearnerConfig(lr=1e-5), critic=CriticConfig(sees=sees, lr=3e-3),
+                        read=read if sees == "state" else None)
+    explained = [a_learner.update(*prepared(a_learner, hidden_states(step)), step=step)[0].metrics["explained_variance"]
+                 for step in range(40)]
+    assert explained[0] == pytest.approx(0, abs=1e-6) and least < np.mean(explained[-5:]) < most
+
+
 # ------------------------------------------------------------------------------------------------ environments
 
 

@@ -81,7 +81,8 @@ class GradientPass:
         """One after another. Gradients of `model`, which exchanges them by itself, cross processes once, with the last; every
         process has the same number of them."""
         for index, micro in enumerate(micro_batches):
-            with self.models.ranks.accelerator.no_sync(model) if index + 1 < len(micro_batches) else nullcontext():
+            last = index + 1 == len(micro_batches)
+            with nullcontext() if last else self.models.ranks.accelerator.no_sync(model):
                 yield micro
 
     def loss(self) -> float:

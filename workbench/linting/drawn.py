@@ -19,9 +19,9 @@ from workbench.linting.rule import Rule, RuleResult
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 
 
-def drawn_attempts(family: Any, step: int, *, seed: int, tasks_per_step: int, group_size: int) -> tuple[str, ...]:
-    """The attempts that a step is to have, as "task id#attempt"."""
-    drawn = tasks(family, "train", tasks_per_step, seed=seed, step=step, per_step=tasks_per_step)
+def drawn_attempts(family: Any, step: int, *, seed: int, tasks_per_step: int, group_size: int, chosen: Any = ()) -> tuple[str, ...]:
+    """The attempts that a step is to have, as "task id#attempt". `chosen`: its tasks, where they are no plain draw."""
+    drawn = chosen or tasks(family, "train", tasks_per_step, seed=seed, step=step, per_step=tasks_per_step)
     return tuple(f"{task.id}#{attempt}" for task in drawn for attempt in range(group_size))
 
 

@@ -151,7 +151,8 @@ def before_updates(session: LintedSession, step: int, groups: Sequence[Group], b
 
 def _drawn(session: LintedSession, step: int) -> tuple[str, ...]:
     config, train = session.config, session.config.train
-    return drawn_attempts(config.env, step, seed=config.seed, tasks_per_step=train.tasks_per_step, group_size=train.group_size)
+    chosen = session.train_tasks(step) if config.sampling.tasks != "fresh" else ()  # by the attempts before it
+    return drawn_attempts(config.env, step, seed=config.seed, tasks_per_step=train.tasks_per_step, group_size=train.group_size, chosen=chosen)
 
 
 def _everybodys(report: LintReport, processes: int) -> LintReport:

@@ -16,6 +16,7 @@ import numpy as np
 from workbench.rollouts.metrics import filter_words
 from workbench.run.code import why_foreign
 from workbench.run.store import Run, open_run
+from workbench.training.task_choice import choice_words
 from workbench.types import CreditTable, Group, Observation, Segment, View
 from workbench.types.dumps import Imported
 from workbench.types.errors import DataError, PolicyError
@@ -39,7 +40,7 @@ def show_run(run: Run | str | Path) -> View:
     the critic's explained variance and the KLs, where there are any, what a filter did, and what the lint said."""
     run = open_run(run)
     rows = run.metrics_rows()
-    remark = "; ".join(filter(None, (filter_words(rows), lint_words(run))))
+    remark = "; ".join(filter(None, (filter_words(rows), choice_words(rows), lint_words(run))))
     return shown(curves_document(live_curves(rows, run.evaluations()), run.name, remark))
 
 

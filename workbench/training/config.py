@@ -23,7 +23,7 @@ from workbench.rollouts.config import CollectConfig, EvaluationConfig
 from workbench.training.kinds import KINDS, kind_of
 from workbench.training.liveness import inert_settings_of, refuse_contradictions, remarks_on
 from workbench.training.reading import build, class_of, flatten, nest, with_overrides
-from workbench.training.sections import LintConfig, PolicyConfig, TrainConfig
+from workbench.training.sections import LintConfig, PolicyConfig, SamplingConfig, TrainConfig
 from workbench.types.errors import ConfigError, nearest
 from workbench.types.plugins import is_named
 from workbench.types.regular_files import read_toml
@@ -45,6 +45,7 @@ class Config(Shown):
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)  # of an algorithm that needs one
     train: TrainConfig = field(default_factory=TrainConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     lint: LintConfig = field(default_factory=LintConfig)
 
@@ -156,7 +157,7 @@ BARE = ""  # no preset to begin with: every setting has its own default, and the
 # Settings, and whole parts, that came after runs had been stored: at this value they are left out, so that what was stored before is what
 # would be stored now.
 LATER: Mapping[str, Any] = {"policy.loader": None, "critic.sees": "policy", "train.on_alarm": "off", "train.information_every": 0,
-                            "layout": asdict(LayoutConfig()), "layout.adapters": "merged",
+                            "layout": asdict(LayoutConfig()), "layout.adapters": "merged", "sampling": asdict(SamplingConfig()),
                             "learner.lora_rank": 0, "learner.activation_checkpointing": False,
                             "learner.lora_alpha": LearnerConfig.lora_alpha, "learner.lora_targets": (), "evaluation.first_task": 0}
 

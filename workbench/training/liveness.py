@@ -15,6 +15,7 @@ from workbench.envs.privileged import tells
 from workbench.learn.algorithms.base import needs_critic
 from workbench.learn.algorithms.liveness import check_sizes, inert_settings, remarks, updates_of_a_step
 from workbench.training.starting import obstacles
+from workbench.training.task_choice import refuse_what_cannot_choose
 from workbench.types.errors import ConfigError
 from workbench.types.settings import Inert
 
@@ -43,6 +44,8 @@ def refuse_contradictions(config: Config) -> None:
         _refuse_adapters_alone(config)
     if config.critic.sees == "state" and needs_critic(algorithm):
         _refuse_telling(config)
+    if config.sampling.tasks != "fresh":
+        refuse_what_cannot_choose(config)
     if train.on_alarm != "off" and config.learner.num_processes > 1:
         raise ConfigError(f"train.on_alarm = {train.on_alarm!r} with learner.num_processes = {config.learner.num_processes}: one "
                           "process looks at the signals, and the others would go on without it; set train.on_alarm = 'off'")
@@ -106,7 +109,7 @@ def inert_settings_of(config: Config) -> Iterator[Inert]:
         yield Inert(f"algorithm.masks.{mask.name}", config.collect.history == "fresh", "with collect.history = 'fresh' "
                     "every reply stands in the prompt of the next segment, so that the response is the actions and "
                     "nothing else")
-    for part in ("env", "collect", "layout", "learner"):
+    for part in ("env", "collect", "layout", "learner", "sampling"):
         own = getattr(getattr(config, part), "inert_settings", list)()
         yield from (Inert(f"{part}.{name}", dead, why) for name, dead, why in own)
     for setting in fields(config.critic):

@@ -104,6 +104,8 @@ def resume_here(path: str | Path | ResumePlan, settings: Mapping[str, Any] = {},
             plan = schedule(stored, config) if run is not None else None
             [plan] = broadcast_object_list([plan]) if world > 1 else [plan]
             drift = _announce(session, run, found, plan, watchers) if run is not None else ""
+            if session.chooser is not None:
+                session.chooser.recall(stored, plan.start)
             go_on(session, run, path, plan, watchers, drift, instruments(config))
         finally:
             if session is not None:

@@ -1,11 +1,11 @@
 """The sections of a configuration that no other part owns: the weights to start from, the loop, the lint."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from workbench.types.settings import at_least, check_settings, one_of
+from workbench.types.settings import Inert, at_least, check_settings, one_of, probability
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,29 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_settings(self, "train")
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """Which tasks a step tries (task_choice.py). Evaluation is always on the plain draw."""
+
+    tasks: Annotated[str, one_of("fresh", "band", "spread"), "fresh: as drawn; band: of kinds whose success so far lies within "
+                     "[low, high]; spread: in proportion to p (1 - p), which follows the policy"] = "fresh"
+    by: Annotated[str, "name of the entry of a task's payload, or of its metadata, that says its kind"] = ""
+    low: Annotated[float, probability(), "band: success of a kind below it is too little"] = 0.1
+    high: Annotated[float, probability(), "band: success of a kind above it is too much"] = 0.9
+    candidates: Annotated[int, at_least(2, why="of one there is nothing to choose"), "tasks drawn for each that is tried"] = 4
+    window: Annotated[int, at_least(1), "newest steps whose attempts say how a kind goes"] = 5
+
+    def __post_init__(self) -> None:
+        check_settings(self, "sampling")
+
+    def inert_settings(self) -> Iterator[Inert]:
+        """What cannot act, by name (law 11)."""
+        for name in ("by", "low", "high", "candidates", "window"):
+            yield Inert(name, self.tasks == "fresh", "tasks are tried as they are drawn; set sampling.tasks")
+        for name in ("low", "high"):
+            yield Inert(name, self.tasks == "spread", "sampling.tasks = 'spread' has no band")
 
 
 @dataclass(frozen=True)

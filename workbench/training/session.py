@@ -34,6 +34,7 @@ from workbench.training.config import Config
 from workbench.training.kinds import check_tasks
 from workbench.training.prompts import refuse_without_room
 from workbench.training.starting import device_of
+from workbench.training.task_choice import TaskChooser
 from workbench.types import Group, Groups, Task, Trajectory
 from workbench.types.errors import ConfigError, StoreError
 from workbench.types.seeds import seed_of
@@ -89,6 +90,11 @@ class Session(Shown):
             self.engine.close()
 
     @cached_property
+    def chooser(self) -> TaskChooser | None:
+        """What chooses the tasks of a step, and remembers how attempts went; None: they are tried as they are drawn."""
+        return None if self.config.sampling.tasks == "fresh" else TaskChooser(self.config)
+
+    @cached_property
     def looked_at(self) -> list[str]:
         """What is looked at once a session, and has been."""
         return []
@@ -103,10 +109,12 @@ class Session(Shown):
         return state.process_index, state.num_processes
 
     def train_tasks(self, step: int, count: int | None = None) -> list[Task]:
-        """The tasks of a step: a function of (run seed, step); a longer list begins with the shorter one. No held-out
-        problem is among them, whatever the seeds."""
+        """The tasks of a step: a function of (run seed, step), and with sampling.tasks of the attempts before it; drawn plainly, a
+        longer list begins with the shorter one. No held-out problem is among them, whatever the seeds."""
         own = self.config.train.tasks_per_step
         count = own if count is None else count
+        if self.chooser is not None:
+            return self.chooser.choose(step, count).tasks
         return env_tasks(self.family, "train", count, seed=self.config.seed, step=step, per_step=own)
 
     def held_out_tasks(self, count: int | None = None) -> list[Task]:
