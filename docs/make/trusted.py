@@ -62,8 +62,10 @@ def hostile_tables(result: Result) -> dict[str, Table]:
 
 def interrupted_tables(result: Result) -> dict[str, Table]:
     """`python -m tests.faults.interrupted --json`."""
-    words = {"disk": "a system call that writes finds no room: every one of a run", "stopped": "SIGSTOP, and SIGCONT after a while",
-             "memory": "no more memory at a random place", "clock": "a clock that goes back an hour at every look, and SIGKILL",
+    words = {"disk": "a system call that writes finds no room, one of those of a run each time",
+             "full": "a disk that is full from such a call on, until the process ends", "stopped": "SIGSTOP, and SIGCONT after a while",
+             "memory": "no more memory at a random place",
+             "killer": "the kernel's own killer of processes, at a random amount of memory", "clock": "a clock that goes back an hour at every look, and SIGKILL",
              "kernel": "a notebook's kernel is restarted"}
     return {"main": Table(["interrupted by", "times", "committed steps on the disk", "of them lost", "runs that ended to the bit as the one "
                            "that was not interrupted"],

@@ -41,8 +41,9 @@ TINY = {"train__steps": 2, "train__evaluate_every": 1, "train__checkpoint_every"
         "train__group_size": 2, "evaluation__num_tasks": 2}
 WAITS_S = 60.0
 GROUPS = Path("/sys/fs/cgroup")
-# Where groups that bound memory are made, and the file of a group that says how much it may have: version 2, version 1.
-MEMORY_GROUPS = ((GROUPS, "memory.max"), (GROUPS / "memory", "memory.limit_in_bytes"))
+# Where groups that bound memory are made, and the files of a group that say how much it may have, and had at most: version
+# 2, version 1.
+MEMORY_GROUPS = ((GROUPS, "memory.max", "memory.peak"), (GROUPS / "memory", "memory.limit_in_bytes", "memory.max_usage_in_bytes"))
 KERNEL = """
 import workbench as wb
 from workbench.notebook.train import resume_here, train_here
@@ -190,14 +191,14 @@ def why_no_killer() -> str:
 
 @contextmanager
 def memory_group(most: int) -> Iterator[Path]:
-    """A control group of at most so many bytes: whoever writes its own number into the file is in it. Raises OSError."""
-    where, limit = next((root, name) for root, name in MEMORY_GROUPS if root == GROUPS / "memory" or (root / "memory.max").exists()
-                        or "memory" in _words_of(root / "cgroup.subtree_control"))
+    """A control group of at most so many bytes: whoever writes its own number into its cgroup.procs is in it. Raises OSError."""
+    where, limit, _ = next(names for names in MEMORY_GROUPS
+                           if names[0] != GROUPS or "memory" in _words_of(GROUPS / "cgroup.subtree_control"))
     made = where / f"workbench-test-{os.getpid()}"
     made.mkdir()
     try:
         (made / limit).write_text(str(most))
-        yield made / "cgroup.procs"
+        yield made
     finally:
         until = time.monotonic() + 5
         while True:  # the killed may take a moment to leave it
@@ -216,10 +217,17 @@ def _words_of(path: Path) -> list[str]:
 
 def killer(ground: Ground, times: int, rng: random.Random) -> Interrupted:
     found = Interrupted()
+
+    def in_group(group: Path, path: Path) -> killing.Ending:
+        return ground.child(path, lambda: (group / "cgroup.procs").write_text(str(os.getpid())))
+
+    with memory_group(8 << 30) as group:
+        assert in_group(group, ground.folder / "killer").status == 0
+        peak = max(int((group / name).read_text()) for *_, name in MEMORY_GROUPS if (group / name).exists())
     for number in range(times):
         path = ground.folder / f"killer-{number}"
-        with memory_group(int(rng.uniform(2, 40) * (1 << 20))) as group:
-            ending = ground.child(path, lambda: group.write_text(str(os.getpid())))  # noqa: B023
+        with memory_group(int(rng.uniform(0.4, 1) * peak)) as group:
+            ending = in_group(group, path)
         found.tried, found.hit = found.tried + 1, found.hit + (ending.status == -signal.SIGKILL)
         if ending.status not in (0, -signal.SIGKILL):
             found.faults.append(f"killer {number}: {ending.status} {ending.words[-300:]}")
