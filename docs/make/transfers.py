@@ -42,7 +42,7 @@ def transfer_tables(result: Result) -> dict[str, Table]:
         tables[mode] = Table([f"trained in; seed. Success %, {mode}", *worlds], [*bounds, start, *runs])
     first = worlds[0]
     tables["own"] = Table(
-        ["trained in; seed", *(f"there, {name}" for name in MODES), *(f"{first}, {name}" for name in (MODES[1], MODES[3])), "CPU s"],
+        ["trained in; seed", *(f"there, {name}" for name in MODES), *(f"{first}, {mode}, rise" for mode in ("greedy", "sampled")), "CPU s"],
         [[f"{row['trained']}; {row['seed']}", *_both_modes(row["tested"][row["trained"]]),
           *(_points(row["tested"][first][mode]["difference"]) for mode in ("greedy", "sampled")), f"{row['cpu_seconds']:.0f}"]
          for row in result["runs"]])
