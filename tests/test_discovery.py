@@ -80,7 +80,8 @@ def test_a_transfer_stands_beside_random_play_and_solver_and_its_start(tmp_path,
     monkeypatch.setattr(transfer, "WORLDS", {"frozenlake": worlds})
     transfer.test_tasks.cache_clear()
     path = tmp_path / "transfer.json"
-    options = ["--out", str(tmp_path / "runs"), "--json", str(path), "--tasks", "4", "--seeds", "0", "--set", "train.steps=1"]
+    options = ["--out", str(tmp_path / "runs"), "--json", str(path), "--tasks", "4", "--seeds", "0",
+               "--set", "train.steps=1", "train.tasks_per_step=2", "train.group_size=2"]
     assert transfer.main([*options, "--train", "5x5"]) == 0
     first = path.read_text()
     assert transfer.main([*options, "--train", "5x5"]) == 0 and path.read_text() == first  # the run is taken as it lies there

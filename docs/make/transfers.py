@@ -22,6 +22,8 @@ def discovery_tables(result: Result) -> dict[str, Table]:
     for name, rows in result["starts"].items():
         passes = [key for key in rows["sampled"] if re.fullmatch(r"pass_at_\d+", key)]
         starts += [[f"{name}, greedy", _percent(rows["greedy"], "success")]]
+        if not passes:
+            starts += [[f"{name}, sampled", _percent(rows["sampled"], "success")]]
         starts += [[f"{name}, sampled, one of {key.removeprefix('pass_at_')} attempts", _percent(rows["sampled"], key)]
                    for key in passes]
     return {"runs": runs, "starts": Table([f"the start, at the same {result['tasks']} questions", "success %"], starts),
