@@ -79,7 +79,7 @@ def measure(out: Path, preset: str, world: str, seed: int, given: Settings, befo
             ) -> dict[str, Any]:
     """One run, with these settings besides its world's, and what it does in every world."""
     run = trained(out / f"{world.replace(' ', '-').replace(',', '')}-seed-{seed}",
-                  {"train.evaluate_every": 0, **given, **WORLDS[preset][world], "seed": seed}, preset)
+                  {"train.evaluate_every": 0, "evaluation.num_tasks": 2, **given, **WORLDS[preset][world], "seed": seed}, preset)
     with TemporaryDirectory() as scratch:
         export_policy(run, Path(scratch) / "policy")
         after = played(str(Path(scratch) / "policy"), preset, count)

@@ -23,6 +23,8 @@ def discovery_tables(result: Result) -> dict[str, Table]:
     for name, rows in result["starts"].items():
         passes = [key for key in rows["sampled"] if re.fullmatch(r"pass_at_\d+", key)]
         starts += [[f"{name}, greedy", _percent(rows["greedy"], "success")]]
+        if not passes:
+            starts += [[f"{name}, sampled", _percent(rows["sampled"], "success")]]
         starts += [[f"{name}, sampled, one of {key.removeprefix('pass_at_')} attempts", _percent(rows["sampled"], key)]
                    for key in passes]
     return {"runs": runs, "starts": Table([f"the start, at the same {result['tasks']} questions", "success %"], starts),
@@ -43,7 +45,7 @@ def transfer_tables(result: Result) -> dict[str, Table]:
         tables[mode] = Table([f"trained in; seed. Success %, {mode}", *worlds], [*bounds, start, *runs])
     first = worlds[0]
     tables["own"] = Table(
-        ["trained in; seed", *(f"there, {name}" for name in MODES), *(f"{first}, {name}" for name in (MODES[1], MODES[3])), "CPU s"],
+        ["trained in; seed", *(f"there, {name}" for name in MODES), *(f"{first}, {mode}, rise" for mode in ("greedy", "sampled")), "CPU s"],
         [[f"{row['trained']}; {row['seed']}", *_both_modes(row["tested"][row["trained"]]),
           *(_points(row["tested"][first][mode]["difference"]) for mode in ("greedy", "sampled")), f"{row['cpu_seconds']:.0f}"]
          for row in result["runs"]])
