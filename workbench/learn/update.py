@@ -67,15 +67,20 @@ class GradientPass:
         self.models.clear_gradients()
         for micro in self._exchanging(micro_batches, self.models.policy.model):
             self.add(micro)
-        if critic is not None and not critic.shares_trunk:
-            own, used_T, old_T = critic.used(self.batch, self.used_T)  # its sequences may be longer, and then are cut otherwise
-            theirs = micro_batches if own is self.batch else ranks.micro_batches(Rows.of(own, used_T), budget)
-            for micro in self._exchanging(theirs, critic.model):
-                ranks.accelerator.backward(self._value_loss(critic.values(micro), old_T[micro.token_M]))
         if critic is not None:
-            critic.exchange_gradients()
+            self._add_critic(critic, micro_batches, budget)
         self.numbers.share(ranks.summed)
         return len(micro_batches)
+
+    def _add_critic(self, critic: Critic, micro_batches: Sequence[MicroBatch], budget: int) -> None:
+        """The gradients of a critic of its own trunk; those of one on the policy's are there already."""
+        if critic.shares_trunk:
+            return critic.exchange_gradients()
+        ranks = self.models.ranks
+        own, used_T, old_T = critic.used(self.batch, self.used_T)  # its sequences may be longer, and then are cut otherwise
+        theirs = micro_batches if own is self.batch else ranks.micro_batches(Rows.of(own, used_T), budget)
+        for micro in self._exchanging(theirs, critic.model):
+            ranks.accelerator.backward(self._value_loss(critic.values(micro), old_T[micro.token_M]))
 
     def _exchanging(self, micro_batches: Sequence[MicroBatch], model: nn.Module) -> Iterator[MicroBatch]:
         """One after another. Gradients of `model`, which exchanges them by itself, cross processes once, with the last; every

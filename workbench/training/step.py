@@ -163,9 +163,7 @@ def _learn(session: Session, step: int, groups: Sequence[Group], clock: Clock,
     made = sum(report.skipped is None for report in reports)
     metrics = rollout_metrics(groups) | {f"credit_{name}": value for name, value in credit.notes.items()} | information
     metrics |= over_updates([each.metrics for each in reports]) | {"updates": made, "policy_version": session.learner.version}
-    if session.chooser is not None:
-        metrics |= session.chooser.metrics(step)
-        session.chooser.note(step, groups)
+    metrics |= {} if session.chooser is None else session.chooser.came(step, groups)
     if session.config.train.staleness and bool(batch.eligible_T.any()):
         metrics["staleness"] = session.learner.version - made - int(batch.policy_version_T[batch.eligible_T].min())
     return StepOutcome(step, tuple(groups), metrics, clock.laps, made, tuple(reports))

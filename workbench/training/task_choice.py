@@ -58,6 +58,12 @@ class TaskChooser:
             won[self.kind(group.task)] += sum(known)
         self._seen[step] = {kind: (count, won[kind]) for kind, count in tried.items() if count}
 
+    def came(self, step: int, groups: Sequence[Group]) -> dict[str, float]:
+        """Note a step that was sampled; its metrics, of the choice that was made before."""
+        found = self.metrics(step)
+        self.note(step, groups)
+        return found
+
     def recall(self, run: Run, last: int) -> None:
         """The steps of a stored run up to `last`: those after it are noted as they are repeated."""
         for step in range(1, last + 1):
