@@ -41,9 +41,13 @@ CLIENTS = {"endpoint": "a chat endpoint", "retriever": "a retriever", "turn": "a
            "control": "a control call of a vLLM server", "mcp": "an MCP server at a URL"}
 def hostile_tables(result: Result) -> dict[str, Table]:
     """What `python -m tests.hostile.sweep --json` and `python -m tests.hostile.soak --json` wrote, put together: {"folders",
-    "commands": name -> {"calls", "late", "unexpected"}, "again": the same after mending, "ran", "outside", "large", "mutations", "calls"}."""
+    "commands": name -> {"calls", "late", "unexpected"}, "again": the same after mending, "ran", "outside", "large", "mutations", "calls"},
+    and "further": commands that came later, with all that was wrong of each, {"commands", "again"}."""
     first, again, changed, bad = (result[name] for name in ("commands", "again", "mutations", "calls"))
     calls = sum(each["calls"] for each in first.values())
+    further, mended = result["further"]["commands"], result["further"]["again"]
+    whole = [name for name, each in further.items() if each["calls"] == result["folders"]]
+    part = {name: each for name, each in further.items() if name not in whole}
     late = {name: each["late"] for name, each in first.items() if each["late"]}
     named = ", ".join(f"{count} of {name}" for name, count in late.items()) or "none"
     return {"main": Table(["what", "tried", "found"], [
@@ -54,10 +58,21 @@ def hostile_tables(result: Result) -> dict[str, Table]:
         ["... an error that nobody expected", "the same", str(sum(each["unexpected"] for each in first.values()))],
         ["those commands again, after mending", f"{sum(each['calls'] for each in again.values()):,} calls",
          str(sum(each["unexpected"] for each in again.values()))],
+        [f"{len(whole)} further commands, on each folder: any of these", f"{sum(further[name]['calls'] for name in whole):,} calls", _wrong(
+            {name: further[name] for name in whole})],
+        ["those again, after mending", f"{sum(each['calls'] for each in mended.values()):,} calls", _wrong(mended)],
+        [f"{len(part)} further commands, on folders whose settings, events or record were bent: any of these",
+         f"{sum(each['calls'] for each in part.values()):,} calls", _wrong(part)],
         ["sound runs with one thing changed and resealed: an error that nobody expected",
          f"{changed['tried']:,}, in {changed['calls']:,} calls", f"{changed['unexpected']} calls"],
         ["those again, after mending", f"{changed['again']} calls", str(changed["again_unexpected"])],
         [f"bad calls of {bad['commands']} commands: an error that nobody expected", f"{bad['tried']:,}", str(bad["unexpected"])]])}
+
+
+def _wrong(commands: Result) -> str:
+    """How many folders something was wrong with, by command."""
+    named = ", ".join(f"{each['wrong']} of {name}" for name, each in commands.items() if each["wrong"])
+    return f"{sum(each['wrong'] for each in commands.values())}" + (f": {named}" if named else "")
 
 
 def interrupted_tables(result: Result) -> dict[str, Table]:
