@@ -149,8 +149,7 @@ BARE = ""  # no preset to begin with: every setting has its own default, and the
 LATER: Mapping[str, Any] = {"policy.loader": None, "train.on_alarm": "off", "train.information_every": 0,
                             "layout": asdict(LayoutConfig()), "layout.adapters": "merged",
                             "learner.lora_rank": 0, "learner.activation_checkpointing": False,
-                            "learner.lora_alpha": LearnerConfig.lora_alpha, "learner.lora_targets": (), "evaluation.first_task": 0,
-                            "env.words": "full"}
+                            "learner.lora_alpha": LearnerConfig.lora_alpha, "learner.lora_targets": (), "evaluation.first_task": 0}
 
 
 def to_dict(config: Config) -> dict[str, Any]:
