@@ -1,5 +1,4 @@
-"""Tables of what training finds that nobody showed, of what it does in other worlds than its own, and of a tool that it
-learns to call."""
+"""Tables of what training finds that nobody showed, and of what it does in other worlds than its own."""
 from __future__ import annotations
 
 import re
@@ -63,29 +62,6 @@ def _risen(row: Result, home: bool) -> str:
     return f"**{success}**, {low_to_high}" if home else f"{success}, {low_to_high}"
 
 
-def code_tool_tables(result: Result) -> dict[str, Table]:
-    """`python -m experiments.code_tool`: the starts beside what else could be done, and every run by its arm and seed."""
-    def calls(row: Result) -> list[str]:
-        return [_percent(row, "called"), f"{row['calls']:.2f}", f"{row['tokens']:.0f}"]
-
-    head = ["called the tool %", "calls", "tokens"]
-    starts = [[f"{row['policy']}, {row['mode']}", _percent(row, "success"), "", "", ""] for row in result["baselines"]]
-    starts += [["a program that the words could mean, drawn", _percent(result["chance"]), "", "", ""]]
-    starts += [[f"untrained, {arm}, {mode}", _percent(row, "success"), *calls(row)]
-               for arm, rows in result["starts"].items() for mode, row in rows.items()]
-    runs = [[row["arm"], str(row["seed"]), mode, _percent(row[mode]), _points(row[mode]["difference"]), *calls(row[mode]),
-             f"{row['cpu_seconds']:.0f}" if mode == "sampled" else ""] for row in result["runs"] for mode in ("sampled", "greedy")]
-    chance = result["chance"]
-    return {"starts": Table([f"the same {result['tasks']} held-out tasks", "success %", *head], starts),
-            "runs": Table(["trained", "seed", "mode", "success %", "rise, paired", *head, "CPU s"], runs),
-            "cost": Table(["what", "measured"], [
-                ["a call, with a box of its own, median", f"{1e3 * chance['call_s']:.0f} ms"],
-                ["an answer, judged in two others, median", f"{1e3 * chance['answer_s']:.0f} ms"],
-                ["runs in which the lint found an error", f"{sum(row['lint'] > 0 for row in result['runs'])} of {len(result['runs'])}"],
-                ["runs whose attempts, played again, went as they were stored (R20)",
-                 f"{sum(row['replay'] == 'passed' for row in result['runs'])} of {len(result['runs'])}"]])}
-
-
 def _percent(row: Result, key: str = "") -> str:
     """A share with its interval, in percent."""
     names = (key, f"{key}_low", f"{key}_high") if key else ("success", "low", "high")
@@ -98,4 +74,4 @@ def _points(difference: list[float]) -> str:
     return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
-KINDS = {"discovery": discovery_tables, "transfer": transfer_tables, "code-tool": code_tool_tables}
+KINDS = {"discovery": discovery_tables, "transfer": transfer_tables}

@@ -58,7 +58,7 @@ def test_tasks_are_functions_of_their_seed_and_held_out_ones_are_others():
     assert len({json.dumps(dict(each.payload)) for each in held_out}) == 40
 
 
-def test_vague_words_leave_three_programs_and_the_example_tells_which_is_meant():
+def test_vague_words_leave_two_programs_and_the_example_tells_which_is_meant():
     family, meant = PRESETS["code-vague"], []
     for task in (*tasks(family, "train", 20), *tasks(family, "held-out", 20)):
         env, rivals = family.make(), task.payload["rivals"]
@@ -68,14 +68,14 @@ def test_vague_words_leave_three_programs_and_the_example_tells_which_is_meant()
             world = {}
             exec(program, world)
             said.append(repr(eval(asked, world)))
-        assert len(rivals) == len(set(said)) == 3 and said.count(gives) == 1
+        assert len(rivals) == len(set(said)) == 2 and said.count(gives) == 1
         assert rivals[said.index(gives)] == task.payload["reference"]
         env.reset(task, 0)
         meant.append(env.step(f"<answer>{rivals[0]}</answer>").info["success"])
         assert meant[-1] == (rivals[0] == task.payload["reference"])  # a rival passes all tests only where it is meant
-    assert 0 < sum(meant) < 30
+    assert 10 < sum(meant) < 30
     with pytest.raises(ConfigError, match="least_steps has no effect"):
-        load_config("code-tiny", {"env.least_steps": 2})
+        load_config("code", {"env.words": "vague", "env.least_steps": 2})
 
 
 def test_to_know_the_example_by_heart_earns_nothing():

@@ -6,8 +6,8 @@
 A step is its words, its Python, and a function that does it: the three say the same (tests hold them against each
 other). Values that tests expect come from the functions.
 
-Vague words leave open which of three steps is meant ("change each by 3"). The example tells: no two of them come to the
-same there. Whoever does not try has one chance in three.
+Vague words leave open which of two steps is meant ("change each by 3"). The example tells: they do not come to the same
+there. Whoever does not look at it is right in one of two.
 """
 from __future__ import annotations
 
@@ -91,10 +91,9 @@ def _steps(*begins: str) -> tuple[Step, ...]:
 
 
 VAGUE = (
-    VagueStep("change each by {k}", _steps("multiply each", "add {k}", "replace each by its remainder"), tuple(range(2, 10))),
-    VagueStep("keep only those that {k} lets through", _steps("keep only those", "keep only the multiples"),
-              tuple(range(2, 8))),
-    VagueStep("leave some of them out", _steps("keep only the even", "keep only the odd", "take every second")))
+    VagueStep("change each by {k}", _steps("multiply each", "add {k}"), tuple(range(2, 10))),
+    VagueStep("keep only those that {k} lets through", _steps("keep only those"), tuple(range(2, 8))),
+    VagueStep("leave some of them out", _steps("keep only the even", "keep only the odd")))
 
 _WORDS = ("red", "Apple", "moon", "Quiet", "river", "stone", "Orange", "bird", "umbrella", "Ice", "lamp", "tree")
 

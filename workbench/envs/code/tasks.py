@@ -44,7 +44,7 @@ class Code:
     least_steps: Annotated[int, at_least(1, most=4), "of a task that is made here, from"] = 1
     most_steps: Annotated[int, at_least(1, most=4), "up to"] = 3
     words: Annotated[str, one_of("full", "vague"), "of a task that is made here. vague: one step, of which the words leave "
-                     "open three; the example tells which"] = "full"
+                     "open two; the example tells which"] = "full"
     tests: Annotated[int, at_least(2), "hidden, of a task that is made here"] = 6
     tool: Annotated[bool, "a Python tool to try programs in"] = True
     turns: Annotated[int, at_least(1), "of an attempt, the answering one included"] = 4
