@@ -176,7 +176,7 @@ def test_files_that_cannot_be_read_say_why(tmp_path):
     (tmp_path / "latin.jsonl").write_bytes('{"a": "Öl"}\n'.encode("latin-1"))
     for name, said in (("cut.json.gz", "damaged or cut short"), ("no.json.gz", "damaged or cut short"),
                        ("latin.jsonl", "expected UTF-8, found the byte 0xd6"), ("absent.json", "No such file"),
-                       ("", "Is a directory")):
+                       ("", "it is not a regular file")):
         with pytest.raises(DataError, match=said):
             list(records(tmp_path / name))
     with pytest.raises(DataError, match="known: hotpotqa, 2wiki, musique, beir, jsonl"):

@@ -27,7 +27,7 @@ from contextlib import suppress
 from typing import Any
 
 from workbench.envs.sandbox import calls, confine, virtual
-from workbench.envs.sandbox.guest import LENGTH, BoxProcess
+from workbench.envs.sandbox.guest import LENGTH, BoxProcess, Pipes
 
 # What programs import: done once, here, and not in every box. None of these reads the clock or chance when imported.
 USUAL = ("abc", "bisect", "collections", "copy", "dataclasses", "enum", "functools", "heapq", "itertools", "json", "math",
@@ -202,26 +202,9 @@ def _serve(order: dict[str, Any], connection: int, tell: int | None = None) -> N
 # ------------------------------------------------------------------------------------------------ by a command
 
 
-class _Pipes:
-    """Standard input and output, which may be pipes, as a socket that the other end speaks to."""
-
-    def __init__(self) -> None:
-        self._in, self._out = os.dup(0), os.dup(1)
-
-    def sendall(self, data: bytes) -> None:
-        while data:
-            data = data[os.write(self._out, data):]
-
-    def recvmsg(self, most: int, ancillary: int = 0, flags: int = 0) -> tuple[bytes, list, int, None]:
-        return os.read(self._in, most), [], 0, None
-
-    def fds(self) -> tuple[int, int]:
-        return self._in, self._out
-
-
 def alone(text: str) -> None:
     """The process of a box that a program of the machine began (`commands`)."""
-    order, pipes = json.loads(text), _Pipes()
+    order, pipes = json.loads(text), Pipes()
     for name in USUAL:
         with suppress(ImportError):
             __import__(name)
