@@ -89,7 +89,8 @@ def measure(out: Path, start: str, seed: int, share: float, chosen: Sequence[Tas
     """One run and what it came to."""
     name = Path(start).name
     run = trained(out / f"{name}-share-{share:g}-seed-{seed}",
-                  {"seed": seed, "env.long_share": share, "policy.name": start})
+                  {"seed": seed, "env.long_share": share, "policy.name": start,
+                   "evaluation.num_tasks": 2})  # the run's own evaluations judge nothing here
     with TemporaryDirectory() as scratch:
         export_policy(run, Path(scratch) / "policy")
         after = judged(str(Path(scratch) / "policy"), chosen)
