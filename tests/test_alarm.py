@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 import workbench as wb
-from workbench.learn.learner import Learner
+from workbench.learn.learner import go_back
 from workbench.rollouts.alarms import PAIRS, THRESHOLDS, alarms_of
 from workbench.training import checkpoint
 from workbench.training.alarm import Alarms
@@ -121,14 +121,13 @@ def test_going_back_takes_the_best_kept_checkpoint_and_keeps_it(monkeypatch, tmp
         ProbeRecord(step, mode, success, 0.0, 0.0, 0.0) for step, success in ((1, 0.2), (3, 0.5), (4, 0.1))
         for mode in ("sampled", "greedy")])
     seen = []
-    real = Learner.go_back
 
-    def back(self, tensors, state):
-        before = self.version
-        real(self, tensors, state)
-        seen.append((before, self.version, self.state()[0]["model"], tensors["model"]))
+    def back(learner, tensors, state):
+        before = learner.version
+        go_back(learner, tensors, state)
+        seen.append((before, learner.version, learner.state()[0]["model"], tensors["model"]))
 
-    monkeypatch.setattr(Learner, "go_back", back)
+    monkeypatch.setattr("workbench.training.alarm.go_back", back)
     run = train_here(config("restore", **ACTS | {"train.steps": 8}), tmp_path / "run", on_note=None)
     [(before, after, now, then)] = seen
     assert after == before + 1 and all((now[name] == then[name]).all() for name in then)

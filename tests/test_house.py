@@ -21,8 +21,8 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 73_572,
-    "lines of the lint": 8_719,
+    "lines of the package": 74_488,
+    "lines of the lint": 8_731,
     "lines of plain/": 1_200,
     "files of plain/": 8,
     "lines of the README": 250,

@@ -15,7 +15,8 @@ from workbench.engines.base import Request
 from workbench.learn.algorithms import GRPO, Credit
 from workbench.learn.batch import Batch
 from workbench.learn.config import LearnerConfig
-from workbench.learn.learner import Learner, _dealt
+from workbench.learn.learner import Learner, dealt
+from workbench.learn.noise import signal_to_noise
 from workbench.types import Group, Segment, Source, Span, StopReason, Task, Trajectory, Turn
 from workbench.types.errors import ConfigError, DataError, LearnerError
 
@@ -59,8 +60,8 @@ def test_signal_over_noise_is_that_of_two_halves_written_out():
     """And measuring it moves nothing: the update afterwards is the same to the last bit."""
     batch, credit = batch_and_credit()
     a_learner, twin = learner(), learner()
-    found = a_learner.signal_to_noise(batch, credit, step=3)["gradient_snr"]
-    halves = _dealt(batch, credit.trained_T, 2, (0, "halves", 3))
+    found = signal_to_noise(a_learner, batch, credit, step=3)["gradient_snr"]
+    halves = dealt(batch, credit.trained_T, 2, (0, "halves", 3))
     assert not (halves[0] & halves[1]).any() and ((halves[0] | halves[1]) == credit.trained_T).all()
     first, second = (naive_gradient(batch, replace(credit, weight_T=credit.weight_T * half)) for half in halves)
     flat_a, flat_b = (torch.cat([each[name].reshape(-1) for name in sorted(each)]).double() for each in (first, second))
@@ -73,7 +74,7 @@ def test_signal_over_noise_is_that_of_two_halves_written_out():
 def test_one_attempt_has_no_halves():
     batch, credit = batch_and_credit()
     only = credit.trained_T & (batch.trajectory_of_token_T == batch.trajectory_of_token_T[credit.trained_T][0])
-    assert learner().signal_to_noise(batch, replace(credit, weight_T=credit.weight_T * only), step=1) == {}
+    assert signal_to_noise(learner(), batch, replace(credit, weight_T=credit.weight_T * only), step=1) == {}
 
 
 def naive_gradient(batch: Batch, credit: Credit, denominator=None) -> dict[str, Tensor]:

@@ -31,7 +31,6 @@ from workbench.learn.packing import make_packable
 from workbench.learn.privileged import Reader
 from workbench.learn.pieces import scores_in_pieces
 from workbench.learn.recompute import recompute_layers
-from workbench.learn.noise import signal_to_noise
 from workbench.learn.update import Models, Updates
 from workbench.learn.update_report import UpdateReport
 from workbench.types.errors import LearnerError
@@ -67,7 +66,7 @@ class Learner:
         values = Critic(bare, critic or CriticConfig(), config, self._ranks, read) if needs_critic(algorithm) else None
         policy = TrainedWeights(bare, config.lr, config, self._ranks)
         self.models = Models(policy, output_head(bare), values, self._ranks, bf16=config.precision == "bf16")
-        self._updates = Updates(self.models)
+        self.updates = Updates(self.models)
 
     @property
     def is_main(self) -> bool:
@@ -76,16 +75,7 @@ class Learner:
 
     @property
     def version(self) -> int:
-        return self._updates.version
-
-    @property
-    def slowed(self) -> int:
-        """How often an alarm lowered the learning rate."""
-        return len(self._updates.slowed)
-
-    def restored_at(self, version: int) -> bool:
-        """Whether these weights are those of an earlier checkpoint, and no update's."""
-        return version in self._updates.restored
+        return self.updates.version
 
     # -------------------------------------------------------------------------------------------- one step
 
@@ -125,11 +115,11 @@ class Learner:
             # Later updates move away from the weights that sampled. The trainer's own numbers are the reference, never
             # the sampler's: the two differ by rounding, and rounding must not look like a ratio.
             batch = replace(batch, old_logp_T=self.logprobs(batch, trained_T))
-        made, reports = self._updates, []
+        made, reports = self.updates, []
         for epoch in range(algorithm.epochs):
             parts = [trained_T]
             if minibatches > 1:
-                parts = _dealt(batch, trained_T, minibatches, (self.config.seed, "minibatch", step, epoch))
+                parts = dealt(batch, trained_T, minibatches, (self.config.seed, "minibatch", step, epoch))
             for used_T in parts:
                 report = made.make(algorithm, self.config, batch, credit, used_T, step=step, update=len(reports))
                 reports.append(report)
@@ -139,15 +129,6 @@ class Learner:
                     error.reports = reports
                     raise error
         return reports
-
-    def signal_to_noise(self, batch: Batch, credit: Credit, *, step: int) -> dict[str, float]:
-        """`gradient_snr` of the step as it is before its updates (learn/noise.py); nothing where it has no two attempts to
-        compare. Costs a pass over the step, and moves nothing. Every process calls it."""
-        halves = _dealt(batch, credit.trained_T, 2, (self.config.seed, "halves", step))
-        if len(halves) < 2:
-            return {}
-        ratio = signal_to_noise(self.models, self.algorithm, batch, credit, halves, self.config.micro_batch_tokens)
-        return {} if ratio is None else {"gradient_snr": ratio}
 
     def logprobs(self, batch: Batch, tokens_T: Tensor, model: nn.Module | None = None) -> Tensor:
         """Logprob of the chosen tokens under the current weights, or those of another `model` [T], float32; NaN
@@ -177,17 +158,15 @@ class Learner:
     def before_last_update(self) -> dict[str, Tensor] | None:
         """The weights of one update ago, to see whether an engine still has them; None before the first update."""
         return None if not self.version else self._as_plain(
-            self.models.policy.before_last_step(self._updates.rate(self.config, self.version)))
+            self.models.policy.before_last_step(self.updates.rate(self.config, self.version)))
 
     def state(self, *, kept: bool = True) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """What it takes to go on bit for bit: {"model": {name: tensor}, "optimizer": {"i.key": tensor}}, JSON value;
         with a critic also "critic" and "critic_optimizer". Tensors are copies on the CPU, whole: another number of
         processes goes on with them. Every process calls it; one that is to keep none (not `kept`) gets none."""
-        policy, critic, made = self.models.policy, self.models.critic, self._updates
+        policy, critic, made = self.models.policy, self.models.critic, self.updates
         tensors = policy.state("model", kept=kept)
-        state = {"format": STATE_FORMAT, "version": made.version, "empty_updates": made.empty, "bad_updates": made.bad,
-                 "bad_in_a_row": made.bad_in_a_row, "trainable": policy.trainable}
-        state |= {name: list(held) for name, held in (("slowed", made.slowed), ("restored", made.restored)) if held}
+        state = {"format": STATE_FORMAT, **made.state(), "trainable": policy.trainable}
         if critic is None:
             return tensors, state
         critic_tensors, critic_state = critic.state(kept=kept)
@@ -196,7 +175,7 @@ class Learner:
     def load_state(self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
         """Take over what `state` gave. Raises LearnerError, before anything is changed, for another model's state, and
         for one with a critic where none is needed or the other way round."""
-        policy, critic, made = self.models.policy, self.models.critic, self._updates
+        policy, critic, made = self.models.policy, self.models.critic, self.updates
         if state.get("format") != STATE_FORMAT:
             raise LearnerError(f"learner state of format {state.get('format')!r}, this program reads {STATE_FORMAT}")
         refuse_other(policy.module, tensors["model"], list(state["trainable"]), "model")
@@ -208,23 +187,19 @@ class Learner:
         policy.load_state("model", tensors)
         if critic is not None:
             critic.weights.load_state("critic", tensors)
-        made.version, made.bad_in_a_row = int(state["version"]), int(state["bad_in_a_row"])
-        made.empty, made.bad = int(state["empty_updates"]), int(state["bad_updates"])
-        made.slowed, made.restored = list(state.get("slowed", ())), list(state.get("restored", ()))
+        made.load_state(state)
 
-    def slow_down(self) -> None:
-        """From the next update on the learning rate is a tenth of what it would be; once more, a hundredth."""
-        self._updates.slowed.append(self.version)
 
-    def go_back(self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
-        """Take over the weights and optimizer of an earlier `state` under a new version, so that no two weights share a number.
-        What was counted and slowed down since stays. Raises LearnerError as `load_state` does."""
-        made = self._updates
-        kept = made.version + 1, made.empty, made.bad, made.slowed, made.restored
-        self.load_state(tensors, state)
-        made.version, made.empty, made.bad, made.slowed, made.restored = kept
-        made.bad_in_a_row = 0
-        made.restored.append(made.version)
+
+def go_back(learner: Learner, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
+    """Take over the weights and optimizer of an earlier `state` under a new version, so that no two weights share a number.
+    What was counted and slowed down since stays. Raises LearnerError as `load_state` does."""
+    made = learner.updates
+    kept = made.version + 1, made.empty, made.bad, made.slowed, made.restored
+    learner.load_state(tensors, state)
+    made.version, made.empty, made.bad, made.slowed, made.restored = kept
+    made.bad_in_a_row = 0
+    made.restored.append(made.version)
 
 
 def _trained(model: nn.Module, config: LearnerConfig, own_copy: bool) -> nn.Module:
@@ -260,7 +235,7 @@ def _reading(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, shared).eval()
 
 
-def _dealt(batch: Batch, trained_T: Tensor, count: int, address: tuple[int | str, ...]) -> list[Tensor]:
+def dealt(batch: Batch, trained_T: Tensor, count: int, address: tuple[int | str, ...]) -> list[Tensor]:
     """Which tokens each of several updates of an epoch trains [T]: trajectories, shuffled, dealt out."""
     row_T = batch.trajectory_of_token_T
     rows = row_T[trained_T].unique().numpy()  # sorted, so the shuffle is a function of its address alone

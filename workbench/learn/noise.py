@@ -8,27 +8,32 @@ Source: the gradient noise scale of arXiv 1812.06162, there from two sizes of ba
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
-from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import Credit
 from workbench.learn.batch import Batch
 from workbench.learn.distributed import whole
-from workbench.learn.update import GradientPass, Models
+from workbench.learn.learner import Learner, dealt
+from workbench.learn.update import GradientPass
 
 
-def signal_to_noise(models: Models, algorithm: Algorithm, batch: Batch, credit: Credit, halves: Sequence[Tensor],
-                    budget: int) -> float | None:
-    """Of the policy's gradient, before it is scaled down; `halves`: the tokens of each [T], `budget` as in `GradientPass.run`.
-    No weight is moved. It is negative where the halves pull apart; None where they do not differ. Every process calls it."""
-    found: list[dict[str, Tensor]] = []
+def signal_to_noise(learner: Learner, batch: Batch, credit: Credit, *, step: int) -> dict[str, float]:
+    """`gradient_snr` of the policy's gradient as it is before the updates of a step, not scaled down; negative where the
+    halves pull apart. Nothing where there are no two attempts to compare, or the halves do not differ. Costs a pass over the
+    step, and moves nothing. Every process calls it with the same whole batch."""
+    models, found = learner.models, []
+    halves = dealt(batch, credit.trained_T, 2, (learner.config.seed, "halves", step))
+    if len(halves) < 2:
+        return {}
     for used_T in halves:
-        GradientPass(models, algorithm, batch, credit, used_T).run(budget)
-        found.append({name: whole(gradient).detach().double() for name, gradient in models.policy.gradients().items()})
+        GradientPass(models, learner.algorithm, batch, credit, used_T).run(learner.config.micro_batch_tokens)
+        found.append(_kept(models.policy.gradients()))
         models.clear_gradients()
     first, second = found
     signal = sum(float((first[name] * second[name]).sum()) for name in first)
     noise = sum(float((first[name] - second[name]).square().sum()) for name in first) / 4
-    return signal / noise if noise > 0 else None
+    return {"gradient_snr": signal / noise} if noise > 0 else {}
+
+
+def _kept(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: whole(gradient).detach().double() for name, gradient in gradients.items()}

@@ -8,9 +8,10 @@ Axis letters: T tokens of the whole batch (flat) · M trained tokens of a micro-
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -208,6 +209,17 @@ class Updates:
         policy.step(self.rate(config, self.version + 1))
         self.version += 1
         return None
+
+    def state(self) -> dict[str, Any]:
+        """What is counted, as JSON values; what alarms did only where they did something."""
+        found = {"version": self.version, "empty_updates": self.empty, "bad_updates": self.bad, "bad_in_a_row": self.bad_in_a_row}
+        return found | {name: [*held] for name, held in (("slowed", self.slowed), ("restored", self.restored)) if held}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` gave."""
+        self.version, self.bad_in_a_row = int(state["version"]), int(state["bad_in_a_row"])
+        self.empty, self.bad = int(state["empty_updates"]), int(state["bad_updates"])
+        self.slowed, self.restored = [*state.get("slowed", ())], [*state.get("restored", ())]
 
     def rate(self, config: LearnerConfig, version: int) -> float:
         """The policy's learning rate in the update that makes this version."""

@@ -222,7 +222,7 @@ def after_the_step(session: LintedSession, step: int, groups: Sequence[Group], m
     `version`: of the weights that the step began with."""
     config, staleness = session.config.learner, session.config.train.staleness
     facts = facts_of_step(step, groups, metrics, lr=config.lr, warmup=config.warmup_updates, staleness=staleness,
-                          slowed=session.learner.slowed, restored=session.learner.restored_at(version))
+                          slowed=len(session.learner.updates.slowed), restored=version in session.learner.updates.restored)
     if not history and version:  # a session that was trained before, by somebody who keeps no history
         return facts, LintReport(())
     claims = RunClaims(session.config.train.steps)

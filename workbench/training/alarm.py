@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from statistics import fmean
 from typing import Any
 
-from workbench.learn.learner import Learner
+from workbench.learn.learner import Learner, go_back
 from workbench.rollouts.alarms import alarms_of
 from workbench.rollouts.step_signals import step_signals
 from workbench.run.alarm_events import AlarmEvent, alarm_events
@@ -74,8 +74,8 @@ class Alarms:
             return
         if (back := self.done[step].restored) is not None:
             _, tensors, state = checkpoint.load(self.stored.path, back)
-            learner.go_back(tensors, state["learner"])
-        learner.slow_down()
+            go_back(learner, tensors, state["learner"])
+        learner.updates.slowed.append(learner.version)
 
     def _signals(self, step: int, outcome: StepOutcome | None = None) -> StepSignals:
         if outcome is None:

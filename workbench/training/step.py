@@ -20,6 +20,7 @@ import numpy as np
 
 from workbench.learn.algorithms.base import Credit
 from workbench.learn.batch import Batch
+from workbench.learn.noise import signal_to_noise
 from workbench.learn.update_report import UpdateReport
 from workbench.rollouts.metrics import rollout_metrics
 from workbench.run.recording import RunWriter
@@ -158,7 +159,7 @@ def _learn(session: Session, step: int, groups: Sequence[Group], clock: Clock,
     every = session.config.train.information_every
     information: dict[str, float] = {}
     if every and step % every == 0:
-        information = prompt_information(groups, session.learner.logprobs) | session.learner.signal_to_noise(batch, credit, step=step)
+        information = prompt_information(groups, session.learner.logprobs) | signal_to_noise(session.learner, batch, credit, step=step)
     reports = session.learner.update(batch, credit, step=step)
     made = sum(report.skipped is None for report in reports)
     metrics = rollout_metrics(groups) | {f"credit_{name}": value for name, value in credit.notes.items()} | information
