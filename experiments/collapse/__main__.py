@@ -3,6 +3,7 @@
     python -m experiments.collapse                     the whole bench, two workers: 51 runs
     python -m experiments.collapse --kinds echo --seeds 3
     python -m experiments.collapse --runs 0            judge the runs that are there, train none
+    python -m experiments.collapse --information --seeds 4       and what replies say of their prompts, and signal over noise
     python -m experiments.collapse --quick             a few tiny runs: does it work?
 
 `make collapse` runs the first. What is done stays done; a run that was cut off goes on. Writes `table.json` beside the runs.
@@ -18,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from experiments.collapse.judge import CAUGHT, FALSE, Course, meets_goal, table
-from experiments.collapse.plan import HEALTHY, ILL, QUICK_SEEDS, SEEDS, Job, jobs
+from experiments.collapse.plan import HEALTHY, ILL, INFORMATION, QUICK, QUICK_SEEDS, SEEDS, Job, jobs
 from experiments.collapse.work import cost, do, finished
 from experiments.ending import says_how_it_ended
 from workbench.ablation.pool import each
@@ -30,15 +31,15 @@ RESULTS = Path(__file__).with_name("results")
 Say = Callable[[str], None]
 
 
-def run(todo: Sequence[Job], out: Path, *, quick: bool, workers: int, most: int | None, say: Say) -> dict[Job, RunSignals]:
+def run(todo: Sequence[Job], out: Path, *, changes: Mapping[str, Any], workers: int, most: int | None, say: Say) -> dict[Job, RunSignals]:
     """The signals of every run that is there in the end. `most`: so many are trained now."""
-    found = {job: there for job in todo if (there := finished(job, out, quick)) is not None}
+    found = {job: there for job in todo if (there := finished(job, out, changes)) is not None}
     missing = [job for job in todo if job not in found][:most]
     say(f"{len(todo)} runs, {len(found)} of them there; {len(missing)} are trained now, in {out}")
-    for job, said in each(missing, do, (out, quick), workers):
+    for job, said in each(missing, do, (out, changes), workers):
         if "failed" in said:
             raise WorkbenchError(f"{job.name}: {said['failed']}")
-        found[job] = finished(job, out, quick)
+        found[job] = finished(job, out, changes)
         course = Course.of(job, found[job])
         say(f"{job.name}: {course.label}" + (f" at step {course.event}" if course.event else ""))
     return {job: found[job] for job in todo if job in found}
@@ -90,10 +91,11 @@ def _share(half: Mapping[str, Any], what: str, of: str) -> str:
 def main(arguments: Sequence[str], say: Say = lambda line: print(line, flush=True)) -> int:
     options = _options(arguments)
     out = options.out / "quick" if options.quick else options.out
+    changes = {**(QUICK if options.quick else {}), **(INFORMATION if options.information else {})}
     todo = jobs(options.kinds, QUICK_SEEDS if options.quick and options.seeds is None else options.seeds)
     make_folder(out)
-    found = run(todo, out, quick=options.quick, workers=options.workers, most=options.runs, say=say)
-    made = tabled(found, todo, {job: spent for job in found if (spent := cost(job, out, options.quick)) is not None})
+    found = run(todo, out, changes=changes, workers=options.workers, most=options.runs, say=say)
+    made = tabled(found, todo, {job: spent for job in found if (spent := cost(job, out, changes)) is not None})
     write_file(out / "table.json", (json.dumps(made, indent=1) + "\n").encode(), replace=True)
     for line in [*in_words(made), f"everything is in {out / 'table.json'}"]:
         say(line)
@@ -107,6 +109,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, help="so many of each kind (default: 10 collapses, 7 healthy ones)")
     parser.add_argument("--runs", type=int, help="train at most so many now; 0: judge what is there")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each; 0: this one")
+    parser.add_argument("--information", action="store_true", help="measure mutual information and signal over noise in every step")
     parser.add_argument("--quick", action="store_true", help="tiny runs that measure nothing")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of runs and table.json")
     options = parser.parse_args(arguments)

@@ -142,7 +142,8 @@ def roc(rule: AlarmRule, ill: Sequence[Course], healthy: Sequence[Course]) -> li
 def table(courses: Sequence[Course]) -> list[dict[str, Any]]:
     """A row a rule: single signs, the published ones, pairs, and the pairs together."""
     ill, healthy = split(courses, True)
-    rows = [(rule, choose(rule, ill, healthy)) for rule in SINGLE]
+    measured = [rule for rule in SINGLE if any(course.scored(rule) for course in courses)]
+    rows = [(rule, choose(rule, ill, healthy)) for rule in measured]
     rows += [(AlarmRule(name, scores_of(alarm)), 1.0) for name, alarm in PUBLISHED.items()]
     chosen = {kind: choose_pair(kind, *split(courses, True, kind)) for kind in PAIRS}
     pairs = [paired_rule(kind, thresholds) for kind, thresholds in chosen.items() if thresholds is not None]

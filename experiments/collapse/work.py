@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,43 +19,43 @@ from workbench.types.monitored import RunSignals
 COST, VERSION = "collapse-cost", 1
 
 
-def place_of(job: Job, out: Path, quick: bool) -> Path:
-    return out / f"{job.name}-{key_of(config_of(job, quick))}"
+def place_of(job: Job, out: Path, changes: Mapping[str, Any]) -> Path:
+    return out / f"{job.name}-{key_of(config_of(job, changes))}"
 
 
-def finished(job: Job, out: Path, quick: bool) -> RunSignals | None:
+def finished(job: Job, out: Path, changes: Mapping[str, Any]) -> RunSignals | None:
     """The signals of a run that was made to its end before; else None."""
-    path = place_of(job, out, quick)
+    path = place_of(job, out, changes)
     if not path.is_dir():
         return None
-    run, steps = open_run(path), config_of(job, quick).train.steps
+    run, steps = open_run(path), config_of(job, changes).train.steps
     ended = run.steps()[-1:] == [steps] and any(each["step"] == steps for each in run.evaluations().values())
     return signals(run) if ended else None
 
 
-def do(job: Job, out: Path, quick: bool) -> dict[str, Any]:
+def do(job: Job, out: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Train, or go on where it was left; {"failed": words} for an error of ours."""
-    path, began = place_of(job, out, quick), time.process_time()
+    path, began = place_of(job, out, changes), time.process_time()
     whole = not path.is_dir()
     try:
         make_folder(path.parent)
         if whole:
-            train_here(config_of(job, quick), path, on_note=None)
+            train_here(config_of(job, changes), path, on_note=None)
         else:
             resume_here(path, on_note=None)
     except WorkbenchError as error:
         return {"failed": f"{type(error).__name__}: {error}"}
     if whole:  # of a run that was cut off, the seconds of its beginning are not known
         spent = {"cpu_seconds": time.process_time() - began}
-        write_file(_cost(job, out, quick), sealed_json(spent, kind=COST, version=VERSION), replace=True)
+        write_file(_cost(job, out, changes), sealed_json(spent, kind=COST, version=VERSION), replace=True)
     return {}
 
 
-def cost(job: Job, out: Path, quick: bool) -> float | None:
+def cost(job: Job, out: Path, changes: Mapping[str, Any]) -> float | None:
     """CPU-seconds of a run with its evaluations; None where they are not known."""
-    path = _cost(job, out, quick)
+    path = _cost(job, out, changes)
     return read_sealed_json(path, kind=COST, version=VERSION)["cpu_seconds"] if path.is_file() else None
 
 
-def _cost(job: Job, out: Path, quick: bool) -> Path:
-    return place_of(job, out, quick).with_suffix(".cost.json")
+def _cost(job: Job, out: Path, changes: Mapping[str, Any]) -> Path:
+    return place_of(job, out, changes).with_suffix(".cost.json")

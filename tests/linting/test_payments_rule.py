@@ -57,6 +57,16 @@ def test_a_turn_that_was_cut_behind_its_answer_is_whole_and_one_that_was_cut_wit
     assert "cut before </answer>" in " ".join(said(*many, replace(lenient)))
 
 
+def test_a_cut_answer_among_calls_is_whole_where_it_is_closed():
+    """Every other turn that is whole ends a call: that is no reason to think that answers do."""
+    call = replace(WHOLE.turns[0], text='<tool_call>{"name": "search", "arguments": {"query": "Zumi"}}</tool_call>', info={"valid_format": True},
+                   reward=0.0)
+    many = [replace(WHOLE, turns=(call,), success=None)] * 12
+    assert not said(*many, played("<answer>Zumi</answer> and so", finish="length"))
+    lenient = with_info(played("<think>Zumi?</think><answer>Zumi", finish="length"), success=True, answer="Zumi")
+    assert "cut before </tool_call>" in " ".join(said(*many, lenient))
+
+
 def test_what_a_function_of_the_users_calls_a_success_is_its_matter():
     kind = played("<answer>Kolo</answer>", reward=lambda attempt: {"kind": 1.0, "success": True})
     assert kind.success and not said(kind, family=JUDGED)

@@ -17,6 +17,8 @@ from workbench.linting.rule import Rule, RuleResult
 from workbench.types import StopReason, Trajectory, Turn
 from workbench.types.findings import Checked, Finding, shortened
 
+ELEMENT = re.compile(r"<(?!think>)(\w+)>.*?</\1>", re.DOTALL)
+
 NEAR = 1e-6
 ENOUGH = 4   # turns that end alike before their end is taken for the mark of a whole answer
 
@@ -165,7 +167,8 @@ def _cut_turns(evidence: Evidence) -> Iterator[RuleResult]:
             yield Checked(1)
             said = turn.info.get("valid_format") or (turn.info.get("success") and k + 1 == len(t.turns)) or (
                 turn.reward or 0) > 0
-            if said and not any(end in turn.text for end in ends):  # one that goes on behind it is whole, with chatter
+            # One that goes on behind its end is whole, with chatter; so is one with an element that no other turn has.
+            if said and not any(end in turn.text for end in ends) and not ELEMENT.search(turn.text):
                 yield Finding(f"it was cut before {' or '.join(ends)}, which ends every whole turn, and counts as one: "
                               f"{shortened(turn.text[-40:])}, reward {turn.reward}", evidence.place(n, turn=k))
                 return
