@@ -21,8 +21,8 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 74_488,
-    "lines of the lint": 8_731,
+    "lines of the package": 74_493,
+    "lines of the lint": 8_734,
     "lines of plain/": 1_200,
     "files of plain/": 8,
     "lines of the README": 250,
@@ -37,7 +37,7 @@ MOST = {
 # What must be read to know how a rollout beside a server comes about: requests, a sync at both ends, when it may begin.
 PATH_OF_A_SERVER = ("engines/server/core.py", "engines/server/client.py", "engines/server/transfer.py", "engines/server/ways.py",
                     "engines/vllm_transfer.py", "training/ahead.py")
-MOST_OF_A_STEP = {"files": 43, "lines": 2_775, "frames": 12}
+MOST_OF_A_STEP = {"files": 43, "lines": 2_777, "frames": 12}
 LONG_FILE, LONG_CLASS, LONG_FUNCTION = 300, 150, 40  # lines
 
 

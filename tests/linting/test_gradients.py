@@ -257,8 +257,8 @@ def the_warm_up_is_forgotten(monkeypatch):
 
 def a_pass_leaves_some_out(monkeypatch):
     import workbench.learn.learner as module
-    real = module._dealt
-    monkeypatch.setattr(module, "_dealt", lambda *a: [real(*a)[0]] * len(real(*a)))
+    real = module.dealt
+    monkeypatch.setattr(module, "dealt", lambda *a: [real(*a)[0]] * len(real(*a)))
 
 
 def an_epoch_is_lost(monkeypatch):

@@ -157,9 +157,7 @@ def _learn(session: Session, step: int, groups: Sequence[Group], clock: Clock,
         watches.before(groups, batch, credit)
         clock.lap("lint")
     every = session.config.train.information_every
-    information: dict[str, float] = {}
-    if every and step % every == 0:
-        information = prompt_information(groups, session.learner.logprobs) | signal_to_noise(session.learner, batch, credit, step=step)
+    information = _information(session, step, groups, batch, credit) if every and step % every == 0 else {}
     reports = session.learner.update(batch, credit, step=step)
     made = sum(report.skipped is None for report in reports)
     metrics = rollout_metrics(groups) | {f"credit_{name}": value for name, value in credit.notes.items()} | information
@@ -168,6 +166,10 @@ def _learn(session: Session, step: int, groups: Sequence[Group], clock: Clock,
     if session.config.train.staleness and bool(batch.eligible_T.any()):
         metrics["staleness"] = session.learner.version - made - int(batch.policy_version_T[batch.eligible_T].min())
     return StepOutcome(step, tuple(groups), metrics, clock.laps, made, tuple(reports))
+
+
+def _information(session: Session, step: int, groups: Sequence[Group], batch: Batch, credit: Credit) -> dict[str, float]:
+    return prompt_information(groups, session.learner.logprobs) | signal_to_noise(session.learner, batch, credit, step=step)
 
 
 def _store_updates(run: RunWriter | None, reports: Sequence[UpdateReport]) -> None:
