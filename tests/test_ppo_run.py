@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.golden_runs.make_old import stopped_after
 from tests.counts import reduced
 from workbench.learn.replay import replay_step
 from workbench.notebook.stored import show_run
@@ -45,12 +46,8 @@ def test_every_step_replays_and_values_are_the_moving_critics(whole):
 @pytest.mark.full
 def test_an_interrupted_run_goes_on_with_its_critic_to_the_same_bytes(whole, tmp_path):
     """Stopped in the third step: the critic, its moments and the reference all come back."""
-    def stop(outcome) -> None:
-        if outcome.step == 2:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train_here(small(), tmp_path / "run", on_step=stop)
+        train_here(small(), tmp_path / "run", on_step=stopped_after(2))
     resume_here(tmp_path / "run", on_note=None)
     assert compare_runs(whole, open_run(tmp_path / "run"), exact=True).equal
 
@@ -59,12 +56,8 @@ def test_an_interrupted_run_goes_on_with_its_critic_to_the_same_bytes(whole, tmp
 def test_negative_control_a_resume_that_forgets_the_critics_moments_is_noticed(whole, tmp_path, monkeypatch):
     from workbench.learn.optimizer import TrainedWeights
 
-    def stop(outcome) -> None:
-        if outcome.step == 2:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train_here(small(), tmp_path / "run", on_step=stop)
+        train_here(small(), tmp_path / "run", on_step=stopped_after(2))
     load_state = TrainedWeights.load_state
     monkeypatch.setattr(TrainedWeights, "load_state", lambda self, name, tensors: load_state(
         self, name, {**tensors, "critic_optimizer": {}}))

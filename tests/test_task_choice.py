@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from tests.golden_runs.make_old import stopped_after
 from workbench.envs import tasks as env_tasks
 from workbench.linting.drawn import drawn_attempts
 from workbench.notebook.stored import show_run
@@ -167,23 +168,15 @@ def test_held_out_tasks_are_the_plain_ones(whole):
 
 
 def test_a_stopped_run_goes_on_with_the_same_choices_to_the_same_bytes(whole, tmp_path):
-    def stop(outcome) -> None:
-        if outcome.step == 3:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train_here(load_config("frozenlake", CHOICE | SMALL), tmp_path / "run", on_step=stop)
+        train_here(load_config("frozenlake", CHOICE | SMALL), tmp_path / "run", on_step=stopped_after(3))
     resume_here(tmp_path / "run", on_note=None)
     assert compare_runs(whole, open_run(tmp_path / "run"), exact=True).equal
 
 
 def test_negative_control_a_resume_that_forgets_what_came_before_is_noticed(whole, tmp_path, monkeypatch):
-    def stop(outcome) -> None:
-        if outcome.step == 3:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train_here(load_config("frozenlake", CHOICE | SMALL), tmp_path / "run", on_step=stop)
+        train_here(load_config("frozenlake", CHOICE | SMALL), tmp_path / "run", on_step=stopped_after(3))
     monkeypatch.setattr(TaskChooser, "recall", lambda self, run, last: None)
     with pytest.raises(LearnerError, match="step 3 .* does not come out again .*tasks_"):
         resume_here(tmp_path / "run", on_note=None)

@@ -10,6 +10,7 @@ import torch
 from learning_data import make_groups, tiny_model
 from test_critic import cut_short, distance, full_state, naive_values, prepared, same
 
+from tests.golden_runs.make_old import stopped_after
 from workbench.chat import ChatFormat
 from workbench.envs import FrozenLake
 from workbench.envs.frozen_lake import task_from_grid
@@ -290,12 +291,8 @@ def test_no_prompt_and_no_action_is_another_for_it(whole):
 
 def test_a_stopped_run_goes_on_to_the_same_bytes(whole, tmp_path):
     """Its last checkpoint is taken away as well: a step is repeated, values recomputed from the stored words."""
-    def stop(outcome) -> None:
-        if outcome.step == 2:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train_here(load_config("frozenlake-ppo", SMALL), tmp_path / "run", on_step=stop)
+        train_here(load_config("frozenlake-ppo", SMALL), tmp_path / "run", on_step=stopped_after(2))
     checkpoint_folder = next((tmp_path / "run" / "checkpoints").glob("*2*"))
     for file in sorted(checkpoint_folder.rglob("*"), reverse=True):
         file.unlink() if file.is_file() else file.rmdir()
@@ -306,12 +303,8 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(whole, tmp_path):
 
 
 def test_negative_control_a_resume_with_other_words_is_noticed(whole, tmp_path, monkeypatch):
-    def stop(outcome) -> None:
-        if outcome.step == 2:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train_here(load_config("frozenlake-ppo", SMALL), tmp_path / "run", on_step=stop)
+        train_here(load_config("frozenlake-ppo", SMALL), tmp_path / "run", on_step=stopped_after(2))
     read_as_it_is = ChatFormat.foreign_ids
     monkeypatch.setattr(ChatFormat, "foreign_ids", lambda self, text: read_as_it_is(self, text)[::-1])
     resume_here(tmp_path / "run", on_note=None)
