@@ -70,6 +70,9 @@ def test_each_fault_of_a_package(name, version, state, words):
 def test_an_extra_that_is_not_there_is_absent_not_broken():
     found = packages.package_findings(REQUIREMENTS, {**GOOD, "plotly": None, "papermill": None})
     assert states(found)["extra [lab]"] == "absent" and "make lab" in found[-1].advice
+    named = packages.package_findings(packages.read_requirements(), {})
+    assert all(finding.advice for finding in named), named
+    assert "'.[slurm]'" in {finding.name: finding for finding in named}["extra [slurm]"].advice
 
 
 @pytest.mark.parametrize(

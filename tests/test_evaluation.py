@@ -1,6 +1,7 @@
 """No result without its neighbours (law 12): the same tasks, paired, faults and unscored attempts counted as what they are."""
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from workbench.notebook.demo import RIVALS, Goal, goal_of, rival_config, rivals_
 from workbench.rollouts.config import CollectConfig, EvaluationConfig
 from workbench.rollouts.evaluate import MODES, Score, compare, evaluate_baselines, evaluate_policy, report, score_trajectories
 from workbench.rollouts.metrics import rollout_metrics
+from workbench.run.shapes import EVALUATION, shaped
 from workbench.training.config import load_config
 from workbench.types import Group, Observation, StopReason, Task, Trajectory, Turn
-from workbench.types.errors import ConfigError, DataError, EnvError
+from workbench.types.errors import ConfigError, DataError, EnvError, StoreError
 from workbench.views import show_curves
 from workbench.views.evaluation import show_report
 
@@ -152,6 +154,18 @@ def test_attempts_at_one_task_are_one_value_of_it_and_unscored_ones_are_left_out
     pair = compare(before, after)
     assert pair["difference"] == 1.5 and pair["n"] == 2  # the third task was scored on one side only
     assert report([returns("untrained", "sampled", [None, 1.0]), returns("trained", "sampled", [1.0, None])])["paired"] == []
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_written_of_an_evaluation_is_what_a_reader_accepts(known, attempts):
+    made = [scores(name, "sampled", right, 4) if known else returns(name, "sampled", [right, None, 1.0, 2.0], attempts)
+            for name, right in (("untrained", 1), ("trained", 3))]
+    stored = {"step": 1} | json.loads(json.dumps(report(made)))
+    assert shaped(stored, EVALUATION, Path("step-1.json"), "an evaluation") is stored
+    stored["rows"][1]["policy"] = 3  # negative control
+    with pytest.raises(StoreError, match="at rows.1.policy"):
+        shaped(stored, EVALUATION, Path("step-1.json"), "an evaluation")
 
 
 def test_a_row_of_before_reads_as_it_did():

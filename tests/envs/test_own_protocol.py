@@ -1,6 +1,7 @@
 """Coroutines, attempts that one object serves, and `close`: the same in this thread, in threads and in processes."""
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.envs.served import Awaited, LeavesThreads, Noting, Served
+from workbench.envs.awaiting import EventLoop
 from workbench.envs.runners import InlineRunner, ThreadRunner
 from workbench.envs.workers import ProcessRunner
 from workbench.envs.workers.env_slots import WorkerSlots
@@ -177,6 +179,19 @@ def test_a_loop_runs_only_where_something_is_awaited(tmp_path):
     played(runner, Awaited(str(tmp_path)))
     assert len(loops() - before) == 1
     runner.shutdown()
+
+
+def test_a_loop_that_is_closed_gives_back_its_descriptors(tmp_path):
+    loop = EventLoop()
+    loop.settle(asyncio.sleep(0))
+    running, before = loop._loop, loop.settle(asyncio.sleep(0, threading.enumerate()))
+    loop.close()
+    for thread in before:
+        if thread.name == "environments' event loop":
+            thread.join(1.0)
+    assert running.is_closed() and not loop.running
+    assert loop.settle(asyncio.sleep(0, "anew")) == "anew"
+    loop.close()
 
 
 # ------------------------------------------------------------------------------------------------ the end of a process

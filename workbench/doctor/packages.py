@@ -69,19 +69,20 @@ def package_findings(requirements: Mapping[str, list[str]], versions: Mapping[st
     """One finding each. A missing package of the core is broken; an extra that is not there at all is only absent."""
     findings = []
     for extra, lines in requirements.items():
+        how = HOW_TO_INSTALL.get(extra, f"pip install -c constraints.txt -e '.[{extra}]'")
         missing = [name for name in map(name_in, lines) if versions.get(name) is None]
         if extra.startswith("vllm") and missing:
             continue  # an engine: what to do about it depends on the machine, see `trials`
         if extra and len(missing) == len(lines):
             words = f"not installed: {', '.join(missing)}"
-            findings.append(MachineFact("Packages", f"extra [{extra}]", "absent", words, HOW_TO_INSTALL.get(extra, "")))
+            findings.append(MachineFact("Packages", f"extra [{extra}]", "absent", words, how))
         else:
-            findings += [_judge(extra, line, versions.get(name_in(line))) for line in lines]
+            findings += [_judge(extra, line, versions.get(name_in(line)), how) for line in lines]
     return findings
 
 
-def _judge(extra: str, line: str, version: str | None) -> MachineFact:
-    name, wanted, how = name_in(line), range_in(line), HOW_TO_INSTALL.get(extra, "")
+def _judge(extra: str, line: str, version: str | None, how: str) -> MachineFact:
+    name, wanted = name_in(line), range_in(line)
     found = partial(MachineFact, "Packages", f"{name} [{extra}]" if extra else name)
     if version is None:
         return found("warning" if extra else "broken", f"missing, expected {wanted}", how)

@@ -244,7 +244,8 @@ def sandboxes() -> list[MachineFact]:
     findings = [found(tier, "absent" if why else "ok", why or carries[tier],
                       "programs of agents are run in the other tier" if not all(reasons.values()) else "")
                 for tier, why in reasons.items()]
-    findings += [found(tier, "absent" if why else "ok", why or f"files, no children; where it is named: sandbox.tier = {tier!r}")
+    findings += [found(tier, "absent" if why else "ok", why or f"files, no children; where it is named: sandbox.tier = {tier!r}",
+                       f"needed only for sandbox.tier = {tier!r}: install it, and start its service if it has one" if why else "")
                  for tier, why in by_command.items()]
     if all(reasons.values()):
         named = [tier for tier, why in by_command.items() if not why]

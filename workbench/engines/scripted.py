@@ -42,6 +42,8 @@ class ScriptedEngine:
     """
 
     name = "scripted"
+    keeps_cache = False
+    cache_reason = "a script has no key/value cache"
 
     def __init__(
         self,
@@ -57,27 +59,12 @@ class ScriptedEngine:
         self._logprob = logprob
         self._delay_ticks = delay_ticks
         self._trickle = trickle
+        self.context_length = context_length
         self._intake = Intake(context_length, vocab_size)
         self._pending: dict[int, _Pending] = {}
-        self._policy_version = 0
+        self.policy_version = 0
         self._generated_tokens = 0
         self._ticks = 0
-
-    @property
-    def policy_version(self) -> int:
-        return self._policy_version
-
-    @property
-    def context_length(self) -> int:
-        return self._intake.context_length
-
-    @property
-    def keeps_cache(self) -> bool:
-        return False
-
-    @property
-    def cache_reason(self) -> str:
-        return "a script has no key/value cache"
 
     def submit(self, request: Request) -> None:
         self._intake.accept(request)
@@ -113,8 +100,8 @@ class ScriptedEngine:
         self._pending.pop(dropped, None)
 
     def sync(self, weights: Mapping[str, "torch.Tensor"], version: int) -> None:
-        self._intake.check_sync(version, self._policy_version)
-        self._policy_version = version
+        self._intake.check_sync(version, self.policy_version)
+        self.policy_version = version
 
     def stats(self) -> dict[str, float]:
         return {"ticks": self._ticks, "generated_tokens": self._generated_tokens}
@@ -141,7 +128,7 @@ class ScriptedEngine:
             token_ids=np.array(ids, np.int32),
             logprobs=logprobs,
             finish="error" if error else finish,
-            policy_version=self._policy_version,
+            policy_version=self.policy_version,
             sampling=sampling,
             plain_logprobs=logprobs.copy() if sampling.bends else None,
             error=error,

@@ -57,7 +57,7 @@ class EventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, daemon=True, name="environments' event loop").start()
+                threading.Thread(target=_run, args=(self._loop,), daemon=True, name="environments' event loop").start()
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def cancel(self, thread: int | None) -> None:
@@ -71,6 +71,14 @@ class EventLoop:
             loop, self._loop = self._loop, None
         if loop is not None:
             asyncio.run_coroutine_threadsafe(_end(), loop)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run it until it is stopped, and give back its descriptors: a loop that is only collected warns, and may fail at it."""
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 async def _end() -> None:

@@ -14,8 +14,9 @@ from workbench.types.errors import StoreError
 
 _KEY = re.compile(r"\w+(\.\w+)*")
 _NUMBER = (float, None)
-EVALUATION = {"step?": int, "paired?": [{"a": str, "b": str, "n?": int, "*": _NUMBER}], "absent?": dict, "*": object,
-              "rows?": [{"policy": str, "mode": str, "n?": int, "by_task?": (None, [_NUMBER]), "*": _NUMBER}]}
+EVALUATION = {"step?": int, "paired?": [{"a": str, "b": str, "of?": str, "n?": int, "*": _NUMBER}], "absent?": dict, "*": object,
+              "rows?": [{"policy": str, "mode": str, "n?": int, **dict.fromkeys(("by_task?", "reward_by_task?"), (None, [_NUMBER])),
+                         "*": _NUMBER}]}
 TENSORS = {"__metadata__?": dict, "*": {"dtype": str, "shape": [int], "data_offsets": [int, int]}}  # of safetensors: its header
 STATE = {"*": object, "learner?": {**dict.fromkeys(("version?", "empty_updates?", "bad_updates?", "bad_in_a_row?"), int),
                                   "trainable?": [str], "*": object}}  # of a checkpoint
