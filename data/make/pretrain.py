@@ -90,7 +90,7 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a tiny policy is made from, apart from the seed.
+    """Everything that a tiny policy is made from.
 
     `env`: a preset of `workbench.envs`, to demonstrate in, or `""`: that of `config`. `config`: a preset of
     `workbench.training.config`, or a file of settings of this checkout, to evaluate in.
@@ -99,7 +99,8 @@ class Recipe:
     `words` become single tokens even where demonstrations hardly use them; `syllables`, `json`, `pieces`: see
     `build_tokenizer`.
     `contexts` are the shares of the transcripts in which a question is put otherwise than with tools on offer. `copying`
-    steps come before all lessons, on random strings that are repeated: see `copying_exercise`.
+    steps come before all lessons, on random strings that are repeated: see `copying_exercise`. `seed`: of the shipped
+    policy.
     """
 
     name: str
@@ -122,6 +123,7 @@ class Recipe:
     kv_heads: int = 2
     head_dim: int = 32
     intermediate: int = 384
+    seed: int = 0
 
     @property
     def steps(self) -> int:
@@ -154,12 +156,13 @@ RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (
            contexts=(("closed", 0.03), ("rag", 0.04), ("gold", 0.05)), tuning=FineTuning(batch=16, fall=0.65), lessons=(
                Lesson(520, SearchDemonstrator(early=0.02, stray=0.04, misread=0.0, slip=0.0)),
                Lesson(180, SearchDemonstrator()))),
-    # Questions of two documents only: nothing about work, no firm. What training finds beyond, nobody showed.
+    # Questions of two documents only: nothing about work, no firm. What training finds beyond, nobody showed. The skill is
+    # shown with next to no detours: whoever sees more third searches goes on of itself after two, and has nothing to find.
     Recipe("search-two-hops", "world-qa-two-hops", "search-discovery", tokenizer="search-tiny", syllables=SYLLABLES,
            json=True, copying=100, contexts=(("closed", 0.03), ("rag", 0.04), ("gold", 0.05)),
            tuning=FineTuning(batch=16, fall=0.65), lessons=(
-               Lesson(320, SearchDemonstrator(early=0.02, stray=0.04, misread=0.0, slip=0.0)),
-               Lesson(100, SearchDemonstrator()))),
+               Lesson(320, SearchDemonstrator(early=0.02, stray=0.005, misread=0.0, slip=0.0)),
+               Lesson(100, SearchDemonstrator())), seed=1),
     Recipe("countdown-tiny", "countdown-small", "countdown", words=("yes", "no"), tuning=FineTuning(batch=16), lessons=(
         Lesson(1000, CountdownDemonstrator(hasty=0.0, aim=0.4, slip=0.0)),
         Lesson(200, CountdownDemonstrator()))),
@@ -322,14 +325,15 @@ def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: 
              say: Callable[[str], None] | None = None) -> Path:
     """Run a recipe from nothing and write the policy into the folder `out`, which must not exist or be empty.
 
-    `seed` None: the one of the shipped policy (0). `num_tasks`: held-out tasks that the provenance reports success on;
+    `seed` None: the one of the shipped policy. `num_tasks`: held-out tasks that the provenance reports success on;
     0 leaves that out. `steps` shortens the recipe, for tests. `lessons`: the first of its lessons alone; `more` steps of
     the last one: controls of what training by reward adds. `begun`: these `more` steps alone, from the weights of that
     policy; another `seed` than its own shows other tasks. Returns `out`. One thread, so that the result does not depend
     on how sums are split; minutes of one core.
     """
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
-    recipe, out, seed = recipe_named(name), Path(out), seed or 0
+    recipe, out = recipe_named(name), Path(out)
+    seed = recipe.seed if seed is None else seed
     if steps is not None:
         recipe = replace(recipe, lessons=(replace(recipe.lessons[-1], steps=steps),))
     kept = recipe.lessons[:lessons]
@@ -367,7 +371,7 @@ def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: 
 def stated_recipe(recipe: Recipe) -> dict[str, Any]:
     """The recipe as JSON values, with the kind of each lesson's demonstrator. What came with the policies that call tools
     is left out where a recipe does not use it: the others are stated as they were when they were made."""
-    unused = {"syllables": (), "json": False, "pieces": "", "contexts": (), "copying": 0, "tokenizer": "",
+    unused = {"seed": recipe.seed, "syllables": (), "json": False, "pieces": "", "contexts": (), "copying": 0, "tokenizer": "",
               "tokenizer_transcripts": 400}
     tree = {key: value for key, value in asdict(recipe).items() if key not in unused or value != unused[key]}
     for lesson, stated in zip(recipe.lessons, tree["lessons"]):
