@@ -268,6 +268,29 @@ def discovery_tables(result: Result) -> dict[str, Table]:
             "beside": Table(["not trained by reward", *modes], [[row["name"], *cells(row)] for row in result["beside"]])}
 
 
+def code_tool_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.code_tool`: the starts beside what else could be done, and every run by its arm and seed."""
+    def calls(row: Result) -> list[str]:
+        return [_percent(row, "called"), f"{row['calls']:.2f}", f"{row['tokens']:.0f}"]
+
+    head = ["called the tool %", "calls", "tokens"]
+    starts = [[f"{row['policy']}, {row['mode']}", _percent(row, "success"), "", "", ""] for row in result["baselines"]]
+    starts += [["a program that the words could mean, drawn", _percent(result["chance"]), "", "", ""]]
+    starts += [[f"untrained, {arm}, {mode}", _percent(row, "success"), *calls(row)]
+               for arm, rows in result["starts"].items() for mode, row in rows.items()]
+    runs = [[row["arm"], str(row["seed"]), mode, _percent(row[mode]), _points(row[mode]["difference"]), *calls(row[mode]),
+             f"{row['cpu_seconds']:.0f}" if mode == "sampled" else ""] for row in result["runs"] for mode in ("sampled", "greedy")]
+    chance = result["chance"]
+    return {"starts": Table([f"the same {result['tasks']} held-out tasks", "success %", *head], starts),
+            "runs": Table(["trained", "seed", "mode", "success %", "rise, paired", *head, "CPU s"], runs),
+            "cost": Table(["what", "measured"], [
+                ["a call, with a box of its own, median", f"{1e3 * chance['call_s']:.0f} ms"],
+                ["an answer, judged in two others, median", f"{1e3 * chance['answer_s']:.0f} ms"],
+                ["runs in which the lint found an error", f"{sum(row['lint'] > 0 for row in result['runs'])} of {len(result['runs'])}"],
+                ["runs whose attempts, played again, went as they were stored (R20)",
+                 f"{sum(row['replay'] == 'passed' for row in result['runs'])} of {len(result['runs'])}"]])}
+
+
 def _percent(row: Result, key: str = "") -> str:
     """A share with its interval, in percent."""
     names = (key, f"{key}_low", f"{key}_high") if key else ("success", "low", "high")
@@ -371,4 +394,4 @@ KINDS = {"imported": imported_tables, "audit": audit_tables, "credit-editor": cr
          "memory": memory_tables, "hops": hop_tables, "levels": level_tables,
          "statistics": statistics_tables, "starts": starts_tables, "rejudged": rejudged_tables, "plans": plans_tables,
          "grid": grid_tables, "sandbox": sandbox_tables,
-         "discovery": discovery_tables}
+         "discovery": discovery_tables, "code-tool": code_tool_tables}

@@ -15,6 +15,7 @@ from workbench.envs.code.tasks import Code
 from workbench.envs.sandbox.limits import SandboxSettings
 from workbench.envs.sandbox.supply import shared_supply
 from workbench.envs.tools import tools_named
+from workbench.training.config import load_config
 from workbench.types import Task
 from workbench.types.errors import ConfigError, DataError
 
@@ -55,6 +56,35 @@ def test_tasks_are_functions_of_their_seed_and_held_out_ones_are_others():
     assert all(split_of(FAMILY, each) == "held-out" for each in held_out)
     assert not {each.payload["question"].split(" For example")[0] for each in held_out} & said
     assert len({json.dumps(dict(each.payload)) for each in held_out}) == 40
+
+
+def test_vague_words_leave_two_programs_and_the_example_tells_which_is_meant():
+    family, meant = PRESETS["code-vague"], []
+    for task in (*tasks(family, "train", 20), *tasks(family, "held-out", 20)):
+        env, rivals = family.make(), task.payload["rivals"]
+        asked, gives = re.search(r"For example, (solve\(.*\)) gives (.*)\.$", task.payload["question"]).groups()
+        said = []
+        for program in rivals:
+            world = {}
+            exec(program, world)
+            said.append(repr(eval(asked, world)))
+        assert len(rivals) == len(set(said)) == 2 and said.count(gives) == 1
+        assert rivals[said.index(gives)] == task.payload["reference"]
+        env.reset(task, 0)
+        meant.append(env.step(f"<answer>{rivals[0]}</answer>").info["success"])
+        assert meant[-1] == (rivals[0] == task.payload["reference"])  # a rival passes all tests only where it is meant
+    assert 10 < sum(meant) < 30
+    with pytest.raises(ConfigError, match="least_steps has no effect"):
+        load_config("code-tiny", {"env.least_steps": 2})
+
+
+def test_to_know_the_example_by_heart_earns_nothing():
+    family = PRESETS["code-vague"]
+    env, task = family.make(), family.task(3)
+    asked, gives = re.search(r"For example, solve\((.*)\) gives (.*)\.$", task.payload["question"]).groups()
+    env.reset(task, 0)
+    result = env.step(f"<answer>def solve(x): return {gives} if x == {asked} else None</answer>")
+    assert result.reward == 0 and not result.info["success"] and result.info["tests"]["why"].startswith("test 1: AssertionError")
 
 
 def test_what_is_shown_holds_no_test_and_no_program():

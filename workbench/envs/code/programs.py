@@ -5,6 +5,9 @@
 
 A step is its words, its Python, and a function that does it: the three say the same (tests hold them against each
 other). Values that tests expect come from the functions.
+
+Vague words leave open which of two steps is meant ("change each by 3"). The example tells: they do not come to the same
+there. Whoever does not look at it is right in one of two.
 """
 from __future__ import annotations
 
@@ -74,15 +77,34 @@ END_TEXT = (
     Step("return the list of its words, which single spaces separate", "x.split(' ')", lambda x, k: x.split(" ")),
     Step("return how many vowels it has", f"sum(c in '{_VOWELS}' for c in x)", lambda x, k: sum(c in _VOWELS for c in x)))
 
+@dataclass(frozen=True)
+class VagueStep:
+    """Words that could mean any of `steps`, with the numbers that {k} may be."""
+
+    words: str
+    steps: tuple[Step, ...]
+    numbers: tuple[int, ...] = (0,)
+
+
+def _steps(*begins: str) -> tuple[Step, ...]:
+    return tuple(step for begin in begins for step in ON_NUMBERS if step.words.startswith(begin))
+
+
+VAGUE = (
+    VagueStep("change each by {k}", _steps("multiply each", "add {k}"), tuple(range(2, 10))),
+    VagueStep("keep only those that {k} lets through", _steps("keep only those"), tuple(range(2, 8))),
+    VagueStep("leave some of them out", _steps("keep only the even", "keep only the odd")))
+
 _WORDS = ("red", "Apple", "moon", "Quiet", "river", "stone", "Orange", "bird", "umbrella", "Ice", "lamp", "tree")
 
 
 @dataclass(frozen=True)
 class CodePlan:
-    """What to do, step by step, each with its number."""
+    """What to do, step by step, each with its number. `vague`: words that stand for those of the first step, "": none."""
 
     on_text: bool
     steps: tuple[tuple[Step, int], ...]
+    vague: str = ""
 
     @property
     def argument(self) -> str:
@@ -91,6 +113,7 @@ class CodePlan:
     @property
     def words(self) -> str:
         said = [step.words.format(k=number) for step, number in self.steps]
+        said[0] = self.vague or said[0]
         takes = "a text" if self.on_text else "a list of whole numbers"
         before = ", then ".join(said[:-1])
         return (f"Write a function `solve({self.argument})`. It takes {takes}. "
@@ -115,6 +138,20 @@ def drawn_program(rng: np.random.Generator, least: int, most: int) -> CodePlan:
     steps = [choice[int(place)] for place in rng.permutation(len(choice))[:count]]
     steps.append(ends[int(rng.integers(len(ends)))])
     return CodePlan(on_text, tuple((step, step.numbers[int(rng.integers(len(step.numbers)))]) for step in steps))
+
+
+def drawn_vague(rng: np.random.Generator) -> tuple[CodePlan, tuple[CodePlan, ...], list[int]]:
+    """A plan in vague words, all plans that these words could mean (it is one of them), and an example that tells them
+    apart: three or four different numbers and one that comes of them. Ends that no example tells apart (how many there
+    are, once each was changed) are drawn again."""
+    while True:
+        vague, end = (choice[int(rng.integers(len(choice)))] for choice in (VAGUE, END_NUMBERS[1:]))
+        number = vague.numbers[int(rng.integers(len(vague.numbers)))]
+        rivals = tuple(CodePlan(False, ((step, number), (end, 0)), vague.words.format(k=number)) for step in vague.steps)
+        for _ in range(4):
+            example = [int(each) for each in rng.permutation(np.arange(-9, 16))[:int(rng.integers(3, 5))]]
+            if len({repr(plan.value(example)) for plan in rivals}) == len(rivals):
+                return rivals[int(rng.integers(len(rivals)))], rivals, example
 
 
 def drawn_inputs(rng: np.random.Generator, on_text: bool, count: int) -> list[Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from workbench.envs.answer_rewards import AnswerRewards
 from workbench.envs.code.judging import CodeVerdict, judge
 from workbench.envs.code.problems import FORMATS, CodeTask, read_problems
-from workbench.envs.code.programs import drawn_inputs, drawn_program
+from workbench.envs.code.programs import drawn_inputs, drawn_program, drawn_vague
 from workbench.envs.sandbox.limits import SandboxSettings
 from workbench.envs.splits import content_split
 from workbench.envs.tool_env import CallSettings, ToolEnv
@@ -43,6 +43,8 @@ class Code:
     format: Annotated[str, one_of(*FORMATS), "of these files"] = "mbpp"
     least_steps: Annotated[int, at_least(1, most=4), "of a task that is made here, from"] = 1
     most_steps: Annotated[int, at_least(1, most=4), "up to"] = 3
+    words: Annotated[str, one_of("full", "vague"), "of a task that is made here. vague: one step, of which the words leave "
+                     "open two; the example tells which"] = "full"
     tests: Annotated[int, at_least(2), "hidden, of a task that is made here"] = 6
     tool: Annotated[bool, "a Python tool to try programs in"] = True
     turns: Annotated[int, at_least(1), "of an attempt, the answering one included"] = 4
@@ -75,7 +77,9 @@ class Code:
     def inert_settings(self) -> list[Inert]:
         """What cannot act beside the other settings."""
         made = [Inert(name, bool(self.file), "env.file brings the tasks")
-                for name in ("least_steps", "most_steps", "tests")]
+                for name in ("least_steps", "most_steps", "words", "tests")]
+        made += [Inert(name, self.words == "vague", "env.words = 'vague' asks for one step")
+                 for name in ("least_steps", "most_steps")]
         idle = [Inert(f"calls.{name}", not self.tool, "env.tool = false leaves nothing to call")
                 for name in ("most_calls", "most_bytes", "show_schemas", "recall")]
         never = [Inert("calls.deadline_s", True, "env.sandbox.seconds is the deadline of a program"),
@@ -94,19 +98,26 @@ class Code:
 
     def task(self, task_seed: int) -> Task:
         rng = rng_at("code.task", task_seed)
-        problem, split = self._read(rng) if self.file else self._made(rng)
-        payload = {"question": problem.question, "answers": [], "support": [],
+        problem, split, *rivals = self._read(rng) if self.file else self._made(rng)
+        more = {"rivals": rivals} if rivals else {}
+        payload = {"question": problem.question, "answers": [], "support": [], **more,
                    **{name: list(value) if isinstance(value, tuple) else value
                       for name, value in vars(problem).items() if name in _OF_PROBLEM}}
         name = f"code/{problem.id}/{task_seed}" if self.file else f"code/{task_seed}"
         return Task(name, self.name, int(task_seed), payload, {"split": split})
 
-    def _made(self, rng: np.random.Generator) -> tuple[CodeTask, str]:
-        program = drawn_program(rng, self.least_steps, self.most_steps)
-        example, *inputs = drawn_inputs(rng, program.on_text, self.tests + 1)
+    def _made(self, rng: np.random.Generator) -> tuple[Any, ...]:
+        """The problem, its split and, where words are vague, the programs that they could mean."""
+        if self.words == "vague":
+            program, rivals, example = drawn_vague(rng)
+            inputs = drawn_inputs(rng, False, self.tests)
+        else:
+            program, rivals = drawn_program(rng, self.least_steps, self.most_steps), ()
+            example, *inputs = drawn_inputs(rng, program.on_text, self.tests + 1)
         question = f"{program.words} For example, solve({example!r}) gives {program.value(example)!r}."
         tests = tuple(f"assert solve({one!r}) == {program.value(one)!r}" for one in inputs)
-        return CodeTask("made", question, ("solve",), tests, reference=program.source), content_split(program.words)
+        problem = CodeTask("made", question, ("solve",), tests, reference=program.source)
+        return problem, content_split(program.words), *(plan.source for plan in rivals)
 
     def _read(self, rng: np.random.Generator) -> tuple[CodeTask, str]:
         from_other = bool(self.heldout) and rng.random() < 0.5
@@ -214,4 +225,5 @@ class CodeEnv(ToolEnv):
 
 PRESETS: Mapping[str, Code] = MappingProxyType({
     "code-small": Code(least_steps=1, most_steps=2),
+    "code-vague": Code(words="vague", calls=CallSettings(show_schemas=False)),
 })
