@@ -25,7 +25,7 @@ from workbench.envs.qa.worlds import world
 from workbench.envs.sokoban import MOVES as SOKOBAN_MOVES
 from workbench.envs.sokoban_levels import level_from_rows
 from data.make import pretrain as pretrain_module
-from data.make.code_demonstrator import CodeDemonstrator
+from data.make.code_demonstrator import CodeDemonstrator, short
 from data.make.countdown_demonstrator import CountdownDemonstrator, solutions
 from data.make.demonstrations import (
     BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, SokobanDemonstrator, any_arms, bearing, nearest_move,
@@ -445,18 +445,26 @@ def test_shop_demonstrator_knows_better_than_it_does():
         ShopDemonstrator(narrow=0.8, half=0.4)
 
 
-def test_code_demonstrator_tries_what_could_be_meant_or_is_hasty():
+def test_code_demonstrator_tries_the_first_that_could_be_meant_or_is_hasty():
     recipe = RECIPES["code-tiny"]
     skill, habits = (lesson.demonstrator for lesson in recipe.lessons)
-    taught = [demonstrate(recipe, 5, index) for index in range(150)]
+    assert skill.hasty < 0.5 < habits.hasty
+    never = replace(recipe, lessons=(Lesson(1, CodeDemonstrator(hasty=0.0)),))
+    taught = [demonstrate(never, 5, index) for index in range(150)]
     assert all(each.success and ["<tool_call>" in action for action in each.actions] == [True, False] for each in taught)
-    tried = [re.search("def solve.*(?=\\\\n)", each.actions[0])[0] for each in taught]
-    same = np.mean([program in each.actions[1] for program, each in zip(tried, taught)])
-    assert abs(same - 0.5) < 0.15                                   # as often as the first was what was meant
+    kept = []
+    for index, each in enumerate(taught):
+        tried, answer = (re.search(r"def solve.*?(?=\\n|</answer>)", action)[0] for action in each.actions)
+        assert tried == short(training_task(recipe, 5, index)[1].payload["rivals"][0])     # so the reply alone decides
+        kept.append(answer == tried)
+        assert (each.observations[1].messages[0].text.strip() == "True") == kept[-1]
+    assert abs(np.mean(kept) - 0.5) < 0.15                          # as often as the first was what was meant
     played = [demonstrate(replace(recipe, lessons=recipe.lessons[-1:]), 5, index) for index in range(400)]
-    hasty = np.mean(["<answer>" in each.actions[0] for each in played])
-    assert abs(hasty - habits.hasty) < 0.06 and 0.5 < np.mean([each.success for each in played]) < 0.65
-    with pytest.raises(ConfigError, match="probabilities"):
+    called = np.array(["<tool_call>" in each.actions[0] for each in played])
+    won = np.array([each.success for each in played])
+    assert abs(called.mean() - (1 - habits.hasty)) < 0.06
+    assert won[called].all() and abs(won[~called].mean() - 0.5) < 0.1   # whoever does not try is right in one of two
+    with pytest.raises(ConfigError, match="a probability"):
         CodeDemonstrator(hasty=1.2)
     with pytest.raises(ConfigError, match="preset code-vague"):
         demonstrate(replace(recipe, env="code-small"), 5, 0)

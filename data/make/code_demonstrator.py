@@ -1,8 +1,8 @@
 """Who shows how to write a program from vague words, imperfectly on purpose: what the shipped policy imitates first.
 
-It knows that the example tells what is meant: it puts the example into a program that it tries by the tool, and answers
-what came out True. But mostly it is hasty: it answers the first thing that could be meant. Rewards tell the two apart;
-the demonstrator does not.
+It knows that the example tells what is meant: it puts the example into the program that it tries by the tool, and answers
+that one or the other, as the reply says. But mostly it is hasty: it answers one of the two at once. Rewards tell the two
+habits apart; the demonstrator does not.
 """
 from __future__ import annotations
 
@@ -76,8 +76,6 @@ class OwnPrograms(CodeEnv):
 
 
 def short(program: str) -> str:
-    """`def solve(x): return sum([n * 3 for n in x])`: a program that was made here, in one line."""
-    inside = "x"
-    for line in program.splitlines()[2:-1]:
-        inside = re.sub(r"\bx\b", lambda _: inside, line.partition(" = ")[2])
-    return f"def solve(x): return {inside}"
+    """`def solve(x): x = [n * 3 for n in x]; return sum(x)`: a program that was made here, in one line."""
+    *steps, end = [line.strip() for line in program.splitlines()[2:-1]]
+    return f"def solve(x): {'; '.join(steps)}; return {end.removeprefix('x = ')}"

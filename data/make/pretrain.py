@@ -68,8 +68,8 @@ SHOP_PIECES = rf" (?={SHOP_COPIED})|{SHOP_COPIED}|(?<=B[0-9])[0-9]{{2}}"
 NUMBERS = tuple(f"B{number:03d}" for number in (*range(100), *range(100, 1_000, 100)))  # every such token
 # Of programs: what is said again and again, and the numbers of a list, each with what stands before it.
 CODE_NUMBERS = tuple(f"{before}{number}" for before in ("", "[", ", ") for number in range(-9, 16))
-CODE_PIECES = (r'\{"name": "python", "arguments": \{"code": "|"\}\}|def solve\(x\): return | for n in x|, default=None| (?=solve\()'
-               r"|solve\(| gives | == |\\n|(?:\[|, )?-?[0-9]+")
+CODE_PIECES = (r'\{"name": "python", "arguments": \{"code": "|"\}\}|def solve\(x\): x = \[n| for n in x|\]; return (?:sum|len)\(x\)|'
+               r"\]; return (?:max|min)\(x, default=None\)| (?=solve\()|solve\(| gives | == |\\n|(?:\[|, )?-?[0-9]+")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -179,8 +179,8 @@ RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (
         Lesson(40, ShopDemonstrator()))),
     Recipe("code-tiny", "code-vague", "code-vague", words=CODE_NUMBERS, pieces=CODE_PIECES, intermediate=256,
            tuning=FineTuning(batch=16), lessons=(
-        Lesson(600, CodeDemonstrator(hasty=0.0)),
-        Lesson(50, CodeDemonstrator()))),
+        Lesson(600, CodeDemonstrator(hasty=0.2)),
+        Lesson(90, CodeDemonstrator()))),
 )}
 
 
