@@ -1,4 +1,4 @@
-"""A tiny policy that begins to write programs without trying them: what training does with it, and how it is judged."""
+"""A tiny policy that mostly answers without trying: what its calls are worth, what training does with it, and the control."""
 from __future__ import annotations
 
 import time
@@ -11,6 +11,7 @@ from workbench.envs import split_of, tasks
 from workbench.envs.sandbox.supply import shared_supply
 from workbench.notebook.lint import lint
 from workbench.training.config import load_config
+from workbench.training.session import open_session, rollout
 from workbench.training.train import train_here
 from workbench.types import trajectories_of
 
@@ -22,13 +23,14 @@ def a_tier_works():
         pytest.skip(f"no tier works: {reasons}")
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    config = load_config("code-vague", {"train.steps": 2, "train.tasks_per_step": 4, "evaluation.num_tasks": 16})
+@pytest.fixture(scope="module", params=code_tool.ARMS)
+def run(request, tmp_path_factory):
+    short = {"train.steps": 2, "train.tasks_per_step": 4, "evaluation.num_tasks": 8}
+    config = load_config(code_tool.PRESET, {**code_tool.ARMS[request.param], **short})
     return train_here(config, tmp_path_factory.mktemp("runs") / "code", on_note=None)
 
 
-def test_a_short_run_of_the_shipped_policy_calls_the_tool_and_is_clean(run):
+def test_a_short_run_calls_the_tool_now_and_then_and_is_clean(run):
     played = trajectories_of(run.groups(0)) + trajectories_of(run.groups(1))
     called = [any(turn.info.get("calls") for turn in one.turns) for one in played]
     assert 0 < sum(called) < len(called) / 2                    # it may, and mostly does not
@@ -54,19 +56,42 @@ def test_a_call_is_not_paid_and_success_is(run):
     assert won == {True: {1.0}, False: {0.0}}
 
 
+def played(arm, count=24, attempts=8):
+    """What the shipped policy does on held-out tasks: for each attempt, did it call, and was it right."""
+    session = open_session(load_config(code_tool.PRESET, code_tool.ARMS[arm]), quiet=True)
+    chosen = code_tool.test_tasks(session.family, count)
+    with code_tool.judged_once():
+        groups = rollout(session, chosen, group_size=attempts, config=session.config.collect, address=("test", 0))
+    session.close()
+    return [(any(turn.info.get("calls") for turn in one.turns), bool(one.success)) for one in trajectories_of(groups)]
+
+
+def right(attempts, called):
+    """The share of those that called, or did not, that were right."""
+    won = [success for tried, success in attempts if tried is called]
+    assert len(won) > 20
+    return sum(won) / len(won)
+
+
+def test_calls_of_the_shipped_policy_are_right_more_often_than_its_guesses_because_of_what_the_tool_replies():
+    informed, drawn = (played(arm) for arm in code_tool.ARMS)
+    assert sum(called for called, _ in informed) < 0.3 * len(informed)
+    assert right(informed, True) > 0.85 and abs(right(informed, False) - 0.5) < 0.15
+    assert right(drawn, True) < 0.7                             # the control: the same calls, replies by chance
+    assert right(drawn, False) == right(informed, False)        # nobody asked the tool there
+
+
 def test_the_test_asks_held_out_wordings_with_examples_of_their_own():
-    family = load_config("code-vague").env
+    family = load_config(code_tool.PRESET).env
     chosen = code_tool.test_tasks(family, 32)
     evaluated = {task.payload["question"] for task in tasks(family, "held-out", 256)}
     assert all(split_of(family, task) == "held-out" for task in chosen)
     assert not evaluated & {task.payload["question"] for task in chosen}
+    control = load_config(code_tool.PRESET, code_tool.ARMS["replies by chance"]).env
+    assert [task.payload for task in code_tool.test_tasks(control, 4)] == [task.payload for task in chosen[:4]]
 
 
-def test_the_policy_begins_by_not_calling_and_chance_is_one_in_two():
-    config = load_config("code-vague")
-    chosen = code_tool.test_tasks(config.env, 24)
-    rows = code_tool.judged(config.policy.name, {}, chosen)
-    assert rows["greedy"]["called"] < 0.2 and rows["sampled"]["called"] < 0.5
-    chance = code_tool.by_chance(config.env, chosen)
+def test_chance_is_one_in_two():
+    family = load_config(code_tool.PRESET).env
+    chance = code_tool.by_chance(family, code_tool.test_tasks(family, 40))
     assert chance["low"] < 1 / 2 < chance["high"] and chance["call_s"] > 0
-    assert code_tool.judged(config.policy.name, {"env.tool": False}, chosen[:4])["sampled"]["called"] == 0

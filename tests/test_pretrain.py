@@ -88,7 +88,7 @@ def test_an_unlisted_file_is_noticed(name, tmp_path):
 
 def test_shipped_policies_are_small_and_hold_no_pickle():
     files = [path for path in POLICIES.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 11_900_000
+    assert sum(path.stat().st_size for path in files) < 12_200_000
     assert {path.suffix for path in files} <= {".safetensors", ".json", ".jinja", ""}
     assert {path.parent.name for path in files} == set(RECIPES)
 
