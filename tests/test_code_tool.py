@@ -31,7 +31,7 @@ def run(request, tmp_path_factory):
 
 
 def test_a_short_run_calls_the_tool_now_and_then_and_is_clean(run):
-    played = trajectories_of(run.groups(0)) + trajectories_of(run.groups(1))
+    played = [one for step in run.steps() for one in trajectories_of(run.groups(step))]
     called = [any(turn.info.get("calls") for turn in one.turns) for one in played]
     assert 0 < sum(called) < len(called) / 2                    # it may, and mostly does not
     said = [message.text for one in played for turn in one.turns for message in turn.reply if message.role == "tool"]
@@ -50,7 +50,7 @@ def test_no_box_is_left_when_training_is_over(run):
 
 def test_a_call_is_not_paid_and_success_is(run):
     won = {True: set(), False: set()}
-    for one in trajectories_of(run.groups(0)):
+    for one in trajectories_of(run.groups(1)):
         if all(turn.info["valid_format"] for turn in one.turns):
             won[bool(one.success)].add(one.reward)
     assert won == {True: {1.0}, False: {0.0}}
