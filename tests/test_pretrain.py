@@ -449,7 +449,7 @@ def test_code_demonstrator_tries_the_first_that_could_be_meant_or_is_hasty():
     recipe = RECIPES["code-tiny"]
     skill, habits = (lesson.demonstrator for lesson in recipe.lessons)
     assert skill.hasty < 0.5 < habits.hasty
-    never = replace(recipe, lessons=(Lesson(1, CodeDemonstrator(hasty=0.0)),))
+    never = replace(recipe, lessons=(replace(recipe.lessons[0], demonstrator=CodeDemonstrator(hasty=0.0)),))
     taught = [demonstrate(never, 5, index) for index in range(150)]
     assert all(each.success and ["<tool_call>" in action for action in each.actions] == [True, False] for each in taught)
     kept = []
