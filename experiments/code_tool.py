@@ -1,4 +1,4 @@
-"""Does reward teach a tiny policy to call the tool? Programs from vague words, with the tool and without it.
+"""Does reward teach a tiny policy to call the tool? Programs from vague words, and replies by chance.
 
     python -m experiments.code_tool --out runs/code-tool --json FILE [--seeds 0 1 2] [--tasks 512]
 
