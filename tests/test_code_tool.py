@@ -95,3 +95,14 @@ def test_chance_is_one_in_two():
     family = load_config(code_tool.PRESET).env
     chance = code_tool.by_chance(family, code_tool.test_tasks(family, 40))
     assert chance["low"] < 1 / 2 < chance["high"] and chance["call_s"] > 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("arm", code_tool.ARMS)
+def test_reward_teaches_to_call_where_the_reply_tells_something_and_not_where_it_is_drawn(arm, tmp_path):
+    """A third of a run; docs/evidence/code.md has whole ones, on held-out tasks."""
+    config = load_config(code_tool.PRESET, {**code_tool.ARMS[arm], "train.steps": 8, "evaluation.num_tasks": 8})
+    trained = train_here(config, tmp_path / arm.replace(" ", "-"), on_note=None)
+    calls = [sum(any(turn.info.get("calls") for turn in one.turns) for one in trajectories_of(trained.groups(step)))
+             for step in trained.steps() if step]
+    assert sum(calls[-2:]) > 2 * sum(calls[:2]) if arm == "the tool" else sum(calls[-2:]) < 1.5 * sum(calls[:2]), calls
