@@ -400,7 +400,8 @@ def recipes(count: int, templates: Sequence[str] = QUICK, seed: int = 0) -> list
     bends = ((1.0, 1.0), (1.0, 1.0), (0.7, 1.0), (1.0, 0.9))
     return [
         Recipe(template=templates[n % len(templates)], preset=presets[n % len(presets)],
-               history=HISTORIES[(n + n // len(HISTORIES)) % len(HISTORIES)], algorithm=algorithms[n % len(algorithms)],
+               history=HISTORIES[(n + n // len(HISTORIES) + n // len(algorithms)) % len(HISTORIES)],
+               algorithm=algorithms[n % len(algorithms)],
                variant=variants[n // 2 % len(variants)] if n % 2 else "", faults=n % 3 == 1,
                talk=("plain", "hostile", "tools")[n // 2 % 3], max_turn_tokens=(48, 12, 48)[n % 3],
                room=rooms[n % len(rooms)], temperature=bends[n % 4][0], top_p=bends[n % 4][1], window=1 + n % 2,

@@ -144,5 +144,5 @@ def add_adapter(session: Session, rank: int = 2, size: float = 0.3) -> None:
             if name.endswith(("q_proj.weight", "v_proj.weight", "o_proj.weight")):
                 a, b = (torch.randn(side, rank, generator=generator) for side in tensor.shape)
                 tensor += size * tensor.std() * (a @ b.T)
-    session.learner._updates.version += 1
+    session.learner.updates.version += 1
     session.engine._policy_version = session.learner.version
