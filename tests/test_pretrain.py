@@ -25,6 +25,7 @@ from workbench.envs.qa.worlds import world
 from workbench.envs.sokoban import MOVES as SOKOBAN_MOVES
 from workbench.envs.sokoban_levels import level_from_rows
 from data.make import pretrain as pretrain_module
+from data.make.code_demonstrator import CodeDemonstrator, short
 from data.make.countdown_demonstrator import CountdownDemonstrator, solutions
 from data.make.demonstrations import (
     BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, SokobanDemonstrator, any_arms, bearing, nearest_move,
@@ -87,7 +88,7 @@ def test_an_unlisted_file_is_noticed(name, tmp_path):
 
 def test_shipped_policies_are_small_and_hold_no_pickle():
     files = [path for path in POLICIES.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 11_100_000
+    assert sum(path.stat().st_size for path in files) < 12_200_000
     assert {path.suffix for path in files} <= {".safetensors", ".json", ".jinja", ""}
     assert {path.parent.name for path in files} == set(RECIPES)
 
@@ -442,6 +443,44 @@ def test_shop_demonstrator_knows_better_than_it_does():
     assert f"{taken} ${int(env.family.open().by_id[taken].price)} yes" in text and f"[{taken}]" in shown
     with pytest.raises(ConfigError, match="narrow . half at most 1"):
         ShopDemonstrator(narrow=0.8, half=0.4)
+
+
+def test_code_demonstrator_tries_the_first_that_could_be_meant_or_is_hasty():
+    recipe = RECIPES["code-tiny"]
+    skill, habits = (lesson.demonstrator for lesson in recipe.lessons)
+    assert skill.hasty < 0.5 < habits.hasty
+    never = replace(recipe, lessons=(replace(recipe.lessons[0], demonstrator=CodeDemonstrator(hasty=0.0)),))
+    taught = [demonstrate(never, 5, index) for index in range(150)]
+    assert all(each.success and ["<tool_call>" in action for action in each.actions] == [True, False] for each in taught)
+    kept = []
+    for index, each in enumerate(taught):
+        tried, answer = (re.search(r"def solve.*?(?=\\n|</answer>)", action)[0] for action in each.actions)
+        assert tried == short(training_task(recipe, 5, index)[1].payload["rivals"][0])     # so the reply alone decides
+        kept.append(answer == tried)
+        assert (each.observations[1].messages[0].text.strip() == "True") == kept[-1]
+    assert abs(np.mean(kept) - 0.5) < 0.15                          # as often as the first was what was meant
+    played = [demonstrate(replace(recipe, lessons=recipe.lessons[-1:]), 5, index) for index in range(400)]
+    called = np.array(["<tool_call>" in each.actions[0] for each in played])
+    won = np.array([each.success for each in played])
+    assert abs(called.mean() - (1 - habits.hasty)) < 0.06
+    assert won[called].all() and abs(won[~called].mean() - 0.5) < 0.1   # whoever does not try is right in one of two
+    with pytest.raises(ConfigError, match="a probability"):
+        CodeDemonstrator(hasty=1.2)
+    with pytest.raises(ConfigError, match="preset code-vague"):
+        demonstrate(replace(recipe, env="code-small"), 5, 0)
+
+
+def test_demonstrations_without_boxes_are_what_boxes_would_have_shown():
+    recipe = RECIPES["code-tiny"]
+    family = PRESETS[recipe.env]
+    for index in range(12):
+        shown, (_, task) = demonstrate(recipe, 5, index), training_task(recipe, 5, index)
+        env = family.make()
+        seen = [env.reset(task, 0)]
+        results = [env.step(action) for action in shown.actions]
+        env.close()
+        assert (*seen, *(result.observation for result in results[:-1])) == shown.observations
+        assert results[-1].info["success"] == shown.success
 
 
 def test_names_are_known_fresh_and_unambiguous():

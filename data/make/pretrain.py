@@ -34,10 +34,12 @@ from workbench.engines.policy import load_policy, load_tokenizer
 from workbench.envs import PRESETS, tasks
 from workbench.envs.bandit import Bandit
 from workbench.envs.base import EnvFamily
+from workbench.envs.code.tasks import Code
 from workbench.envs.qa.worlds import SYLLABLES
 from workbench.envs.shop.catalogue import SHELVES
 from workbench.envs.shop.shop import Shop
 from workbench.envs.world_qa import WorldQA
+from data.make.code_demonstrator import CodeDemonstrator, OwnPrograms
 from data.make.countdown_demonstrator import CountdownDemonstrator
 from data.make.demonstrations import (
     BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, SokobanDemonstrator, any_arms,
@@ -64,6 +66,10 @@ SHOP_VALUES = tuple(dict.fromkeys(value for *_, options in SHELVES[:2] for _, va
 SHOP_COPIED = rf"\b(?:{'|'.join(sorted(SHOP_VALUES, key=len, reverse=True))})\b|B[0-9]"
 SHOP_PIECES = rf" (?={SHOP_COPIED})|{SHOP_COPIED}|(?<=B[0-9])[0-9]{{2}}"
 NUMBERS = tuple(f"B{number:03d}" for number in (*range(100), *range(100, 1_000, 100)))  # every such token
+# Of programs: what is said again and again, and the numbers of a list, each with what stands before it.
+CODE_NUMBERS = tuple(f"{before}{number}" for before in ("", "[", ", ") for number in range(-9, 16))
+CODE_PIECES = (r'\{"name": "python", "arguments": \{"code": "|"\}\}|def solve\(x\): x = \[n| for n in x|\]; return (?:sum|len)\(x\)|'
+               r"\]; return (?:max|min)\(x, default=None\)| (?=solve\()|solve\(| gives | == |\\n|(?:\[|, )?-?[0-9]+")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -174,6 +180,10 @@ RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (
         Lesson(300, ShopDemonstrator(narrow=0.0, half=0.0, first=0.3, early=0.0, slip=0.0), turns=2),
         Lesson(520, ShopDemonstrator(narrow=0.0, half=0.0, first=0.1, early=0.0, slip=0.0)),
         Lesson(40, ShopDemonstrator()))),
+    Recipe("code-tiny", "code-vague", "code-vague", words=CODE_NUMBERS, pieces=CODE_PIECES, intermediate=256,
+           tuning=FineTuning(batch=16), lessons=(
+        Lesson(600, CodeDemonstrator(hasty=0.2)),
+        Lesson(90, CodeDemonstrator()))),
 )}
 
 
@@ -235,7 +245,8 @@ def training_task(recipe: Recipe, seed: int, index: int) -> tuple[EnvFamily, Tas
 def demonstrate(recipe: Recipe, seed: int, index: int) -> Transcript:
     """Let the lesson's demonstrator play problem number `index`. A pure function of its arguments."""
     family, task = training_task(recipe, seed, index)
-    env, rng = family.make(), rng_at(seed, "pretrain.demonstrator", recipe.env, index)
+    env = OwnPrograms(family) if isinstance(family, Code) else family.make()
+    rng = rng_at(seed, "pretrain.demonstrator", recipe.env, index)
     observations, actions, success = [env.reset(task, seed_of(seed, "pretrain.dynamics", index))], [], False
     for _ in range(recipe.lesson_at(index).turns or family.max_turns):
         actions.append(recipe.demonstrator_at(index).action(env, rng))

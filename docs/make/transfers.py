@@ -1,4 +1,5 @@
-"""Tables of what training finds that nobody showed, and of what it does in other worlds than its own."""
+"""Tables of what training finds that nobody showed, of what it does in other worlds than its own, and of calls that reward
+teaches."""
 from __future__ import annotations
 
 import re
@@ -51,6 +52,30 @@ def transfer_tables(result: Result) -> dict[str, Table]:
     return tables
 
 
+def code_tool_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.code_tool`: the start with the tool and with a reply by chance, beside what else could be done; every
+    run by its arm and seed."""
+    def cells(row: Result) -> list[str]:
+        told = [f"{_percent(row, key)} of {row[f'{key}_of']}" if row[f"{key}_of"] else "-" for key in ("if_called", "if_not")]
+        return [_percent(row, "called"), *told, f"{row['tokens']:.0f}"]
+
+    head = ["called the tool %", "right, of those that called %", "of those that did not %", "tokens"]
+    starts = [[f"the start, {arm}, {mode}", _percent(row, "success"), *cells(row)]
+              for arm, rows in result["starts"].items() for mode, row in rows.items()]
+    starts += [["one of the two programs, drawn", _percent(result["chance"]), "", "", "", ""]]
+    starts += [[row["policy"], _percent(row, "success"), "", "", "", ""] for row in result["baselines"]]
+    runs = [[f"{row['arm']}; {row['seed']}; {mode}", _percent(row[mode]), _points(row[mode]["difference"]), *cells(row[mode]),
+             f"{row['cpu_seconds']:.0f}" if mode == "sampled" else ""] for row in result["runs"] for mode in ("sampled", "greedy")]
+    clean = [sum(row["lint"] == 0 for row in result["runs"]), sum(row["replay"] == "passed" for row in result["runs"])]
+    return {"starts": Table([f"the same {result['tasks']} held-out tasks", "success %", *head], starts),
+            "runs": Table(["trained; seed; mode", "success %", "rise, paired", *head, "CPU s"], runs),
+            "cost": Table(["what", "measured"], [
+                ["a call, with a box of its own, median", f"{1e3 * result['chance']['call_s']:.0f} ms"],
+                ["an answer, judged in two others, median", f"{1e3 * result['chance']['answer_s']:.0f} ms"],
+                ["runs without an error of the lint", f"{clean[0]} of {len(result['runs'])}"],
+                ["runs whose attempts, played again, went as they were stored (R20)", f"{clean[1]} of {len(result['runs'])}"]])}
+
+
 def _both_modes(row: Result) -> list[str]:
     return [text for mode in ("greedy", "sampled") for text in (_percent(row[mode]), _points(row[mode]["difference"]))]
 
@@ -74,4 +99,4 @@ def _points(difference: list[float]) -> str:
     return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
-KINDS = {"discovery": discovery_tables, "transfer": transfer_tables}
+KINDS = {"discovery": discovery_tables, "transfer": transfer_tables, "code-tool": code_tool_tables}

@@ -157,8 +157,9 @@ class Code:
 
     @property
     def label(self) -> str:
+        steps = "one step in vague words" if self.words == "vague" else f"{self.least_steps} to {self.most_steps} steps"
         source = (f"Programs of {Path(self.file).name} ({self.format})" if self.file
-                  else f"Programs of {self.least_steps} to {self.most_steps} steps, {self.tests} hidden tests")
+                  else f"Programs of {steps}, {self.tests} hidden tests")
         return f"{source}, {'a Python tool' if self.tool else 'no tool'}, {self.turns} turns"
 
 
