@@ -57,7 +57,7 @@ class TransformersEngine:
         self.listener: Listener | None = None
         self._counters = Counters()
         vocab_size = int(self._model.get_input_embeddings().weight.shape[0])
-        context = model_context(self._model, config.max_context)
+        self.context_length = context = model_context(self._model, config.max_context)
         self._verdict = self._choose(vocab_size, min(context, config.cache_tokens))
         self._intake = Intake(context, vocab_size, config.cache_tokens if self.keeps_cache else None)
         self._runner = self._make_runner()
@@ -68,10 +68,6 @@ class TransformersEngine:
     @property
     def policy_version(self) -> int:
         return self._policy_version
-
-    @property
-    def context_length(self) -> int:
-        return self._intake.context_length
 
     @property
     def keeps_cache(self) -> bool:

@@ -68,8 +68,9 @@ class VllmEngine:
         self._cannot_score: str | None = None  # why bent sampling is refused: found out at opening
         self._turns: dict[str, _Turn] = {}
         vocab_size = int(model.get_input_embeddings().weight.shape[0])
-        self._intake = Intake(context_for(model, config), vocab_size, core.cache_tokens)
-        self._check = SyncCheck(core, self._plain, config, self._counters, context_length=self._intake.context_length,
+        self.context_length = context_for(model, config)
+        self._intake = Intake(self.context_length, vocab_size, core.cache_tokens)
+        self._check = SyncCheck(core, self._plain, config, self._counters, context_length=self.context_length,
                                 vocab_size=vocab_size)
         self._load(self._plain.names.choose({name: w.detach() for name, w in model.state_dict().items()}), 0)
 
@@ -83,10 +84,6 @@ class VllmEngine:
     def delivery(self) -> Delivery | None:
         """What became of the newest weights; the lint asks it (R33, R34)."""
         return self._check.delivery
-
-    @property
-    def context_length(self) -> int:
-        return self._intake.context_length
 
     @property
     def keeps_cache(self) -> bool:

@@ -108,9 +108,7 @@ PRESETS: dict[str, Callable[[], Config]] = {
         evaluation=EvaluationConfig(num_tasks=128),
     ),
     "code-vague": lambda: Config(
-        env=ENV_PRESETS["code-vague"],
-        policy=PolicyConfig(name="code-tiny"),
-        collect=CollectConfig(max_turn_tokens=64),
+        env=ENV_PRESETS["code-vague"], policy=PolicyConfig(name="code-tiny"), collect=CollectConfig(max_turn_tokens=64),
         algorithm=GRPO(normalize_std=False, minibatches=4),
         learner=LearnerConfig(lr=3e-4),
         train=TrainConfig(steps=24, tasks_per_step=8, evaluate_every=0),
