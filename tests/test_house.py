@@ -21,7 +21,7 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 74_493,
+    "lines of the package": 74_492,
     "lines of the lint": 8_734,
     "lines of plain/": 1_200,
     "files of plain/": 8,
