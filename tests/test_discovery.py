@@ -60,7 +60,7 @@ def test_fine_tuning_goes_on_from_the_weights_that_are_there(tmp_path):
                        say=lambda line: None)
     start = load_policy("search-two-hops")
     on, anew = load_policy(str(went_on)).model, new_model(RECIPES["search-two-hops"], start.tokenizer, 1)
-    near, far = (sum(float((found - weight).abs().mean()) for found, weight in
+    near, far = (sum(float((found - weight).detach().abs().mean()) for found, weight in
                      zip(model.parameters(), start.model.parameters(), strict=True)) for model in (on, anew))
     assert 0 < near < 0.1 * far
     assert '"begun": "search-two-hops"' in (went_on / "provenance.json").read_text()
