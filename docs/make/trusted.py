@@ -42,7 +42,8 @@ CLIENTS = {"endpoint": "a chat endpoint", "retriever": "a retriever", "turn": "a
 def hostile_tables(result: Result) -> dict[str, Table]:
     """What `python -m tests.hostile.sweep --json` and `python -m tests.hostile.soak --json` wrote, put together: {"folders",
     "commands": name -> {"calls", "late", "unexpected"}, "again": the same after mending, "ran", "outside", "large", "mutations", "calls"},
-    and "further": commands that came later, with all that was wrong of each, {"commands", "again"}."""
+    "further": commands that came later, with all that was wrong of each, {"commands", "again"}, and "later": a later day's
+    {"commands", "mutations", "calls"}."""
     first, again, changed, bad = (result[name] for name in ("commands", "again", "mutations", "calls"))
     calls = sum(each["calls"] for each in first.values())
     further, mended = result["further"]["commands"], result["further"]["again"]
@@ -66,7 +67,18 @@ def hostile_tables(result: Result) -> dict[str, Table]:
         ["sound runs with one thing changed and resealed: an error that nobody expected",
          f"{changed['tried']:,}, in {changed['calls']:,} calls", f"{changed['unexpected']} calls"],
         ["those again, after mending", f"{changed['again']} calls", str(changed["again_unexpected"])],
-        [f"bad calls of {bad['commands']} commands: an error that nobody expected", f"{bad['tried']:,}", str(bad["unexpected"])]])}
+        [f"bad calls of {bad['commands']} commands: an error that nobody expected", f"{bad['tried']:,}", str(bad["unexpected"])],
+        *_later(result["later"])])}
+
+
+def _later(result: Result) -> list[list[str]]:
+    """Rows of what was tried once more."""
+    commands, changed, bad = (result[name] for name in ("commands", "mutations", "calls"))
+    return [[f"later: {', '.join(commands)}, on each folder: any of these", f"{sum(each['calls'] for each in commands.values()):,} calls",
+             _wrong(commands)],
+            ["later: other runs with one thing changed and resealed: a traceback, a status that nobody expected, or a hang",
+             f"{changed['tried']:,}, in {changed['calls']:,} calls", f"{changed['wrong']}"],
+            ["later: other bad calls: any of these", f"{bad['tried']:,}", str(bad["wrong"])]]
 
 
 def _wrong(commands: Result) -> str:

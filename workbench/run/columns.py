@@ -278,7 +278,7 @@ def _read_segments(columns: Mapping[str, pa.Array], samplings: list[Sampling]) -
     for length, source, turn, sampled, bent, version, sampling in zip(
             *(columns[f"span_{name}"].values.to_pylist() for name in names), strict=True):
         part = slice(start, start + length)
-        spans.append(Span(Source(source), turn, ids_T[part], logprobs_T[part] if sampled else None,
+        spans.append(Span(Source(source), int(turn), ids_T[part], logprobs_T[part] if sampled else None,
                           plain_T[part] if bent else None, version, None if sampling is None else samplings[sampling],
                           sampled))
         start += length
