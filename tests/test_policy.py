@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -244,9 +245,14 @@ def test_what_was_tried_is_not_tried_again_and_what_changed_is(tmp_path, monkeyp
 
 def test_a_trial_leaves_no_process_and_no_descriptor(tmp_path):
     write_policy(tmp_path)
-    def held():
-        return len(os.listdir("/proc/self/fd")), sorted(path.read_text() for path in Path("/proc/self/task").glob("*/children"))
+    def held():  # threads of earlier tests may end meanwhile, and give back what they held
+        children = set()
+        for path in Path("/proc/self/task").glob("*/children"):
+            with suppress(OSError):
+                children.update(path.read_text().split())
+        return len(os.listdir("/proc/self/fd")), children
 
-    before = held()
+    descriptors, children = held()
     load_policy(tmp_path)
-    assert held() == before
+    after, left = held()
+    assert after <= descriptors and left <= children
