@@ -24,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from experiments.discovery import Rows, compared, trained
+from experiments.discovery import Rows, compared, cpu_seconds, scored, trained
 from workbench.envs import tasks
 from workbench.envs.code import tasks as code_tasks
 from workbench.envs.code.judging import judge
@@ -33,9 +33,8 @@ from workbench.envs.tools.base import ToolResult
 from workbench.envs.tools.python import PythonTool
 from workbench.notebook.export_policy import export_policy
 from workbench.notebook.lint import lint
-from workbench.rollouts.evaluate import Score, evaluate_baselines, evaluate_policy
+from workbench.rollouts.evaluate import Score, evaluate_baselines
 from workbench.training.config import load_config
-from workbench.training.session import open_session, rollout
 from workbench.types import Observation, Task, trajectories_of
 from workbench.types.seeds import rng_at
 from workbench.types.stats import wilson_interval
@@ -93,14 +92,8 @@ def judged_once() -> Iterator[None]:
 
 def judged(policy: str, settings: Mapping[str, Any], chosen: Sequence[Task]) -> Rows:
     """A policy on these tasks: mode -> what an evaluation says of it, and what it called."""
-    session = open_session(load_config(PRESET, {"policy.name": policy, **settings}), quiet=True)
-
-    def play(tasks: Sequence[Task], count: int, config: Any, address: tuple[int | str, ...]) -> Any:
-        return rollout(session, tasks, group_size=count, config=config, address=address)
-
     with judged_once():
-        scores = evaluate_policy(policy, chosen, play, config=session.config.collect, seed=TEST_NOISE)
-    session.close()
+        scores = scored(policy, chosen, preset=PRESET, settings=settings, noise=TEST_NOISE)
     return {score.mode: Score.row(score) | called(score) for score in scores}
 
 
@@ -146,10 +139,8 @@ def measure(out: Path, arm: str, seed: int, chosen: Sequence[Task], before: Rows
     with TemporaryDirectory() as scratch:
         export_policy(run, Path(scratch) / "policy")
         after = judged(str(Path(scratch) / "policy"), ARMS[arm], chosen)
-    clock, report = run.clock(), lint(run).report
-    cost = float(clock[[name for name in clock if name.endswith("_cpu_s")]].to_numpy().sum())
-    told = compared(before, after)
-    return {"arm": arm, "seed": seed, "cpu_seconds": cost, "lint": report.counts()["errors"], "replay": report["R20"].status,
+    report, told = lint(run).report, compared(before, after)
+    return {"arm": arm, "seed": seed, "cpu_seconds": cpu_seconds(run), "lint": report.counts()["errors"], "replay": report["R20"].status,
             **{mode: kept(after[mode]) | told[mode] for mode in told}}
 
 

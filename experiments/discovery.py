@@ -56,14 +56,20 @@ def content_of(task: Task) -> tuple[int, str]:
 def judged(policy: str, chosen: Sequence[Task], attempts: int = 1, preset: str = PRESET,
            settings: Mapping[str, Any] = MappingProxyType({})) -> Rows:
     """A policy on these tasks, which are of the preset with these settings."""
+    return {score.mode: Score.row(score) for score in scored(policy, chosen, attempts, preset, settings)}
+
+
+def scored(policy: str, chosen: Sequence[Task], attempts: int = 1, preset: str = PRESET,
+           settings: Mapping[str, Any] = MappingProxyType({}), noise: int = TEST_NOISE) -> list[Score]:
+    """The same as scores, with what was played."""
     session = open_session(load_config(preset, {**settings, "policy.name": policy}), quiet=True)
 
     def play(tasks: Sequence[Task], count: int, config: Any, address: tuple[int | str, ...]) -> Any:
         return rollout(session, tasks, group_size=count, config=config, address=address)
 
-    scores = evaluate_policy(policy, chosen, play, config=session.config.collect, seed=TEST_NOISE, attempts=attempts)
+    scores = evaluate_policy(policy, chosen, play, config=session.config.collect, seed=noise, attempts=attempts)
     session.close()
-    return {score.mode: Score.row(score) for score in scores}
+    return scores
 
 
 def compared(before: Rows, after: Rows) -> dict[str, Any]:

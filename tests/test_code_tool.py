@@ -6,6 +6,7 @@ import time
 import pytest
 
 from experiments import code_tool
+from tests.sandbox.grounds import a_tier_works  # noqa: F401  (a fixture)
 from tests.sandbox.test_boxes import children_of
 from workbench.envs import split_of, tasks
 from workbench.envs.sandbox.supply import shared_supply
@@ -16,11 +17,9 @@ from workbench.training.train import train_here
 from workbench.types import trajectories_of
 
 
-@pytest.fixture(autouse=True)
-def a_tier_works():
-    reasons = [shared_supply().why_not(tier) for tier in ("namespaces", "landlock")]
-    if all(reasons):
-        pytest.skip(f"no tier works: {reasons}")
+def tried(one):
+    """Whether an attempt called the tool."""
+    return any(turn.info.get("calls") for turn in one.turns)
 
 
 @pytest.fixture(scope="module", params=code_tool.ARMS)
@@ -32,7 +31,7 @@ def run(request, tmp_path_factory):
 
 def test_a_short_run_calls_the_tool_now_and_then_and_is_clean(run):
     played = [one for step in run.steps() for one in trajectories_of(run.groups(step))]
-    called = [any(turn.info.get("calls") for turn in one.turns) for one in played]
+    called = [tried(one) for one in played]
     assert 0 < sum(called) < len(called) / 2                    # it may, and mostly does not
     said = [message.text for one in played for turn in one.turns for message in turn.reply if message.role == "tool"]
     assert {"True\n", "False\n"} <= set(said)
@@ -63,12 +62,12 @@ def played(arm, count=24, attempts=8):
     with code_tool.judged_once():
         groups = rollout(session, chosen, group_size=attempts, config=session.config.collect, address=("test", 0))
     session.close()
-    return [(any(turn.info.get("calls") for turn in one.turns), bool(one.success)) for one in trajectories_of(groups)]
+    return [(tried(one), bool(one.success)) for one in trajectories_of(groups)]
 
 
 def right(attempts, called):
     """The share of those that called, or did not, that were right."""
-    won = [success for tried, success in attempts if tried is called]
+    won = [success for it_called, success in attempts if it_called is called]
     assert len(won) > 20
     return sum(won) / len(won)
 
@@ -103,6 +102,6 @@ def test_reward_teaches_to_call_where_the_reply_tells_something_and_not_where_it
     """A third of a run; docs/evidence/code.md has whole ones, on held-out tasks."""
     config = load_config(code_tool.PRESET, {**code_tool.ARMS[arm], "train.steps": 8, "evaluation.num_tasks": 8})
     trained = train_here(config, tmp_path / arm.replace(" ", "-"), on_note=None)
-    calls = [sum(any(turn.info.get("calls") for turn in one.turns) for one in trajectories_of(trained.groups(step)))
+    calls = [sum(tried(one) for one in trajectories_of(trained.groups(step)))
              for step in trained.steps() if step]
     assert sum(calls[-2:]) > 2 * sum(calls[:2]) if arm == "the tool" else sum(calls[-2:]) < 1.5 * sum(calls[:2]), calls

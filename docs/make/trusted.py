@@ -77,7 +77,7 @@ def _later(result: Result) -> list[list[str]]:
     return [[f"later: {', '.join(commands)}, on each folder: any of these", f"{sum(each['calls'] for each in commands.values()):,} calls",
              _wrong(commands)],
             ["later: other runs with one thing changed and resealed: a traceback, a status that nobody expected, or a hang",
-             f"{changed['tried']:,}, in {changed['calls']:,} calls", f"{changed['wrong']}"],
+             f"{changed['tried']:,}, in {changed['calls']:,} calls", str(changed["wrong"])],
             ["later: other bad calls: any of these", f"{bad['tried']:,}", str(bad["wrong"])]]
 
 

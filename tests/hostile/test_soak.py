@@ -6,14 +6,13 @@ import os
 import shutil
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.hostile.bad_calls import bad_call, commands, lay_out
+from tests.hostile.folders import bent_table, replaced
 from tests.hostile.mutations import mutate
 from tests.hostile.soak import called, run_cases
 from tests.hostile.test_hostile_folders import sound  # noqa: F401  (a fixture)
-from workbench.run.columns import decode_groups
 from workbench.run.store import open_run
 from workbench.types.errors import StoreError
 
@@ -56,17 +55,17 @@ def test_a_change_is_none_that_a_seal_tells(sound, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize("column", ["span_turn", "span_length", "span_source"])
-def test_a_span_that_lacks_a_number_is_refused(sound, column):  # noqa: F811
-    path = sound / "steps" / "step-00000001" / "trajectories.parquet"
-    table = pq.read_table(path)
-    assert decode_groups(path.read_bytes(), path)
-    values = table[column].to_pylist()
-    values[0][-1] = None
-    sink = pa.BufferOutputStream()
-    number = table.schema.get_field_index(column)
-    pq.write_table(table.set_column(number, table.schema.field(number), pa.array(values, table.schema.field(number).type)), sink)
+def test_a_span_that_lacks_a_number_is_refused(sound, tmp_path, column):  # noqa: F811
+    def lacking(values):
+        first, *others = values.to_pylist()
+        return pa.array([[*first[:-1], None], *others], values.type)
+
+    run = tmp_path / "run"
+    shutil.copytree(sound, run)
+    assert open_run(run).groups(1)
+    bent_table(replaced(column, lacking), run, tmp_path)
     with pytest.raises(StoreError, match="do not make trajectories"):
-        decode_groups(sink.getvalue().to_pybytes(), path)
+        open_run(run).groups(1)
 
 
 @pytest.mark.parametrize("change, words", [

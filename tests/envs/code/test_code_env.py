@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.sandbox.grounds import a_tier_works  # noqa: F401  (a fixture)
 from workbench.envs import PRESETS, split_of, tasks
 from workbench.envs.code.problems import read_problems
 from workbench.envs.code.programs import END_NUMBERS, END_TEXT, ON_NUMBERS, ON_TEXT, CodePlan
 from workbench.envs.code.tasks import Code
 from workbench.envs.sandbox.limits import SandboxSettings
-from workbench.envs.sandbox.supply import shared_supply
 from workbench.envs.tools import tools_named
 from workbench.training.config import load_config
 from workbench.types import Task
@@ -21,13 +21,6 @@ from workbench.types.errors import ConfigError, DataError
 
 FAMILY = PRESETS["code-small"]
 NUMBERS, TEXTS = [[3, -4, 4, 9, 9, 0, 12, 15], [-1], []], ["red Apple moon", "Ice", ""]
-
-
-@pytest.fixture(autouse=True)
-def a_tier_works():
-    reasons = [shared_supply().why_not(tier) for tier in ("namespaces", "landlock")]
-    if all(reasons):
-        pytest.skip(f"no tier works: {reasons}")
 
 
 def call(code):
