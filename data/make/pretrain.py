@@ -332,14 +332,15 @@ def new_model(recipe: Recipe, tokenizer: Any, seed: int) -> Any:
 
 
 def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: int = 512, steps: int | None = None,
-             lessons: int | None = None, more: int = 0, begun: str | None = None,
+             lessons: int | None = None, more: int = 0, begun: str | None = None, env: str = "",
              say: Callable[[str], None] | None = None) -> Path:
     """Run a recipe from nothing and write the policy into the folder `out`, which must not exist or be empty.
 
     `seed` None: the one of the shipped policy. `num_tasks`: held-out tasks that the provenance reports success on;
     0 leaves that out. `steps` shortens the recipe, for tests. `lessons`: the first of its lessons alone; `more` steps of
     the last one: controls of what training by reward adds. `begun`: these `more` steps alone, from the weights of that
-    policy; another `seed` than its own shows other tasks. Returns `out`. One thread, so that the result does not depend
+    policy; another `seed` than its own shows other tasks. `env`: shown in this preset of environments instead of the
+    recipe's. Returns `out`. One thread, so that the result does not depend
     on how sums are split; minutes of one core.
     """
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
@@ -353,6 +354,7 @@ def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: 
         if not more:
             raise ConfigError("to go on from a policy that is there, say for how many steps more")
         recipe = replace(recipe, lessons=(replace(kept[-1], steps=more),), copying=0)
+    recipe = replace(recipe, env=env or recipe.env)
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out} is not empty; choose another folder, a policy is never written over another")
     began = time.process_time()
