@@ -7,6 +7,7 @@ import pytest
 
 from tests.made_plans import plan_in, two_arms
 from workbench.ablation import plan as plans
+from workbench.ablation.declared import declaration
 from workbench.ablation.plan import Job, check, config_of, jobs, key_of, read_settings, settings_of, written
 from workbench.training.config import load_config
 from workbench.types.errors import ConfigError
@@ -50,6 +51,14 @@ def test_settings_survive_the_way_through_a_notebooks_parameter(tmp_path):
         written({"policy.name": "my policies/a"})
     with pytest.raises(ConfigError, match="KEY=VALUE"):
         read_settings("train.steps 3")
+
+
+@pytest.mark.parametrize("settings", [{"evaluation.num_tasks": 8}, {"learner.lr": 2.5e-4}, {"train.on_alarm": "note"},
+                                      {"algorithm.normalize_std": True}, {"env.names": ["Ant", "Bee"]}], ids=str)
+def test_settings_of_python_declare_what_the_same_ones_of_a_command_line_do(tmp_path, settings):
+    """A report reads them as a notebook's parameter: what `wb.ablate` declared would be refused as another plan."""
+    plan = plan_of(tmp_path)
+    assert declaration(plan.with_settings(settings)) == declaration(plan.with_settings(read_settings(written(settings))))
 
 
 def test_what_is_left_out_is_not_compared(tmp_path):

@@ -116,9 +116,9 @@ class Plan:
 
     def with_settings(self, settings: Mapping[str, Any]) -> Plan:
         """The same plan with these settings for every arm, on top of those that the file gives to all."""
-        if self.notebook:  # its parameters are values; on a command line they are written as text
-            settings = {key: _value(value) for key, value in settings.items()}
-        return replace(self, all={**self.all, **settings})
+        # A notebook's parameters are values; what a run is set to is text, as on a command line, however it was handed over.
+        given = {key: _value(value) for key, value in settings.items()} if self.notebook else read_settings(written(settings))
+        return replace(self, all={**self.all, **given})
 
     def with_arms(self, names: Sequence[str]) -> Plan:
         """The same plan with some of its arms; what needs one that is left out is not compared and not judged."""
