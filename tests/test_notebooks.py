@@ -27,6 +27,7 @@ SMALL = {
     "07_echo_trap": {"discovery_steps": 1, "retreat_steps": 1, "echo_steps": 1, "healthy_steps": 1, "probes": 4},
     "08_ablation": {"rates": 2, "seeds": 1},
     "09_your_own_env": {"steps": 1, "tool_steps": 1, "num_tasks": 4},
+    "10_two_papers": {"seeds": 1, "steps": 1, "probes": 4},
     "plain": {"seed": 1, "group_size": 3, "number": 0},
 }
 
@@ -38,7 +39,7 @@ by_name = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 # Run among the fuller counts; 01_rollout runs in tests/test_lab.py, too, in a real JupyterLab.
 LONG = ("00_tour", "01_rollout", "02_masks", "03_advantages", "04_train", "05_silent_bugs", "06_tools_and_search",
-        "07_echo_trap", "08_ablation", "09_your_own_env", "plain")
+        "07_echo_trap", "08_ablation", "09_your_own_env", "10_two_papers", "plain")
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem, marks=[pytest.mark.full] * (path.stem in LONG))

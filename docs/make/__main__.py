@@ -65,6 +65,8 @@ def compact(value: Any, indent: int = 0) -> str:
     if isinstance(value, list) and any(isinstance(entry, (dict, list)) for entry in value):
         inside = [pad + compact(entry, indent + 1) for entry in value]
         return "[\n" + ",\n".join(inside) + "\n" + " " * indent + "]"
+    if isinstance(value, list):
+        return f"[{', '.join(map(compact, value))}]"
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e9:
         return str(int(value))
     return json.dumps(value, ensure_ascii=False)
