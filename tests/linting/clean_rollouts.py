@@ -23,7 +23,7 @@ import torch
 from tests.chat.chat_families import FAMILIES, tokenizer_of
 from workbench.chat import ChatFormat
 from workbench.engines.base import Completion, Engine, Request
-from workbench.engines.intake import Intake, new_token_limit
+from workbench.engines.intake import Intake
 from workbench.engines.recorder import Journal
 from workbench.envs import PRESETS
 from workbench.envs import tasks as env_tasks
@@ -227,7 +227,7 @@ class PhraseEngine:
 
     def _answer(self, request: Request) -> Completion:
         rng = rng_at(request.seed)
-        limit = new_token_limit(len(request.prompt_ids), request, self.context_length)
+        limit = min(request.max_new_tokens, self.context_length - len(request.prompt_ids))
         start = int(request.prompt_ids[-1])
         ids, logp, plain, finish = [], [], [], "length"
         while len(ids) < limit and finish == "length":

@@ -4,11 +4,15 @@ from __future__ import annotations
 import base64
 import json
 
+import numpy as np
 import pytest
 import views_examples as examples
 
-from workbench.views import show_curves
+from workbench.views import png, show_curves
+from workbench.views.figures import Plot, Trace, plotly_figure
 from workbench.views.html import PLOTLY
+from workbench.views.looks import BLUE, ORANGE
+from workbench.views.png import plots_png
 
 
 @pytest.fixture
@@ -54,10 +58,41 @@ def test_an_exported_page_shows_the_picture_and_the_numbers(outputs):
 
 
 def test_words_alone_draw_no_picture_and_what_is_looked_at_is_drawn_once(monkeypatch):
-    from workbench.views import curves
-
-    drawn, draw = [], curves.plots_png
-    monkeypatch.setattr(curves, "plots_png", lambda *given: drawn.append(given) or draw(*given))
+    drawn = []
+    monkeypatch.setattr(png, "plots_png", lambda *given, **more: drawn.append(given) or plots_png(*given, **more))
     view = show_curves(examples.steps(), examples.evaluations())
     assert "success" in view.text and str(view) == view.text and not drawn
     assert base64.b64encode(view.png).decode() in view.html and view.png is view.png and len(drawn) == 1
+
+
+# ------------------------------------------------------------------------------------------------ which line is which
+
+
+def panels(*names: str, colour: str = BLUE) -> list[Plot]:
+    return [Plot(f"panel of {name}", (Trace(name, np.arange(3.0), np.arange(3.0), colour),)) for name in names]
+
+
+def test_lines_that_look_the_same_are_named_above_their_own_panel():
+    """One legend with two blue lines in it would tell nobody which of them a panel shows."""
+    figure = plotly_figure(panels("reward", "turns"), "a run")
+    assert not any(trace["showlegend"] for trace in figure["data"])
+    titles = [each["text"] for each in figure["layout"]["annotations"]]
+    assert [("reward" in text.split("<br>")[1], "turns" in text.split("<br>")[1]) for text in titles] == [(True, False), (False, True)]
+
+
+def test_negative_control_the_same_lines_in_every_panel_have_one_legend():
+    figure = plotly_figure([*panels("a"), *panels("a"), *panels("b", colour=ORANGE)], "a run")
+    assert [trace["name"] for trace in figure["data"] if trace["showlegend"]] == ["a", "b"]
+    assert not any("<br>" in each["text"] for each in figure["layout"]["annotations"])
+
+
+def test_a_picture_has_as_many_legends_as_are_needed(monkeypatch):
+    from matplotlib.axes import Axes
+
+    made = []
+    monkeypatch.setattr(Axes, "legend", lambda *args, **_: made.append([*args[2]]))
+    plots_png(panels("reward", "turns"), "a run")
+    assert made == [["reward"], ["turns"]]
+    made.clear()
+    plots_png([*panels("a"), *panels("b", colour=ORANGE)], "a run")
+    assert not made

@@ -31,10 +31,11 @@ class Intake:
     def __len__(self) -> int:
         return len(self._session_of_id)
 
-    def accept(self, request: Request) -> np.ndarray:
-        """Check a request and note it as in flight. Returns its prompt as int64 [prompt]. Raises EngineError."""
+    def accept(self, request: Request) -> tuple[np.ndarray, int]:
+        """Check a request and note it as in flight. Returns its prompt as int64 [prompt], and how many tokens this turn may
+        get: what was asked for, or what the context has room for. Raises EngineError."""
         prompt = check_request(request, self.context_length, self.vocab_size)
-        limit = new_token_limit(len(prompt), request, self.context_length)
+        limit = min(request.max_new_tokens, self.context_length - len(prompt))
         if self.cache_tokens is not None and len(prompt) + limit > self.cache_tokens:
             raise EngineError(
                 f"request {request.id}: {len(prompt)} prompt and up to {limit} new tokens do not fit into a cache of "
@@ -50,7 +51,7 @@ class Intake:
             )
         self._session_of_id[request.id] = request.session
         self._id_of_session[request.session] = request.id
-        return prompt
+        return prompt, limit
 
     def finish(self, request_id: int) -> None:
         del self._id_of_session[self._session_of_id.pop(request_id)]
@@ -95,11 +96,6 @@ def position_numbers(text: Any) -> int:
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     return 2 * text.num_hidden_layers * heads * width
-
-
-def new_token_limit(prompt_length: int, request: Request, context_length: int) -> int:
-    """How many tokens this turn may get: what was asked for, or what the context has room for."""
-    return min(request.max_new_tokens, context_length - prompt_length)
 
 
 def check_request(request: Request, context_length: int, vocab_size: int | None) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from workbench.engines.base import Completion, Request
-from workbench.engines.intake import Intake, new_token_limit
+from workbench.engines.intake import Intake
 from workbench.types import Sampling
 from workbench.types.errors import EngineError
 
@@ -55,10 +55,8 @@ class ScriptedEngine:
         delay_ticks: int | Callable[[Request], int] = 0,
         trickle: bool = False,
     ):
-        self._script = script
-        self._logprob = logprob
-        self._delay_ticks = delay_ticks
-        self._trickle = trickle
+        self._script, self._logprob = script, logprob
+        self._delay_ticks, self._trickle = delay_ticks, trickle
         self.context_length = context_length
         self._intake = Intake(context_length, vocab_size)
         self._pending: dict[int, _Pending] = {}
@@ -107,7 +105,7 @@ class ScriptedEngine:
         return {"ticks": self._ticks, "generated_tokens": self._generated_tokens}
 
     def _answer(self, request: Request) -> Completion:
-        limit = new_token_limit(len(request.prompt_ids), request, self.context_length)
+        limit = min(request.max_new_tokens, self.context_length - len(request.prompt_ids))
         error = None
         try:
             ids = [int(token) for token in self._script(request)]

@@ -24,8 +24,7 @@ from workbench.engines.attention import slot_forward
 from workbench.engines.base import Completion, Listener, Request
 from workbench.engines.cohort_runner import CohortRunner
 from workbench.engines.config import TransformersEngineConfig
-from workbench.engines.intake import (Intake, cast_weights, copy_weights, lay_out_for_few_rows, model_context,
-                                      new_token_limit)
+from workbench.engines.intake import Intake, cast_weights, copy_weights, lay_out_for_few_rows, model_context
 from workbench.engines.probe import Verdict, judge
 from workbench.engines.sampling import Counters, Row, Sampled, sample_rows, uniforms
 from workbench.engines.slot_runner import SlotRunner
@@ -80,8 +79,7 @@ class TransformersEngine:
 
     def submit(self, request: Request) -> None:
         """Queue a turn. Raises EngineError for a request that can never be served."""
-        prompt = self._intake.accept(request)
-        limit = new_token_limit(len(prompt), request, self.context_length)
+        prompt, limit = self._intake.accept(request)
         self._rows[request.id] = Row(request, prompt, limit, uniforms(request.seed, limit))
         self._runner.add(self._rows[request.id])
 

@@ -30,7 +30,7 @@ from workbench.engines.base import Completion, Listener, Request
 from workbench.engines.config import NO_SLEEP_ON_CPU, VllmEngineConfig
 from workbench.engines.digests import digests, unequal
 from workbench.engines.gap import PlainForward
-from workbench.engines.intake import Intake, model_context, new_token_limit
+from workbench.engines.intake import Intake, model_context
 from workbench.engines.vllm_check import Delivery, SyncCheck
 from workbench.engines.vllm_core import VllmOutput, open_core
 from workbench.engines.vllm_turns import (SCORING, Core, VllmCounters, completion_of, failure, fault_of, is_bent, rows_of,
@@ -104,8 +104,7 @@ class VllmEngine:
         if self._cannot_score is not None and is_bent(request):
             raise EngineError(f"request {request.id} refused: {self._cannot_score}; sample at temperature 1 and top_p 1, "
                               "or use engine.kind='transformers'")
-        prompt = self._intake.accept(request)
-        limit = new_token_limit(len(prompt), request, self.context_length)
+        prompt, limit = self._intake.accept(request)
         name = str(request.id)
         # An audit compares the same turns; greedy ones draw nothing.
         addressed = self.addressed or self.listener is not None or request.temperature == 0

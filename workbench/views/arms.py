@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from workbench.types import View
 from workbench.views import doc, words
-from workbench.views.figures import Plot, Trace, plotly_figure
+from workbench.views.figures import Plot, Trace
 from workbench.views.html import shown
 from workbench.views.looks import BLUE, BOLD, GREEN, GREY, ORANGE, PURPLE
-from workbench.views.png import plots_png
+from workbench.views.png import curves_picture
 from workbench.views.text import markdown_of
 
 ArmFacts = Mapping[str, Any]
@@ -247,8 +246,7 @@ def show_arm_curves(table: ArmFacts) -> View:
                   words.sparkline(course.y)] for course in courses]
         told.append(f"{plot.title}: " + ", ".join(f"{c.name} {words.number(float(c.y[-1]), 3)}" for c in courses))
     columns = ("", *doc.numbers("first", "last"), "course")
-    picture = doc.Picture(partial(plots_png, plots, table["title"], columns=2), "; ".join(told),
-                          figure=plotly_figure(plots, table["title"]))
+    picture = curves_picture(plots, table["title"], "; ".join(told), columns=2)
     rows = [[cell.replace("|", "/") for cell in row] for row in rows]
     return shown(doc.ViewDocument((picture, doc.Fold("The numbers", (doc.Table(columns, rows),)))))
 

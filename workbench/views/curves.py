@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,10 @@ import numpy as np
 from workbench.types import View
 from workbench.types.errors import DataError
 from workbench.views import doc, words
-from workbench.views.figures import LevelLine, Plot, Trace, plotly_figure
+from workbench.views.figures import LevelLine, Plot, Trace
 from workbench.views.html import shown
 from workbench.views.looks import BLUE, GREEN, GREY, Look, PURPLE
-from workbench.views.png import plots_png
+from workbench.views.png import curves_picture
 
 COURSE_PALE = "#9ccbe8"
 MODES = {"sampled": ("#06283f", "o"), "greedy": ("#d55e00", "s")}
@@ -102,8 +101,7 @@ def curves_document(curves: Sequence[Curve], title: str, remark: str = "") -> do
     notice = ("no " + ", ".join(absent) + " beside it: this curve alone does not say whether anything was learned"
               if absent else "")
     plots = [plot_of(curve) for curve in curves]
-    picture = doc.Picture(partial(plots_png, plots, title), _alternative(title, curves),
-                          figure=plotly_figure(plots, title))
+    picture = curves_picture(plots, title, _alternative(title, curves))
     return doc.ViewDocument((
         doc.TextPart(title), picture, doc.Fold(f"The numbers, {_range(curves)}", (_table(curves),)),
         doc.Note(told) if told else None, doc.Note(remark) if remark else None, doc.WarningLine(notice) if notice else None))

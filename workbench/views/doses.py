@@ -13,10 +13,10 @@ from workbench.types.errors import ConfigError
 from workbench.views import doc
 from workbench.views.arms import ARM_LOOKS, unit_of
 from workbench.views.escape import esc
-from workbench.views.figures import Plot, Trace, plotly_figure
+from workbench.views.figures import Plot, Trace
 from workbench.views.html import shown
 from workbench.views.looks import BOLD, CARD, GREY, INK
-from workbench.views.png import figure, plain, plots_png, png_of
+from workbench.views.png import curves_picture, figure, plain, png_of
 
 Facts = Mapping[str, Any]
 SCALE = ("#f7f9fb", "#08306b")  # from low to high: one hue, so that no value looks like a warning
@@ -47,8 +47,7 @@ def show_dose(table: Facts, axis: str | None = None) -> View:
     columns = (doc.Column("", look=BOLD), *doc.numbers(axis), f"{_measure(unit)} [95 %]", "lowest to highest",
                *doc.numbers("seeds"))
     return shown(doc.ViewDocument((
-        doc.Picture(partial(plots_png, [plot], table["title"]), "; ".join(f"{row[0]} {row[1]}: {row[2]}" for row in rows),
-                    figure=plotly_figure([plot], table["title"])),
+        curves_picture([plot], table["title"], "; ".join(f"{row[0]} {row[1]}: {row[2]}" for row in rows)),
         doc.Fold("The numbers", (doc.Table(columns, [[cell.replace("|", "/") for cell in row] for row in rows]),)))))
 
 

@@ -18,8 +18,9 @@ from workbench.views.escape import esc
 from workbench.views.looks import CARD, INK
 
 DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")  # plotly's names
+STROKES = dict(zip(DASHES, ("━━", "╍╍", "━ ·", "┈┈", "━ ━", "━━ ·")))  # of a line, in words
 SYMBOLS = {"o": "circle", "s": "square-open", ".": "circle"}
-PANEL_HEIGHT, PANELS_WIDE = 250, 3
+PANEL_HEIGHT, PANELS_WIDE, TITLE_HEIGHT, NAMES_HEIGHT = 250, 3, 55, 15  # NAMES_HEIGHT: of a line of two names
 MOST_POINTS = 600  # of a line, on a page; of more, the lowest and the highest of each stretch
 
 
@@ -51,6 +52,10 @@ class LevelLine:
     low: float = float("nan")
     high: float = float("nan")
 
+    def over(self, ends: tuple[float, float]) -> Trace:
+        """The line itself, from end to end."""
+        return Trace(self.name, np.array(ends), np.full(2, self.value), self.colour, self.dash, width=1.6)
+
 
 @dataclass(frozen=True, eq=False)
 class Plot:
@@ -66,6 +71,11 @@ class Plot:
     ticks: tuple[tuple[float, str], ...] = ()
 
     @property
+    def parts(self) -> tuple[LevelLine | Trace, ...]:
+        """Whatever is drawn and has a name."""
+        return tuple(part for part in (*self.levels, *self.traces) if part.name)
+
+    @property
     def is_log(self) -> bool:
         known = np.concatenate([np.zeros(0), *(trace.y[np.isfinite(trace.y)] for trace in self.traces)])
         return bool(self.log and len(known) and (known > 0).all())
@@ -77,11 +87,18 @@ class Plot:
         return (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
 
 
+def lines_of_names(plots: Sequence[Plot]) -> int:
+    """Lines of two names above each panel: 0 where one legend serves, because no two names look the same."""
+    names = {part.name: (part.colour, part.dash, getattr(part, "marker", "")) for plot in plots for part in plot.parts}
+    return 0 if len(set(names.values())) == len(names) else -(-max(len(plot.parts) for plot in plots) // 2)
+
+
 def plotly_figure(plots: Sequence[Plot], title: str) -> dict[str, Any]:
     """The panels as plotly's JSON. All text is escaped, for plotly reads markup."""
     columns = max(1, min(PANELS_WIDE, len(plots)))
     rows = max(1, -(-len(plots) // columns))
-    height = PANEL_HEIGHT * rows + 110
+    named_above = NAMES_HEIGHT * lines_of_names(plots)
+    height, gap_y = (PANEL_HEIGHT + named_above) * rows + 110, (TITLE_HEIGHT + named_above) / (PANEL_HEIGHT + named_above) / rows
     layout: dict[str, Any] = {
         "title": {"text": f"<b>{esc(title, newline=' ')}</b>", "x": 0.01, "y": 1 - 14 / height, "yanchor": "top",
                   "font": {"size": 15}},
@@ -92,18 +109,18 @@ def plotly_figure(plots: Sequence[Plot], title: str) -> dict[str, Any]:
     data, named = [], set()
     for index, plot in enumerate(plots):
         number = "" if index == 0 else str(index + 1)
-        layout |= _axes(plot, number, index // columns, index % columns, rows, columns)
-        layout["annotations"].append(_panel_title(plot, number))
-        for trace in (*(_level(level, plot.ends) for level in plot.levels), *map(_trace, plot.traces)):
-            trace |= {"xaxis": f"x{number}", "yaxis": f"y{number}", "showlegend": trace["name"] not in named}
+        layout |= _axes(plot, number, index // columns, index % columns, rows, columns, gap_y)
+        layout["annotations"].append(_panel_title(plot, number, named_above > 0))
+        for trace in map(_trace, (*(level.over(plot.ends) for level in plot.levels), *plot.traces)):
+            trace |= {"xaxis": f"x{number}", "yaxis": f"y{number}", "showlegend": not named_above and trace["name"] not in named}
             named.add(trace["name"])
             data.append(trace)
     return {"data": data, "layout": layout}
 
 
-def _axes(plot: Plot, number: str, row: int, column: int, rows: int, columns: int) -> dict[str, Any]:
+def _axes(plot: Plot, number: str, row: int, column: int, rows: int, columns: int, gap_y: float) -> dict[str, Any]:
     """Where the panel lies, in shares of the figure."""
-    wide, tall, gap_x, gap_y = 1 / columns, 1 / rows, 0.045, 0.22 / rows
+    wide, tall, gap_x = 1 / columns, 1 / rows, 0.045
     look = {"gridcolor": "#e3e7eb", "linecolor": "#8a949e", "zeroline": False, "showline": True}
     left, top = column * wide, 1 - row * tall
     x = {**look, "domain": [left + gap_x * (column > 0), left + wide], "anchor": f"y{number}",
@@ -113,8 +130,11 @@ def _axes(plot: Plot, number: str, row: int, column: int, rows: int, columns: in
     return {f"xaxis{number}": x, f"yaxis{number}": {**y, **({"type": "log"} if plot.is_log else {})}}
 
 
-def _panel_title(plot: Plot, number: str) -> dict[str, Any]:
-    return {"text": f"<b>{esc(plot.title, newline=' ')}</b>", "xref": f"x{number} domain", "yref": f"y{number} domain",
+def _panel_title(plot: Plot, number: str, names: bool) -> dict[str, Any]:
+    """The title, and below it what each line is where `names` says so."""
+    told = [f"<span style='color:{part.colour}'>{STROKES[part.dash]} {esc(part.name, newline=' ')}</span>" for part in plot.parts if names]
+    pairs = ["&nbsp; ".join(told[start:start + 2]) for start in range(0, len(told), 2)]
+    return {"text": "<br>".join([f"<b>{esc(plot.title, newline=' ')}</b>", *pairs]), "align": "left", "xref": f"x{number} domain", "yref": f"y{number} domain",
             "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom", "showarrow": False}
 
 
@@ -129,12 +149,6 @@ def _trace(trace: Trace) -> dict[str, Any]:
         drawn["error_y"] = {"type": "data", "symmetric": False, "width": 3, "thickness": 1.2,
                             "array": _numbers(trace.high - trace.y), "arrayminus": _numbers(trace.y - trace.low)}
     return drawn
-
-
-def _level(level: LevelLine, ends: tuple[float, float]) -> dict[str, Any]:
-    name = esc(level.name, newline=" ")
-    return {"type": "scatter", "name": name, "legendgroup": name, "mode": "lines", "x": list(ends),
-            "y": [level.value] * 2, "line": {"color": level.colour, "dash": level.dash, "width": 1.6}}
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:

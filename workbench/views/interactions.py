@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,10 @@ from workbench.types.stats import Estimate
 from workbench.views import doc
 from workbench.views.arms import ARM_LOOKS, unit_of, verdict_words
 from workbench.views.doses import is_geometric
-from workbench.views.figures import Plot, Trace, plotly_figure
+from workbench.views.figures import Plot, Trace
 from workbench.views.html import shown
 from workbench.views.looks import BOLD
-from workbench.views.png import plots_png
+from workbench.views.png import curves_picture
 
 Facts = Mapping[str, Any]
 ASIDE = 0.03  # of the width: how far lines stand apart, so that their bars do not hide each other
@@ -51,8 +50,7 @@ def show_interaction(table: Facts, a: str | None = None, b: str | None = None) -
                *doc.numbers("seeds"))
     plot = Plot(f"along {a}, one line for each {b}", tuple(traces), x_label=a, log_x=plot_x["log"], ticks=plot_x["ticks"])
     return shown(doc.ViewDocument((
-        doc.Picture(partial(plots_png, [plot], table["title"]), "; ".join(" ".join(row[:3]) for row in rows),
-                    figure=plotly_figure([plot], table["title"])),
+        curves_picture([plot], table["title"], "; ".join(" ".join(row[:3]) for row in rows)),
         doc.Note(f"{table['title']}. {contrast_words(table, a, b)}"),
         doc.Fold("The numbers", (doc.Table(columns, [[cell.replace("|", "/") for cell in row] for row in rows]),)))))
 

@@ -2,17 +2,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 
 from workbench.types import View
 from workbench.types.kinds import ByKind
 from workbench.views import doc, words
-from workbench.views.figures import Plot, Trace, plotly_figure
+from workbench.views.figures import Plot, Trace
 from workbench.views.html import shown
 from workbench.views.looks import BLUE, GREEN, GREY, ORANGE, PURPLE
-from workbench.views.png import plots_png
+from workbench.views.png import curves_picture
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GREY)
 DASHES = ("solid", "dash", "dot", "dashdot")
@@ -30,7 +29,7 @@ def show_by_kind(found: ByKind) -> View:
         _line(found, kind, number) for number, kind in enumerate(found.kinds))),)
     firsts = [f"{found.key} {kind}: first success in training at {found.first[kind]}" if kind in found.first
               else f"{found.key} {kind}: no success in training" for kind in found.kinds]
-    picture = doc.Picture(partial(plots_png, plots, title), f"{title}. {'; '.join(firsts)}", figure=plotly_figure(plots, title))
+    picture = curves_picture(plots, title, f"{title}. {'; '.join(firsts)}")
     columns = (found.key, "policy", "mode", *doc.numbers("success %", "95 % interval", "tasks", "less untrained, paired"))
     return shown(doc.ViewDocument((
         doc.TextPart(title), picture if found.training else None, *map(doc.Note, firsts), doc.BlankLine(),

@@ -5,13 +5,15 @@ import io
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from workbench.types.errors import DataError, WorkbenchError
+from workbench.views import doc
 from workbench.views.escape import visible
-from workbench.views.figures import LevelLine, Plot, Trace
+from workbench.views.figures import LevelLine, Plot, Trace, lines_of_names, plotly_figure
 from workbench.views.looks import INK, MUTED
 
 DASHES = {"solid": "-", "dash": (0, (4, 3)), "dashdot": (0, (6, 2, 1, 2)), "dot": (0, (1, 1.6)),
@@ -75,31 +77,37 @@ def plain(text: str) -> str:
     return visible(text, newline=" ").replace("$", r"\$")
 
 
-def tidy(axes: Any, title: str = "", x_label: str = "") -> None:
+def tidy(axes: Any, title: str = "", x_label: str = "", pad: float = 6.0) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, color="#e3e7eb", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(which="both", labelsize=8, colors=MUTED)
-    axes.set_title(plain(title), fontsize=10, loc="left", color=INK)
+    axes.set_title(plain(title), fontsize=10, loc="left", color=INK, pad=pad)
     axes.set_xlabel(plain(x_label), fontsize=8, color=MUTED)
 
 
+def curves_picture(plots: Sequence[Plot], title: str, told: str, *, columns: int = 3) -> doc.Picture:
+    """The panels as part of a page, `told` in words where there are no pictures."""
+    return doc.Picture(partial(plots_png, plots, title, columns=columns), told, figure=plotly_figure(plots, title))
+
+
 def plots_png(plots: Sequence[Plot], title: str = "", *, columns: int = 3) -> bytes:
-    """Small multiples with one legend below them. Places are given in inches: matplotlib's own layout draws everything
+    """Small multiples with one legend below them, or, where two names look the same, one above each. Places are given in inches: matplotlib's own layout draws everything
     twice, which is most of a second."""
     columns = min(columns, len(plots))
     rows, wide = -(-len(plots) // columns), WIDTH / max(columns, 2)
-    names = dict.fromkeys(part.name for plot in plots for part in (*plot.levels, *plot.traces) if part.name)
+    own = lines_of_names(plots)
+    names = {} if own else dict.fromkeys(part.name for plot in plots for part in plot.parts)
     entry = 0.6 + 0.075 * max(map(len, names), default=0)  # inches of a name in the legend, with its line
     side_by_side = max(1, min(LEGEND_COLUMNS, int(wide * columns / entry)))
-    above, below, tall = 0.45 if title else 0.2, 0.45 + 0.22 * -(-len(names) // side_by_side), 2.6
+    above, below, tall = 0.45 if title else 0.2, 0.45 + 0.22 * -(-len(names) // side_by_side), 2.6 + 0.16 * own
     width, height = wide * columns, above + tall * rows + below
     drawing = figure(width, height, layout=None)
     handles: dict[str, Any] = {}
     for index, plot in enumerate(plots):
         left, bottom = wide * (index % columns) + 0.62, below + tall * (rows - 1 - index // columns) + 0.12
-        axes = drawing.add_axes((left / width, bottom / height, (wide - 0.74) / width, (tall - 0.6) / height))
-        handles |= _draw_plot(axes, plot, is_last=index >= len(plots) - columns)
+        axes = drawing.add_axes((left / width, bottom / height, (wide - 0.74) / width, (tall - 0.6 - 0.16 * own) / height))
+        handles |= _draw_plot(axes, plot, is_last=index >= len(plots) - columns, own=own > 0)
     if title:
         drawing.suptitle(plain(title), fontsize=11, x=0.01, y=1 - 0.1 / height, ha="left", va="top", fontweight="bold",
                          color=INK)
@@ -108,9 +116,9 @@ def plots_png(plots: Sequence[Plot], title: str = "", *, columns: int = 3) -> by
     return png_of(drawing)
 
 
-def _draw_plot(axes: Any, plot: Plot, is_last: bool) -> dict[str, Any]:
-    """One panel; returns what the legend names."""
-    tidy(axes, plot.title, plot.x_label if is_last else "")
+def _draw_plot(axes: Any, plot: Plot, is_last: bool, own: bool) -> dict[str, Any]:
+    """One panel, with a legend of its own where `own` says so; returns what a legend names."""
+    tidy(axes, plot.title, plot.x_label if is_last else "", pad=6 + 11.5 * own * -(-len(plot.parts) // 2))
     handles = {level.name: _draw_level(axes, level) for level in plot.levels}
     for trace in plot.traces:
         handles[trace.name] = draw_trace(axes, trace)
@@ -125,6 +133,9 @@ def _draw_plot(axes: Any, plot: Plot, is_last: bool) -> dict[str, Any]:
         low, high = axes.get_ylim()
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
         axes.yaxis.set_minor_formatter(lambda value, _: f"{value:.2g}" if high < 10 * low else "")
+    if own:
+        axes.legend(handles.values(), map(plain, handles), loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, fontsize=7,
+                    frameon=False, borderpad=0, labelspacing=0.25, columnspacing=1.0, handlelength=2.7)
     return handles
 
 

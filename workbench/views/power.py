@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,10 @@ from workbench.types import View
 from workbench.types.crossed import chance_equal, chance_found
 from workbench.views import doc, words
 from workbench.views.arms import ARM_LOOKS, unit_of
-from workbench.views.figures import LevelLine, Plot, Trace, plotly_figure
+from workbench.views.figures import LevelLine, Plot, Trace
 from workbench.views.html import shown
 from workbench.views.looks import BOLD, GREY
-from workbench.views.png import plots_png
+from workbench.views.png import curves_picture
 
 Facts = Mapping[str, Any]
 SIZES = (0.02, 0.05, 0.1)  # of effects, where no margin was declared: shares, or of the deviation of a run's mean
@@ -45,8 +44,7 @@ def show_power(table: Facts) -> View:
                                                                known["few"] > 2 else ""))
     columns = (doc.Column("true difference", look=BOLD), *doc.numbers(*(f"{count} seeds, %" for count in (3, 5, 8, 12, 20))))
     return shown(doc.ViewDocument((
-        doc.Picture(partial(plots_png, plots, table["title"], columns=2), "; ".join(" ".join(row) for row in rows),
-                    figure=plotly_figure(plots, table["title"])),
+        curves_picture(plots, table["title"], "; ".join(" ".join(row) for row in rows), columns=2),
         doc.Note(f"{table['title']}: chance of a verdict. {said}"),
         doc.Fold("The numbers", (doc.Table(columns, rows),)))))
 

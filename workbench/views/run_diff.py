@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,11 @@ from workbench.types import View
 from workbench.views import doc, words
 from workbench.views.curves import curves_of
 from workbench.views.escape import capped
-from workbench.views.figures import LevelLine, Plot, Trace, plotly_figure
+from workbench.views.figures import LevelLine, Plot, Trace
 from workbench.views.html import shown
 from workbench.views.live import LIVE_PANELS
 from workbench.views.looks import BLUE, CARD, GREEN, GREY, INK, MUTED, ORANGE, Look
-from workbench.views.png import plots_png
+from workbench.views.png import curves_picture
 
 LONGEST = 160  # characters of a setting's value
 WIDEST = 60  # steps in the table; more are put together, several steps a column
@@ -114,7 +113,4 @@ def _overlay(diff: Any, rows_a: Sequence, rows_b: Sequence, evaluations: Mapping
             traces.setdefault(title, []).append(Trace(name, curve.step, curve.value, colour, dash, width))
             levels[title] = curve.lines
     plots = [Plot(title, tuple(found), levels[title]) for title, found in traces.items()]
-    if not plots:
-        return None
-    return doc.Picture(partial(plots_png, plots), "metrics of both runs over the steps",
-                       figure=plotly_figure(plots, "a and b"))
+    return curves_picture(plots, "a and b", "metrics of both runs over the steps") if plots else None

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 
@@ -10,10 +9,10 @@ from workbench.types import View
 from workbench.types.evenly import evenly
 from workbench.types.monitored import RunSignals
 from workbench.views import doc, words
-from workbench.views.figures import LevelLine, Plot, Trace, plotly_figure
+from workbench.views.figures import LevelLine, Plot, Trace
 from workbench.views.html import shown
 from workbench.views.looks import BLUE, GREEN, ORANGE, PURPLE
-from workbench.views.png import plots_png
+from workbench.views.png import curves_picture
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 MOST_ROWS = 8  # of the table; `to_frame` has them all
@@ -31,7 +30,7 @@ PANELS: tuple[tuple[str, dict[str, str]], ...] = (
     ("entropy and KL, nats a token", {"entropy": "entropy", "kl": "KL to the start", "update_kl": "KL of the update"}),
     ("replies about their prompts, nats", {"information": "mutual information"}),
     ("replies that tell their prompt", {"retrieval": "retrieval", "chance": "chance"}),
-    ("change of logprob within a step, nats a token", {"won_shift": "of what was won", "lost_shift": "of what was lost"}),
+    ("change of logprob in a step, nats", {"won_shift": "of what was won", "lost_shift": "of what was lost"}),
     ("signal over noise of the gradient", {"snr": "signal over noise"}),
     ("gradient and largest ratio", {"gradient": "norm of the gradient", "ratio_max": "largest ratio"}))
 
@@ -44,7 +43,7 @@ def show_signals(found: RunSignals) -> View:
         return shown(doc.ViewDocument((doc.Heading(title), doc.Note("no committed step yet"))))
     plots = (_success(found), *(plot for panel, names in PANELS if (plot := _plot(found, panel, names)).traces))
     said = _words(found)
-    picture = doc.Picture(partial(plots_png, plots, title), f"{title}. {said}", figure=plotly_figure(plots, title))
+    picture = curves_picture(plots, title, f"{title}. {said}")
     numbers = "The numbers" + " of some steps" * (len(found.steps) > MOST_ROWS)
     return shown(doc.ViewDocument((
         doc.TextPart(title), picture, doc.Fold(numbers, (_table(found),)), doc.Note(said),

@@ -1,17 +1,16 @@
 """The spread of every group over a run, as one picture: a dot a group, and below it what share was flat on which side."""
 from __future__ import annotations
 
-from functools import partial
 
 import numpy as np
 
 from workbench.types import View
 from workbench.types.spreads import SIDES, RunSpread
 from workbench.views import doc, words
-from workbench.views.figures import Plot, Trace, plotly_figure
+from workbench.views.figures import Plot, Trace
 from workbench.views.html import shown
 from workbench.views.looks import BLUE, GREEN, GREY
-from workbench.views.png import plots_png
+from workbench.views.png import curves_picture
 
 LOOKS = {"": (BLUE, "solid"), "all won": (GREEN, "dash"), "all lost": ("#d55e00", "dot"), "all the same": (GREY, "dashdot")}
 
@@ -25,7 +24,7 @@ def show_spread(spread: RunSpread) -> View:
     plots = (Plot("std of the rewards in each group", (_dots(spread), _mean(spread, steps))),
              Plot("share of groups", tuple(_share(spread, side, steps) for side in ("", *SIDES) if any(spread.shares(side)))))
     said = _words(spread)
-    picture = doc.Picture(partial(plots_png, plots, title), f"{title}. {said}", figure=plotly_figure(plots, title))
+    picture = curves_picture(plots, title, f"{title}. {said}")
     return shown(doc.ViewDocument((
         doc.TextPart(title), picture, doc.Fold("The numbers", (_table(spread),)), doc.Note(said),
         doc.first_shown(len(spread.read), spread.steps, "steps"))))
