@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from docs.make.__main__ import DATA, ROOT
 from docs.make.evidence import read
 from docs.make.plots import PLOTS, digest, draw, drawn_from
 from docs.make.transfers import transfer_tables
-from experiments import discovery, transfer
+from experiments import discovery, harder_search, transfer
 from workbench.engines.policy import load_policy
 from workbench.envs import tasks
 from workbench.notebook.demo import Discovery, discovered, discovery_of, goal_of, rivals_of
@@ -51,6 +52,16 @@ def test_no_demonstration_shows_what_takes_three_documents(recipe, shown):
     read = [message.text for each in found for observation in each.observations for message in observation.messages]
     assert any(" works for " in text or "work?" in text for text in read) is shown
     assert any(" sits in " in text for text in read) is shown
+
+
+def test_the_harder_world_is_shown_with_four_documents_a_search(tmp_path):
+    start = harder_search.shown(tmp_path, 1, 0)
+    told = json.loads((tmp_path / "shown-1-seed-0" / "provenance.json").read_text())
+    assert start == str(tmp_path / "shown-1-seed-0") and told["recipe"]["env"] == harder_search.ENV and told["begun"] == harder_search.START
+    assert harder_search.shown(tmp_path, 0, 0) == harder_search.START, "none shown: the shipped policy itself"
+    for env, documents in ((harder_search.ENV, 4), ("world-qa", 1)):
+        played = demonstrate(replace(RECIPES[harder_search.START], env=env, contexts=()), 0, 3)
+        assert max(len(message.text.splitlines()) for shown in played.observations[1:] for message in shown.messages) == documents
 
 
 def test_fine_tuning_goes_on_from_the_weights_that_are_there(tmp_path):

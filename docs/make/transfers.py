@@ -1,5 +1,5 @@
-"""Tables of what training finds that nobody showed, of what it does in other worlds than its own, and of calls that reward
-teaches."""
+"""Tables of what training finds that nobody showed, of what it does in other worlds than its own and takes in a harder one, and
+of calls that reward teaches."""
 from __future__ import annotations
 
 import re
@@ -76,6 +76,17 @@ def code_tool_tables(result: Result) -> dict[str, Table]:
                 ["runs whose attempts, played again, went as they were stored (R20)", f"{clean[1]} of {len(result['runs'])}"]])}
 
 
+def harder_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.harder_search`: what was shown first, what that start does, and what reward makes of it."""
+    most = max(int(key.removeprefix("pass_at_")) for key in result["runs"][0]["several"] if re.fullmatch(r"pass_at_\d+", key))
+    rows = [["; ".join([f"{row['batches']} batches", *(f"{key} = {value}" for key, value in row["given"].items())]),
+             _percent(row["start"]["greedy"]), _percent(row["several"], f"pass_at_{most}"), *_both_modes(row["trained"]),
+             f"{row['turns']:.1f}", f"{row['shown_cpu_seconds']:.0f} + {row['cpu_seconds']:.0f}"] for row in result["runs"]]
+    bounds = [[row["policy"], _percent(row, "success"), "", "", "", "", "", "", ""] for row in result["baselines"]]
+    return {"runs": Table(["shown; settings of the run", "before, greedy %", f"before, one of {most} attempts %",
+                           *(f"after, {name}" for name in MODES), "turns at the end", "CPU s"], [*bounds, *rows])}
+
+
 def _both_modes(row: Result) -> list[str]:
     return [text for mode in ("greedy", "sampled") for text in (_percent(row[mode]), _points(row[mode]["difference"]))]
 
@@ -99,4 +110,5 @@ def _points(difference: list[float]) -> str:
     return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
-KINDS = {"discovery": discovery_tables, "transfer": transfer_tables, "code-tool": code_tool_tables}
+KINDS = {"discovery": discovery_tables, "transfer": transfer_tables, "code-tool": code_tool_tables,
+         "harder": harder_tables}
