@@ -44,7 +44,7 @@ def measure(out: Path, batches: int, seed: int, given: Mapping[str, Any], chosen
             ) -> dict[str, Any]:
     """A start, one run from it with these settings besides the preset's, and what both come to."""
     start = shown(out, batches, seed)
-    run = trained(out / "-".join(["run", str(batches), "seed", str(seed), *(f"{key}={value}" for key, value in given.items())]), {
+    run = trained(out / "-".join(["run", str(batches), "seed", str(seed), *(f"{key}-{value}" for key, value in given.items())]), {
         **given, "seed": seed, "policy.name": start, "evaluation.num_tasks": 2,  # the run's own evaluations judge nothing here
         "train.max_empty_steps": 10_000}, PRESET)  # a policy that never succeeds learns nothing, and that is its result
     before = judged(start, chosen, attempts, PRESET)
