@@ -4,10 +4,12 @@
        [--set train.steps=10] [--worlds search] [--start FOLDER]
 
 For every world of the table (`WORLDS`: a preset and the settings that differ) and seed one run of the preset, all from
-its shipped policy, or from `--start`. The table `grids` has no shipped one: `python -m data.make.pretrain grid-games` makes
-it, some minutes. It has the lake in several sets of symbols, and Sokoban. Each is judged in all worlds of the table, sampled and greedy, paired with the start task by task,
-beside random play and the solver. Tasks are held-out ones that no evaluation of a run of the preset asks. A run that lies
-in `--out` whole is taken as it is, so what is cut off goes on where it was.
+its shipped policy or from `--start`. Each is judged in all worlds of the table, sampled and greedy, paired with the start
+task by task, beside random play and the solver. Tasks are held-out ones that no evaluation of a run of the preset asks. A
+run that lies in `--out` whole is taken as it is, so what is cut off goes on where it was.
+
+The table `grids` (a lake in several sets of symbols, and Sokoban) has no shipped policy: `python -m data.make.pretrain
+grid-games` makes one in some minutes.
 """
 from __future__ import annotations
 
@@ -23,11 +25,12 @@ from types import MappingProxyType
 from typing import Any
 
 from data.make.grid_games import HELD_BACK, SHOWN
-from experiments.discovery import TEST_NOISE, TEST_SEED, Rows, compared, cpu_seconds, judged, trained
+from experiments.discovery import TEST_NOISE, TEST_SEED, Rows, compared, cpu_seconds, scored, trained
 from workbench.envs import tasks
 from workbench.envs.grid_game import GridFamily
 from workbench.notebook.export_policy import export_policy
-from workbench.rollouts.evaluate import evaluate_baselines
+from workbench.rollouts.evaluate import Score, evaluate_baselines
+from workbench.rollouts.metrics import rollout_metrics
 from workbench.training.config import Config, load_config
 from workbench.types import Task
 from workbench.types.canonical_json import json_bytes
@@ -37,8 +40,8 @@ Settings = Mapping[str, Any]
 
 def settings_of(family: GridFamily) -> Settings:
     """What makes this family of the one of any preset."""
-    given = {f"env.{each.name}": getattr(family, each.name) for each in fields(family) if getattr(family, each.name) != each.default}
-    return {"env.kind": family.name, **given}
+    differing = [each.name for each in fields(family) if getattr(family, each.name) != each.default]
+    return {"env.kind": family.name, **{f"env.{name}": getattr(family, name) for name in differing}}
 
 
 # Table -> world -> the settings that differ. Larger lakes have more moves, so that their solver has the time it needs.
@@ -48,9 +51,11 @@ WORLDS: Mapping[str, Mapping[str, Settings]] = MappingProxyType({
     "search": {"one document": {}, "two": {"env.documents": 2}, "three": {"env.documents": 3},
                "hard, one": {"env.world": "hard"}, "hard, four": {"env.world": "hard", "env.documents": 4}},
     # A room of 5 by 5 has some 250 held-out levels: the evaluations of a preset would ask nearly all of them.
-    "grids": {world: {"evaluation.num_tasks": 2, **settings_of(family)} for world, family in {**SHOWN, **HELD_BACK}.items()},
+    "grids": {world: {"evaluation.num_tasks": 2, **settings_of(family)}
+              for world, family in {**SHOWN, **HELD_BACK}.items()},
 })
-PRESETS: Mapping[str, str] = MappingProxyType({"grids": "frozenlake"})  # of the tables that have another name than theirs
+HABITS = ("valid_format", "reasoning_stated", "reasoning_agrees")  # shares of turns, as `rollout_metrics` has them
+PRESETS: Mapping[str, str] = MappingProxyType({"grids": "frozenlake"})  # of tables that are named otherwise
 
 
 def config_of(table: str, world: str) -> Config:
@@ -82,8 +87,15 @@ def content_of(task: Task) -> bytes:
 
 def played(policy: str, table: str, count: int) -> dict[str, Rows]:
     """World -> what a policy does in it."""
-    return {world: judged(policy, test_tasks(table, world, count), preset=preset_of(table), settings=settings)
+    return {world: {score.mode: Score.row(score) | rollout_metrics(score.played) for score in scored(
+        policy, test_tasks(table, world, count), preset=preset_of(table), settings=settings)}
             for world, settings in WORLDS[table].items()}
+
+
+def told(before: Rows, after: Rows) -> dict[str, Any]:
+    """What `compared` says of one world, and how the policy went about it there."""
+    return {mode: row | {"habits": {key: after[mode][key] for key in HABITS if key in after[mode]}}
+            for mode, row in compared(before, after).items()}
 
 
 def bounds(table: str, count: int) -> dict[str, Any]:
@@ -108,7 +120,7 @@ def measure(out: Path, table: str, world: str, seed: int, given: Settings, befor
         export_policy(run, Path(scratch) / "policy")
         after = played(str(Path(scratch) / "policy"), table, count)
     return {"trained": world, "seed": seed, "cpu_seconds": cpu_seconds(run),
-            "tested": {name: compared(before[name], rows) for name, rows in after.items()}}
+            "tested": {name: told(before[name], rows) for name, rows in after.items()}}
 
 
 def said_of(row: Mapping[str, Any]) -> str:
@@ -135,15 +147,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = {key: json.loads(value) for key, value in (each.split("=", 1) for each in options.set)}
     start = options.start or load_config(preset_of(table)).policy.name
     before = played(start, table, count)
-    none = {name: compared(rows, rows) for name, rows in before.items()}
+    none = {name: told(rows, rows) for name, rows in before.items()}
     result: dict[str, Any] = {"version": 1, "preset": table, "given": given, "worlds": bounds(table, count), "runs": [],
                               "start": {"name": Path(start).name, "tested": none}}
     print(said_of({"trained": Path(start).name, "seed": 0, "cpu_seconds": 0, "tested": none}), flush=True)
     for seed in options.seeds:
         for world in WORLDS[table] if options.train is None else options.train:
-            result["runs"].append(measure(options.out, table, world, seed, {**given, "policy.name": start}, before, count))
+            ran = measure(options.out, table, world, seed, {**given, "policy.name": start}, before, count)
+            result["runs"].append(ran)
             options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-            print(said_of(result["runs"][-1]), flush=True)
+            print(said_of(ran), flush=True)
     options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0
 

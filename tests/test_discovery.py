@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from data.make.grid_games import HELD_BACK, NEVER_SHOWN, OTHER_SYMBOLS, SHOWN
-from data.make.pretrain import GRID_GAMES, RECIPES, demonstrate, new_model, pretrain, stated_recipe, tokenizer_of, training_task
+from data.make.pretrain import (
+    GRID_GAMES, RECIPES, demonstrate, new_model, pretrain, stated_recipe, tokenizer_of, training_task,
+)
 from docs.make.__main__ import DATA, ROOT
 from docs.make.evidence import read
 from docs.make.plots import PLOTS, digest, draw, drawn_from
@@ -78,7 +80,7 @@ def test_what_was_never_shown_stands_in_no_transcript():
     read = [message.text for each in shown for observation in each.observations for message in observation.messages]
     texts = [*read, *(action for each in shown for action in each.actions)]
     assert not set("".join(texts)) & set(NEVER_SHOWN)
-    assert set(OTHER_SYMBOLS[:4]) <= {word for text in texts for word in text.split()}  # so the check can see a symbol that is shown
+    assert set(OTHER_SYMBOLS[:4]) <= {word for text in texts for word in text.split()}  # the check sees what is shown
     grids = [set(line.split()) for text in texts for line in text.splitlines() if set(map(len, line.split())) == {1}]
     assert not any(line & set(OTHER_SYMBOLS) and line & set("P_OGX√") for line in grids)  # a mixed lake
     held_back = HELD_BACK["lake, symbols never shown"]
@@ -139,7 +141,8 @@ def test_a_transfer_is_judged_by_held_out_tasks_that_no_evaluation_asks():
         assert len(chosen) == len(contents) == 64 and {config.env.split_of(task) for task in chosen} == {"held-out"}
         evaluated = tasks(config.env, "held-out", config.evaluation.num_tasks)
         assert not contents & {transfer.content_of(task) for task in evaluated}
-    assert [transfer.config_of("grids", world).env for world in transfer.WORLDS["grids"]] == [*SHOWN.values(), *HELD_BACK.values()]
+    played = [transfer.config_of("grids", world).env for world in transfer.WORLDS["grids"]]
+    assert played == [*SHOWN.values(), *HELD_BACK.values()]
 
 
 def test_a_transfer_stands_beside_random_play_and_solver_and_its_start(tmp_path, monkeypatch):
@@ -160,6 +163,12 @@ def test_a_transfer_stands_beside_random_play_and_solver_and_its_start(tmp_path,
     table = transfer_tables(result)["greedy"]
     assert [row[0] for row in table.rows] == ["random play", "solver", "frozenlake-tiny, the start", "5x5; 0"]
     assert "**" in table.rows[-1][2] and "**" not in table.rows[-1][1]
+    habits = transfer_tables(result)["habits"].rows
+    assert [row[0] for row in habits] == ["frozenlake-tiny, the start", "5x5; 0"]
+    assert all(re.fullmatch(r"[0-9]+; [0-9]+(; [0-9]+)?", cell) for row in habits for cell in row[1:])
+    for world in (result["start"]["tested"][name]["sampled"] for name in worlds):
+        assert world.pop("habits")["valid_format"] > 0.7
+    assert "habits" not in transfer_tables(result)
 
 
 @pytest.mark.parametrize("name", PLOTS)

@@ -151,14 +151,15 @@ def test_the_prompt_states_the_slip_and_is_short():
 @given(st.lists(VISIBLE, min_size=6, max_size=6, unique=True).map("".join), st.integers(0, 2**40),
        st.lists(st.lists(st.sampled_from(MOVES), min_size=1, max_size=3), min_size=1, max_size=5))
 def test_a_lake_in_other_symbols_is_the_same_lake(symbols, task_seed, answers):
-    """Each cell in the other symbol, every word, reward and fact beside the grid as it was; said by a table of its own."""
+    """Each cell in the other symbol, every word, reward and fact beside the grid as it was, by a table of its own."""
     plain, other = FrozenLake(slip=0.3), FrozenLake(slip=0.3, symbols=symbols)
     shown = {cell: symbols["P_OGX√".index(cell)] for cell in "P_OGX√"}
     task = other.task(task_seed)
     assert task == plain.task(task_seed) and other.split_of(task) == plain.split_of(task)
     (here, first), (there, other_first) = begin(plain, task, 7), begin(other, task, 7)
     player, ice, hole, goal = symbols[:4]
-    assert said(other_first).startswith(f"Go from {player} to {goal} over the ice {ice} and keep out of the holes {hole}.\n")
+    legend = f"Go from {player} to {goal} over the ice {ice} and keep out of the holes {hole}."
+    assert said(other_first).startswith(f"{legend}\n")
     assert said(other_first).split("\n")[1:4] == said(first).split("\n")[1:4]
     results = [(result, again) for moves in answers if not here.finished
                for result, again in [(here.step(act(*moves)), there.step(act(*moves)))]]
@@ -174,9 +175,9 @@ def test_a_lake_in_other_symbols_is_the_same_lake(symbols, task_seed, answers):
 
 
 def test_thoughts_are_judged_by_the_symbols_that_are_shown():
-    for symbols, hole, ice in (("P_OGX√", "O", "_"), ("M-KTDE", "K", "-"), ("POG_X√", "G", "O")):  # the last: other roles
-        for thought, verdict in ((f"right {ice}", "agrees"), (f"right {hole}", "disagrees"), ("right hole", "disagrees"),
-                                 ("right Z", "not stated")):
+    for symbols, hole, ice in (("P_OGX√", "O", "_"), ("M-KTDE", "K", "-"), ("POG_X√", "G", "O")):
+        for thought, verdict in ((f"right {ice}", "agrees"), (f"right {hole}", "disagrees"),
+                                 ("right hole", "disagrees"), ("right Z", "not stated")):
             env, _ = begin(FrozenLake(symbols=symbols))
             assert env.step(format_action(["Right"], think=True, thought=thought)).info["reasoning"] == verdict
 
