@@ -2,23 +2,28 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from data.make.pretrain import RECIPES, demonstrate, new_model, pretrain
+from data.make.grid_games import HELD_BACK, NEVER_SHOWN, OTHER_SYMBOLS, SHOWN
+from data.make.pretrain import (
+    GRID_GAMES, RECIPES, demonstrate, new_model, pretrain, stated_recipe, tokenizer_of, training_task,
+)
 from docs.make.__main__ import DATA, ROOT
 from docs.make.evidence import read
 from docs.make.plots import PLOTS, digest, draw, drawn_from
 from docs.make.transfers import transfer_tables
 from experiments import discovery, harder_search, transfer
 from workbench.engines.policy import load_policy
-from workbench.envs import tasks
+from workbench.envs import FrozenLake, Sokoban, tasks
 from workbench.notebook.demo import Discovery, discovered, discovery_of, goal_of, rivals_of
 from workbench.training.config import load_config
 from workbench.types.errors import ConfigError
 from workbench.types.kinds import ByKind
+from workbench.types.seeds import rng_at
 
 
 @pytest.mark.parametrize(("after", "held"), [(0.9, [True, True]), (0.24, [False, False]), (0.2, [False, False])])
@@ -64,6 +69,68 @@ def test_the_harder_world_is_shown_with_four_documents_a_search(tmp_path):
         assert max(len(message.text.splitlines()) for shown in played.observations[1:] for message in shown.messages) == documents
 
 
+NUMBERS = range(0, GRID_GAMES.steps * GRID_GAMES.tuning.batch, 60)
+
+
+def test_several_games_are_demonstrated_and_none_that_is_held_back():
+    played = [training_task(GRID_GAMES, 0, number) for number in NUMBERS]
+    families = [family for family, _ in played]
+    counts = {name: families.count(family) for name, family in SHOWN.items()}
+    assert set(families) == set(SHOWN.values()) and not set(families) & set(HELD_BACK.values())
+    assert counts["Sokoban"] > 1.3 * max(counts["lake"], counts["lake, other symbols"]) and min(counts.values()) > 20
+    assert {family.split_of(task) for family, task in played} == {"train"}
+    lakes = [family for family in SHOWN.values() if isinstance(family, FrozenLake)]
+    assert len(lakes) == 2 and not set(lakes[0].symbols) & set(lakes[1].symbols)
+    assert any(isinstance(family, Sokoban) for family in SHOWN.values())
+    assert [each["symbols"] for each in map(vars, HELD_BACK.values())][1] == NEVER_SHOWN
+    assert json.loads(json.dumps(stated_recipe(GRID_GAMES)))["families"][1] == SHOWN["lake, other symbols"].label
+
+
+def test_what_was_never_shown_stands_in_no_transcript():
+    shown = [demonstrate(GRID_GAMES, 0, number) for number in NUMBERS]
+    read = [message.text for each in shown for observation in each.observations for message in observation.messages]
+    texts = [*read, *(action for each in shown for action in each.actions)]
+    assert not set("".join(texts)) & set(NEVER_SHOWN)
+    assert set(OTHER_SYMBOLS[:4]) <= {word for text in texts for word in text.split()}  # the check sees what is shown
+    grids = [set(line.split()) for text in texts for line in text.splitlines() if set(map(len, line.split())) == {1}]
+    assert not any(line & set(OTHER_SYMBOLS) and line & set("P_OGX√") for line in grids)  # a mixed lake
+    held_back = HELD_BACK["lake, symbols never shown"]
+    told = held_back.make().reset(held_back.task(0), 0).messages[0].text
+    assert set(told) & set(NEVER_SHOWN) == set(NEVER_SHOWN[:4])
+
+
+def test_each_symbol_is_a_token_whichever_lake_it_stands_in():
+    tokenizer = tokenizer_of(GRID_GAMES)
+    for family in (*SHOWN.values(), *HELD_BACK.values()):
+        symbols = family.symbols[:4] if isinstance(family, FrozenLake) else family.symbols  # the others end an attempt
+        for row in (symbols, symbols[::-1]):
+            assert len(tokenizer.encode(" ".join(row), add_special_tokens=False)) == len(row), family.label
+
+
+@pytest.mark.parametrize("demonstrator", [lesson.demonstrator for lesson in GRID_GAMES.lessons])
+def test_a_demonstrator_plays_a_lake_in_other_symbols_as_it_plays_the_lake(demonstrator):
+    """The same moves; what it says of a cell is what the grid shows there."""
+    looked = 0
+    for seed in range(40):
+        texts = []
+        for family in (SHOWN["lake"], SHOWN["lake, other symbols"]):
+            env, rng, said = family.make(), rng_at(seed, "test"), []
+            env.reset(family.task(seed), 0)
+            while not env.finished:
+                said.append(demonstrator.action(env, rng))
+                env.step(said[-1])
+            texts.append(said)
+        plain, other = texts
+        assert other == ["".join(other_word(part) for part in re.split(r"(\s|<.*?>)", text)) for text in plain]
+        looked += plain != other
+    assert looked > 5
+
+
+def other_word(word: str) -> str:
+    """A word of a thought, as the lake in other symbols has it."""
+    return SHOWN["lake, other symbols"].in_symbols(word) if len(word) == 1 else word
+
+
 def test_fine_tuning_goes_on_from_the_weights_that_are_there(tmp_path):
     with pytest.raises(ConfigError, match="how many steps more"):
         pretrain("search-two-hops", tmp_path / "none", begun="search-two-hops")
@@ -78,12 +145,15 @@ def test_fine_tuning_goes_on_from_the_weights_that_are_there(tmp_path):
 
 
 def test_a_transfer_is_judged_by_held_out_tasks_that_no_evaluation_asks():
-    for world, settings in transfer.WORLDS["frozenlake"].items():
-        config = load_config("frozenlake", settings)
-        chosen = transfer.test_tasks("frozenlake", world, 64)
+    for table, world in [(table, world) for table in ("frozenlake", "grids") for world in transfer.WORLDS[table]]:
+        config = transfer.config_of(table, world)
+        chosen = transfer.test_tasks(table, world, 64)
         contents = {transfer.content_of(task) for task in chosen}
         assert len(chosen) == len(contents) == 64 and {config.env.split_of(task) for task in chosen} == {"held-out"}
-        assert not contents & {transfer.content_of(task) for task in tasks(config.env, "held-out", 512)}
+        evaluated = tasks(config.env, "held-out", config.evaluation.num_tasks)
+        assert not contents & {transfer.content_of(task) for task in evaluated}
+    played = [transfer.config_of("grids", world).env for world in transfer.WORLDS["grids"]]
+    assert played == [*SHOWN.values(), *HELD_BACK.values()]
 
 
 def test_a_transfer_stands_beside_random_play_and_solver_and_its_start(tmp_path, monkeypatch):
@@ -104,6 +174,12 @@ def test_a_transfer_stands_beside_random_play_and_solver_and_its_start(tmp_path,
     table = transfer_tables(result)["greedy"]
     assert [row[0] for row in table.rows] == ["random play", "solver", "frozenlake-tiny, the start", "5x5; 0"]
     assert "**" in table.rows[-1][2] and "**" not in table.rows[-1][1]
+    habits = transfer_tables(result)["habits"].rows
+    assert [row[0] for row in habits] == ["frozenlake-tiny, the start", "5x5; 0"]
+    assert all(re.fullmatch(r"[0-9]+; [0-9]+(; [0-9]+)?", cell) for row in habits for cell in row[1:])
+    for world in (result["start"]["tested"][name]["sampled"] for name in worlds):
+        assert world.pop("habits")["valid_format"] > 0.7
+    assert "habits" not in transfer_tables(result)
 
 
 @pytest.mark.parametrize("name", PLOTS)

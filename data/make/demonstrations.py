@@ -82,10 +82,11 @@ class LakeDemonstrator:
             move = MOVES[rng.integers(4)] if rng.random() < self.stray else nearest_move(cell, through, size, rng)
             thought.append(move.lower())
             if looks:
-                thought.append(self._seen(rows, size, cell, move))
-                if thought[-1] == "O":
+                ahead = self._seen(rows, size, cell, move)
+                thought.append(env.family.in_symbols(ahead))
+                if ahead == "O":
                     move = nearest_move(cell, around, size, rng)
-                    thought += [move.lower(), self._seen(rows, size, cell, move)]
+                    thought += [move.lower(), env.family.in_symbols(self._seen(rows, size, cell, move))]
             moves.append(move)
             cell = neighbour(size, *cell, MOVES.index(move))
             if rows[cell[0]][cell[1]] in "GO":
@@ -94,7 +95,7 @@ class LakeDemonstrator:
 
     @staticmethod
     def _seen(rows: tuple[str, ...], size: int, cell: Cell, move: str) -> str:
-        """The cell that a move leads to, as the grid shows it: O, G or _."""
+        """The cell that a move leads to, in the standard symbols: O, G or _."""
         row, column = neighbour(size, *cell, MOVES.index(move))
         return rows[row][column].replace("P", "_")
 

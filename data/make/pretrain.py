@@ -45,6 +45,7 @@ from data.make.demonstrations import (
     BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, SokobanDemonstrator, any_arms,
 )
 from data.make.fine_tuning import FineTuning, fine_tune
+from data.make.grid_games import NEVER_SHOWN, SHOWN, GridDemonstrator
 from data.make.search_demonstrator import SearchDemonstrator
 from data.make.shipped import CHECKSUMS, PROVENANCE, CheckReport, check_shipped, checksums, measure
 from data.make.shop_demonstrator import ShopDemonstrator
@@ -99,7 +100,8 @@ class Recipe:
     """Everything that a tiny policy is made from.
 
     `env`: a preset of `workbench.envs`, to demonstrate in, or `""`: that of `config`. `config`: a preset of
-    `workbench.training.config`, or a file of settings of this checkout, to evaluate in.
+    `workbench.training.config`, or a file of settings of this checkout, to evaluate in. `families`: where there are some,
+    each problem is played in one of them, drawn, instead of in `env`.
     `lessons` follow each other in one run: first the skill, shown well, then the habits that rewards are to sort out.
     `tokenizer`: the shipped policy whose tokenizer it shares; else one is made.
     `words` become single tokens even where demonstrations hardly use them; `syllables`, `json`, `pieces`: see
@@ -120,6 +122,7 @@ class Recipe:
     pieces: str = ""
     contexts: tuple[tuple[str, float], ...] = ()
     copying: int = 0
+    families: tuple[EnvFamily, ...] = ()
     tokenizer: str = ""
     tokenizer_transcripts: int = 400
     vocab_limit: int = 640
@@ -185,6 +188,12 @@ RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (
         Lesson(600, CodeDemonstrator(hasty=0.2)),
         Lesson(90, CodeDemonstrator()))),
 )}
+# Not shipped: whoever asks what carries over to other symbols and games makes it. Sokoban is drawn as often as both lakes.
+GRID_GAMES = Recipe("grid-games", "", "frozenlake", families=(*SHOWN.values(), SHOWN["Sokoban"]),
+                    words=("guess", "stuck", *NEVER_SHOWN, *(f" {symbol}" for symbol in NEVER_SHOWN)), lessons=(
+    Lesson(1100, GridDemonstrator(LakeDemonstrator(guess=0.0, look=1.0, slip=0.0),
+                                  SokobanDemonstrator(guess=0.1, slip=0.0))),
+    Lesson(250, GridDemonstrator())))
 
 
 def source_of(recipe: Recipe) -> str:
@@ -199,10 +208,11 @@ def family_of(recipe: Recipe) -> EnvFamily:
 
 
 def recipe_named(name: str) -> Recipe:
-    """The recipe of a shipped policy. ConfigError with the known names otherwise."""
-    if name not in RECIPES:
-        raise ConfigError(f"no recipe for a policy {name!r}; known: {', '.join(RECIPES)}")
-    return RECIPES[name]
+    """The recipe of a policy, shipped or not. ConfigError with the known names otherwise."""
+    known = {**RECIPES, GRID_GAMES.name: GRID_GAMES}
+    if name not in known:
+        raise ConfigError(f"no recipe for a policy {name!r}; known: {', '.join(known)}")
+    return known[name]
 
 
 # ------------------------------------------------------------------------------------------------ demonstrations
@@ -224,6 +234,8 @@ def training_task(recipe: Recipe, seed: int, index: int) -> tuple[EnvFamily, Tas
     do the worlds that questions are about and the catalogues of the shop, from one handful of problems to the next.
     """
     family = family_of(recipe)
+    if recipe.families:
+        family = recipe.families[rng_at(seed, "pretrain.family", index).integers(len(recipe.families))]
     if isinstance(family, WorldQA):
         drawn = rng_at(seed, "pretrain.context", index).random()
         for context, share in recipe.contexts:
@@ -384,9 +396,11 @@ def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: 
 def stated_recipe(recipe: Recipe) -> dict[str, Any]:
     """The recipe as JSON values, with the kind of each lesson's demonstrator. What came with the policies that call tools
     is left out where a recipe does not use it: the others are stated as they were when they were made."""
-    unused = {"seed": recipe.seed, "syllables": (), "json": False, "pieces": "", "contexts": (), "copying": 0, "tokenizer": "",
-              "tokenizer_transcripts": 400}
+    unused = {"seed": recipe.seed, "syllables": (), "json": False, "pieces": "", "contexts": (), "copying": 0, "families": (),
+              "tokenizer": "", "tokenizer_transcripts": 400}
     tree = {key: value for key, value in asdict(recipe).items() if key not in unused or value != unused[key]}
+    if recipe.families:
+        tree["families"] = [family.label for family in recipe.families]
     for lesson, stated in zip(recipe.lessons, tree["lessons"]):
         stated["demonstrator"] = {"kind": type(lesson.demonstrator).__name__, **stated["demonstrator"]}
         for key in ("all_tokens", "turns"):
@@ -452,7 +466,7 @@ def check(name: str, *, quick: bool = False, num_tasks: int = 512,
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m data.make.pretrain", description=__doc__.split("\n")[0])
-    parser.add_argument("name", choices=sorted(RECIPES))
+    parser.add_argument("name", choices=sorted([*RECIPES, GRID_GAMES.name]))
     parser.add_argument("--out", type=Path, help="folder to write (default: runs/policies/NAME)")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--lessons", type=int, metavar="N", choices=(1, 2), help="the first N lessons alone")

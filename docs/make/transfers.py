@@ -32,8 +32,8 @@ def discovery_tables(result: Result) -> dict[str, Table]:
 
 
 def transfer_tables(result: Result) -> dict[str, Table]:
-    """`python -m experiments.transfer`: every world that was trained in beside every world that is played, by mode; and every
-    run in its own world and in the first one."""
+    """`python -m experiments.transfer`: every world that was trained in beside every world that is played, by mode; every run
+    in its own world and in the first one; and how the attempts went about it."""
     worlds = list(result["worlds"])
     tables = {}
     for mode in ("sampled", "greedy"):
@@ -49,6 +49,12 @@ def transfer_tables(result: Result) -> dict[str, Table]:
         [[f"{row['trained']}; {row['seed']}", *_both_modes(row["tested"][row["trained"]]),
           *(_points(row["tested"][first][mode]["difference"]) for mode in ("greedy", "sampled")), f"{row['cpu_seconds']:.0f}"]
          for row in result["runs"]])
+    started = {"trained": f"{result['start']['name']}, the start", "tested": result["start"]["tested"]}
+    if "habits" in started["tested"][first]["sampled"]:  # not in what was measured before there were any
+        head = "trained in; seed. % of sampled turns: valid format; thoughts that state a fact; of these, all true"
+        tables["habits"] = Table([head, *worlds], [
+            [row["trained"] + (f"; {row['seed']}" if "seed" in row else ""),
+             *(_habits(row["tested"][world]["sampled"]) for world in worlds)] for row in [started, *result["runs"]]])
     return tables
 
 
@@ -89,6 +95,10 @@ def harder_tables(result: Result) -> dict[str, Table]:
 
 def _both_modes(row: Result) -> list[str]:
     return [text for mode in ("greedy", "sampled") for text in (_percent(row[mode]), _points(row[mode]["difference"]))]
+
+
+def _habits(row: Result) -> str:
+    return "; ".join(f"{100 * share:.0f}" for share in row["habits"].values())
 
 
 def _risen(row: Result, home: bool) -> str:

@@ -36,6 +36,8 @@ def act(*moves, think=True):
 
 # ------------------------------------------------------------------------------------------------ what is said
 
+VISIBLE = st.characters(codec="utf-8", exclude_categories=("C", "Z"))
+
 TRANSCRIPT = """\
 Go from P to G over the ice _ and keep out of the holes O.
 Moves: Left, Down, Right, Up. Limits: 10 moves in all, 5 per answer, 10 answers.
@@ -143,6 +145,41 @@ def test_the_prompt_states_the_slip_and_is_short():
         prompt = said(begin(FrozenLake(slip=slip))[1])
         assert (words in prompt) if words else ("slip" not in prompt)
         assert len(re.findall(r"\w+|[^\w\s]", prompt)) <= 115
+
+
+@settings(max_examples=60)
+@given(st.lists(VISIBLE, min_size=6, max_size=6, unique=True).map("".join), st.integers(0, 2**40),
+       st.lists(st.lists(st.sampled_from(MOVES), min_size=1, max_size=3), min_size=1, max_size=5))
+def test_a_lake_in_other_symbols_is_the_same_lake(symbols, task_seed, answers):
+    """Each cell in the other symbol, every word, reward and fact beside the grid as it was, by a table of its own."""
+    plain, other = FrozenLake(slip=0.3), FrozenLake(slip=0.3, symbols=symbols)
+    shown = {cell: symbols["P_OGX√".index(cell)] for cell in "P_OGX√"}
+    task = other.task(task_seed)
+    assert task == plain.task(task_seed) and other.split_of(task) == plain.split_of(task)
+    (here, first), (there, other_first) = begin(plain, task, 7), begin(other, task, 7)
+    player, ice, hole, goal = symbols[:4]
+    legend = f"Go from {player} to {goal} over the ice {ice} and keep out of the holes {hole}."
+    assert said(other_first).startswith(f"{legend}\n")
+    assert said(other_first).split("\n")[1:4] == said(first).split("\n")[1:4]
+    results = [(result, again) for moves in answers if not here.finished
+               for result, again in [(here.step(act(*moves)), there.step(act(*moves)))]]
+    for result, again in results:
+        state, other_state = result.info["state"], again.info["state"]
+        assert other_state == "".join(shown.get(cell, cell) for cell in state)
+        assert said(again.observation) == said(result.observation).replace(state, other_state, 1)
+        assert (again.reward, again.reward_parts, again.terminated, again.truncated) == (
+            result.reward, result.reward_parts, result.terminated, result.truncated)
+        assert again.info | {"state": ""} == result.info | {"state": ""}
+    assert there.snapshot() == here.snapshot() and there.privileged() == here.privileged()
+    assert other.label == plain.label + (f", symbols {symbols}" if symbols != "P_OGX√" else "")
+
+
+def test_thoughts_are_judged_by_the_symbols_that_are_shown():
+    for symbols, hole, ice in (("P_OGX√", "O", "_"), ("M-KTDE", "K", "-"), ("POG_X√", "G", "O")):
+        for thought, verdict in ((f"right {ice}", "agrees"), (f"right {hole}", "disagrees"),
+                                 ("right hole", "disagrees"), ("right Z", "not stated")):
+            env, _ = begin(FrozenLake(symbols=symbols))
+            assert env.step(format_action(["Right"], think=True, thought=thought)).info["reasoning"] == verdict
 
 
 def test_moves_beyond_the_limit_cost_nothing_but_are_told():
@@ -375,9 +412,12 @@ def test_optimal_and_random_success_match_the_published_maps(slip, holes, moves,
 
 def test_settings_that_make_no_sense_are_refused():
     for wrong in ({"size": 1}, {"slip": 1.2}, {"slip": float("nan")}, {"hole_density": 1.0}, {"max_moves": 0},
-                  {"max_moves_per_action": 0}, {"max_turns": 0}, {"format_penalty": 0.1}):
+                  {"max_moves_per_action": 0}, {"max_turns": 0}, {"format_penalty": 0.1}, {"symbols": ""},
+                  {"symbols": "P_OGX"}, {"symbols": "P_OGXX"}, {"symbols": "P OGX√"}, {"symbols": "P\0OGX√"}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             FrozenLake(**wrong)
+    with pytest.raises(ConfigError, match=r"6 different visible characters \('P_OGX√': you, ice, hole, .*got 'abc'"):
+        FrozenLake(symbols="abc")
 
 
 def test_a_task_of_another_size_is_refused_with_the_reason():

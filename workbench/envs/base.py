@@ -6,7 +6,7 @@ a random policy and the best solver known; where it has none, every table says "
 """
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from workbench.types import Observation, StepResult, Task
 
@@ -54,3 +54,15 @@ class EnvFamily(Protocol):
     #   score(attempt: Trajectory) -> number, parts or None   what it earned as a whole, computed after it (envs.scoring)
     # Optional, False or True: deterministic (False: not the same twice from the same task, seed and actions), remote
     # (True: it talks to a server). The lint does not replay environments that say either.
+
+
+class Wrapped:
+    """What stands around a family, an environment or an engine: what it does not do itself, that does."""
+
+    def __init__(self, inside: Any) -> None:
+        self._inside = inside
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # also while it is unpickled in a worker
+            raise AttributeError(name)
+        return getattr(self._inside, name)

@@ -3,7 +3,7 @@
     P _ _ O        P you · _ ice · O hole · G goal · X you in a hole · √ you on the goal
     _ O _ _
     _ _ _ _        Moves: Left, Down, Right, Up. A move against the edge is used up and changes nothing.
-    O _ _ G
+    O _ _ G        `symbols` shows the same lakes in six other characters; tasks and snapshots keep these.
 
 Slip, exactly: with probability `slip` a move goes to one of the two directions perpendicular to the intended one (each
 half the time), otherwise as intended. Gymnasium's "slippery" lake, 1/3 each, is slip = 2/3.
@@ -37,7 +37,8 @@ from workbench.types.seeds import rng_at
 from workbench.types.settings import at_least, probability
 
 MOVES = ("Left", "Down", "Right", "Up")  # neighbours in this ring are perpendicular
-PLAYER, ICE, HOLE, GOAL, PLAYER_IN_HOLE, PLAYER_ON_GOAL = "P", "_", "O", "G", "X", "√"
+PLAYER, ICE, HOLE, GOAL = "P", "_", "O", "G"
+STANDARD, CELLS = "P_OGX√", "you, ice, hole, goal, you in a hole, you on the goal"  # in the order of the symbols
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,12 @@ class FrozenLake(GridFamily):
     show_rewards: ShowRewards = False
     coordinates: Annotated[bool, "also name the cells of player and goal in words"] = False
     reasoning_bonus: ReasoningBonus = 0.0
+    symbols: Annotated[str, f"six characters: {CELLS}"] = STANDARD
 
     name: ClassVar[str] = "frozenlake"
     moves: ClassVar[tuple[str, ...]] = MOVES
+    standard: ClassVar[str] = STANDARD
+    cells: ClassVar[str] = CELLS
 
     # -------------------------------------------------------------------------------------------- tasks
 
@@ -75,12 +79,10 @@ class FrozenLake(GridFamily):
         rng = rng_at("frozen_lake.map", self.size, task_seed)
         for _ in range(10_000):
             start, goal = rng.choice(self.size * self.size, size=2, replace=False)
-            holes = rng.random(self.size * self.size) < self.hole_density
-            cells = [HOLE if hole else ICE for hole in holes]
+            cells = np.where(rng.random(self.size * self.size) < self.hole_density, HOLE, ICE)
             cells[start], cells[goal] = PLAYER, GOAL
             rows = tuple("".join(cells[i:i + self.size]) for i in range(0, len(cells), self.size))
-            distance = lake_solver.distance(rows)
-            if distance is not None:
+            if (distance := lake_solver.distance(rows)) is not None:
                 return Task(f"frozenlake-{self.size}x{self.size}/{task_seed}", self.name, int(task_seed),
                             {"grid": list(rows)}, {"distance": distance})
         raise EnvError(f"no map with a path in 10000 draws (size {self.size}, hole_density {self.hole_density}); "
@@ -124,13 +126,14 @@ class FrozenLake(GridFamily):
     def label(self) -> str:
         """The whole setting in one line, for tables and plots."""
         return (f"FrozenLake {self.size}x{self.size}, slip {self.slip:.3g}, holes {self.hole_density:.3g}, "
-                f"{self.label_of_limits}{reasoning.label(self.reasoning_bonus)}")
+                f"{self.label_of_limits}{self.label_of_rest}")
 
     @property
     def instructions(self) -> str:
         """The trusted part of the first prompt. The limits in it are those that are enforced."""
         slip = f"A move slips sideways with probability {self.slip:.3g}.\n" if self.slip else ""
-        return (f"Go from {PLAYER} to {GOAL} over the ice {ICE} and keep out of the holes {HOLE}.\n"
+        player, ice, hole, goal, *_ = self.symbols
+        return (f"Go from {player} to {goal} over the ice {ice} and keep out of the holes {hole}.\n"
                 f"{self.limits}{slip}Answer like this: {self.example}\n\n")
 
 
@@ -188,7 +191,7 @@ class FrozenLakeEnv(GridEnv):
 
     def draw(self) -> str:
         """The grid as text: one character a cell, single spaces between, one line a row."""
-        return lake_solver.draw(self.rows, self.position)
+        return self.family.in_symbols(lake_solver.draw(self.rows, self.position))
 
     # -------------------------------------------------------------------------------------------- inside
 
@@ -215,7 +218,7 @@ class FrozenLakeEnv(GridEnv):
         return self._cell() in (HOLE, GOAL)
 
     def _statements(self, thought: str, before: tuple[int, int]) -> list[bool]:
-        return reasoning.lake_statements(thought, self.rows, before, MOVES)
+        return reasoning.lake_statements(thought, self.rows, before, MOVES, self.family.symbols)
 
     def _facts(self, before: tuple[int, int]) -> dict[str, Any]:
         return {"state": self.draw(), "position_before": list(before), "position": list(self.position)}

@@ -13,7 +13,7 @@ from workbench.envs import reasoning
 from workbench.envs.format import ParsedAction, format_action, limit_notice, parse_action, refusal, user_message
 from workbench.envs.game_settings import check_game
 from workbench.types import Observation, StepResult, Text
-from workbench.types.errors import EnvError
+from workbench.types.errors import ConfigError, EnvError
 from workbench.types.settings import Inert
 
 
@@ -21,9 +21,19 @@ class GridFamily:
     """What the families have in common; their fields hold the settings of `game_settings`."""
 
     moves: ClassVar[tuple[str, ...]]  # by the names that an answer gives them
+    standard: ClassVar[str]           # the symbols that levels are written in, in the order of the setting `symbols`
+    cells: ClassVar[str]              # what they mean, in the same order
 
     def __post_init__(self) -> None:
         check_game(self)
+        if not len(self.symbols) == len(set(self.symbols)) == len(self.standard) or any(
+                not symbol.isprintable() or symbol.isspace() for symbol in self.symbols):
+            raise ConfigError(f"{type(self).__name__}.symbols are {len(self.standard)} different visible characters "
+                              f"({self.standard!r}: {self.cells}), got {self.symbols!r}")
+
+    def in_symbols(self, text: str) -> str:
+        """A text of standard symbols in this family's own."""
+        return text.translate(str.maketrans(self.standard, self.symbols))
 
     def inert_settings(self) -> list[Inert]:
         """What cannot act beside the other settings."""
@@ -44,6 +54,12 @@ class GridFamily:
     @property
     def label_of_limits(self) -> str:
         return f"{self.max_moves} moves, {self.max_moves_per_action} per answer, {self.max_turns} answers"
+
+    @property
+    def label_of_rest(self) -> str:
+        """Symbols and pay for reasoning, where they are not the usual ones."""
+        symbols = "" if self.symbols == self.standard else f", symbols {self.symbols}"
+        return symbols + reasoning.label(self.reasoning_bonus)
 
     @property
     def example(self) -> str:

@@ -2,9 +2,7 @@
 after every answer (`runners.EnvAnswer.privileged`), others never. It goes into the turn and into no prompt."""
 from __future__ import annotations
 
-from typing import Any
-
-from workbench.envs.base import EnvFamily
+from workbench.envs.base import EnvFamily, Wrapped
 from workbench.envs.shared import opened
 
 
@@ -14,29 +12,13 @@ def tells(family: EnvFamily) -> bool:
         return hasattr(env, "privileged")
 
 
-class PrivilegedFamily:
-    """`family`, whose environments are asked what they know. Anything else about it is as it was."""
+class PrivilegedFamily(Wrapped):
+    """A family, whose environments are asked what they know. Anything else about it is as it was."""
 
-    def __init__(self, family: EnvFamily) -> None:
-        self._family = family
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # also while it is unpickled in a worker
-            raise AttributeError(name)
-        return getattr(self._family, name)
-
-    def make(self) -> Any:
-        return _Telling(self._family.make())
+    def make(self) -> _Telling:
+        return _Telling(self._inside.make())
 
 
-class _Telling:
-    def __init__(self, env: Any) -> None:
-        self._env = env
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._env, name)
-
+class _Telling(Wrapped):
     def told(self) -> str:
-        return self._env.privileged()
+        return self._inside.privileged()

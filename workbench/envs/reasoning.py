@@ -49,28 +49,31 @@ def words_of(thought: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------ the lake
 
 
-def lake_statements(thought: str, rows: tuple[str, ...], position: Cell, moves: Sequence[str]) -> list[bool]:
+def lake_statements(thought: str, rows: tuple[str, ...], position: Cell, moves: Sequence[str],
+                    symbols: str = "P_OGX√") -> list[bool]:
     """Which of the statements in a thought are true, on a lake of these rows with the player at `position`:
 
         down right : ...            before the first colon nothing but directions: where the goal lies from the player
-        ... down O right _          a move and a cell (O _ G, or hole, ice, goal): where that move leads, if it does not
-                                    slip. The next one goes on from there, except after a hole: that is not entered
+        ... down O right _          a move and a cell (O _ G, as `symbols` show them, or hole, ice, goal): where that
+                                    move leads, if it does not slip. The next one goes on from there, except after a
+                                    hole: that is not entered
         I am in row 2, column 3     the player's place (I, you, player), the goal's (goal) or a hole's (hole), from 1
     """
     words = words_of(thought)
-    return [*_bearing(words, ":", [(position, lake_solver.find(rows, "G"))]), *_path(words, rows, position, moves),
-            *_places(words, rows, position)]
+    return [*_bearing(words, ":", [(position, lake_solver.find(rows, "G"))]),
+            *_path(words, rows, position, moves, symbols), *_places(words, rows, position)]
 
 
-def _path(words: Sequence[str], rows: tuple[str, ...], position: Cell, moves: Sequence[str]) -> Iterator[bool]:
+def _path(words: Sequence[str], rows: tuple[str, ...], position: Cell, moves: Sequence[str], symbols: str
+          ) -> Iterator[bool]:
     numbers = {move.lower(): number for number, move in enumerate(moves)}
-    symbols = {"O": "O", "_": "_", "G": "G", "hole": "O", "ice": "_", "goal": "G"}
+    cells = dict(zip(symbols[1:4], "_OG")) | {"hole": "O", "ice": "_", "goal": "G"}
     path = words[words.index(":") + 1:] if ":" in words else words
     for word, following in zip(path, [*path[1:], ""]):
         if word.lower() not in numbers:
             continue
         ahead = lake_solver.neighbour(len(rows), *position, numbers[word.lower()])
-        stated = symbols.get(following)
+        stated = cells.get(following)
         if stated is not None:
             yield stated == rows[ahead[0]][ahead[1]].replace("P", "_")
         if stated is not None and stated != "O" or stated is None and ":" in words:

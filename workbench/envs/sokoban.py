@@ -38,6 +38,7 @@ from workbench.types.errors import ConfigError, EnvError
 from workbench.types.settings import Inert, at_least, one_of
 
 MOVES = ("Up", "Down", "Left", "Right")
+CELLS = "wall, floor, target, box on target, box, player, player on target"  # in the order of the symbols
 PER_MOVE, ONTO_TARGET, OFF_TARGET, ALL_ON_TARGETS = -0.1, 1.0, -1.0, 10.0  # gym-sokoban's, and RAGEN's
 
 
@@ -58,12 +59,13 @@ class Sokoban(GridFamily):
     format_penalty: FormatPenalty = -0.1
     show_rewards: ShowRewards = False
     observation: Annotated[str, one_of("grid", "coordinates", "both"), "how a level is told"] = "grid"
-    symbols: Annotated[str, "seven characters: wall, floor, target, box on target, box, player, player on "
-                       "target"] = levels.STANDARD
+    symbols: Annotated[str, f"seven characters: {CELLS}"] = levels.STANDARD
     reasoning_bonus: ReasoningBonus = 0.0
 
     name: ClassVar[str] = "sokoban"
     moves: ClassVar[tuple[str, ...]] = MOVES
+    standard: ClassVar[str] = levels.STANDARD
+    cells: ClassVar[str] = CELLS
     solver_name: ClassVar[str] = "optimal"
 
     def __post_init__(self) -> None:
@@ -71,10 +73,6 @@ class Sokoban(GridFamily):
         if self.min_solution > self.max_solution:
             raise ConfigError(f"Sokoban.min_solution is at most max_solution, got {self.min_solution} and "
                               f"{self.max_solution}")
-        if len(self.symbols) != 7 or len(set(self.symbols)) != 7 or any(not c.isprintable() or c.isspace()
-                                                                        for c in self.symbols):
-            raise ConfigError(f"Sokoban.symbols are seven different visible characters ({levels.STANDARD!r}: wall, "
-                              f"floor, target, box on target, box, player, player on target), got {self.symbols!r}")
         reachable = min(self.max_moves, self.max_turns * self.max_moves_per_action)
         if reachable < self.max_solution:
             raise ConfigError(f"Sokoban.max_solution = {self.max_solution} moves cannot be made: the limits allow "
@@ -102,8 +100,7 @@ class Sokoban(GridFamily):
 
     def picture(self, rows: Sequence[str]) -> str:
         """A level in this family's symbols: one symbol a cell, single spaces between, one line a row."""
-        vocabulary = str.maketrans(levels.STANDARD, self.symbols)
-        return "\n".join(" ".join(row.translate(vocabulary)) for row in rows)
+        return self.in_symbols("\n".join(" ".join(row) for row in rows))
 
     def state_for_people(self, rows: Sequence[str]) -> str:
         """The grid for views; it says so where the agent itself never sees one."""
@@ -135,10 +132,9 @@ class Sokoban(GridFamily):
     @property
     def label(self) -> str:
         """The whole setting in one line, for tables and plots."""
-        symbols = "" if self.symbols == levels.STANDARD else f", symbols {self.symbols}"
         return (f"Sokoban {self.size}x{self.size}, {self.boxes} {'box' if self.boxes == 1 else 'boxes'}, solutions of "
                 f"{self.min_solution} to {self.max_solution}, walls {self.wall_density:.3g}, "
-                f"{self.label_of_limits}, {self.observation}{symbols}{reasoning.label(self.reasoning_bonus)}")
+                f"{self.label_of_limits}, {self.observation}{self.label_of_rest}")
 
     @property
     def instructions(self) -> str:

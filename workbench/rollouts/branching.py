@@ -10,33 +10,29 @@ from typing import Any
 import numpy as np
 
 from workbench.engines.base import Completion, Engine, Request
-from workbench.envs.base import EnvFamily
+from workbench.envs.base import EnvFamily, Wrapped
 from workbench.rollouts.collect import collect
 from workbench.types import Group, Sampling, Span, Trajectory
 from workbench.types.errors import DataError
 
 
-class ReplayedEngine:
+class ReplayedEngine(Wrapped):
     """`engine`, but the first `turns` turns of every attempt are those of `attempt`: the very token ids and logprobs."""
 
     def __init__(self, engine: Engine, attempt: Trajectory, turns: int) -> None:
-        self._engine, self._turns = engine, turns
+        super().__init__(engine)
+        self._turns = turns
         self._spans = stored_actions(attempt)
         self._finish = [turn.finish for turn in attempt.turns]
         self._asked: dict[str, int] = {}  # attempt -> turns that were asked for
         self._ready: list[Completion] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._engine, name)
 
     def submit(self, request: Request) -> None:
         key = request.session.rpartition("/")[0]
         turn = self._asked.get(key, 0)
         self._asked[key] = turn + 1
         if turn >= self._turns:
-            return self._engine.submit(request)
+            return self._inside.submit(request)
         prompt, span = self._spans[turn]
         if not np.array_equal(np.asarray(request.prompt_ids), prompt):
             same = next((n for n, (a, b) in enumerate(zip(request.prompt_ids, prompt)) if a != b), min(len(prompt), len(request.prompt_ids)))
@@ -49,35 +45,27 @@ class ReplayedEngine:
 
     def poll(self) -> list[Completion]:
         ready, self._ready = self._ready, []
-        return [*ready, *self._engine.poll()]
+        return [*ready, *self._inside.poll()]
 
 
-class ReplayedFamily:
+class ReplayedFamily(Wrapped):
     """`family` whose environments begin with one seed for the chance inside them, whatever they are given."""
 
     def __init__(self, family: EnvFamily, dynamics_seed: int) -> None:
-        self._family, self._seed = family, dynamics_seed
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # also while it is unpickled in a worker
-            raise AttributeError(name)
-        return getattr(self._family, name)
+        super().__init__(family)
+        self._seed = dynamics_seed
 
     def make(self) -> Any:
-        return _Seeded(self._family.make(), self._seed)
+        return _Seeded(self._inside.make(), self._seed)
 
 
-class _Seeded:
+class _Seeded(Wrapped):
     def __init__(self, env: Any, seed: int) -> None:
-        self._env, self._seed = env, seed
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._env, name)
+        super().__init__(env)
+        self._seed = seed
 
     def reset(self, task: Any, dynamics_seed: int) -> Any:
-        return self._env.reset(task, self._seed)
+        return self._inside.reset(task, self._seed)
 
 
 def stored_actions(attempt: Trajectory) -> list[tuple[np.ndarray, Span]]:

@@ -13,10 +13,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from workbench.engines.base import Completion, Engine
+from workbench.engines.base import Completion
+from workbench.envs.base import Wrapped
 from workbench.training.instruments import Instrument
 from workbench.training.session import Session, everybodys, rollout
 from workbench.training.step import StepRollout, StepWatchers, synchronise
@@ -94,17 +93,12 @@ class _Rollout:
         self.thread.start()
 
 
-@dataclass
-class _Abandonable:
+class _Abandonable(Wrapped):
     """An engine that stops a rollout which nobody waits for."""
 
-    engine: Engine
-    abandoned: bool = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
+    abandoned = False
 
     def poll(self) -> list[Completion]:
         if self.abandoned:
             raise EngineError("abandoned: the run ended while its next step was being sampled")
-        return self.engine.poll()
+        return self._inside.poll()

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 from workbench.engines import LayoutConfig, TransformersEngineConfig
 from workbench.envs import PRESETS as ENV_PRESETS
 from workbench.envs.base import EnvFamily
+from workbench.envs.frozen_lake import STANDARD as LAKE_SYMBOLS
 from workbench.learn.algorithms import GRPO, PPO, ReinforcePP, StarPO_S
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.rollouts.config import CollectConfig, EvaluationConfig
@@ -157,7 +158,8 @@ BARE = ""  # no preset to begin with: every setting has its own default, and the
 LATER: Mapping[str, Any] = {"policy.loader": None, "critic.sees": "policy", "train.on_alarm": "off", "train.information_every": 0,
                             "layout": asdict(LayoutConfig()), "layout.adapters": "merged", "sampling": asdict(SamplingConfig()),
                             "learner.lora_rank": 0, "learner.activation_checkpointing": False,
-                            "learner.lora_alpha": LearnerConfig.lora_alpha, "learner.lora_targets": (), "evaluation.first_task": 0}
+                            "learner.lora_alpha": LearnerConfig.lora_alpha, "learner.lora_targets": (), "evaluation.first_task": 0,
+                            "env.symbols": LAKE_SYMBOLS}
 
 
 def to_dict(config: Config) -> dict[str, Any]:
