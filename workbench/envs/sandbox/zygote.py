@@ -8,7 +8,8 @@ A box is one process ("landlock") or a keeper, process 1 of its own space, and a
 The keeper runs no code of anybody's. It may mount, which states may not:
 
     trainer -> keeper   ["go", n]: the folder of state n is /work, and processes run · ["halt"]: none of them does
-                        ["copy", n, m]: the files of state n are those of m, too · each is answered with "k", or "e"
+                        ["copy", n, m]: the files of state n are those of m, too · ["user", name]: a process of this user's
+                        serves a socket that is sent · each is answered with "k", or "e"
 
 It begins as `python -c START`, which re-executes itself without random addresses. Standard library only.
 """
@@ -26,8 +27,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from workbench.envs.sandbox import calls, confine, virtual
-from workbench.envs.sandbox.guest import LENGTH, BoxProcess, Pipes
+from workbench.envs.sandbox import calls, confine, users, virtual
+from workbench.envs.sandbox.guest import LENGTH, BoxProcess, Pipes, framed
 
 # What programs import: done once, here, and not in every box. None of these reads the clock or chance when imported.
 USUAL = ("abc", "bisect", "collections", "copy", "dataclasses", "enum", "functools", "heapq", "itertools", "json", "math",
@@ -166,7 +167,7 @@ def _shut_in(order: dict[str, Any], connection: int, tell: int) -> None:
         calls.landlock(list(library.values()))
         confine.give_up_everything(limits, processes=False)
         _serve(order, connection, tell)
-    confine.enter_namespaces(limits["disk_mb"] << 20, limits["programs"])
+    confine.enter_namespaces(limits)
     os.umask(0o077)
     keeper = os.fork()
     if keeper:  # whoever forked this process adopts the keeper, and knows it by its number
@@ -232,13 +233,8 @@ def alone(text: str) -> None:
 def _keep(order: dict[str, Any], connection: socket.socket) -> None:
     """Process 1: when it ends, all others of the box are killed."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
-    ours, theirs = socket.socketpair()
     os.chdir(confine.WORK)
-    if not os.fork():
-        _in_child(lambda: _state(order, connection, ours, theirs), 2)
-    theirs.close()
-    socket.send_fds(connection, [b"s"], [ours.fileno()])
-    ours.close()
+    _new_state(order, connection)
     current = "0"
     while True:
         header = connection.recv(LENGTH.size, socket.MSG_WAITALL)
@@ -246,18 +242,41 @@ def _keep(order: dict[str, Any], connection: socket.socket) -> None:
             os._exit(0)
         verb, *rest = json.loads(connection.recv(LENGTH.unpack(header)[0], socket.MSG_WAITALL))
         try:
-            current = _keep_order(verb, rest, current)
+            if verb != "user":
+                current = _keep_order(verb, rest, current)
             connection.sendall(b"k")
-        except (OSError, shutil.Error):  # the disk is full
+            if verb == "user":
+                _new_state(order, connection, *rest)
+        except (OSError, shutil.Error):  # the disk is full, or there is no process left
             connection.sendall(b"e")
 
 
-def _state(order: dict[str, Any], *others: socket.socket) -> None:
+def _new_state(order: dict[str, Any], connection: socket.socket, user: str = "") -> None:
+    """A process that serves the trainer, which is sent its connection."""
+    ours, theirs = socket.socketpair()
+    if not os.fork():
+        _in_child(lambda: _state(order, user, connection, ours, theirs), 2)
+    theirs.close()
+    socket.send_fds(connection, [b"s"], [ours.fileno()])
+    ours.close()
+
+
+def _state(order: dict[str, Any], user: str, *others: socket.socket) -> None:
     connection, ours, theirs = others
     connection.close()
     ours.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    confine.give_up_everything(order["limits"], processes=True)
+    why = ""
+    try:
+        if user:
+            users.become(user)
+    except (OSError, ValueError) as error:
+        why = str(error)
+    confine.give_up_everything(order["limits"], processes=True, root=bool(user) and os.geteuid() == 0)
+    if user:
+        theirs.sendall(framed(["user", why]))
+    if why:
+        os._exit(0)
     _serve(order, theirs.detach())
 
 
