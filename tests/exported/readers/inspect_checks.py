@@ -68,7 +68,7 @@ class BoxEnvironment(SandboxEnvironment):
             if ran.said.startswith("FileNotFoundError"):
                 return ExecResult(False, 127, "", ran.said)
             if ran.said.startswith("the box has no user"):
-                return ExecResult(False, 126, "", ran.said)
+                return ExecResult(False, 1, "", ran.said)
             raise _error(ran.said)
         if ran.cut:
             raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, ran.out.decode("utf-8", "replace"))
@@ -127,7 +127,7 @@ def _error(said: str) -> Exception:
 
 def opened() -> Sandbox:
     try:
-        return open_sandbox(SETTINGS, users=True)
+        return open_sandbox(SETTINGS, users=SETTINGS.programs)
     except ToolError:  # one id is all that can be mapped here
         return open_sandbox(SETTINGS)
 

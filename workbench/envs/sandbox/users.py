@@ -32,16 +32,16 @@ def first_number() -> int:
         raise OSError("users of a box's own need a range of the machine's user numbers, and only root can give one: this is not root")
     first = FIRST + os.getpid() % BOXES * COUNT
     for path in ("/proc/self/uid_map", "/proc/self/gid_map"):
-        if not any(start <= first and first + COUNT <= start + count for start, _, count in _numbers(path, None)):
+        if not any(start <= first and first + COUNT <= start + count for start, _, count in read_numbers(path, None)):
             raise OSError(f"users of a box's own need user numbers from {first} on, and there are none here ({path})")
     taken = [(each.pw_uid, 1) for each in pwd.getpwall()] + [(each.gr_gid, 1) for each in grp.getgrall()]
-    taken += [(start, count) for path in ("/etc/subuid", "/etc/subgid") for _, start, count in _numbers(path, ":")]
+    taken += [(start, count) for path in ("/etc/subuid", "/etc/subgid") for _, start, count in read_numbers(path, ":")]
     if any(start < first + COUNT and first < start + count for start, count in taken):
         raise OSError(f"users of a box's own would stand for user numbers of this machine that are somebody's: {first} and on")
     return first
 
 
-def _numbers(path: str, between: str | None) -> list[list[int]]:
+def read_numbers(path: str, between: str | None) -> list[list[int]]:
     """Rows of three, with 0 for what is no number."""
     if not os.path.exists(path):
         return []
