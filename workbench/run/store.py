@@ -157,12 +157,10 @@ class Run(Shown):
 
     def warnings(self) -> list[str]:
         """What a reader should know: lines cut short, steps not committed."""
-        found = []
-        for name in LINES:
-            if torn := self._lines(name).torn:
-                found.append(f"{name}: the last line is cut short ({len(torn)} bytes) and was left out")
-        for step in self.uncommitted():
-            found.append(f"step {step} has files but was not committed (under way, or its process died)")
+        found = [f"{name}: the last line is cut short ({len(torn)} bytes) and was left out"
+                 for name in LINES if (torn := self._lines(name).torn)]
+        found += [f"step {step} has files but was not committed (under way, or its process died)"
+                  for step in self.uncommitted()]
         machines = self.machines()
         for (_, before), (after, now) in zip(machines, machines[1:]):
             found.append(f"after step {after} it went on with other {differing(before, now)}: from there on it need "

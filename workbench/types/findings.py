@@ -166,9 +166,9 @@ class LintReport(Shown):
         """One line a rule; under a finding where it is, what it means and how to mend it."""
         lines = [self.about] if self.about else []
         for answer in self.answers:
-            lines.append(f"{answer.rule:4} {_said(answer):<12} {answer.title}{_but(answer)}")
-            for finding in answer.findings[:TOLD]:
-                lines.append(f"     {finding.severity}: {finding.place}: {finding.what}")
+            missing = f" (missing: {'; '.join(answer.missing)})" if answer.missing else ""
+            lines.append(f"{answer.rule:4} {_said(answer):<12} {answer.title}{missing}")
+            lines += [f"     {finding.severity}: {finding.place}: {finding.what}" for finding in answer.findings[:TOLD]]
             if answer.untold:
                 lines.append(f"     and {answer.untold} more")
             if answer.findings:
@@ -237,10 +237,6 @@ def _finding_dict(finding: Finding) -> dict[str, Any]:
 
 def _said(answer: Answer) -> str:
     return answer.status.upper() if answer.errors else NOTE if answer.findings else answer.status
-
-
-def _but(answer: Answer) -> str:
-    return f" (missing: {'; '.join(answer.missing)})" if answer.missing else ""
 
 
 def _many(count: int, word: str) -> str:

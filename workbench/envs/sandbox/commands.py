@@ -16,8 +16,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.envs.sandbox.zygote import START
-
+# Of an interpreter that boxes are begun by; it begins once more where addresses of objects would be random.
+START = """
+import os, sys, types
+folder, again = sys.argv[1], os.environ.pop("AGAIN", "")
+for name, path in (("workbench", "."), ("workbench.envs", "envs"), ("workbench.envs.sandbox", "envs/sandbox")):
+    sys.modules[name] = types.ModuleType(name)  # so that no module of the package but those of the boxes is imported
+    sys.modules[name].__path__ = [os.path.join(folder, path)]
+if not again:
+    from workbench.envs.sandbox import calls
+    try:
+        calls.fix_addresses()
+        os.environ["AGAIN"] = "again"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    except OSError:
+        os.environ.pop("AGAIN", "")
+from workbench.envs.sandbox import zygote
+zygote.alone(sys.argv[3]) if sys.argv[2] == "alone" else zygote.main(int(sys.argv[2]), int(sys.argv[3]))
+"""
 _INSIDE = ("-S", "-s", "-B", "-P", "-c", START, "/box", "alone", "{order}")
 # Of Docker and Apptainer, which bring an interpreter along: this one's version, out of the usual image.
 _IMAGE = f"python:{sys.version_info[0]}.{sys.version_info[1]}-slim"

@@ -85,7 +85,7 @@ def enter_namespaces(limits: Mapping[str, Any]) -> None:
     anybody else makes them in a user space of its own. `limits["users"]`: the box has users of its own."""
     spaces = calls.NEWUSER | calls.NEWNS | calls.NEWPID | calls.NEWNET | calls.NEWIPC | calls.NEWUTS
     process = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY)
-    first = users.first_number() if limits["users"] else None
+    first = users.first_number() if limits.get("users") else None
     is_root = os.geteuid() == 0
     if is_root:
         calls.unshare(calls.NEWNS)
@@ -128,6 +128,9 @@ def _make_root(limits: Mapping[str, Any], owner: int, first: int | None) -> None
                 f"size={limits['disk_mb'] << 20},nr_inodes={MOST_WORK_FILES},mode=0700,uid={owner},gid={owner}")
     if first is not None:
         users.make_folders(f"/tmp{DISK}", "/tmp", first)
+    elif programs:
+        os.symlink(f"{WORK}/{TEMPORARY}", "/tmp/tmp")
+        users.write_accounts("/tmp/etc")
     for path, source in library.items():
         if os.path.realpath(path) == path or not os.path.isdir(os.path.realpath(path)):
             _bind_readable(source, f"/tmp{path}")
@@ -135,10 +138,6 @@ def _make_root(limits: Mapping[str, Any], owner: int, first: int | None) -> None
         if os.path.realpath(path) != path and not os.path.lexists(f"/tmp{path}"):
             os.makedirs(os.path.dirname(f"/tmp{path}"), exist_ok=True)
             os.symlink(os.path.realpath(path), f"/tmp{path}")
-    if programs and first is None:
-        os.symlink(f"{WORK}/{TEMPORARY}", "/tmp/tmp")
-        _write("/tmp/etc/passwd", f"agent:x:{users.INSIDE}:{users.INSIDE}::{WORK}:/bin/sh\n")
-        _write("/tmp/etc/group", f"agent:x:{users.INSIDE}:\n")
     os.close(os.open("/tmp/dev/null", os.O_CREAT | os.O_WRONLY))
     calls.mount(f"/proc/self/fd/{nowhere}", "/tmp/dev/null", "", calls.MS_BIND)
     for fd in (*library.values(), nowhere):
@@ -155,13 +154,6 @@ def mount_work(disk_bytes: int) -> None:
     owner = NOBODYS if os.geteuid() == 0 else os.geteuid()
     calls.mount("disk", WORK, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV,
                 f"size={disk_bytes},nr_inodes={MOST_WORK_FILES},mode=0700,uid={owner},gid={owner}")
-
-
-def _write(path: str, text: str) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w") as file:
-        file.write(text)
-    os.chmod(path, 0o444)
 
 
 def _bind_readable(source: int, target: str) -> None:

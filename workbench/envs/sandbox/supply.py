@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from workbench.envs.sandbox.commands import command_of, why_not_installed
+from workbench.envs.sandbox.commands import START, command_of, why_not_installed
 from workbench.envs.sandbox.filters import is_known
 from workbench.envs.sandbox.guest import framed
 from workbench.envs.sandbox.limits import BY_COMMAND, TIERS
-from workbench.envs.sandbox.zygote import BEGUN, START
+from workbench.envs.sandbox.zygote import BEGUN
 from workbench.types.errors import ToolError
 
 BEGIN_S = 20.0
@@ -173,8 +173,7 @@ class BoxPool:
             return why
         if sys.platform != "linux" or not is_known(os.uname().machine):
             return f"it is made for Linux on x86_64 and aarch64, and this is {sys.platform}"
-        limits = {"cpu_s": 5, "memory_mb": 256, "disk_mb": 1, "processes": 2, "files": 64, "output_bytes": 100, "programs": False,
-                  "users": False}
+        limits = {"cpu_s": 5, "memory_mb": 256, "disk_mb": 1, "processes": 2, "files": 64, "output_bytes": 100, "programs": False}
         try:
             box = self._order({"tier": tier, "limits": limits, "seed": None})
             box.begin()

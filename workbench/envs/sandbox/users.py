@@ -10,7 +10,7 @@ import grp
 import os
 import pwd
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from workbench.envs.sandbox import calls
 
@@ -21,9 +21,9 @@ OF_ROOT = (calls.CAP_CHOWN, calls.CAP_DAC_OVERRIDE, calls.CAP_FOWNER)
 MAKERS = ("/usr/share/perl", "/usr/share/perl5")  # what Debian's adduser rests on
 MOST_PASSWD = 1 << 16               # bytes
 _FOLDERS = {"etc": 0o755, "etc/skel": 0o755, "etc/pam.d": 0o755, "home": 0o755, "home/root": 0o700, "run": 0o755, "tmp": 0o1777}
-_FILES = {"etc/passwd": f"root:x:0:0::/home/root:/bin/sh\nagent:x:{INSIDE}:{INSIDE}::/work:/bin/sh\n",
-          "etc/group": f"root:x:0:\nagent:x:{INSIDE}:\n",
-          "etc/pam.d/other": "auth required pam_rootok.so\naccount required pam_permit.so\nsession required pam_permit.so\n"}
+_ACCOUNTS = {"passwd": f"agent:x:{INSIDE}:{INSIDE}::/work:/bin/sh\n", "group": f"agent:x:{INSIDE}:\n"}
+_OF_ROOT = {"passwd": "root:x:0:0::/home/root:/bin/sh\n", "group": "root:x:0:\n", "pam.d/other":  # which chfn asks
+            "auth required pam_rootok.so\naccount required pam_permit.so\nsession required pam_permit.so\n"}
 
 
 def first_number() -> int:
@@ -46,7 +46,8 @@ def read_numbers(path: str, between: str | None) -> list[list[int]]:
     if not os.path.exists(path):
         return []
     with open(path) as file:
-        return [[int(word) if word.isdecimal() else 0 for word in line.strip().split(between)] for line in file if line.strip()]
+        rows = [[int(word) if word.isdecimal() else 0 for word in line.strip().split(between)] for line in file]
+    return [row for row in rows if len(row) == 3]
 
 
 def write_map(process: int, users: str, groups: str) -> None:
@@ -83,15 +84,20 @@ def make_folders(disk: str, target: str, first: int) -> None:
         os.makedirs(f"{disk}/{name}")
         os.chmod(f"{disk}/{name}", mode)
         os.chown(f"{disk}/{name}", first, first)
-    for name, text in _FILES.items():
-        with open(f"{disk}/{name}", "w") as file:
-            file.write(text)
-            os.fchmod(file.fileno(), 0o644)
-            os.fchown(file.fileno(), first, first)
-    for name in _FOLDERS:
         if "/" not in name:
             os.makedirs(f"{target}/{name}")
             calls.mount(f"{disk}/{name}", f"{target}/{name}", "", calls.MS_BIND)
+    write_accounts(f"{disk}/etc", first, _OF_ROOT)
+
+
+def write_accounts(folder: str, owner: int = -1, more: Mapping[str, str] = {}) -> None:
+    """Who is who in a box; `more`: what stands above the one that its code is run as."""
+    os.makedirs(folder, exist_ok=True)
+    for name in {**_ACCOUNTS, **more}:
+        with open(f"{folder}/{name}", "w") as file:
+            file.write(more.get(name, "") + _ACCOUNTS.get(name, ""))
+            os.fchmod(file.fileno(), 0o644)
+            os.fchown(file.fileno(), owner, owner)
 
 
 def become(name: str) -> None:

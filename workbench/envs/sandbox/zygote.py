@@ -11,7 +11,7 @@ The keeper runs no code of anybody's. It may mount, which states may not:
                         ["copy", n, m]: the files of state n are those of m, too · ["user", name]: a process of this user's
                         serves a socket that is sent · each is answered with "k", or "e"
 
-It begins as `python -c START`, which re-executes itself without random addresses. Standard library only.
+It begins as `python -c commands.START`, which re-executes itself without random addresses. Standard library only.
 """
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _shut_in(order: dict[str, Any], connection: int, tell: int) -> None:
         calls.keep_privileges_down()
         calls.landlock(list(library.values()))
         confine.give_up_everything(limits, processes=False)
-        _serve(order, connection, tell)
+        _serve(order, socket.socket(fileno=connection), lambda: (os.write(tell, b"ready"), os.close(tell)))
     confine.enter_namespaces(limits)
     os.umask(0o077)
     keeper = os.fork()
@@ -189,13 +189,11 @@ def _prepare(order: dict[str, Any]) -> None:
         virtual.install(order["seed"], alone=order["tier"] != "namespaces")
 
 
-def _serve(order: dict[str, Any], connection: int, tell: int | None = None) -> None:
+def _serve(order: dict[str, Any], connection: socket.socket | Pipes, ready: Callable[[], None] = lambda: None) -> None:
     if order["seed"] is None:
         virtual.random.seed()
-    guest = BoxProcess(socket.socket(fileno=connection), order["limits"]["output_bytes"])
-    if tell is not None:
-        os.write(tell, b"ready")
-        os.close(tell)
+    guest = BoxProcess(connection, order["limits"]["output_bytes"])
+    ready()
     guest.serve()
     os._exit(0)
 
@@ -218,13 +216,10 @@ def alone(text: str) -> None:
         os.umask(0o077)
         _prepare(order)
         confine.give_up_everything(order["limits"], processes=False)
-        if order["seed"] is None:
-            virtual.random.seed()
-        pipes.sendall(BEGUN)
     except BaseException as error:
         pipes.sendall(f"{error}"[:1000].encode())
         os._exit(1)
-    BoxProcess(pipes, order["limits"]["output_bytes"]).serve()
+    _serve(order, pipes, lambda: pipes.sendall(BEGUN))
 
 
 # ------------------------------------------------------------------------------------------------ the keeper
@@ -266,18 +261,15 @@ def _state(order: dict[str, Any], user: str, *others: socket.socket) -> None:
     connection.close()
     ours.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    why = ""
-    try:
-        if user:
-            users.become(user)
-    except (OSError, ValueError) as error:
-        why = str(error)
-    confine.give_up_everything(order["limits"], processes=True, root=bool(user) and os.geteuid() == 0)
     if user:
-        theirs.sendall(framed(["user", why]))
-    if why:
-        os._exit(0)
-    _serve(order, theirs.detach())
+        try:
+            users.become(user)
+        except (OSError, ValueError) as error:
+            theirs.sendall(framed(["user", str(error)]))
+            os._exit(0)
+        theirs.sendall(framed(["user", ""]))
+    confine.give_up_everything(order["limits"], processes=True, root=bool(user) and os.geteuid() == 0)
+    _serve(order, theirs)
 
 
 def _keep_order(verb: str, rest: list[str], current: str) -> str:
@@ -296,22 +288,3 @@ def _keep_order(verb: str, rest: list[str], current: str) -> str:
     with suppress(ProcessLookupError):
         os.kill(-1, signal.SIGCONT)
     return rest[0]
-
-
-START = """
-import os, sys, types
-folder, again = sys.argv[1], os.environ.pop("AGAIN", "")
-for name, path in (("workbench", "."), ("workbench.envs", "envs"), ("workbench.envs.sandbox", "envs/sandbox")):
-    sys.modules[name] = types.ModuleType(name)  # so that no module of the package but those of the boxes is imported
-    sys.modules[name].__path__ = [os.path.join(folder, path)]
-if not again:
-    from workbench.envs.sandbox import calls
-    try:
-        calls.fix_addresses()
-        os.environ["AGAIN"] = "again"
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-    except OSError:
-        os.environ.pop("AGAIN", "")
-from workbench.envs.sandbox import zygote
-zygote.alone(sys.argv[3]) if sys.argv[2] == "alone" else zygote.main(int(sys.argv[2]), int(sys.argv[3]))
-"""
