@@ -15,7 +15,7 @@ import pytest
 
 from tests.sandbox.escapes import ESCAPES
 from workbench.envs.sandbox.boxes import Sandbox, SandboxSettings, open_sandbox
-from workbench.envs.sandbox.limits import TIERS
+from workbench.envs.sandbox.limits import BY_COMMAND, TIERS
 from workbench.envs.sandbox.supply import BoxPool, shared_supply
 
 NOBODY = 65534
@@ -84,7 +84,7 @@ def why_not(user: str, tier: str) -> str:
 PROGRAMS = "namespaces, with programs"
 # Boxes with users of their own, by whom the escape is tried as in them: an agent's code, a user that root made, root.
 OWN_USERS = {"the agent of a box with users": None, "another user of a box": "other", "the root of a box": "root"}
-WORKING = [(user, tier) for user in USERS for tier in (*TIERS, PROGRAMS, *OWN_USERS, "bubblewrap") if user == "root" or tier not in OWN_USERS]
+WORKING = [(user, tier) for user in USERS for tier in (*TIERS, PROGRAMS, *OWN_USERS, *BY_COMMAND) if user == "root" or tier not in OWN_USERS]
 ADD_OTHER = ("import os\nopen('/etc/passwd', 'a').write('other:x:1001:1001::/home/other:/bin/sh\\n')\n"
              "os.mkdir('/home/other')\nos.chown('/home/other', 1001, 1001)")
 

@@ -7,8 +7,8 @@ from tests.counts import reduced
 from tests.sandbox.escapes import ESCAPES, NOT_EVERYWHERE, ROOT
 from tests.sandbox.grounds import OWN_USERS, PROGRAMS, WORKING, grounds, inside, outside, supply_for, why_not
 
-# It has a /etc of its own, and may start programs; the root of a box may do to its own files what root may.
-OF_ITS_OWN = {PROGRAMS: ["read /etc/passwd", "another program"],
+# It has a /etc of its own, and may start programs; the image of a container has devices, too, which are no disks; the root of a box may do to its own files what root may.
+OF_ITS_OWN = {"docker": ["read /etc/passwd", "list /etc", "devices"], PROGRAMS: ["read /etc/passwd", "another program"],
               **dict.fromkeys(OWN_USERS, ["read /etc/passwd", "list /etc", "another program"]),
               "the root of a box": ["read /etc/passwd", "list /etc", "another program", "root again", "an owner of root's"]}
 

@@ -189,7 +189,7 @@ class BoxPool:
         ours, theirs = socket.socketpair()
         with theirs:
             if order["tier"] in BY_COMMAND:
-                order = order | command_of(order, number, self.python, (os.geteuid() if self.user is None else self.user) == 0)
+                order = order | command_of(order, self.python, (os.geteuid() if self.user is None else self.user) == 0)
             line = json.dumps({"number": number, **order}).encode() + b"\n"
             socket.send_fds(self._control, [line], [theirs.fileno()])
         return Box(self, number, order["tier"], ours)
