@@ -170,7 +170,8 @@ class Run(Shown):
     def _commit(self, step: int) -> dict:
         commits = self._commits()
         if step not in commits:
-            hint = "it was begun but not committed" if step in self.uncommitted() else _range(list(commits))
+            hint = f"it has steps {min(commits)} to {max(commits)}" if commits else "it has none yet"
+            hint = "it was begun but not committed" if step in self.uncommitted() else hint
             raise StoreError(f"run {self.name} has no committed step {step}: {hint}")
         return commits[step]
 
@@ -292,7 +293,3 @@ def step_folders(folder: Path) -> list[int]:
     with canonical_json.readable(folder):
         names = os.listdir(folder) if folder.is_dir() else []
     return sorted(int(match[1]) for name in names if (match := STEP.fullmatch(name)))
-
-
-def _range(steps: list[int]) -> str:
-    return f"it has steps {steps[0]} to {steps[-1]}" if steps else "it has none yet"
