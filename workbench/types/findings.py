@@ -199,9 +199,9 @@ class LintReport(Shown):
 
 
 def heard_out(check: Callable[[Any], Iterable[RuleResult]], given: Any, failed: str) -> list[RuleResult]:
-    """All that a check yields. One that raises is told of in a note that begins with `failed`, beside what it had found:
-    checks call environments and algorithms that anybody may have written, and an instrument that breaks must not end
-    what it measures."""
+    """All that a check yields. One that raises is told of in a note that begins with `failed`, beside what it had
+    found: checks call environments and algorithms that anybody may have written, and an instrument that breaks must not
+    end what it measures."""
     results: list[RuleResult] = []
     try:
         results.extend(check(given))  # keeps what came before it raised

@@ -146,9 +146,9 @@ class Sandbox:
 
     def start(self, words: Sequence[str], *, folder: str = WORK, environment: Mapping[str, str] = {}, seconds: float | None = None,
               most: int | None = None, given: str | None = None, user: str | None = None) -> ProgramOutcome:
-        """Run a program of the machine (`SandboxSettings.programs`) until it ends. `given`: a file that it reads from; `most`:
-        bytes of each of its outputs that are kept. `user`: one of the box's own (`open_sandbox(users=True)`), by name: root, or
-        whom root has made; None: the one that its code is run as."""
+        """Run a program of the machine (`SandboxSettings.programs`) until it ends. `given`: a file that it reads from;
+        `most`: bytes of each of its outputs that are kept. `user`: one of the box's own (`open_sandbox(users=True)`),
+        by name: root, or whom root has made; None: the one that its code is run as."""
         limit = self.settings.seconds if seconds is None else seconds
         asked = (list(words), folder, dict(environment), limit, self.settings.output_bytes if most is None else most, given)
         came: list[tuple[str, Any]] = []
@@ -156,7 +156,7 @@ class Sandbox:
             runner = self if user is None else self.as_user(user)
         except (OSError, ValueError, EOFError) as error:
             return ProgramOutcome(None, error="raised", said=f"{error or 'its process ended'}")
-        ran = runner.run(_START % (asked,), seconds=limit + GRACE_S, answer=lambda name, value: came.append((name, value)))
+        ran = runner.run(_START % (asked,), seconds=limit + GRACE_S, answer=lambda *each: came.append(each))
         if runner is not self:
             runner.connection.close()
         said = dict(came[-2:]) if not ran.error else {}
@@ -166,7 +166,7 @@ class Sandbox:
         return ProgramOutcome(said["status"], out, err, said["cut"], "late" if said["status"] is None else "")
 
     def as_user(self, user: str) -> Sandbox:
-        """The same files, in a process of this user's, until its connection is closed. Raises OSError and ValueError where there is none."""
+        """The same files, in a process of this user's, until its connection is closed. Raises OSError and ValueError."""
         if not self.users:
             raise ValueError(f"user = {user!r} needs a box with users of its own: open_sandbox(users=True)")
         deadline = time.monotonic() + FORK_S
@@ -254,9 +254,10 @@ def _read_done(told: Any) -> dict[str, Any]:
     return {**told, **texts, "said": texts["said"][:300]}
 
 
-def open_sandbox(settings: SandboxSettings = SandboxSettings(), supply: BoxPool | None = None, users: bool = False) -> Sandbox:
-    """A new state, in a box of its own. `users`: it has a root and users of its own, for programs that are started (`Sandbox.start`);
-    its code is run as one of them that may do no more than in any box. Raises ToolError where none can be had."""
+def open_sandbox(settings: SandboxSettings = SandboxSettings(), supply: BoxPool | None = None,
+                 users: bool = False) -> Sandbox:
+    """A new state, in a box of its own. `users`: with a root and users of its own, for programs (`Sandbox.start`); its
+    code is run as one of them that may do no more than in any box. Raises ToolError where none can be had."""
     if users and not settings.programs:
         raise ConfigError("open_sandbox(users=True) needs SandboxSettings(programs=True): users start programs")
     box = (supply or shared_supply()).take(settings.tier, asdict(settings), users)

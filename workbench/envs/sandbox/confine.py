@@ -93,7 +93,7 @@ def enter_namespaces(limits: Mapping[str, Any]) -> None:
         _enter(spaces, process)
     _make_root(limits, NOBODYS if is_root else users.INSIDE, first)
     if first is not None:
-        most = limits["processes"] + 2  # what is bounded here holds for all users of the space that is made, taken together
+        most = limits["processes"] + 2  # bounded here, it holds for all users of the new space together
         resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
         users.enter(process, first, lambda: (become_nobody(first + users.INSIDE), calls.unshare(spaces)))
     elif is_root:
@@ -105,7 +105,7 @@ def enter_namespaces(limits: Mapping[str, Any]) -> None:
     give_work("0")
     if first is not None:
         os.chmod(WORK, 0o755)
-        calls.mount("none", os.path.dirname(DISK), "tmpfs", calls.MS_RDONLY, "size=4k,mode=0")  # not even for the box's root
+        calls.mount("none", os.path.dirname(DISK), "tmpfs", calls.MS_RDONLY, "size=4k,mode=0")  # shut for its root, too
 
 
 def _enter(spaces: int, process: int) -> None:
@@ -175,7 +175,7 @@ def give_work(name: str) -> None:
 
 
 def give_up_everything(limits: Mapping[str, Any], processes: bool, root: bool = False) -> None:
-    """Bounds, privileges, calls: what comes after this may be anybody's code. `root`: of the box, which keeps what is its own."""
+    """Bounds, privileges, calls: what comes after this may be anybody's code. `root`: the box's, which keeps three."""
     whole = resource.RLIM_INFINITY
     for kind, most in (("AS", limits["memory_mb"] << 20), ("CPU", limits["cpu_s"]), ("FSIZE", limits["disk_mb"] << 20),
                        ("NOFILE", limits["files"]), ("CORE", 0), ("MEMLOCK", 0), ("MSGQUEUE", 0), ("SIGPENDING", 64),

@@ -43,8 +43,9 @@ _PROCESSES = {"fork": (57, None), "vfork": (58, None), "kill": (62, 129), "tkill
 _PROGRAMS = {"execve": (59, 221), "execveat": (322, 281), "setpgid": (109, 154), "setsid": (112, 157), "fadvise64": (221, 223),
              "getxattr": (191, 8), "lgetxattr": (192, 9), "fgetxattr": (193, 10), "listxattr": (194, 11), "llistxattr": (195, 12),
              "timer_create": (222, 107), "timer_settime": (223, 110), "timer_delete": (226, 111)}
-_OF_ROOT = {"chown": (92, None), "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "setuid": (105, 146), "setgid": (106, 144),
-            "setreuid": (113, 145), "setregid": (114, 143), "setresuid": (117, 147), "setresgid": (119, 149)}
+_OF_ROOT = {"chown": (92, None), "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54),
+            "setuid": (105, 146), "setgid": (106, 144), "setreuid": (113, 145), "setregid": (114, 143),
+            "setresuid": (117, 147), "setresgid": (119, 149)}
 _SOCKET = (41, 198)
 _CLONE, _CLONE3, _SOCKETPAIR, _IOCTL = (56, 220), (435, 435), (53, 199), (16, 29)
 _PRLIMIT, _PRCTL = (302, 261), (157, 167)
@@ -82,10 +83,10 @@ def is_known(machine: str) -> bool:
 
 def filter_program(processes: bool, programs: bool = False, root: bool = False) -> bytes:
     """`processes`: children, threads and signals are allowed, which only a box with a process space of its own is.
-    `programs`: and other programs may be started, under the same list. `root`: and files given to the box's users, as its
-    root does; what it may change of itself is bounded by the capabilities that it is left."""
+    `programs`: and other programs may be started, under the same list. `root`: and files given to the box's users, as
+    its root does; what it may change of itself is bounded by the capabilities that it is left."""
     column, architecture = _ARCHITECTURES[os.uname().machine]
-    names = {**_ALLOWED, **(_PROCESSES if processes else {}), **(_PROGRAMS if programs else {}), **(_OF_ROOT if root else {})}
+    names = _ALLOWED | (_PROCESSES if processes else {}) | (_PROGRAMS if programs else {}) | (_OF_ROOT if root else {})
     rows = [_instruction(_LOAD, 4), _instruction(_EQUAL, architecture, 1, 0), _instruction(_RETURN, _KILL),
             _instruction(_LOAD, 0), _instruction(_AT_LEAST, 0x40000000, 0, 1), _refuse(_ENOSYS)]
     for numbers in names.values():

@@ -1,8 +1,9 @@
-"""A root and users of a box's own (`open_sandbox(users=True)`), beside the one that its code is run as. Standard library only.
+"""A root and users of a box's own (`open_sandbox(users=True)`), beside the one that its code is run as.
 
-Their numbers stand for a range of the machine's that is nobody's, so that no file or process outside is theirs. The root may
-write the box's /etc, and has three capabilities, over the files of the box's own users alone. It cannot mount, trace, signal
-or become another user: only the keeper starts a process as one, and only when whoever opened the box says so.
+Their numbers stand for a range of the machine's that is nobody's, so that no file or process outside is theirs. The
+root may write the box's /etc, and has three capabilities, over the files of the box's own users alone. It cannot mount,
+trace, signal or become another user: only the keeper starts a process as one, and only when whoever opened the box says
+so. Standard library only.
 """
 from __future__ import annotations
 
@@ -20,16 +21,17 @@ FIRST, BOXES = 0x70000000, 1 << 16  # the machine's: a range for each box, of th
 OF_ROOT = (calls.CAP_CHOWN, calls.CAP_DAC_OVERRIDE, calls.CAP_FOWNER)
 MAKERS = ("/usr/share/perl", "/usr/share/perl5")  # what Debian's adduser rests on
 MOST_PASSWD = 1 << 16               # bytes
-_FOLDERS = {"etc": 0o755, "etc/skel": 0o755, "etc/pam.d": 0o755, "home": 0o755, "home/root": 0o700, "run": 0o755, "tmp": 0o1777}
+_FOLDERS = {"etc": 0o755, "etc/skel": 0o755, "etc/pam.d": 0o755, "home": 0o755, "home/root": 0o700, "run": 0o755,
+            "tmp": 0o1777}
 _ACCOUNTS = {"passwd": f"agent:x:{INSIDE}:{INSIDE}::/work:/bin/sh\n", "group": f"agent:x:{INSIDE}:\n"}
 _OF_ROOT = {"passwd": "root:x:0:0::/home/root:/bin/sh\n", "group": "root:x:0:\n", "pam.d/other":  # which chfn asks
             "auth required pam_rootok.so\naccount required pam_permit.so\nsession required pam_permit.so\n"}
 
 
 def first_number() -> int:
-    """Where the range of the machine's numbers begins that this process's box is given. Raises OSError where there is none."""
+    """Where the machine's numbers begin that this process's box is given. Raises OSError where there are none."""
     if os.geteuid() != 0:
-        raise OSError("users of a box's own need a range of the machine's user numbers, and only root can give one: this is not root")
+        raise OSError("users of a box's own need a range of user numbers, and only root can give one: this is not root")
     first = FIRST + os.getpid() % BOXES * COUNT
     for path in ("/proc/self/uid_map", "/proc/self/gid_map"):
         if not any(start <= first and first + COUNT <= start + count for start, _, count in read_numbers(path, None)):
@@ -37,7 +39,7 @@ def first_number() -> int:
     taken = [(each.pw_uid, 1) for each in pwd.getpwall()] + [(each.gr_gid, 1) for each in grp.getgrall()]
     taken += [(start, count) for path in ("/etc/subuid", "/etc/subgid") for _, start, count in read_numbers(path, ":")]
     if any(start < first + COUNT and first < start + count for start, count in taken):
-        raise OSError(f"users of a box's own would stand for user numbers of this machine that are somebody's: {first} and on")
+        raise OSError(f"users of a box's own would stand for user numbers that are somebody's: {first} and on")
     return first
 
 
