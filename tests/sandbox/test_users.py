@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import pwd
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -149,15 +150,18 @@ def test_processes_are_bounded_for_all_users_together(box):
         pass
     for user in (None, "root", "other"):
         box.start(bomb, user=user)
-    running = [pid for pid in processes_of(box.box.supply) if Path(f"/proc/{pid}/comm").read_text().strip() in BEHIND]
+    running = [status for status in statuses_of(box.box.supply) if status["Name"] in BEHIND]
     assert 6 <= len(running) <= SETTINGS.processes
 
 
-def processes_of(supply):
+def statuses_of(supply):
+    """Of all processes of its boxes, but for those that end meanwhile."""
     found, new = [], [supply.process_id]
     while new:
-        new = [child for pid in new for child in children_of(pid)]
-        found += new
+        pid = new.pop()
+        with suppress(OSError):
+            found.append(dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line))
+            new += children_of(pid)
     return found
 
 
@@ -173,8 +177,7 @@ def test_as_the_machine_sees_them_they_are_nobody():
                 pass
             for user in (None, "root", "other"):
                 box.start(["sh", "-c", "sleep 60 &"], user=user)
-        for pid in processes_of(supply):
-            status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+        for status in statuses_of(supply):
             if status["Name"] in BEHIND:
                 number = int(status["Uid"].split()[0])
                 assert {status["Uid"], status["Gid"]} == {"\t".join([str(number)] * 4)} and status["Groups"].strip() == ""
