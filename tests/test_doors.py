@@ -11,7 +11,7 @@ from learning_data import make_groups
 from workbench.run.store import Run
 from workbench.training.config import load_config
 from workbench.types import Group, doors
-from workbench.types.doors import KINDS, MADE, TAKES, kind_of
+from workbench.types.doors import KINDS, MADE, TAKES, said_of
 from workbench.types.errors import DataError
 from workbench.types.plugins import load_named
 
@@ -26,8 +26,9 @@ def values():
 
 
 def test_every_kind_is_told(values):
-    assert {kind: kind_of(value) for kind, value in values.items()} == {kind: kind for kind in values}
-    assert values.keys() | {"RunningRun"} == KINDS.keys() and kind_of(object()) == ""
+    by_class = {cls: kind for kind, (cls, _) in KINDS.items()}
+    assert {kind: said_of(value, by_class) for kind, value in values.items()} == {kind: kind for kind in values}
+    assert values.keys() | {"RunningRun"} == KINDS.keys() and said_of(object(), by_class) == ""
 
 
 @pytest.mark.parametrize("name", TAKES)
@@ -76,4 +77,4 @@ def test_every_guarded_door_is_public_and_each_kind_is_there():
     assert {kind for kinds in doors.TAKES.values() for kind in kinds} <= set(doors.KINDS)
     for name, _ in doors.KINDS.values():
         assert isinstance(load_named(name, "kind"), type)
-    assert doors.kind_of(object()) == "" and wb.show_tokens.__wrapped__.__name__ == "show_tokens"
+    assert said_of(object(), {}) == "" and wb.show_tokens.__wrapped__.__name__ == "show_tokens"

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.sandbox.escapes import ESCAPES
-from workbench.envs.sandbox.boxes import SandboxSettings, open_sandbox
-from workbench.envs.sandbox.limits import TIERS
+from workbench.envs.sandbox.boxes import Sandbox, SandboxSettings, open_sandbox
+from workbench.envs.sandbox.limits import BY_COMMAND, TIERS
 from workbench.envs.sandbox.supply import BoxPool, shared_supply
 
 NOBODY = 65534
@@ -74,11 +74,19 @@ def _supply(user: str) -> BoxPool | str:
 def why_not(user: str, tier: str) -> str:
     """Why boxes of this tier cannot be had as this user, "" where they can."""
     supply = supply_for(user)
-    return supply if isinstance(supply, str) else supply.why_not("namespaces" if tier == PROGRAMS else tier)
+    if isinstance(supply, str):
+        return supply
+    if tier in OWN_USERS and user != "root":
+        return "users of a box's own need root outside"
+    return supply.why_not("namespaces" if tier == PROGRAMS or tier in OWN_USERS else tier)
 
 
 PROGRAMS = "namespaces, with programs"
-WORKING = [(user, tier) for user in USERS for tier in (*TIERS, PROGRAMS, "bubblewrap")]
+# Boxes with users of their own, by whom the escape is tried as in them: an agent's code, a user that root made, root.
+OWN_USERS = {"the agent of a box with users": None, "another user of a box": "other", "the root of a box": "root"}
+WORKING = [(user, tier) for user in USERS for tier in (*TIERS, PROGRAMS, *OWN_USERS, *BY_COMMAND) if user == "root" or tier not in OWN_USERS]
+ADD_OTHER = ("import os\nopen('/etc/passwd', 'a').write('other:x:1001:1001::/home/other:/bin/sh\\n')\n"
+             "os.mkdir('/home/other')\nos.chown('/home/other', 1001, 1001)")
 
 
 @contextmanager
@@ -126,8 +134,20 @@ def outside(user: str, name: str, values: dict[str, object]) -> bool:
 
 def inside(user: str, tier: str, name: str, values: dict[str, object]) -> str:
     """What an escape said in a box of its own."""
-    settings = SandboxSettings(seconds=10.0, deterministic=False, warm=0,
-                               **({"tier": "namespaces", "programs": True} if tier == PROGRAMS else {"tier": tier}))
-    with open_sandbox(settings, supply_for(user)) as sandbox:
-        ran = sandbox.run(ESCAPES[name].format(**values))
+    programs = tier == PROGRAMS or tier in OWN_USERS
+    settings = SandboxSettings(seconds=10.0, deterministic=False, warm=0, tier="namespaces" if programs else tier, programs=programs)
+    with open_sandbox(settings, supply_for(user), users=tier in OWN_USERS) as sandbox, as_user(sandbox, OWN_USERS.get(tier)) as runner:
+        ran = runner.run(("import os; os.chdir(os.environ['HOME'])\n" if OWN_USERS.get(tier) else "") + ESCAPES[name].format(**values))
         return f"{ran.text}\n{ran.said}"
+
+
+@contextmanager
+def as_user(sandbox: Sandbox, name: str | None) -> Iterator[Sandbox]:
+    """Code of this user's of the box; None: its own. "other" is made first."""
+    if name == "other" and b"other:" not in sandbox.start(["cat", "/etc/passwd"]).out:
+        with as_user(sandbox, "root") as root:
+            assert not root.run(ADD_OTHER).error
+    runner = sandbox if name is None else sandbox.as_user(name)
+    yield runner
+    if runner is not sandbox:
+        runner.connection.close()

@@ -14,7 +14,7 @@ import pytest
 
 from tests.sandbox.grounds import CANARY, need_tier
 from workbench.envs.sandbox.boxes import SandboxSettings, open_sandbox
-from workbench.envs.sandbox.limits import TIERS
+from workbench.envs.sandbox.limits import BY_COMMAND, TIERS
 from workbench.envs.sandbox.supply import BoxPool, shared_supply
 from workbench.envs.sandbox.values import decoded
 from workbench.types.errors import ConfigError, ToolError
@@ -24,7 +24,7 @@ def works(tier):
     return not shared_supply().why_not(tier)
 
 
-@pytest.fixture(params=(*TIERS, "bubblewrap"))
+@pytest.fixture(params=(*TIERS, *BY_COMMAND))
 def tier(request):
     need_tier(request.param)
     return request.param

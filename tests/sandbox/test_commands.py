@@ -17,7 +17,7 @@ ORDER = {"tier": "", "seed": 0, "limits": {"cpu_s": 5, "memory_mb": 256, "disk_m
                                            "programs": False}}
 # What shuts the network, the files and the privileges off, in each program's words.
 SHUTS = {"bubblewrap": ("--unshare-net", "--unshare-pid", "--remount-ro", "--clearenv"),
-         "docker": ("--network none", "--read-only", "--cap-drop ALL", "no-new-privileges", "--pull never", "--memory 512m", "size=16m"),
+         "docker": ("--network none", "--ipc none", "--read-only", "--cap-drop ALL", "no-new-privileges", "--pull never", "--memory 512m", "size=16m"),
          "apptainer": ("--network none", "--containall", "--cleanenv", "--no-home", "--drop-caps all")}
 
 
@@ -58,7 +58,7 @@ def test_a_program_that_does_not_begin_a_box_is_refused_in_its_own_words(text, s
 @pytest.mark.parametrize("tier", BY_COMMAND)
 @pytest.mark.parametrize("as_root", [True, False])
 def test_a_command_shuts_everything_off_and_tells_the_box_its_bounds(tier, as_root):
-    made = command_of(ORDER | {"tier": tier}, 7, "/usr/bin/python3", as_root)
+    made = command_of(ORDER | {"tier": tier}, "/usr/bin/python3", as_root)
     *words, order = made["command"]
     line = " ".join(words)
     assert all(each in line for each in SHUTS[tier]) and "{" not in "".join(word for word in words if "import" not in word)

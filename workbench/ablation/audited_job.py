@@ -68,15 +68,14 @@ def _key(path: Path, given: Mapping[str, Any], code: Sequence[str], same: bool) 
     said, where = path.stem.rpartition("-")[2], "key of the job: its parameters and the code of its cells"
     ours = {*given} == RUN_PARAMETERS
     try:
-        made = _configuration(given) if ours and source_hash(ONE_RUN) == code_hash(code) else {
-            "notebook": code_hash(code), "parameters": {name: value for name, value in given.items() if name != "out"}}
+        if ours and source_hash(ONE_RUN) == code_hash(code):
+            made = to_dict(replace(load_config(given["base"], read_settings(given["settings"])), seed=given["seed"]))
+        else:
+            parameters = {name: value for name, value in given.items() if name != "out"}
+            made = {"notebook": code_hash(code), "parameters": parameters}
     except (WorkbenchError, OSError) as error:
         return AuditedNumber(0, where, said, TRUST, f"it cannot be made here: {error}")
     found = held_against(0, where, said, blake2b(json_bytes(made, "a job"), digest_size=6).hexdigest(), "made anew")
     if found.mark == DIFFERENT and ours and not same:
         return AuditedNumber(0, where, said, TRUST, "it was made by other code, which may have other settings")
     return found
-
-
-def _configuration(given: Mapping[str, Any]) -> dict[str, Any]:
-    return to_dict(replace(load_config(given["base"], read_settings(given["settings"])), seed=given["seed"]))

@@ -24,11 +24,12 @@ KIND, VERSION = "ablation-declared", 1
 
 def declaration(plan: Plan) -> dict[str, Any]:
     """What a plan declares, as JSON values."""
+    notebook = Path(plan.notebook) if plan.notebook else None  # the user's own, by what its code cells say
     return plain({"title": plan.title, "all": plan.all, "arms": {arm.name: asdict(arm) | {"base": _base(arm)} for arm in plan.arms},
                   "analysis": None if plan.analysis is None else asdict(plan.analysis), "seeds": plan.seeds,
                   "compare": plan.compare, "expect": [asdict(one) for one in plan.expect],
                   "controls": None if plan.controls is None else asdict(plan.controls),
-                  "notebook": _notebook(plan)} | (
+                  "notebook": notebook and f"{notebook.name}, code {source_hash(notebook)}"} | (
                       {} if plan.tuning is None else {"tuning": asdict(plan.tuning)}) | (
                       {"starts": dict(plan.starts)} if plan.starts else {}) | (
                       {"interactions": plan.interactions} if plan.interactions else {}), "a plan")
@@ -39,11 +40,6 @@ def _base(arm: Arm) -> str:
     if arm.base_name == arm.base:
         return arm.base
     return f"{arm.base_name}, settings {hash_of(read_toml(Path(arm.base)))}"
-
-
-def _notebook(plan: Plan) -> str | None:
-    """The user's own, by what its code cells say."""
-    return f"{Path(plan.notebook).name}, code {source_hash(Path(plan.notebook))}" if plan.notebook else None
 
 
 def hash_of(declared: dict[str, Any]) -> str:

@@ -40,10 +40,6 @@ class Claims:
     engines: tuple[str, ...]
     dtypes: tuple[str, ...]
 
-    @property
-    def bent_M(self) -> np.ndarray:
-        return ~np.isnan(self.said_M)
-
     def __len__(self) -> int:
         return len(self.plain_M)
 

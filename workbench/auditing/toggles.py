@@ -106,7 +106,7 @@ def fitted_toggles(forward: Forward, claims: Claims, now: Hypothesis) -> Iterato
     """The temperature, and the top-p, that explain most, whether or not they were declared."""
     logits_MV = forward.logits(now)
     token_M = torch.from_numpy(forward.sequences(now).token_M).to(logits_MV.device)
-    use_bent_M = np.isnan(claims.plain_M) | claims.bent_M.all()
+    use_bent_M = np.isnan(claims.plain_M) | (~np.isnan(claims.said_M)).all()
     said_M = np.where(use_bent_M, claims.said_M, claims.plain_M)
     some = np.flatnonzero(~np.isnan(said_M))[:SUBSET]
     logits, token = logits_MV[torch.from_numpy(some)], token_M[torch.from_numpy(some)]

@@ -131,7 +131,9 @@ def bias_bench(*, tasks: Mapping[str, ExactTask] = TASKS, claims: Mapping[str, t
         raise ConfigError(f"claims are about algorithms, but there is none named {', '.join(idle)}; the table has "
                           f"{', '.join(algorithms)}")
     silent = [name for name in algorithms if not claims.get(name)]
-    claims = {name: claims.get(name) or (_nothing_said(name, algorithms[name]),) for name in algorithms}
+    nothing = {name: Claim(name, "nothing", "", "batch", critic="wrong" if needs_critic(algorithms[name]()) else "")
+               for name in silent}
+    claims = {name: claims.get(name) or (nothing[name],) for name in algorithms}
     known = {name: templates(task) for name, task in tasks.items()}
     rows = tuple(measured_row(known[task], name, algorithms[name], claim, error)
                  for name, said in claims.items() for claim in said for task in claim.tasks or tasks if task in known)
@@ -140,10 +142,6 @@ def bias_bench(*, tasks: Mapping[str, ExactTask] = TASKS, claims: Mapping[str, t
               for name in silent]
     faults += [*_row_faults(rows), *(f"trap not shown: {trap.title}" for trap in found if not trap.shown)]
     return BiasReport(rows, found, curves, tuple(faults))
-
-
-def _nothing_said(name: str, algorithm: type) -> Claim:
-    return Claim(name, "nothing", "", "batch", critic="wrong" if needs_critic(algorithm()) else "")
 
 
 def _row_faults(rows: tuple[BiasRow, ...]) -> list[str]:

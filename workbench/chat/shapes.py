@@ -178,11 +178,8 @@ class TemplateShapes:
         return self._transform(message.role, opening and slot.message == 0).on_text(PROBES[slot.message % 2])
 
     def _shape(self, messages: Sequence[ChatMessage], opening: bool) -> tuple:
-        shape = []
-        for index, message in enumerate(messages):
-            shape.append((message.role, self._is_empty(message, opening and index == 0), message.name is not None,
-                          message.call_id is not None, message.policy is not None))
-        return tuple(shape)
+        return tuple((message.role, self._is_empty(message, opening and index == 0), message.name is not None,
+                      message.call_id is not None, message.policy is not None) for index, message in enumerate(messages))
 
     def _is_empty(self, message: ChatMessage, first: bool) -> bool:
         if message.policy is not None:

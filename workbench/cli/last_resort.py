@@ -31,7 +31,8 @@ def _kept(error: Exception) -> str:
     story = f"workbench {' '.join(sys.argv[1:])}\n\n{''.join(traceback.format_exception(error))}"
     now = time.time_ns()
     name = f"error-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now // 10**9))}-{now % 10**9:09d}-{os.getpid()}.log"
-    for folder in _folders():
+    home = os.environ.get("XDG_STATE_HOME") or Path(os.path.expanduser("~"), ".local", "state")
+    for folder in (Path(home, "agent-rl-workbench", "errors"), Path(tempfile.gettempdir())):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with open(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", errors="replace") as file:
@@ -40,8 +41,3 @@ def _kept(error: Exception) -> str:
             continue
         return f"where it happened is in {folder / name}"
     return "where it happened could be written nowhere"
-
-
-def _folders() -> list[Path]:
-    home = os.environ.get("XDG_STATE_HOME") or Path(os.path.expanduser("~"), ".local", "state")
-    return [Path(home, "agent-rl-workbench", "errors"), Path(tempfile.gettempdir())]

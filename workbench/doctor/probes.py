@@ -106,9 +106,8 @@ def engines() -> list[MachineFact]:
     engine.submit(Request(0, "doctor", np.array([1], np.int32), seed=0, max_new_tokens=4, stop_ids=frozenset({END})))
     said = [list(completion.token_ids) for completion in engine.poll()]
     findings = [engine_found("scripted", "ok" if said == [[4, END]] else "broken", "follows its script")]
-    for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
-        findings.append(engine_verdict(f"transformers on {device}", _toy(), device))
-    return findings
+    devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    return findings + [engine_verdict(f"transformers on {device}", _toy(), device) for device in devices]
 
 
 def _toy(head_dim: int = 8, seed: int = 0) -> Any:

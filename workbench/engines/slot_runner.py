@@ -181,10 +181,8 @@ def _taken(rows: list[Row], budget: int) -> tuple[list[int], int]:
 
 def _pieces(rows: list[Row], takes: list[int]) -> list[PackedPiece]:
     """What stands before the newest token of each row, cut into pieces, short ones first."""
-    cut = []
-    for slot, (row, take) in enumerate(zip(rows, takes)):
-        for start in range(row.cached, row.cached + take - 1, PIECE):
-            cut.append((min(PIECE, row.cached + take - 1 - start), start, slot))
+    cut = [(min(PIECE, row.cached + take - 1 - start), start, slot) for slot, (row, take) in enumerate(zip(rows, takes))
+           for start in range(row.cached, row.cached + take - 1, PIECE)]
     first, pieces = len(rows), []
     for length, start, slot in sorted(cut):
         pieces.append(PackedPiece(slot, start, length, first))

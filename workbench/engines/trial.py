@@ -53,7 +53,7 @@ def _try(folder: str, name: str, files: tuple[tuple[str, str], ...], seconds: fl
         said, ended = _heard(reading, seconds)
     finally:
         os.close(reading)
-        if not _gone(child):
+        if os.waitpid(child, os.WNOHANG)[0] != child:  # it goes on
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
     tried = f"{name}: {_WHAT[min(len(said), 2)]} was tried in a process of its own"
@@ -78,10 +78,6 @@ def _heard(reading: int, seconds: float) -> tuple[list[Any], bool]:
             return [json.loads(line) for line in text.splitlines()], True
         text += piece
     return [json.loads(line) for line in text.split(b"\n")[:-1]], False
-
-
-def _gone(child: int) -> bool:
-    return os.waitpid(child, os.WNOHANG)[0] == child
 
 
 def _tried(folder: str, writing: int) -> None:

@@ -87,12 +87,9 @@ def rare_parts(task: Task, others: Sequence[Probe]) -> list[str] | None:
     secrets = [part for gold in golds(task) for part in parts(gold)]
     if not secrets:
         return None
-    elsewhere = " ".join(_shown(each) for each in others if not set(golds(each.task)) & set(golds(task)))
+    elsewhere = " ".join(f"{words_of(each.opening)} {' '.join(problem(each.task))}" for each in others
+                         if not set(golds(each.task)) & set(golds(task)))
     return [secret for secret in secrets if not holds(elsewhere, secret)]
-
-
-def _shown(probe: Probe) -> str:
-    return f"{words_of(probe.opening)} {' '.join(problem(probe.task))}"
 
 
 def leak_of(family: EnvFamily | None, attempt: Trajectory, rare: Sequence[str]) -> tuple[int | None, str] | None:

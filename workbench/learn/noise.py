@@ -8,7 +8,6 @@ Source: the gradient noise scale of arXiv 1812.06162, there from two sizes of ba
 """
 from __future__ import annotations
 
-from torch import Tensor
 
 from workbench.learn.algorithms.base import Credit
 from workbench.learn.batch import Batch
@@ -27,13 +26,9 @@ def signal_to_noise(learner: Learner, batch: Batch, credit: Credit, *, step: int
         return {}
     for used_T in halves:
         GradientPass(models, learner.algorithm, batch, credit, used_T).run(learner.config.micro_batch_tokens)
-        found.append(_kept(models.policy.gradients()))
+        found.append({name: whole(g).detach().double() for name, g in models.policy.gradients().items()})
         models.clear_gradients()
     first, second = found
     signal = sum(float((first[name] * second[name]).sum()) for name in first)
     noise = sum(float((first[name] - second[name]).square().sum()) for name in first) / 4
     return {"gradient_snr": signal / noise} if noise > 0 else {}
-
-
-def _kept(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: whole(gradient).detach().double() for name, gradient in gradients.items()}

@@ -168,7 +168,9 @@ def _place(evidence: Evidence, name: str, at: int) -> Place:
 def _pad(evidence: Evidence) -> Iterator[RuleResult]:
     """No mask comes from comparing ids with the pad token: where pad is eos, the turn's end would be left out."""
     credit, batch = evidence.credit, evidence.batch
-    pad = _special_ids(evidence)
+    tokenizer = evidence.chat.template.tokenizer if evidence.chat is not None else None
+    pad = {name: getattr(tokenizer, f"{name}_token_id", None) for name in ("pad", "eos", "bos")}
+    pad = {name: value for name, value in pad.items() if value is not None}
     if credit is None or not pad or len(credit.weight_T) != len(batch.token_ids_T):
         return
     ids_T, eligible_T = batch.token_ids_T.numpy(), batch.eligible_T.numpy()
@@ -181,12 +183,6 @@ def _pad(evidence: Evidence) -> Iterator[RuleResult]:
             yield Finding(f"the sampled {token(evidence, pad_id)}, which is also the {name} token, has no weight while "
                           "its neighbours have: a mask was made by comparing ids",
                           evidence.place_of_token(int(left[0])), count=len(left))
-
-
-def _special_ids(evidence: Evidence) -> dict[str, int]:
-    tokenizer = evidence.chat.template.tokenizer if evidence.chat is not None else None
-    ids = {name: getattr(tokenizer, f"{name}_token_id", None) for name in ("pad", "eos", "bos")}
-    return {name: value for name, value in ids.items() if value is not None}
 
 
 R4 = Rule(

@@ -191,14 +191,10 @@ def attempts_of(groups: Sequence[Sequence[Trajectory]], flat: Flat, greedy: Sequ
         "broken": t.stop_reason.is_fault or not t.scored,
         "truncated": t.stop_reason is not StopReason.TERMINATED and not t.stop_reason.is_fault,
         "context_full": t.stop_reason is StopReason.CONTEXT_FULL,
-        **({"greedy": _earned(greedy[group])} if greedy and greedy[group] is not None else {}),
+        **({"greedy": attempt_of(greedy[group], 0).reward} if greedy and greedy[group] is not None else {}),
     } for group, t in rows]
     return Attempts(tuple(facts), flat.names_N, terminated_N, flat.trajectory_S, flat.offset_S, flat.ids_T,
                     flat.source_T, flat.turn_T, flat.sampled_T & (flat.source_T == POLICY), flat.logp_T, flat.step)
-
-
-def _earned(trajectory: Trajectory) -> float | None:
-    return attempt_of(trajectory, 0).reward
 
 
 def attempts_of_batch(batch: Batch, step: int | None = None, index_N: np.ndarray | None = None) -> Attempts:

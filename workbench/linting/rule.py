@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from workbench.linting.evidence import Evidence
-from workbench.types.findings import NOTE, Answer, Finding, LintReport, RuleResult, answered
+from workbench.types.findings import Answer, LintReport, RuleResult, answered, heard_out
 
 Check = Callable[[Evidence], Iterable[RuleResult]]
 
@@ -41,22 +41,11 @@ def _ask(rule: Rule, evidence: Evidence, raw_check: Check | None) -> Answer:
     results: list[RuleResult] = []
     raw_only = bool(evidence.raw) and raw_check is not None and not evidence.groups and evidence.batch is None
     if not missing and not raw_only:  # of arrays alone, what is said of trajectories would be their absence
-        results += _results(rule.check, evidence)
+        results += heard_out(rule.check, evidence, FAILED)
     if evidence.raw and raw_check is not None:
         missing = []
-        results += _results(raw_check, evidence)
+        results += heard_out(raw_check, evidence, FAILED)
     return answered(rule.id, rule.title, results, missing, rule.means, rule.mend)
-
-
-def _results(ask: Check, evidence: Evidence) -> list[RuleResult]:
-    """All that a rule yields. One that raises is told of in a note, beside what it had found: rules call environments
-    and algorithms that anybody may have written, and an instrument that breaks must not end what it measures."""
-    results: list[RuleResult] = []
-    try:
-        results.extend(ask(evidence))  # keeps what came before it raised
-    except Exception as error:
-        results.append(Finding(f"{FAILED}: {type(error).__name__}: {error}", severity=NOTE))
-    return results
 
 
 FAILED = "the rule itself failed, so this was not looked at"

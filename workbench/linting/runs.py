@@ -197,7 +197,8 @@ def _versions(before: StepFacts | None, now: StepFacts) -> Iterator[RuleResult]:
         kind = "the untrained weights" if set(old) == {0} and left else "older weights" if max(old) < left else \
             "weights that did not exist yet"
         step = f"step {now.step - 1 - now.staleness}" if now.staleness else "the step before"
-        yield Finding(f"tokens were sampled by version {_list(now.versions)} of the weights, and {step} left "
+        versions = " and ".join(map(str, now.versions))
+        yield Finding(f"tokens were sampled by version {versions} of the weights, and {step} left "
                       f"version {int(left)}: {kind}", Place(step=now.step))
 
 
@@ -264,10 +265,6 @@ def _claims(steps: Sequence[StepFacts], claims: RunClaims) -> Iterator[RuleResul
                           + (f" of the {claims.asked} that were asked for" if beyond[0] >= claims.asked else ""))
     if last > claims.asked:
         yield Finding(f"{last} steps were trained, and {claims.asked} were asked for", severity=NOTE)
-
-
-def _list(values: Sequence[int]) -> str:
-    return " and ".join(map(str, values))
 
 
 RULES: tuple[Rule, ...] = (

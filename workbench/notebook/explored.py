@@ -61,7 +61,7 @@ class Answers:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = tuple(runs)
-        self._step = lru_cache(maxsize=8)(self._read_step)
+        self._step = lru_cache(maxsize=8)(lambda run, step: StepRecord.of(self.runs[run], step))
         self._terms_of = lru_cache(maxsize=4)(self._compute_terms)
         self._edited = lru_cache(maxsize=1)(self._open_edited)
         self._paired = lru_cache(maxsize=4)(self._pair)
@@ -101,9 +101,6 @@ class Answers:
     def _known_run(self, run: int) -> None:
         if not 0 <= run < len(self.runs):
             raise DataError(f"there is no run {run}; they are counted from 0 to {len(self.runs) - 1}")
-
-    def _read_step(self, run: int, step: int) -> StepRecord:
-        return StepRecord.of(self.runs[run], step)
 
     def _compute_terms(self, run: int, step: int, update: int) -> StepTerms:
         from workbench.notebook.terms import StepTerms  # only here: it takes torch

@@ -89,7 +89,7 @@ def lint(what: Any, *, session: Session | None = None, step: int | None = None, 
         what = _opened(Path(what))
     if isinstance(what, Run):
         return _of_run(open_run(what, trust=trust), step, bool(start))
-    if _is_session(what):
+    if all(hasattr(what, part) for part in ("engine", "chat", "config")):
         return _of_session(what, True if start is None else start)
     given = given_by(session) | {"credit": credit, "step": step} | evidence
     made = _evidence(what, {name: value for name, value in given.items() if value is not None})
@@ -117,10 +117,6 @@ def _opened(path: Path) -> Any:
     if not (path / "run.json").exists() and looks_like_rollouts(path):
         return read_rollouts(path)
     return open_run(path)
-
-
-def _is_session(what: Any) -> bool:
-    return hasattr(what, "engine") and hasattr(what, "chat") and hasattr(what, "config")
 
 
 def _evidence(what: Any, given: dict[str, Any]) -> Evidence:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.types import Groups, View
 from workbench.types.address import Address
+from workbench.types.doors import said_of
 from workbench.types.errors import ConfigError, DataError, nearest
 from workbench.types.view import HasView
 
@@ -80,9 +81,9 @@ def show(value: Any, **how: Any) -> View:
         return value if isinstance(value, View) else value.view() if callable(value.view) else value.view
     if isinstance(value, (list, tuple)):
         value = _together(value)
-    if isinstance(value, (str, os.PathLike)) and not _maker(value):
+    if isinstance(value, (str, os.PathLike)) and not said_of(value, VIEWS):
         value = import_module("workbench.run.store").open_run(value)
-    if not (maker := _maker(value)):
+    if not (maker := said_of(value, VIEWS)):
         known = ", ".join(name.partition(":")[2] for name in VIEWS)
         raise DataError(f"wb.show has no view of a {type(value).__name__} ({value!r:.60}). It shows {known}, lists of "
                         "groups and of scores, and the path of a run")
@@ -109,15 +110,6 @@ def _together(values: Sequence[Any]) -> Any:
     return values
 
 
-def _maker(value: Any) -> str:
-    for name, maker in VIEWS.items():
-        module, _, attribute = name.partition(":")
-        cls = getattr(sys.modules.get(module), attribute, None)
-        if cls is not None and isinstance(value, cls):
-            return maker
-    return ""
-
-
 def show_a_run(run: Run | RunningRun | Path, *, step: int | None = None, task: int | None = None, attempt: int | None = None,
                tokens: bool = False, at: str | Address = "", evaluation: int | str | None = None) -> View:
     """A run's curves; with `step` the groups of that step, with `task` (counted from 0) one of them, with `attempt` one of
@@ -139,15 +131,13 @@ def show_a_run(run: Run | RunningRun | Path, *, step: int | None = None, task: i
         raise DataError(f"at={str(at)!r} says it all; leave {' and '.join(given)} out")
     if step is None:
         if given:
-            raise DataError(f"{' and '.join(given)} of which step? Add step=...; the run has {_range(run.steps())}")
+            steps = run.steps()
+            has = f"steps {steps[0]} to {steps[-1]}" if steps else "no committed step yet"
+            raise DataError(f"{' and '.join(given)} of which step? Add step=...; the run has {has}")
         return show_place(run, at)
     if task is None and attempt is None and not tokens:
         return show_place(run, Address(step))
     return show_step(run, step, task=task or 0, attempt=attempt, tokens=tokens)
-
-
-def _range(steps: Sequence[int]) -> str:
-    return f"steps {steps[0]} to {steps[-1]}" if steps else "no committed step yet"
 
 
 def show_settings(config: Config, *, preset: str = "") -> View:

@@ -135,7 +135,8 @@ class StepTerms:
             if len(over) > 1:
                 said = (f"= (that − {float(over.mean())!r}) / √({float(over.var())!r} + {WHITEN_EPSILON}): mean and variance of "
                         f"{len(over)} tokens")
-        found.append(({"name": "advantage", "array": "advantage", "text": said}, self._trained(self.credit.advantage_T)))
+        trained_T = np.where(self.credit.weight_T.numpy() != 0, self.credit.advantage_T.double().numpy(), np.nan)
+        found.append(({"name": "advantage", "array": "advantage", "text": said}, trained_T))
         return found
 
     def _at(self, values_A: torch.Tensor) -> np.ndarray:
@@ -143,9 +144,6 @@ class StepTerms:
         found = np.full(len(self.table["used"]), np.nan)
         found[self.inputs.token_A.numpy()] = values_A.double().numpy()
         return found
-
-    def _trained(self, values_T: torch.Tensor) -> np.ndarray:
-        return np.where(self.credit.weight_T.numpy() != 0, values_T.double().numpy(), np.nan)
 
     # -------------------------------------------------------------------------------------------- from credit to the loss
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.types import CreditTable, Group, Trajectory
+from workbench.types import CreditTable, Group
 from workbench.types.monitored import StepSignals
 from workbench.types.spreads import flat_side
 
@@ -32,7 +32,9 @@ def step_signals(step: int, groups: Sequence[Group], metrics: Mapping[str, Any],
     replies = [turn.text for attempt in attempts for turn in attempt.turns]
     rewards = [[attempt.reward for attempt in group if attempt.reward is not None] for group in groups]
     wins = [[float(attempt.success) for attempt in group if attempt.success is not None] for group in groups]
-    formats = [[share for attempt in group if (share := _valid(attempt)) is not None] for group in groups]
+    shares = [[_mean(turn.info["valid_format"] for turn in attempt.turns if "valid_format" in turn.info)
+               for attempt in group] for group in groups]  # None where the environment does not say
+    formats = [[share for share in group if share is not None] for group in shares]
     sides = [flat_side([(attempt.reward, attempt.success) for attempt in group]) for group in groups]
     valid = [turn.info["valid_format"] for attempt in attempts for turn in attempt.turns if "valid_format" in turn.info]
     return StepSignals(
@@ -67,11 +69,6 @@ def _shift(table: CreditTable | None, sign: int) -> float | None:
     pushed = table["used"] & (table["weight"] != 0) & (np.sign(table["advantage"]) == sign)
     change = (table["new_logp"][pushed].astype(np.float64) - table["old_logp"][pushed])
     return _mean(change)
-
-
-def _valid(attempt: Trajectory) -> float | None:
-    """The share of an attempt's turns in the right format; None where its environment does not say."""
-    return _mean(turn.info["valid_format"] for turn in attempt.turns if "valid_format" in turn.info)
 
 
 def _spread(groups: Iterable[Sequence[float]]) -> float | None:

@@ -1,7 +1,7 @@
 """Where two values first differ, to the bit: groups, credit tables, metrics, settings."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ def first_difference(a: Any, b: Any, where: str = "groups") -> str | None:
         parts = ((x, y, f"{where}[{i}]") for i, (x, y) in enumerate(zip(a, b)))
     else:
         return None if _same_scalar(a, b) else f"{where}: {a!r} is not {b!r}"
-    return _first(parts)
+    return next((found for a, b, where in parts if (found := first_difference(a, b, where)) is not None), None)
 
 
 def _array_difference(a: Any, b: Any, where: str) -> str | None:
@@ -54,10 +54,6 @@ def differing_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     not -0.0."""
     a, b = (np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(x.size, x.itemsize) for x in (a, b))
     return (a != b).any(axis=1)
-
-
-def _first(parts: Iterable[tuple[Any, Any, str]]) -> str | None:
-    return next((found for a, b, where in parts if (found := first_difference(a, b, where)) is not None), None)
 
 
 def _same_scalar(a: Any, b: Any) -> bool:

@@ -157,12 +157,10 @@ class Run(Shown):
 
     def warnings(self) -> list[str]:
         """What a reader should know: lines cut short, steps not committed."""
-        found = []
-        for name in LINES:
-            if torn := self._lines(name).torn:
-                found.append(f"{name}: the last line is cut short ({len(torn)} bytes) and was left out")
-        for step in self.uncommitted():
-            found.append(f"step {step} has files but was not committed (under way, or its process died)")
+        found = [f"{name}: the last line is cut short ({len(torn)} bytes) and was left out"
+                 for name in LINES if (torn := self._lines(name).torn)]
+        found += [f"step {step} has files but was not committed (under way, or its process died)"
+                  for step in self.uncommitted()]
         machines = self.machines()
         for (_, before), (after, now) in zip(machines, machines[1:]):
             found.append(f"after step {after} it went on with other {differing(before, now)}: from there on it need "
@@ -172,7 +170,8 @@ class Run(Shown):
     def _commit(self, step: int) -> dict:
         commits = self._commits()
         if step not in commits:
-            hint = "it was begun but not committed" if step in self.uncommitted() else _range(list(commits))
+            hint = f"it has steps {min(commits)} to {max(commits)}" if commits else "it has none yet"
+            hint = "it was begun but not committed" if step in self.uncommitted() else hint
             raise StoreError(f"run {self.name} has no committed step {step}: {hint}")
         return commits[step]
 
@@ -294,7 +293,3 @@ def step_folders(folder: Path) -> list[int]:
     with canonical_json.readable(folder):
         names = os.listdir(folder) if folder.is_dir() else []
     return sorted(int(match[1]) for name in names if (match := STEP.fullmatch(name)))
-
-
-def _range(steps: list[int]) -> str:
-    return f"it has steps {steps[0]} to {steps[-1]}" if steps else "it has none yet"

@@ -308,9 +308,7 @@ def sweep(folder: Path) -> list[Path]:
     """Remove what killed processes left half-written or half-deleted below `folder`. Only for who holds its lock."""
     leftovers = []
     for parent, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            if name.startswith((TEMPORARY, TRASH)):
-                leftovers.append(Path(parent, name))
+        leftovers += [Path(parent, name) for name in (*folders, *files) if name.startswith((TEMPORARY, TRASH))]
         folders[:] = [name for name in folders if not name.startswith((TEMPORARY, TRASH))]
     for path in leftovers:
         _discard(path)

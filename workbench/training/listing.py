@@ -51,7 +51,8 @@ def settings_text(key: str = "") -> str:
             return f"  {name}.kind: which {name} it is\n      one of {', '.join(kinds)}, or package.module:Name of your own"
     if is_named(key):
         return _text(_own_part(key))
-    chosen = [(part, [each for each in part.settings if _names(key, each.key)]) for part in settings_parts()]
+    chosen = [(part, [each for each in part.settings if not key or f".{key.lower()}." in f".{each.key.lower()}."])
+              for part in settings_parts()]
     chosen = [(part, settings) for part, settings in chosen if settings]
     if not chosen:
         known = {each.key for part in settings_parts() for each in part.settings}
@@ -70,10 +71,6 @@ def _own_part(reference: str) -> SettingsPart:
 
 def _text(part: SettingsPart) -> str:
     return "\n".join([part.title, *map(_lines, part.settings)])
-
-
-def _names(key: str, full: str) -> bool:
-    return not key or f".{key.lower()}." in f".{full.lower()}."
 
 
 def _lines(setting: Setting) -> str:

@@ -61,9 +61,6 @@ class _Loop:
     ahead: Ahead | None                  # what samples the next one meanwhile; None: train.staleness is 0
     alarms: Alarms                       # what looks like a collapse, and what was done about it
 
-    def is_first_new(self, step: int) -> bool:
-        return step == max(self.schedule.committed, self.schedule.start) + 1
-
 
 def go_on(session: Session, run: RunWriter | None, path: str | Path, schedule: Schedule, watchers: Watchers,
           drift: str = "", instruments: Sequence[Instrument] = ()) -> None:
@@ -189,8 +186,9 @@ def _make(loop: _Loop, step: int) -> StepOutcome:
     if loop.ahead is None:
         synchronise(loop.session)
     sampler = _sampler(loop, step)
+    is_first = step == max(loop.schedule.committed, loop.schedule.start) + 1
     outcome = train_step(loop.session, step, run, watchers.on_rollout(step) if watchers.on_rollout else None,
-                         start=loop.is_first_new(step), instruments=loop.instruments, ahead=loop.ahead)
+                         start=is_first, instruments=loop.instruments, ahead=loop.ahead)
     clock = Clock(dict(outcome.clock))
     if run is not None:
         run.commit_step(step, outcome.metrics)

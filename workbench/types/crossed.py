@@ -108,7 +108,7 @@ def parts_of(values_XRN: Values) -> MeanParts:
     ms_rest_X = np.maximum(left_X / ((runs - 1) * (tasks - 1)), 0.0)
     variance_X, *by_X = _variance(ms_run_X, ms_task_X, ms_rest_X, runs, tasks)
     spread_X = np.where(whole_X > 1e-12 * square_X, np.sqrt(np.abs(whole_X) / (runs * tasks)), np.abs(mean_X))
-    unit_X = 1.0 if _shares(values_XRN) else spread_X
+    unit_X = 1.0 if np.abs(values_XRN).max() <= 1 else spread_X  # 1 of successes, and of differences of successes
     error_X = np.maximum(np.sqrt(variance_X / (runs * tasks)), least_error(tasks, unit_X))
     return MeanParts(runs, tasks, mean_X, error_X, *by_X, np.maximum(ms_run_X - ms_rest_X, 0) / tasks,
                      np.maximum(ms_task_X - ms_rest_X, 0) / runs, ms_rest_X)
@@ -135,11 +135,6 @@ def _variance(ms_run_X: np.ndarray, ms_task_X: np.ndarray, ms_rest_X: np.ndarray
     return (variance_X,
             np.divide(ms_run_X**2 / (runs - 1), np.maximum(variance_X, ms_run_X)**2, out=np.zeros_like(variance_X), where=known_X),
             np.divide(others_X, np.maximum(variance_X, ms_task_X)**2, out=np.full_like(variance_X, 1 / (tasks - 1)), where=known_X))
-
-
-def _shares(values_XRN: np.ndarray) -> bool:
-    """Whether these can be successes, or differences of successes: nothing beyond 1 either way."""
-    return bool(np.abs(values_XRN).max() <= 1)
 
 
 def least_error(tasks: int, unit: float | np.ndarray) -> np.ndarray:

@@ -52,13 +52,13 @@ TAKES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def kind_of(value: Any) -> str:
-    """Which of `KINDS` a value is; "" for any other."""
-    for kind, (name, _) in KINDS.items():
+def said_of(value: Any, by_class: Mapping[str, str]) -> str:
+    """What is said of the first class, "module:Class", that a value is of; "" where it is of none. None is imported."""
+    for name, said in by_class.items():
         module, _, attribute = name.partition(":")
         cls = getattr(sys.modules.get(module), attribute, None)
         if cls is not None and isinstance(value, cls):
-            return kind
+            return said
     return ""
 
 
@@ -68,7 +68,7 @@ def guarded(name: str, function: Callable) -> Callable:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        given = kind_of(args[0]) if args else ""
+        given = said_of(args[0], {cls: kind for kind, (cls, _) in KINDS.items()}) if args else ""
         if given and given not in takes:
             raise DataError(_refusal(name, takes, given, args[0]))
         if given == "RunningRun":

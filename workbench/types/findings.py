@@ -7,7 +7,7 @@ Standard library only, so that the summary in a run folder can be read and shown
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -166,9 +166,9 @@ class LintReport(Shown):
         """One line a rule; under a finding where it is, what it means and how to mend it."""
         lines = [self.about] if self.about else []
         for answer in self.answers:
-            lines.append(f"{answer.rule:4} {_said(answer):<12} {answer.title}{_but(answer)}")
-            for finding in answer.findings[:TOLD]:
-                lines.append(f"     {finding.severity}: {finding.place}: {finding.what}")
+            missing = f" (missing: {'; '.join(answer.missing)})" if answer.missing else ""
+            lines.append(f"{answer.rule:4} {_said(answer):<12} {answer.title}{missing}")
+            lines += [f"     {finding.severity}: {finding.place}: {finding.what}" for finding in answer.findings[:TOLD]]
             if answer.untold:
                 lines.append(f"     and {answer.untold} more")
             if answer.findings:
@@ -196,6 +196,18 @@ class LintReport(Shown):
             found = tuple(Finding(f["what"], Place(**f["place"]), f["severity"], f["count"]) for f in row["findings"])
             answers.append(Answer(**known | {"findings": found, "missing": tuple(row["missing"])}))
         return cls(tuple(answers), value.get("about", ""))
+
+
+def heard_out(check: Callable[[Any], Iterable[RuleResult]], given: Any, failed: str) -> list[RuleResult]:
+    """All that a check yields. One that raises is told of in a note that begins with `failed`, beside what it had
+    found: checks call environments and algorithms that anybody may have written, and an instrument that breaks must not
+    end what it measures."""
+    results: list[RuleResult] = []
+    try:
+        results.extend(check(given))  # keeps what came before it raised
+    except Exception as error:
+        results.append(Finding(f"{failed}: {type(error).__name__}: {error}", severity=NOTE))
+    return results
 
 
 def answered(rule: str, title: str, results: Sequence[RuleResult], missing: Sequence[str], means: str, mend: str) -> Answer:
@@ -237,10 +249,6 @@ def _finding_dict(finding: Finding) -> dict[str, Any]:
 
 def _said(answer: Answer) -> str:
     return answer.status.upper() if answer.errors else NOTE if answer.findings else answer.status
-
-
-def _but(answer: Answer) -> str:
-    return f" (missing: {'; '.join(answer.missing)})" if answer.missing else ""
 
 
 def _many(count: int, word: str) -> str:

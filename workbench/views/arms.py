@@ -175,7 +175,8 @@ def comparison_lines(table: ArmFacts) -> list[list[str]]:
     seeds, label = list(map(str, table["seeds"])), {name: arm["label"] for name, arm in table["arms"].items()}
     unit = unit_of(table)
     of = "points" if unit is SHARES else "return"
-    lines = [["", f"{of} [95 %]", *(_row_names(table)), "so it is", f"greedy, {of} [95 %]"]]
+    names = table.get("row_names") or [f"seed {seed}" for seed in table["seeds"]]
+    lines = [["", f"{of} [95 %]", *names, "so it is", f"greedy, {of} [95 %]"]]
     for pair in table["compared"]:
         name = f"{label[pair['first']]} - {label[pair['second']]}"
         sampled, greedy = pair["sampled"], pair["greedy"]
@@ -194,10 +195,6 @@ def comparison_lines(table: ArmFacts) -> list[list[str]]:
 
 def interaction_label(pair: ArmFacts) -> str:
     return f"interaction of {' and '.join(pair['axes'])}"
-
-
-def _row_names(table: ArmFacts) -> list[str]:
-    return table.get("row_names") or [f"seed {seed}" for seed in table["seeds"]]
 
 
 def verdict_words(found: ArmFacts, factor: float = 100) -> str:

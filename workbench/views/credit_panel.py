@@ -176,8 +176,9 @@ def control_of(widgets: Any, knob: Knob, value: Any) -> tuple[Any, Callable[[], 
     layout = widgets.Layout(width="196px" if is_slider(knob) else "100px", height="26px")
     choices = knob.choices if not knob.choices or value in knob.choices else (*knob.choices, value)
     if choices:  # by number: to a widget None is no choice at all
-        control = widgets.Dropdown(options=[(_word(c), i) for i, c in enumerate(choices)], value=choices.index(value),
-                                   layout=layout)
+        words = {True: "on", False: "off", None: "as group"}
+        control = widgets.Dropdown(options=[(words.get(c, str(c)), i) for i, c in enumerate(choices)],
+                                   value=choices.index(value), layout=layout)
     elif is_slider(knob):
         control = widgets.FloatSlider(value=value, min=knob.low, max=knob.high, step=0.01, readout_format=".2f",
                                       layout=layout)
@@ -195,10 +196,6 @@ def _names(groups: Sequence[Group]) -> list[str]:
 
 def _numbered(names: Sequence[str]) -> list[tuple[str, int]]:
     return [(name, n) for n, name in enumerate(names)]
-
-
-def _word(choice: Any) -> str:
-    return {True: "on", False: "off", None: "as group"}.get(choice, str(choice))
 
 
 def paid_by(trajectory: Trajectory) -> list[tuple[str, float | None]]:

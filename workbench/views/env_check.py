@@ -29,7 +29,7 @@ def show_env_check(report: Any) -> View:
     line = doc.Note(verdict) if report.ok else doc.WarningLine(verdict)
     return shown(doc.ViewDocument((
         doc.Heading(report.findings.about), line, doc.Note(_costs(report)), doc.BlankLine(), ways, doc.BlankLine(),
-        doc.TextPart(_findings(report.findings)), doc.PagePart((answers,)))))
+        doc.TextPart("\n".join(report.findings.text.splitlines()[1:-1])), doc.PagePart((answers,)))))
 
 
 def _ways(report: Any) -> list[tuple[str, ...]]:
@@ -55,8 +55,3 @@ def _costs(report: Any) -> str:
         if report.cost.peak_bytes is not None:
             said += f", an attempt {report.cost.peak_bytes / 1e6:.2f} MB"
     return said
-
-
-def _findings(findings: Any) -> str:
-    """The report without its first and last lines, which stand above."""
-    return "\n".join(findings.text.splitlines()[1:-1])

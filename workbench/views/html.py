@@ -91,10 +91,6 @@ def line_html(line: doc.Line) -> Html:
     return join(WRITERS[type(part)](part) for part in doc.inline(line))
 
 
-def _styled(part: doc.Styled) -> Html:
-    return tag("span", part.text, title=part.title, style=css(part.look))
-
-
 def _badge(part: doc.Badge) -> Html:
     return tag("span", part.text, title=part.title, style=(
         f"background-color:{part.background};color:{part.foreground};border-radius:3px;padding:1px 6px;"
@@ -287,7 +283,8 @@ def _squares(part: doc.Squares) -> Html:
 
 
 WRITERS: dict[type, Callable[..., object]] = {
-    str: lambda part: part, doc.Styled: _styled, doc.Badge: _badge, doc.Bar: _bar, doc.Heading: _heading,
+    str: lambda part: part, doc.Styled: lambda part: tag("span", part.text, title=part.title, style=css(part.look)),
+    doc.Badge: _badge, doc.Bar: _bar, doc.Heading: _heading,
     doc.Note: _note, doc.WarningLine: _warn, doc.Block: _block, doc.Quoted: _quoted, doc.Fold: _fold,
     doc.Section: _section, doc.Table: _table, doc.Ledger: _ledger, doc.Tokens: _tokens, doc.TokenLine: _token_line,
     doc.Legend: _legend, doc.Picture: _picture, doc.Squares: _squares,

@@ -61,14 +61,11 @@ def show_switches(effects: Sequence[SwitchEffect], *, title: str, tokens: str, g
 
 
 def _notes(effect: SwitchEffect) -> list[str]:
-    found = [f"{_name(effect)}: shown with {effect.set_for_it}"] if effect.set_for_it else []
+    variant = f", {effect.variant}" if effect.variant else ""
+    found = [f"{effect.name}{variant}: shown with {effect.set_for_it}"] if effect.set_for_it else []
     if effect.error or effect.inert:
         found.append(f"{effect.name}: {effect.error or 'has no effect here: ' + effect.inert}")
     return found
-
-
-def _name(effect: SwitchEffect) -> str:
-    return f"{effect.name}, {effect.variant}" if effect.variant else effect.name
 
 
 def _row(effect: SwitchEffect, settings: Sequence[str], is_group: bool) -> list[doc.Cell]:

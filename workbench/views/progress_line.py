@@ -120,7 +120,7 @@ def progress(total: int | None, label: str, *, mode: str = "auto", stream: TextI
              clock: Callable[[], float] = time.monotonic) -> Progress:
     """A progress line for where this runs; see the top of this file for the modes."""
     if mode == "auto":
-        mode = os.environ.get("WORKBENCH_PROGRESS") or ("notebook" if _in_kernel() else "terminal")
+        mode = os.environ.get("WORKBENCH_PROGRESS") or ("notebook" if getattr(_shell(), "kernel", None) else "terminal")
     if mode not in MODES:
         raise ConfigError(f"a progress line is one of {', '.join(MODES)} (or auto), got {mode!r}; see the mode "
                           "argument and the variable WORKBENCH_PROGRESS")
@@ -133,11 +133,6 @@ def progress(total: int | None, label: str, *, mode: str = "auto", stream: TextI
         return Progress(total, label, _terminal_output(stream, rewrites=False), SECONDS_BETWEEN["log"], clock)
     return Progress(total, label, _terminal_output(stream, rewrites=True), SECONDS_BETWEEN["terminal"], clock,
                     make_room=partial(_clear_line, stream))
-
-
-def _in_kernel() -> bool:
-    """True inside a Jupyter kernel: IPython is loaded and has a kernel behind it."""
-    return getattr(_shell(), "kernel", None) is not None
 
 
 def _shell() -> Any | None:

@@ -60,9 +60,10 @@ def show_retokenized(turns: Sequence[TurnTwice], damage: MaskDamage, token_texts
             f"somebody else, and misses {damage.missed:,} of the policy's") if other else "the recorded mask still fits"
     parts: list[doc.Part] = []
     for turn in other[:max_turns]:
+        again = "—" if turn.logp_again is None or not np.isfinite(turn.logp_again) else f"{turn.logp_again:.2f}"
         parts.append(doc.Note(
             f"attempt {turn.attempt}, turn {turn.turn}: {len(turn.sampled)} tokens, {len(turn.encoded)} again; "
-            f"logprob {turn.logp:.2f} when it was sampled, {_logp(turn.logp_again)} for what came back"))
+            f"logprob {turn.logp:.2f} when it was sampled, {again} for what came back"))
         same_head, same_tail = _common(turn.sampled, turn.encoded)
         for name, ids in (("sampled", turn.sampled), ("once more", turn.encoded)):
             texts = token_texts(ids)
@@ -71,10 +72,6 @@ def show_retokenized(turns: Sequence[TurnTwice], damage: MaskDamage, token_texts
         parts.append(doc.Note(f"first {max_turns} shown, {len(other) - max_turns} more differ"))
     head = doc.WarningLine(mask, mark="") if other else doc.Note(mask)
     return shown(doc.ViewDocument((doc.Heading(title), doc.Note(" · ".join(facts)), head, *parts)))
-
-
-def _logp(value: float | None) -> str:
-    return "—" if value is None or not np.isfinite(value) else f"{value:.2f}"
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> tuple[int, int]:

@@ -51,7 +51,8 @@ def show_diff(diff: Any, rows_a: Sequence[Mapping[str, Any]] = (), rows_b: Seque
         header = ("setting", doc.Column("a", look=MONO), doc.Column("b", look=MONO))
         parts += [doc.BlankLine(), doc.Table(header, settings)]
     if columns:
-        parts += [doc.BlankLine(), doc.Note(f"step {columns[0]} to {columns[-1]}{_binned(diff)} ({LEGEND})"),
+        binned = f", {_per_column(diff)} steps a column" if _per_column(diff) > 1 else ""
+        parts += [doc.BlankLine(), doc.Note(f"step {columns[0]} to {columns[-1]}{binned} ({LEGEND})"),
                   doc.Table(("", ""), [[part, _boxes(columns, each)] for part, each in marks.items()], header=False)]
     if firsts:
         parts += [doc.BlankLine(), doc.Note("the first difference of each part, the cause first:"),
@@ -77,10 +78,6 @@ def _short(value: Any) -> str:
 
 def _per_column(diff: Any) -> int:
     return -(-len(diff.steps) // WIDEST) if diff.steps else 1
-
-
-def _binned(diff: Any) -> str:
-    return f", {_per_column(diff)} steps a column" if _per_column(diff) > 1 else ""
 
 
 def _table(diff: Any) -> tuple[list[str], dict[str, list[str]]]:

@@ -41,7 +41,8 @@ def show_signals(found: RunSignals) -> View:
     title = f"{found.name}: signals"
     if not found.steps:
         return shown(doc.ViewDocument((doc.Heading(title), doc.Note("no committed step yet"))))
-    plots = (_success(found), *(plot for panel, names in PANELS if (plot := _plot(found, panel, names)).traces))
+    panels = [Plot(panel, tuple(_lines(found, names)), log=panel.startswith("gradient")) for panel, names in PANELS]
+    plots = (_success(found), *(plot for plot in panels if plot.traces))
     said = _words(found)
     picture = curves_picture(plots, title, f"{title}. {said}")
     numbers = "The numbers" + " of some steps" * (len(found.steps) > MOST_ROWS)
@@ -60,10 +61,6 @@ def _success(found: RunSignals) -> Plot:
             traces.append(Trace(f"probe set, {mode}", steps, success, colour, dash, marker="o"))
             levels.append(LevelLine(f"untrained, {mode}", own[0].success - own[0].change, colour, dash))
     return Plot("success", tuple(traces), tuple(levels))
-
-
-def _plot(found: RunSignals, title: str, names: dict[str, str]) -> Plot:
-    return Plot(title, tuple(_lines(found, names)), log=title.startswith("gradient"))
 
 
 def _lines(found: RunSignals, names: dict[str, str]) -> Iterator[Trace]:

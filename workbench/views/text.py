@@ -40,10 +40,6 @@ def _word(part: doc.Inline) -> str:
     return part if isinstance(part, str) else part.text
 
 
-def _line(part: doc.Heading | doc.Note | doc.Block) -> list[str]:
-    return [words_of(part.content)]
-
-
 def _warn(part: doc.WarningLine) -> list[str]:
     return [f"{part.mark}{visible(part.content)}{part.end}"]
 
@@ -100,7 +96,8 @@ def _field(field: doc.Field) -> str:
 
 
 WRITERS: dict[type, Callable[..., Sequence[str] | Iterator[str]]] = {
-    **dict.fromkeys((doc.Heading, doc.Note, doc.Block), _line), doc.WarningLine: _warn, doc.Table: _table,
+    **dict.fromkeys((doc.Heading, doc.Note, doc.Block), lambda part: [words_of(part.content)]),
+    doc.WarningLine: _warn, doc.Table: _table,
     doc.Tokens: _tokens, doc.TokenLine: _token_line, doc.Ledger: _ledger,
     doc.Quoted: lambda part: [quoted(visible(part.text), visible(part.label))],
     **dict.fromkeys((doc.Fold, doc.Section), lambda part: lines_of(part.parts)),

@@ -2,7 +2,8 @@
 
     python inspect_checks.py        a line of JSON: each check with "" or why it failed
 
-A box has one user, so that commands as another one are refused (`SandboxUserUnsupportedError`), as the contract allows.
+Commands as another user are started as that user of the box's own (`open_sandbox(users=True)`). Where none can be had, since that takes root,
+they are refused (`SandboxUserUnsupportedError`), as the contract allows.
 """
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from workbench.envs.sandbox.boxes import WORK, CallOutcome, Sandbox, SandboxSettings, open_sandbox  # noqa: E402
 from workbench.envs.sandbox.programs import PART  # noqa: E402
+from workbench.types.errors import ToolError  # noqa: E402
 
 SETTINGS = SandboxSettings(programs=True, deterministic=False, seconds=120.0, memory_mb=1024, disk_mb=256, processes=32, warm=0)
 SLOW_S = 120.0
@@ -50,21 +52,23 @@ class BoxEnvironment(SandboxEnvironment):
     async def exec(self, cmd: list[str], input: str | bytes | None = None, cwd: str | None = None, env: dict[str, str] | None = None,
                    user: str | None = None, timeout: int | None = None, timeout_retry: bool = True, concurrency: bool = True
                    ) -> ExecResult[str]:
-        if user is not None:
-            raise SandboxUserUnsupportedError("a box has one user")
-        return await anyio.to_thread.run_sync(lambda: self._exec(cmd, input, cwd, env, timeout))
+        if user is not None and not self.sandbox.users:
+            raise SandboxUserUnsupportedError("a box has one user where no range of user numbers can be had")
+        return await anyio.to_thread.run_sync(lambda: self._exec(cmd, input, cwd, env, timeout, user))
 
     def _exec(self, words: list[str], given: str | bytes | None, folder: str | None, environment: dict[str, str] | None,
-              seconds: float | None) -> ExecResult[str]:
+              seconds: float | None, user: str | None) -> ExecResult[str]:
         if given is not None:
             self._write(GIVEN, given.encode() if isinstance(given, str) else given)
         ran = self.sandbox.start(words, folder=_inside(folder or ""), environment=environment or {}, seconds=seconds or SLOW_S,
-                                 most=MOST_OUTPUT, given=None if given is None else GIVEN)
+                                 most=MOST_OUTPUT, given=None if given is None else GIVEN, user=user)
         if ran.error in ("late", "timeout"):
             raise TimeoutError
         if ran.error:
             if ran.said.startswith("FileNotFoundError"):
                 return ExecResult(False, 127, "", ran.said)
+            if ran.said.startswith("the box has no user"):
+                return ExecResult(False, 1, "", ran.said)
             raise _error(ran.said)
         if ran.cut:
             raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, ran.out.decode("utf-8", "replace"))
@@ -121,9 +125,16 @@ def _error(said: str) -> Exception:
     return kind(words) if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError(said)
 
 
+def opened() -> Sandbox:
+    try:
+        return open_sandbox(SETTINGS, users=SETTINGS.programs)
+    except ToolError:  # one id is all that can be mapped here
+        return open_sandbox(SETTINGS)
+
+
 async def check(name: str) -> str:
     """"" or why it failed; each in a box of its own."""
-    with open_sandbox(SETTINGS) as sandbox:
+    with opened() as sandbox:
         try:
             await getattr(self_check, name)(BoxEnvironment(sandbox))
         except BaseException as error:

@@ -66,8 +66,10 @@ class ServerCore:
             self._process.wait(lambda: self._client.answers_at_all, self.layout.start_deadline_s)
         self._ranks.meet()
         self._client.call("GET", "/health")
-        self.makes_generators, room = (_of_worker(self._client, what, self.layout.sync_deadline_s)
-                                       for what in ("makes_generators", "adapter_room"))
+        self.makes_generators, room = (
+            self._client.call("POST", "/collective_rpc", {"method": f"workbench_{what}"},
+                              seconds=self.layout.sync_deadline_s)["results"][0]
+            for what in ("makes_generators", "adapter_room"))
         self._adapters.refuse_without(room, self._client.url)
 
     # ------------------------------------------------------------------------------------------ turns
@@ -198,10 +200,6 @@ def _what_to_do(process: ServerProcess | None, layout: LayoutConfig) -> str:
     if not layout.url:
         return "It was started by the first process: resume the run"
     return "It was started by somebody else: see that it runs, then resume this run"
-
-
-def _of_worker(client: ServerClient, what: str, seconds: float) -> Any:
-    return client.call("POST", "/collective_rpc", {"method": f"workbench_{what}"}, seconds=seconds)["results"][0]
 
 
 def _let_go(client: ServerClient, process: ServerProcess | None, folder: str, transfer: WeightTransfer) -> None:

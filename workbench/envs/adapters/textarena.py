@@ -184,7 +184,7 @@ class TextArenaEnv:
     def _heard(self, seat: int) -> str:
         """What the game says to a seat and has not said before."""
         heard, self.game.state.observations[seat] = self.game.state.observations[seat], []
-        return _words(heard)
+        return "\n".join(str(message) for _, message, *_ in heard or ())[-MOST_CHARACTERS:].strip()
 
     def _reward(self) -> float:
         rewards, _ = self.game.close()
@@ -224,8 +224,3 @@ def opponent_of(family: TextArena) -> Callable[..., str]:
 def _named(opponent: str) -> Callable[..., str]:
     """Made once in a process: a policy is loaded for all attempts."""
     return load_called(opponent, "env.opponent")
-
-
-def _words(heard: Any) -> str:
-    """A game's messages as one text."""
-    return "\n".join(str(message) for _, message, *_ in heard or ())[-MOST_CHARACTERS:].strip()

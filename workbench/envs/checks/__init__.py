@@ -22,7 +22,7 @@ from workbench.envs.checks.shown import check_context, check_leaks, check_messag
 from workbench.envs.checks.tasks import check_splits, check_tasks
 from workbench.envs.checks.upkeep import StepCost, check_cost, check_left_behind, check_workers, cost_of
 from workbench.types import Observation
-from workbench.types.findings import NOTE, Answer, Finding, LintReport, RuleResult, answered
+from workbench.types.findings import Answer, Finding, LintReport, RuleResult, answered, heard_out
 
 
 class EnvCheck(NamedTuple):
@@ -123,20 +123,11 @@ def check_family(family: EnvFamily, *, count_tokens: Callable[[Observation], int
         first = CHECKS[0]
         what = Finding(f"task(task_seed) raises: {type(error).__name__}: {error}")
         return EnvReport(LintReport((_answer(first, [what]),), about), baselines=missing)
-    answers = tuple(_answer(each, _results(each, given)) for each in CHECKS if not only or each.id in only)
+    answers = tuple(_answer(each, heard_out(each.check, given, "the check itself failed"))
+                    for each in CHECKS if not only or each.id in only)
     return EnvReport(LintReport(answers, about), tuple(all_earned(given)), cost_of(given), missing,
                      (len(set(given.problems)), len(given.tasks)))
 
 
 def _answer(check: EnvCheck, results: list[RuleResult]) -> Answer:
     return answered(check.id, check.title, results, (), check.means, check.mend)
-
-
-def _results(each: EnvCheck, given: CheckInput) -> list[RuleResult]:
-    """All that a check yields; one that raises says so beside what it had found."""
-    results: list[RuleResult] = []
-    try:
-        results.extend(each.check(given))
-    except Exception as error:  # anybody's environment
-        results.append(Finding(f"the check itself failed: {type(error).__name__}: {error}", severity=NOTE))
-    return results

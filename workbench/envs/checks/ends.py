@@ -113,18 +113,12 @@ def _own_limit(given: CheckInput, idle: list[PlayedAttempt]) -> tuple[int, int |
         others = [each for each in idle if len(each.results) > longest]
         at_it = [each for each in ended if len(each.results) == longest]
         enough = len(at_it) >= 4 and len({each.policy for each in at_it}) >= 2 and not others
-        if enough and longest < given.family.max_turns and (ended is cut or (2 <= longest and _whoever(at_it, idle))):
-            return longest, next((moves for each in at_it if (moves := _moves(each))), None)
+        # A number ends them, and not what they said: all of them end there, whichever way they were played.
+        counted = ended is cut or (2 <= longest and len(at_it) == len(idle))
+        if enough and longest < given.family.max_turns and counted:
+            moved = (sum(len(result.info.get("moves", ())) for result in each.results) for each in at_it)
+            return longest, next((moves for moves in moved if moves), None)
     return None
-
-
-def _whoever(at_it: list[PlayedAttempt], idle: list[PlayedAttempt]) -> bool:
-    """It is a number that ends them and not what they said: all of them end there, whichever way they were played."""
-    return len(at_it) == len(idle)
-
-
-def _moves(attempt: PlayedAttempt) -> int:
-    return sum(len(result.info.get("moves", ())) for result in attempt.results)
 
 
 def _says(real: tuple[int, int | None], prompt: str, stated: set[tuple[int, str]]) -> bool:

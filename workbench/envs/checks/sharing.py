@@ -20,7 +20,8 @@ def shared_objects(family: EnvFamily, scripts: Sequence[Script]) -> Iterator[Fin
         return
     for env, script in ((one, scripts[0]), (other, scripts[1])):
         env.reset(script.task, script.seed)
-    both = _common(one, other)
+    theirs = parts(other)
+    both = {key: found for key, found in parts(one).items() if key in theirs}
     by_design = {*parts(family), *declared(found for _, found in both.values()),
                  *(key for script in scripts[:2] for key in parts(script.task))}
     before = {key: state_of(value) for key, (_, value) in both.items()}
@@ -44,11 +45,6 @@ def declared(values: Iterable[Any]) -> set[int]:
     """What hangs on objects whose class says `read_only = True`: a search index that all attempts look into. Declared is
     not believed: whatever changes there as an environment is stepped is still found."""
     return {key for value in values if getattr(type(value), "read_only", False) is True for key in parts(value)}
-
-
-def _common(one: Any, other: Any) -> dict[int, tuple[str, Any]]:
-    theirs = parts(other)
-    return {key: found for key, found in parts(one).items() if key in theirs}
 
 
 def snapshots(family: EnvFamily, script: Script) -> Iterator[Finding | Checked]:

@@ -54,10 +54,8 @@ def read_problems(path: str, form: str) -> tuple[CodeTask, ...]:
     except OSError as error:
         raise ConfigError(f"env.file: cannot read {path!r} (looked for in {Path.cwd()}): "
                           f"{error.strerror or error}") from error
-    found = []
-    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
-        if line.strip():
-            found.append(_problem(line, f"{path}, line {number}", form))
+    lines = enumerate(data.decode("utf-8", "replace").splitlines(), 1)
+    found = [_problem(line, f"{path}, line {number}", form) for number, line in lines if line.strip()]
     if not found:
         raise ConfigError(f"{path} holds no problems; expected a JSON object a line, in the form {form!r}")
     return tuple(found)

@@ -10,7 +10,7 @@ from workbench.envs.qa.files import (
     FileQuestion, pooled, read_corpus, read_questions, resolved, title_ids, without_paragraphs,
 )
 from workbench.envs.search import Bm25, Corpus, Searcher
-from workbench.envs.search.dense import Dense, Encode
+from workbench.envs.search.dense import Dense
 from workbench.types.errors import ConfigError
 from workbench.types.plugins import load_called, load_named
 
@@ -109,7 +109,7 @@ def open_files(files: QuestionFiles, needs_support: str) -> QuestionPool:
 def open_searcher(corpus: Corpus, encoder: str, index: str) -> Searcher:
     if not encoder:
         return Bm25(corpus)
-    encode = _encode_named(encoder)
+    encode = load_called(encoder, "env.encoder")  # by name: it needs a tensor library, which this room does without
     return Dense.load(index, corpus, encode, encoder=encoder) if index else Dense(corpus, encode, encoder=encoder)
 
 
@@ -120,9 +120,3 @@ def own_searcher(corpus: Corpus, name: str) -> Searcher:
     if not callable(getattr(made, "search", None)):
         raise ConfigError(f"env.searcher {name!r} gave {made!r:.80}, which has no search(query, k) -> list[Hit]")
     return made
-
-
-def _encode_named(name: str) -> Encode:
-    """"module:attribute" or "module:attribute(argument)", imported: an encoder needs a tensor library, which this room
-    does without."""
-    return load_called(name, "env.encoder")

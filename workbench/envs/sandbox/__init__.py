@@ -6,6 +6,7 @@
     zygote    the process that boxes are forked from                  confine  how a process shuts itself in
     guest     what runs inside; virtual: clock and chance that stand still; values: plain values across
     filters   which of the system's calls may be made                 calls    those that shut a box in, by ctypes
+    users     a root and users of a box's own
 
-What runs inside (zygote, confine, guest, virtual, values, filters, calls) is standard library only.
+What runs inside (zygote, confine, users, guest, virtual, values, filters, calls) is standard library only.
 """

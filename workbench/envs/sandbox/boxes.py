@@ -24,7 +24,7 @@ from workbench.envs.sandbox.guest import LENGTH, framed
 from workbench.envs.sandbox.limits import SandboxSettings
 from workbench.envs.sandbox.supply import Box, BoxPool, shared_supply
 from workbench.envs.sandbox.values import decoded, encoded
-from workbench.types.errors import ToolError
+from workbench.types.errors import ConfigError, ToolError
 
 MOST_FRAME = 4 << 20   # bytes of one message out of a box
 FORK_S = 10.0
@@ -86,8 +86,8 @@ class Sandbox:
     """One state: names, and files in /work. Used by one thread at a time."""
 
     def __init__(self, box: Box, connection: socket.socket, name: str, settings: SandboxSettings,
-                 origin: Sandbox | None = None) -> None:
-        self.box, self.connection, self.name, self.settings = box, connection, name, settings
+                 origin: Sandbox | None = None, users: bool = False) -> None:
+        self.box, self.connection, self.name, self.settings, self.users = box, connection, name, settings, users
         self.origin = origin  # kept, because the box ends when nobody holds the state that it began with
 
     @property
@@ -122,6 +122,8 @@ class Sandbox:
         if self.tier != "namespaces":
             raise ToolError(f"a box of tier {self.tier!r} cannot be forked; sandbox.tier = 'namespaces' can, where it "
                             "works (workbench doctor)")
+        if self.users:
+            raise ToolError("a box with users of its own cannot be forked; open_sandbox(users=False) can")
         name, deadline = str(next(_NAMES)), time.monotonic() + FORK_S
         ours, theirs = socket.socketpair()
         try:
@@ -143,18 +145,37 @@ class Sandbox:
         return Sandbox(self.box, ours, name, self.settings, self)
 
     def start(self, words: Sequence[str], *, folder: str = WORK, environment: Mapping[str, str] = {}, seconds: float | None = None,
-              most: int | None = None, given: str | None = None) -> ProgramOutcome:
-        """Run a program of the machine (`SandboxSettings.programs`) until it ends. `given`: a file that it reads from; `most`:
-        bytes of each of its outputs that are kept."""
+              most: int | None = None, given: str | None = None, user: str | None = None) -> ProgramOutcome:
+        """Run a program of the machine (`SandboxSettings.programs`) until it ends. `given`: a file that it reads from;
+        `most`: bytes of each of its outputs that are kept. `user`: one of the box's own (`open_sandbox(users=True)`),
+        by name: root, or whom root has made; None: the one that its code is run as."""
         limit = self.settings.seconds if seconds is None else seconds
         asked = (list(words), folder, dict(environment), limit, self.settings.output_bytes if most is None else most, given)
         came: list[tuple[str, Any]] = []
-        ran = self.run(_START % (asked,), seconds=limit + GRACE_S, answer=lambda name, value: came.append((name, value)))
+        try:
+            runner = self if user is None else self.as_user(user)
+        except (OSError, ValueError, EOFError) as error:
+            return ProgramOutcome(None, error="raised", said=f"{error or 'its process ended'}")
+        ran = runner.run(_START % (asked,), seconds=limit + GRACE_S, answer=lambda *each: came.append(each))
+        if runner is not self:
+            runner.connection.close()
         said = dict(came[-2:]) if not ran.error else {}
         if {"status", "cut"} - said.keys():
             return ProgramOutcome(None, error=ran.error or "died", said=ran.said or "it sent what is no answer")
         out, err = (b"".join(value for name, value in came if name == which and isinstance(value, bytes)) for which in ("out", "err"))
         return ProgramOutcome(said["status"], out, err, said["cut"], "late" if said["status"] is None else "")
+
+    def as_user(self, user: str) -> Sandbox:
+        """The same files, in a process of this user's, until its connection is closed. Raises OSError and ValueError."""
+        if not self.users:
+            raise ValueError(f"user = {user!r} needs a box with users of its own: open_sandbox(users=True)")
+        deadline = time.monotonic() + FORK_S
+        runner = Sandbox(self.box, self.box.as_user(user, deadline), self.name, self.settings, self, users=True)
+        _, why = self._receive(runner.connection, deadline)
+        if why:
+            runner.connection.close()
+            raise ValueError(str(why)[:300])
+        return runner
 
     def write_file(self, name: str, content: bytes) -> CallOutcome:
         """A file in /work."""
@@ -233,9 +254,13 @@ def _read_done(told: Any) -> dict[str, Any]:
     return {**told, **texts, "said": texts["said"][:300]}
 
 
-def open_sandbox(settings: SandboxSettings = SandboxSettings(), supply: BoxPool | None = None) -> Sandbox:
-    """A new state, in a box of its own. Raises ToolError where none can be had."""
-    box = (supply or shared_supply()).take(settings.tier, asdict(settings))
-    sandbox = Sandbox(box, box.states["0"], "0", settings)
+def open_sandbox(settings: SandboxSettings = SandboxSettings(), supply: BoxPool | None = None,
+                 users: bool = False) -> Sandbox:
+    """A new state, in a box of its own. `users`: with a root and users of its own, for programs (`Sandbox.start`); its
+    code is run as one of them that may do no more than in any box. Raises ToolError where none can be had."""
+    if users and not settings.programs:
+        raise ConfigError("open_sandbox(users=True) needs SandboxSettings(programs=True): users start programs")
+    box = (supply or shared_supply()).take(settings.tier, asdict(settings), users)
+    sandbox = Sandbox(box, box.states["0"], "0", settings, users=users)
     weakref.finalize(sandbox, box.close_in, os.getpid())
     return sandbox

@@ -11,7 +11,7 @@ import struct
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 # Of mount(2), unshare(2), prctl(2), mount_setattr(2).
-MS_REC, MS_BIND, MS_PRIVATE, MS_NOSUID, MS_NODEV = 0x4000, 0x1000, 1 << 18, 2, 4
+MS_REC, MS_BIND, MS_PRIVATE, MS_NOSUID, MS_NODEV, MS_RDONLY = 0x4000, 0x1000, 1 << 18, 2, 4, 1
 MNT_DETACH = 2
 NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
     0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
@@ -21,6 +21,7 @@ ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV = 1, 2, 4
 AT_RECURSIVE = 0x8000
 ADDR_NO_RANDOMIZE = 0x0040000
 LAST_CAPABILITY, LAST_DESCRIPTOR = 40, 0x7FFFFFFF
+CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER = 0, 1, 3
 _CLOSE_RANGE, _MOUNT_SETATTR, _LANDLOCK = 436, 442, (444, 445, 446)
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CAPSET = {"x86_64": 126, "aarch64": 91}
@@ -74,12 +75,13 @@ def fix_addresses() -> None:
     _checked(LIBC.personality(ctypes.c_ulong(now | ADDR_NO_RANDOMIZE)), "personality")
 
 
-def drop_capabilities() -> None:
-    """All of them, and for good."""
-    for number in range(LAST_CAPABILITY + 1):
+def drop_capabilities(kept: tuple[int, ...] = ()) -> None:
+    """All of them but `kept` (numbers below 32), and for good."""
+    for number in set(range(LAST_CAPABILITY + 1)) - set(kept):
         LIBC.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)  # not permitted without any: then there is nothing to drop
-    header, none = struct.pack("Ii", 0x20080522, 0), bytes(24)
-    _checked(LIBC.syscall(_CAPSET[os.uname().machine], header, none), "capset")
+    bits = sum(1 << number for number in kept)
+    header, left = struct.pack("Ii", 0x20080522, 0), struct.pack("6I", bits, bits, 0, 0, 0, 0)
+    _checked(LIBC.syscall(_CAPSET[os.uname().machine], header, left), "capset")
 
 
 def keep_privileges_down() -> None:

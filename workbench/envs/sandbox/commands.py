@@ -7,6 +7,7 @@ own. What it cannot do: forks, and programs of the machine.
 """
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -16,9 +17,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.envs.sandbox.zygote import START
-
+# Of an interpreter that boxes are begun by; it begins once more where addresses of objects would be random.
+START = """
+import os, sys, types
+folder, again = sys.argv[1], os.environ.pop("AGAIN", "")
+for name, path in (("workbench", "."), ("workbench.envs", "envs"), ("workbench.envs.sandbox", "envs/sandbox")):
+    sys.modules[name] = types.ModuleType(name)  # so that no module of the package but those of the boxes is imported
+    sys.modules[name].__path__ = [os.path.join(folder, path)]
+if not again:
+    from workbench.envs.sandbox import calls
+    try:
+        calls.fix_addresses()
+        os.environ["AGAIN"] = "again"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    except OSError:
+        os.environ.pop("AGAIN", "")
+from workbench.envs.sandbox import zygote
+zygote.alone(sys.argv[3]) if sys.argv[2] == "alone" else zygote.main(int(sys.argv[2]), int(sys.argv[3]))
+"""
 _INSIDE = ("-S", "-s", "-B", "-P", "-c", START, "/box", "alone", "{order}")
+_NUMBERS = itertools.count()  # of this process, whatever supply a box is of: names of containers are told apart by them
 # Of Docker and Apptainer, which bring an interpreter along: this one's version, out of the usual image.
 _IMAGE = f"python:{sys.version_info[0]}.{sys.version_info[1]}-slim"
 
@@ -42,7 +60,7 @@ COMMANDS: Mapping[str, BoxCommand] = {
         "--ro-bind", "{folder}", "/box/envs/sandbox", "--dev-bind", "/dev/null", "/dev/null", "--dir", "/work", "--remount-ro", "/",
         "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--", "{python}", *_INSIDE), makes_disk=True),
     "docker": BoxCommand("docker", "https://docs.docker.com/engine/install", (
-        "run", "--interactive", "--rm", "--pull", "never", "--name", "{name}", "--network", "none", "--read-only", "--cap-drop", "ALL",
+        "run", "--interactive", "--rm", "--pull", "never", "--name", "{name}", "--network", "none", "--ipc", "none", "--read-only", "--cap-drop", "ALL",
         "--security-opt", "no-new-privileges", "--user", "65432:65432", "--pids-limit", "16", "--memory", "{memory_mb}m",
         "--tmpfs", "/work:size={disk_mb}m,nr_inodes=2048,mode=0700,uid=65432,gid=65432", "--volume", "{folder}:/box/envs/sandbox:ro",
         "--env", "PYTHONHASHSEED=0", _IMAGE, "python", *_INSIDE), end=("kill", "{name}")),
@@ -58,12 +76,12 @@ def why_not_installed(tier: str) -> str:
     return "" if shutil.which(command.program) else f"{command.program} is not installed here ({command.install})"
 
 
-def command_of(order: Mapping[str, Any], number: int, python: str, as_root: bool) -> dict[str, list[str]]:
+def command_of(order: Mapping[str, Any], python: str, as_root: bool) -> dict[str, list[str]]:
     """{"command", "end"} of a box, for whoever starts it. `python`: the interpreter in it, where it is one of this machine."""
     tier, limits = COMMANDS[order["tier"]], order["limits"]
     program = shutil.which(tier.program) or tier.program
     told = json.dumps({"tier": order["tier"], "limits": limits, "seed": order["seed"], "disk": tier.makes_disk})
-    given = {"name": f"workbench-box-{os.getpid()}-{number}", "folder": str(Path(__file__).parent), "python": os.path.realpath(python),
+    given = {"name": f"workbench-box-{os.getpid()}-{next(_NUMBERS)}", "folder": str(Path(__file__).parent), "python": os.path.realpath(python),
              "order": told, "memory_mb": 2 * limits["memory_mb"], "disk_mb": limits["disk_mb"]}
     # Root mounts as root, and is nobody inside; anybody else needs a user space for it.
     several = {"{spaces}": [] if as_root else ["--unshare-user", "--uid", "1000", "--gid", "1000"], "{library}": _library(given["python"])}

@@ -15,11 +15,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.envs.sandbox import calls
+from workbench.envs.sandbox import calls, users
 from workbench.envs.sandbox.filters import filter_program
 
-NOBODYS = 65432     # the user that root becomes; it owns no file
-INSIDE = 1000       # as what it is known in a user space of its own
+NOBODYS = 65432     # the user that root becomes, known as `users.INSIDE` in a user space of its own; it owns no file
 ROOT_BYTES, ROOT_FILES = 1 << 20, 4096
 MOST_WORK_FILES = 2048
 PROGRAMS = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/lib64", "/etc/alternatives")  # where a box that may start programs finds them
@@ -27,15 +26,15 @@ TEMPORARY = ".tmp"  # a folder of /work, and /tmp where there are programs
 DISK, WORK = "/kept/disk", "/work"  # of all forks, out of reach; of the one whose turn it is
 
 
-def open_library(programs: bool = False) -> dict[str, int]:
+def open_library(programs: bool = False, makers: bool = False) -> dict[str, int]:
     """What an interpreter needs to read, its library and the C libraries that parts of it rest on: descriptors by path.
-    `programs`: those of the machine, too.
+    `programs`: those of the machine, too; `makers`: and what those that make users rest on.
 
     Opened by whoever starts the box: the interpreter may lie in a home folder that nobody else may enter."""
     found = sorted({os.path.realpath(path) for path in (os.path.dirname(os.__file__), *sys.path)
                     if os.path.isdir(path)})
-    return {path: os.open(path, os.O_PATH) for path in dict.fromkeys(["/lib", "/lib64", "/usr/lib", *(PROGRAMS if programs else ()), *found])
-            if os.path.isdir(path)}
+    wanted = ["/lib", "/lib64", "/usr/lib", *(PROGRAMS if programs else ()), *(users.MAKERS if makers else ()), *found]
+    return {path: os.open(path, os.O_PATH) for path in dict.fromkeys(wanted) if os.path.isdir(path)}
 
 
 def import_by_descriptor(library: Mapping[str, int]) -> None:
@@ -55,11 +54,11 @@ def import_by_descriptor(library: Mapping[str, int]) -> None:
     sys.path_importer_cache.clear()
 
 
-def become_nobody() -> None:
+def become_nobody(number: int = NOBODYS) -> None:
     if os.geteuid() == 0:
         os.setgroups([])
-        os.setresgid(NOBODYS, NOBODYS, NOBODYS)
-        os.setresuid(NOBODYS, NOBODYS, NOBODYS)
+        os.setresgid(number, number, number)
+        os.setresuid(number, number, number)
         calls.prctl(calls.PR_SET_DUMPABLE, 1)  # else /proc/self is still root's
 
 
@@ -79,43 +78,59 @@ def close_all_but(*kept: int) -> None:
 # ------------------------------------------------------------------------------------------------ namespaces
 
 
-def enter_namespaces(disk_bytes: int, programs: bool) -> None:
+def enter_namespaces(limits: Mapping[str, Any]) -> None:
     """The next child is process 1 of a space of its own. Raises OSError where the system does not let it.
 
     Root makes the mounts as root, since the interpreter may lie where only root can go, and becomes nobody behind them;
-    anybody else makes them in a user space of its own."""
+    anybody else makes them in a user space of its own. `limits["users"]`: the box has users of its own."""
     spaces = calls.NEWUSER | calls.NEWNS | calls.NEWPID | calls.NEWNET | calls.NEWIPC | calls.NEWUTS
     process = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY)
+    first = users.first_number() if limits.get("users") else None
     is_root = os.geteuid() == 0
     if is_root:
         calls.unshare(calls.NEWNS)
     else:
         _enter(spaces, process)
-    _make_root(disk_bytes, NOBODYS if is_root else INSIDE, programs)
-    if is_root:
+    _make_root(limits, NOBODYS if is_root else users.INSIDE, first)
+    if first is not None:
+        most = limits["processes"] + 2  # bounded here, it holds for all users of the new space together
+        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+        users.enter(process, first, lambda: (become_nobody(first + users.INSIDE), calls.unshare(spaces)))
+    elif is_root:
         become_nobody()
         _enter(spaces, process)
     os.close(process)
-    if programs:
+    if limits["programs"] and first is None:
         os.makedirs(f"{DISK}/0/{TEMPORARY}", mode=0o700)
     give_work("0")
+    if first is not None:
+        os.chmod(WORK, 0o755)
+        calls.mount("none", os.path.dirname(DISK), "tmpfs", calls.MS_RDONLY, "size=4k,mode=0")  # shut for its root, too
 
 
 def _enter(spaces: int, process: int) -> None:
     user, group = os.geteuid(), os.getegid()
     calls.unshare(spaces)
-    for name, content in (("setgroups", "deny"), ("uid_map", f"{INSIDE} {user} 1"), ("gid_map", f"{INSIDE} {group} 1")):
-        fd = os.open(name, os.O_WRONLY, dir_fd=process)
-        os.write(fd, content.encode())
-        os.close(fd)
+    users.write_map(process, f"{users.INSIDE} {user} 1", f"{users.INSIDE} {group} 1")
 
 
-def _make_root(disk_bytes: int, owner: int, programs: bool) -> None:
-    library = open_library(programs)
+def _make_root(limits: Mapping[str, Any], owner: int, first: int | None) -> None:
+    """`first`: the number of the box's root where it has one."""
+    programs, owner = limits["programs"], owner if first is None else first + users.INSIDE
+    library = open_library(programs, first is not None)
     nowhere = os.open("/dev/null", os.O_PATH)
     quiet = calls.MS_NOSUID | calls.MS_NODEV
     calls.mount("none", "/", "", calls.MS_REC | calls.MS_PRIVATE)
     calls.mount("box", "/tmp", "tmpfs", quiet, f"size={ROOT_BYTES},nr_inodes={ROOT_FILES},mode=0755")
+    for name in ("dev", DISK[1:], WORK[1:]):
+        os.makedirs(f"/tmp/{name}")
+    calls.mount("disk", f"/tmp{DISK}", "tmpfs", quiet,
+                f"size={limits['disk_mb'] << 20},nr_inodes={MOST_WORK_FILES},mode=0700,uid={owner},gid={owner}")
+    if first is not None:
+        users.make_folders(f"/tmp{DISK}", "/tmp", first)
+    elif programs:
+        os.symlink(f"{WORK}/{TEMPORARY}", "/tmp/tmp")
+        users.write_accounts("/tmp/etc")
     for path, source in library.items():
         if os.path.realpath(path) == path or not os.path.isdir(os.path.realpath(path)):
             _bind_readable(source, f"/tmp{path}")
@@ -123,16 +138,8 @@ def _make_root(disk_bytes: int, owner: int, programs: bool) -> None:
         if os.path.realpath(path) != path and not os.path.lexists(f"/tmp{path}"):
             os.makedirs(os.path.dirname(f"/tmp{path}"), exist_ok=True)
             os.symlink(os.path.realpath(path), f"/tmp{path}")
-    for name in ("dev", DISK[1:], WORK[1:]):
-        os.makedirs(f"/tmp/{name}")
-    if programs:
-        os.symlink(f"{WORK}/{TEMPORARY}", "/tmp/tmp")
-        _write("/tmp/etc/passwd", f"agent:x:{INSIDE}:{INSIDE}::{WORK}:/bin/sh\n")
-        _write("/tmp/etc/group", f"agent:x:{INSIDE}:\n")
     os.close(os.open("/tmp/dev/null", os.O_CREAT | os.O_WRONLY))
     calls.mount(f"/proc/self/fd/{nowhere}", "/tmp/dev/null", "", calls.MS_BIND)
-    calls.mount("disk", f"/tmp{DISK}", "tmpfs", quiet,
-                f"size={disk_bytes},nr_inodes={MOST_WORK_FILES},mode=0700,uid={owner},gid={owner}")
     for fd in (*library.values(), nowhere):
         os.close(fd)
     os.chdir("/tmp")
@@ -147,13 +154,6 @@ def mount_work(disk_bytes: int) -> None:
     owner = NOBODYS if os.geteuid() == 0 else os.geteuid()
     calls.mount("disk", WORK, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV,
                 f"size={disk_bytes},nr_inodes={MOST_WORK_FILES},mode=0700,uid={owner},gid={owner}")
-
-
-def _write(path: str, text: str) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w") as file:
-        file.write(text)
-    os.chmod(path, 0o444)
 
 
 def _bind_readable(source: int, target: str) -> None:
@@ -174,8 +174,8 @@ def give_work(name: str) -> None:
 # ------------------------------------------------------------------------------------------------ both
 
 
-def give_up_everything(limits: Mapping[str, Any], processes: bool) -> None:
-    """Bounds, privileges, calls: what comes after this may be anybody's code."""
+def give_up_everything(limits: Mapping[str, Any], processes: bool, root: bool = False) -> None:
+    """Bounds, privileges, calls: what comes after this may be anybody's code. `root`: the box's, which keeps three."""
     whole = resource.RLIM_INFINITY
     for kind, most in (("AS", limits["memory_mb"] << 20), ("CPU", limits["cpu_s"]), ("FSIZE", limits["disk_mb"] << 20),
                        ("NOFILE", limits["files"]), ("CORE", 0), ("MEMLOCK", 0), ("MSGQUEUE", 0), ("SIGPENDING", 64),
@@ -185,7 +185,7 @@ def give_up_everything(limits: Mapping[str, Any], processes: bool) -> None:
             hard = resource.getrlimit(number)[1]
             most = most if hard == whole else min(most, hard)
             resource.setrlimit(number, (most, most))
-    calls.drop_capabilities()
+    calls.drop_capabilities(users.OF_ROOT if root else ())
     calls.keep_privileges_down()
-    calls.install_filter(filter_program(processes, processes and limits["programs"]))
+    calls.install_filter(filter_program(processes, processes and limits["programs"], root))
 

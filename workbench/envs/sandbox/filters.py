@@ -43,11 +43,15 @@ _PROCESSES = {"fork": (57, None), "vfork": (58, None), "kill": (62, 129), "tkill
 _PROGRAMS = {"execve": (59, 221), "execveat": (322, 281), "setpgid": (109, 154), "setsid": (112, 157), "fadvise64": (221, 223),
              "getxattr": (191, 8), "lgetxattr": (192, 9), "fgetxattr": (193, 10), "listxattr": (194, 11), "llistxattr": (195, 12),
              "timer_create": (222, 107), "timer_settime": (223, 110), "timer_delete": (226, 111)}
+_OF_ROOT = {"chown": (92, None), "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54),
+            "setuid": (105, 146), "setgid": (106, 144), "setreuid": (113, 145), "setregid": (114, 143),
+            "setresuid": (117, 147), "setresgid": (119, 149)}
+_SOCKET = (41, 198)
 _CLONE, _CLONE3, _SOCKETPAIR, _IOCTL = (56, 220), (435, 435), (53, 199), (16, 29)
 _PRLIMIT, _PRCTL = (302, 261), (157, 167)
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-_EPERM, _ENOSYS = 1, 38
+_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NEW_NAMESPACES = 0x7E020000 | 0x80  # every CLONE_NEW* flag
@@ -77,11 +81,12 @@ def is_known(machine: str) -> bool:
     return machine in _ARCHITECTURES
 
 
-def filter_program(processes: bool, programs: bool = False) -> bytes:
+def filter_program(processes: bool, programs: bool = False, root: bool = False) -> bytes:
     """`processes`: children, threads and signals are allowed, which only a box with a process space of its own is.
-    `programs`: and other programs may be started, under the same list."""
+    `programs`: and other programs may be started, under the same list. `root`: and files given to the box's users, as
+    its root does; what it may change of itself is bounded by the capabilities that it is left."""
     column, architecture = _ARCHITECTURES[os.uname().machine]
-    names = {**_ALLOWED, **(_PROCESSES if processes else {}), **(_PROGRAMS if programs else {})}
+    names = _ALLOWED | (_PROCESSES if processes else {}) | (_PROGRAMS if programs else {}) | (_OF_ROOT if root else {})
     rows = [_instruction(_LOAD, 4), _instruction(_EQUAL, architecture, 1, 0), _instruction(_RETURN, _KILL),
             _instruction(_LOAD, 0), _instruction(_AT_LEAST, 0x40000000, 0, 1), _refuse(_ENOSYS)]
     for numbers in names.values():
@@ -91,6 +96,8 @@ def filter_program(processes: bool, programs: bool = False) -> bytes:
     if processes:
         rows += _when(_CLONE[column], [_instruction(_LOAD, 16), _instruction(_ANY_BIT, _NEW_NAMESPACES, 0, 1),
                                        _refuse(_EPERM), _instruction(_RETURN, _ALLOW)])
+    if root:
+        rows += _when(_SOCKET[column], [_refuse(_EAFNOSUPPORT)])  # useradd takes this for a kernel without audits
     rows += _when(_SOCKETPAIR[column], _only(0, (_AF_UNIX,)))
     rows += _when(_IOCTL[column], _only(1, (_FIONBIO, _FIOCLEX, _FIONCLEX, _TCGETS)))
     rows += _when(_PRLIMIT[column], _only(0, (0,)))  # of oneself only

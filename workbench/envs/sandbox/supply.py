@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from workbench.envs.sandbox.commands import command_of, why_not_installed
+from workbench.envs.sandbox.commands import START, command_of, why_not_installed
 from workbench.envs.sandbox.filters import is_known
 from workbench.envs.sandbox.guest import framed
 from workbench.envs.sandbox.limits import BY_COMMAND, TIERS
-from workbench.envs.sandbox.zygote import BEGUN, START
+from workbench.envs.sandbox.zygote import BEGUN
 from workbench.types.errors import ToolError
 
 BEGIN_S = 20.0
@@ -52,13 +52,16 @@ class Box:
             return
         self.channel.settimeout(BEGIN_S)
         try:
-            _, fds, _, _ = socket.recv_fds(self.channel, 1, 1)
+            self.states["0"] = self._sent()
         except OSError as error:
-            fds, why = [], str(error)
-        if not fds:
             self.close()
-            raise ToolError(f"a box ended before its first call {why}")
-        self.states["0"] = socket.socket(fileno=fds[0])
+            raise ToolError(f"a box ended before its first call: {error}") from error
+
+    def _sent(self) -> socket.socket:
+        _, fds, _, _ = socket.recv_fds(self.channel, 1, 1)
+        if not fds:
+            raise OSError("no process was begun in it")
+        return socket.socket(fileno=fds[0])
 
     def _begin_by_command(self) -> None:
         """What the program says before its box does is why there is none."""
@@ -87,6 +90,11 @@ class Box:
 
     def copy(self, source: str, target: str, deadline: float) -> None:
         self._order(["copy", source, target], deadline)
+
+    def as_user(self, name: str, deadline: float) -> socket.socket:
+        """A new process of this user's. Raises OSError where there is none."""
+        self._order(["user", name], deadline)
+        return self._sent()
 
     def _order(self, order: list[str], deadline: float, wait: bool = True) -> None:
         """Orders are followed one after the other, so most answers are read with a later one: a call waits for none."""
@@ -131,11 +139,11 @@ class BoxPool:
         self._ready: dict[str, list[Box]] = {}
         self._works: dict[str, str] = {}  # by tier: "" or why it does not
 
-    def take(self, tier: str, settings: dict[str, Any]) -> Box:
-        """A box that has begun. Raises ToolError where none can be had."""
+    def take(self, tier: str, settings: dict[str, Any], users: bool = False) -> Box:
+        """A box that has begun; `users`: with a root and users of its own. Raises ToolError where none can be had."""
         with self._lock:
             tier = self.tier_for("namespaces" if settings["programs"] else tier)
-            order = {"tier": tier, "limits": {name: settings[name] for name in OF_A_BOX},
+            order = {"tier": tier, "limits": {name: settings[name] for name in OF_A_BOX} | {"users": users},
                      "seed": settings["seed"] if settings["deterministic"] else None}
             ready = self._ready.setdefault(json.dumps(order), [])
             box = ready.pop(0) if ready else self._order(order)
@@ -181,7 +189,7 @@ class BoxPool:
         ours, theirs = socket.socketpair()
         with theirs:
             if order["tier"] in BY_COMMAND:
-                order = order | command_of(order, number, self.python, (os.geteuid() if self.user is None else self.user) == 0)
+                order = order | command_of(order, self.python, (os.geteuid() if self.user is None else self.user) == 0)
             line = json.dumps({"number": number, **order}).encode() + b"\n"
             socket.send_fds(self._control, [line], [theirs.fileno()])
         return Box(self, number, order["tier"], ours)

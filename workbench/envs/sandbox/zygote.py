@@ -8,9 +8,10 @@ A box is one process ("landlock") or a keeper, process 1 of its own space, and a
 The keeper runs no code of anybody's. It may mount, which states may not:
 
     trainer -> keeper   ["go", n]: the folder of state n is /work, and processes run · ["halt"]: none of them does
-                        ["copy", n, m]: the files of state n are those of m, too · each is answered with "k", or "e"
+                        ["copy", n, m]: the files of state n are those of m, too · ["user", name]: a process of this user's
+                        serves a socket that is sent · each is answered with "k", or "e"
 
-It begins as `python -c START`, which re-executes itself without random addresses. Standard library only.
+It begins as `python -c commands.START`, which re-executes itself without random addresses. Standard library only.
 """
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from workbench.envs.sandbox import calls, confine, virtual
-from workbench.envs.sandbox.guest import LENGTH, BoxProcess, Pipes
+from workbench.envs.sandbox import calls, confine, users, virtual
+from workbench.envs.sandbox.guest import LENGTH, BoxProcess, Pipes, framed
 
 # What programs import: done once, here, and not in every box. None of these reads the clock or chance when imported.
 USUAL = ("abc", "bisect", "collections", "copy", "dataclasses", "enum", "functools", "heapq", "itertools", "json", "math",
@@ -165,8 +166,8 @@ def _shut_in(order: dict[str, Any], connection: int, tell: int) -> None:
         calls.keep_privileges_down()
         calls.landlock(list(library.values()))
         confine.give_up_everything(limits, processes=False)
-        _serve(order, connection, tell)
-    confine.enter_namespaces(limits["disk_mb"] << 20, limits["programs"])
+        _serve(order, socket.socket(fileno=connection), lambda: (os.write(tell, b"ready"), os.close(tell)))
+    confine.enter_namespaces(limits)
     os.umask(0o077)
     keeper = os.fork()
     if keeper:  # whoever forked this process adopts the keeper, and knows it by its number
@@ -188,13 +189,11 @@ def _prepare(order: dict[str, Any]) -> None:
         virtual.install(order["seed"], alone=order["tier"] != "namespaces")
 
 
-def _serve(order: dict[str, Any], connection: int, tell: int | None = None) -> None:
+def _serve(order: dict[str, Any], connection: socket.socket | Pipes, ready: Callable[[], None] = lambda: None) -> None:
     if order["seed"] is None:
         virtual.random.seed()
-    guest = BoxProcess(socket.socket(fileno=connection), order["limits"]["output_bytes"])
-    if tell is not None:
-        os.write(tell, b"ready")
-        os.close(tell)
+    guest = BoxProcess(connection, order["limits"]["output_bytes"])
+    ready()
     guest.serve()
     os._exit(0)
 
@@ -217,13 +216,10 @@ def alone(text: str) -> None:
         os.umask(0o077)
         _prepare(order)
         confine.give_up_everything(order["limits"], processes=False)
-        if order["seed"] is None:
-            virtual.random.seed()
-        pipes.sendall(BEGUN)
     except BaseException as error:
         pipes.sendall(f"{error}"[:1000].encode())
         os._exit(1)
-    BoxProcess(pipes, order["limits"]["output_bytes"]).serve()
+    _serve(order, pipes, lambda: pipes.sendall(BEGUN))
 
 
 # ------------------------------------------------------------------------------------------------ the keeper
@@ -232,13 +228,8 @@ def alone(text: str) -> None:
 def _keep(order: dict[str, Any], connection: socket.socket) -> None:
     """Process 1: when it ends, all others of the box are killed."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
-    ours, theirs = socket.socketpair()
     os.chdir(confine.WORK)
-    if not os.fork():
-        _in_child(lambda: _state(order, connection, ours, theirs), 2)
-    theirs.close()
-    socket.send_fds(connection, [b"s"], [ours.fileno()])
-    ours.close()
+    _new_state(order, connection)
     current = "0"
     while True:
         header = connection.recv(LENGTH.size, socket.MSG_WAITALL)
@@ -246,19 +237,39 @@ def _keep(order: dict[str, Any], connection: socket.socket) -> None:
             os._exit(0)
         verb, *rest = json.loads(connection.recv(LENGTH.unpack(header)[0], socket.MSG_WAITALL))
         try:
-            current = _keep_order(verb, rest, current)
+            if verb != "user":
+                current = _keep_order(verb, rest, current)
             connection.sendall(b"k")
-        except (OSError, shutil.Error):  # the disk is full
+            if verb == "user":
+                _new_state(order, connection, *rest)
+        except (OSError, shutil.Error):  # the disk is full, or there is no process left
             connection.sendall(b"e")
 
 
-def _state(order: dict[str, Any], *others: socket.socket) -> None:
+def _new_state(order: dict[str, Any], connection: socket.socket, user: str = "") -> None:
+    """A process that serves the trainer, which is sent its connection."""
+    ours, theirs = socket.socketpair()
+    if not os.fork():
+        _in_child(lambda: _state(order, user, connection, ours, theirs), 2)
+    theirs.close()
+    socket.send_fds(connection, [b"s"], [ours.fileno()])
+    ours.close()
+
+
+def _state(order: dict[str, Any], user: str, *others: socket.socket) -> None:
     connection, ours, theirs = others
     connection.close()
     ours.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    confine.give_up_everything(order["limits"], processes=True)
-    _serve(order, theirs.detach())
+    if user:
+        try:
+            users.become(user)
+        except (OSError, ValueError) as error:
+            theirs.sendall(framed(["user", str(error)]))
+            os._exit(0)
+        theirs.sendall(framed(["user", ""]))
+    confine.give_up_everything(order["limits"], processes=True, root=bool(user) and os.geteuid() == 0)
+    _serve(order, theirs)
 
 
 def _keep_order(verb: str, rest: list[str], current: str) -> str:
@@ -277,22 +288,3 @@ def _keep_order(verb: str, rest: list[str], current: str) -> str:
     with suppress(ProcessLookupError):
         os.kill(-1, signal.SIGCONT)
     return rest[0]
-
-
-START = """
-import os, sys, types
-folder, again = sys.argv[1], os.environ.pop("AGAIN", "")
-for name, path in (("workbench", "."), ("workbench.envs", "envs"), ("workbench.envs.sandbox", "envs/sandbox")):
-    sys.modules[name] = types.ModuleType(name)  # so that no module of the package but those of the boxes is imported
-    sys.modules[name].__path__ = [os.path.join(folder, path)]
-if not again:
-    from workbench.envs.sandbox import calls
-    try:
-        calls.fix_addresses()
-        os.environ["AGAIN"] = "again"
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-    except OSError:
-        os.environ.pop("AGAIN", "")
-from workbench.envs.sandbox import zygote
-zygote.alone(sys.argv[3]) if sys.argv[2] == "alone" else zygote.main(int(sys.argv[2]), int(sys.argv[3]))
-"""

@@ -205,13 +205,10 @@ def _prompted(here: Any, theirs: str, arguments: dict[str, Any]) -> ToolResult:
     return ToolResult("\n".join(_text_of(message.content) for message in messages))
 
 
-def _called(here: Any, theirs: str, arguments: dict[str, Any]) -> ToolResult:
-    return _result(here.ask("call_tool", theirs, arguments))
-
-
 # What a tool may ask its server.
 KINDS: Mapping[str, Callable[[Any, str, dict[str, Any]], ToolResult]] = {
-    "tool": _called, "list": _listed, "resource": _read, "prompt": _prompted}
+    "tool": lambda here, theirs, arguments: _result(here.ask("call_tool", theirs, arguments)), "list": _listed,
+    "resource": _read, "prompt": _prompted}
 
 
 def _result(answer: Any) -> ToolResult:

@@ -17,11 +17,6 @@ from workbench.types.errors import ConfigError
 NOTHING = "Nothing found."
 
 
-def _parameters() -> dict[str, Any]:
-    return {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"],
-            "additionalProperties": False}
-
-
 @dataclass(frozen=True)
 class SearchTool:
     """`search(query)` over whatever `searcher` searches.
@@ -35,7 +30,9 @@ class SearchTool:
     most_chars: int = 2_000
     name: str = "search"
     description: str = "Find documents about a query."
-    parameters: Mapping[str, Any] = field(default_factory=_parameters)
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {
+        "type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"],
+        "additionalProperties": False})
     stateful: bool = False
 
     def __post_init__(self) -> None:

@@ -110,9 +110,6 @@ def _card(job: Export) -> bytes:
              "---", "", f"# Attempts of {job.run.name}", "",
              f"Steps {job.steps[0]} to {job.steps[-1]} of a run of the Agent RL Workbench, a row an attempt.", "",
              "| column | type | meaning |", "|---|---|---|"]
-    lines += [f"| `{name}` | {_kind(kind)} | {meaning} |" for name, (kind, meaning) in COLUMNS.items()]
+    lines += [f"| `{name}` | {'list of structs' if pa.types.is_list(kind) else kind} | {meaning} |"
+              for name, (kind, meaning) in COLUMNS.items()]
     return ("\n".join(lines) + "\n").encode("utf-8", "replace")
-
-
-def _kind(kind: pa.DataType) -> str:
-    return "list of structs" if pa.types.is_list(kind) else str(kind)

@@ -53,10 +53,6 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
     return message | ({"tool_calls": calls} if calls else {})
 
 
-def _failure(attempt: Trajectory) -> dict[str, str] | None:
-    return {"type": attempt.stop_reason.value, "message": attempt.error or ""} if attempt.stop_reason.is_fault else None
-
-
 # ------------------------------------------------------------------------------------------------ today's
 
 
@@ -67,9 +63,11 @@ def write_traces(job: Export) -> None:
 
 
 def _episode(job: Export, step: int, number: int, attempt: Trajectory) -> dict[str, Any]:
-    task, error = attempt.task, _failure(attempt)
+    task, reason = attempt.task, attempt.stop_reason
+    error = {"type": reason.value, "message": attempt.error or ""} if reason.is_fault else None
     name = f"{job.run.digest()[:12]}-{step}-{number}-{attempt.attempt}"
-    said = {"type": task.env, "key": task.id, "data": {"idx": task.task_seed, "name": task.id, **_data(attempt)}}
+    data = {"idx": task.task_seed, "name": task.id, "payload": dict(task.payload)}
+    said = {"type": task.env, "key": task.id, "data": data}
     done = {"ok": error is None, "errors": [] if error is None else [error]}
     nodes, calls = _graph(job, attempt)
     trace = {
@@ -81,10 +79,6 @@ def _episode(job: Export, step: int, number: int, attempt: Trajectory) -> dict[s
         "is_completed": error is None, "stop_condition": _stop(attempt), **done, "timing": {"start": 0.0}}
     return {"id": name, "env": {"id": task.env}, "task": said, "traces": [trace],
             "group": {"id": f"{step}-{number}"}, **done}
-
-
-def _data(attempt: Trajectory) -> dict[str, Any]:
-    return {"payload": dict(attempt.task.payload)}
 
 
 def _stop(attempt: Trajectory) -> str:
