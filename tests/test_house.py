@@ -21,8 +21,8 @@ PACKAGE = ROOT / "workbench"
 
 MOST = {
     "rooms": 18,
-    "lines of the package": 74_492,
-    "lines of the lint": 8_734,
+    "lines of the package": 74_488,
+    "lines of the lint": 8_712,
     "lines of plain/": 1_200,
     "files of plain/": 8,
     "lines of the README": 250,

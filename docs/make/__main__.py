@@ -56,6 +56,9 @@ def machine(note: str = "") -> str:
             + (f"; {note}" if note else ""))
 
 
+LONG = 100  # entries of a list of plain values that nobody reads: a result for each task
+
+
 def compact(value: Any, indent: int = 0) -> str:
     """JSON with one entry a line, but lists of plain values on one line: small, and a change shows where it is."""
     pad = " " * (indent + 1)
@@ -66,7 +69,7 @@ def compact(value: Any, indent: int = 0) -> str:
         inside = [pad + compact(entry, indent + 1) for entry in value]
         return "[\n" + ",\n".join(inside) + "\n" + " " * indent + "]"
     if isinstance(value, list):
-        return f"[{', '.join(map(compact, value))}]"
+        return f"[{(',' if len(value) > LONG else ', ').join(map(compact, value))}]"
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e9:
         return str(int(value))
     return json.dumps(value, ensure_ascii=False)
