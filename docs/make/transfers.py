@@ -85,11 +85,11 @@ def code_tool_tables(result: Result) -> dict[str, Table]:
 def harder_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.harder_search`: what was shown first, what that start does, and what reward makes of it."""
     most = max(int(key.removeprefix("pass_at_")) for key in result["runs"][0]["several"] if re.fullmatch(r"pass_at_\d+", key))
-    rows = [["; ".join([f"{row['batches']} batches", *(f"{key} = {value}" for key, value in row["given"].items())]),
+    rows = [["; ".join([f"{row['batches']} batches", f"seed {row['seed']}", *(f"{key} = {value}" for key, value in row["given"].items())]),
              _percent(row["start"]["greedy"]), _percent(row["several"], f"pass_at_{most}"), *_both_modes(row["trained"]),
              f"{row['turns']:.1f}", f"{row['shown_cpu_seconds']:.0f} + {row['cpu_seconds']:.0f}"] for row in result["runs"]]
     bounds = [[row["policy"], _percent(row, "success"), "", "", "", "", "", "", ""] for row in result["baselines"]]
-    return {"runs": Table(["shown; settings of the run", "before, greedy %", f"before, one of {most} attempts %",
+    return {"runs": Table(["shown; seed; settings of the run", "before, greedy %", f"before, one of {most} attempts %",
                            *(f"after, {name}" for name in MODES), "turns at the end", "CPU s"], [*bounds, *rows])}
 
 
