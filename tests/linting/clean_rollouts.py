@@ -204,19 +204,19 @@ class PhraseEngine:
         self.policy_version = 0
         self.context_length = context_length
         self._intake = Intake(context_length)
-        self._waiting: dict[int, tuple[int, Request]] = {}
+        self._waiting: dict[int, tuple[int, Request, int]] = {}
         self._bent: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
 
     def submit(self, request: Request) -> None:
-        self._intake.accept(request)
-        self._waiting[request.id] = (int(rng_at(request.seed, "ticks").integers(3)), request)
+        _, limit = self._intake.accept(request)
+        self._waiting[request.id] = (int(rng_at(request.seed, "ticks").integers(3)), request, limit)
 
     def poll(self) -> list[Completion]:
-        due = [request for ticks, request in self._waiting.values() if ticks <= 0]
-        self._waiting = {key: (ticks - 1, request) for key, (ticks, request) in self._waiting.items() if ticks > 0}
-        for request in due:
+        due = [(request, limit) for ticks, request, limit in self._waiting.values() if ticks <= 0]
+        self._waiting = {key: (ticks - 1, *rest) for key, (ticks, *rest) in self._waiting.items() if ticks > 0}
+        for request, _ in due:
             self._intake.finish(request.id)
-        return [self._answer(request) for request in sorted(due, key=lambda request: request.id)]
+        return [self._answer(*each) for each in sorted(due, key=lambda each: each[0].id)]
 
     def release(self, session: str) -> None:
         self._waiting.pop(self._intake.cancel(session), None)
@@ -225,9 +225,8 @@ class PhraseEngine:
         self._intake.check_sync(version, self.policy_version)
         self.policy_version = version
 
-    def _answer(self, request: Request) -> Completion:
+    def _answer(self, request: Request, limit: int) -> Completion:
         rng = rng_at(request.seed)
-        limit = min(request.max_new_tokens, self.context_length - len(request.prompt_ids))
         start = int(request.prompt_ids[-1])
         ids, logp, plain, finish = [], [], [], "length"
         while len(ids) < limit and finish == "length":

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @dataclass
 class _Pending:
     request: Request
+    limit: int
     ticks_left: int
     answer: Completion | None = None  # made, and handed over token by token
     shown: int = 0
@@ -65,9 +66,9 @@ class ScriptedEngine:
         self._ticks = 0
 
     def submit(self, request: Request) -> None:
-        self._intake.accept(request)
+        _, limit = self._intake.accept(request)
         delay = self._delay_ticks(request) if callable(self._delay_ticks) else self._delay_ticks
-        self._pending[request.id] = _Pending(request, delay)
+        self._pending[request.id] = _Pending(request, limit, delay)
 
     def poll(self) -> list[Completion]:
         if not self._pending:
@@ -77,7 +78,7 @@ class ScriptedEngine:
         for pending in self._pending.values():
             pending.ticks_left -= 1
         for pending in due:
-            pending.answer = pending.answer or self._answer(pending.request)
+            pending.answer = pending.answer or self._answer(pending.request, pending.limit)
             pending.shown += 1
         done = [each.answer for each in due if not self._trickle or each.shown >= len(each.answer.token_ids)]
         for completion in done:
@@ -104,8 +105,7 @@ class ScriptedEngine:
     def stats(self) -> dict[str, float]:
         return {"ticks": self._ticks, "generated_tokens": self._generated_tokens}
 
-    def _answer(self, request: Request) -> Completion:
-        limit = min(request.max_new_tokens, self.context_length - len(request.prompt_ids))
+    def _answer(self, request: Request, limit: int) -> Completion:
         error = None
         try:
             ids = [int(token) for token in self._script(request)]
