@@ -21,17 +21,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from experiments.discovery import Rows, compared, cpu_seconds, scored, trained
+from experiments.discovery import Rows, compared, cpu_seconds, exported, scored, trained
 from workbench.envs import tasks
 from workbench.envs.code import tasks as code_tasks
 from workbench.envs.code.judging import judge
 from workbench.envs.code.tasks import Code, CodeEnv
 from workbench.envs.tools.base import ToolResult
 from workbench.envs.tools.python import PythonTool
-from workbench.notebook.export_policy import export_policy
 from workbench.notebook.lint import lint
 from workbench.rollouts.evaluate import Score, evaluate_baselines
 from workbench.training.config import load_config
@@ -136,9 +134,8 @@ def measure(out: Path, arm: str, seed: int, chosen: Sequence[Task], before: Rows
     """One run and what it came to. `lint`: errors it found; `replay`: how its attempts came out when they were played again
     (R20)."""
     run = trained(out / f"{arm.replace(' ', '-')}-seed-{seed}", {**ARMS[arm], "seed": seed}, PRESET)
-    with TemporaryDirectory() as scratch:
-        export_policy(run, Path(scratch) / "policy")
-        after = judged(str(Path(scratch) / "policy"), ARMS[arm], chosen)
+    with exported(run) as policy:
+        after = judged(policy, ARMS[arm], chosen)
     report, told = lint(run).report, compared(before, after)
     return {"arm": arm, "seed": seed, "cpu_seconds": cpu_seconds(run), "lint": report.counts()["errors"], "replay": report["R20"].status,
             **{mode: kept(after[mode]) | told[mode] for mode in told}}

@@ -15,7 +15,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -82,6 +83,19 @@ def compared(before: Rows, after: Rows) -> dict[str, Any]:
     return result
 
 
+@contextmanager
+def exported(run: Run) -> Iterator[str]:
+    """The policy of a run, as a folder that is there within."""
+    with TemporaryDirectory() as scratch:
+        export_policy(run, Path(scratch) / "policy")
+        yield str(Path(scratch) / "policy")
+
+
+def read_settings(words: Sequence[str]) -> dict[str, Any]:
+    """`--set KEY=VALUE ...`, values as JSON."""
+    return {key: json.loads(value) for key, value in (each.split("=", 1) for each in words)}
+
+
 def trained(path: Path, settings: Mapping[str, Any], preset: str = PRESET) -> Run:
     """The run of these settings: as it lies there, gone on with, or new."""
     config = load_config(preset, settings)
@@ -97,9 +111,8 @@ def measure(out: Path, start: str, seed: int, share: float, chosen: Sequence[Tas
     run = trained(out / f"{name}-share-{share:g}-seed-{seed}",
                   {"seed": seed, "env.long_share": share, "policy.name": start,
                    "evaluation.num_tasks": 2})  # the run's own evaluations judge nothing here
-    with TemporaryDirectory() as scratch:
-        export_policy(run, Path(scratch) / "policy")
-        after = judged(str(Path(scratch) / "policy"), chosen)
+    with exported(run) as policy:
+        after = judged(policy, chosen)
     found = by_kind(run, "hops")
     paid = [each.step for each in found.training if each.kind == KIND and each.won >= TAKE_OFF * each.attempts]
     return {"start": name, "seed": seed, "share": share, "take_off": paid[0] if paid else None,

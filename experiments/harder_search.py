@@ -15,14 +15,12 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from data.make.pretrain import pretrain
 from data.make.shipped import PROVENANCE
-from experiments.discovery import Rows, compared, cpu_seconds, judged, trained
+from experiments.discovery import Rows, compared, cpu_seconds, exported, judged, read_settings, trained
 from experiments.transfer import test_tasks
-from workbench.notebook.export_policy import export_policy
 from workbench.rollouts.evaluate import Score, evaluate_baselines
 from workbench.training.config import load_config
 from workbench.types import Task
@@ -44,16 +42,17 @@ def measure(out: Path, batches: int, seed: int, given: Mapping[str, Any], chosen
             ) -> dict[str, Any]:
     """A start, one run from it with these settings besides the preset's, and what both come to."""
     start = shown(out, batches, seed)
-    run = trained(out / "-".join(["run", str(batches), "seed", str(seed), *(f"{key}-{value}" for key, value in given.items())]), {
+    name = "-".join(["run", str(batches), "seed", str(seed), *(f"{key}-{value}" for key, value in given.items())])
+    run = trained(out / name, {
         **given, "seed": seed, "policy.name": start, "evaluation.num_tasks": 2,  # the run's own evaluations judge nothing here
         "train.max_empty_steps": 10_000}, PRESET)  # a policy that never succeeds learns nothing, and that is its result
     before = judged(start, chosen, attempts, PRESET)
-    with TemporaryDirectory() as scratch:
-        export_policy(run, Path(scratch) / "policy")
-        after = judged(str(Path(scratch) / "policy"), chosen, 1, PRESET)
-    one = judged(start, chosen, 1, PRESET)
+    with exported(run) as policy:
+        after = judged(policy, chosen, 1, PRESET)
+    one = first if start == START else judged(start, chosen, 1, PRESET)
     told = {} if start == START else json.loads((Path(start) / PROVENANCE).read_text(encoding="utf-8"))
-    return {"batches": batches, "seed": seed, "given": dict(given), "turns": float(run.metrics()["turns"].iloc[-1]), "shown_cpu_seconds": told.get("cpu_seconds", 0.0), "cpu_seconds": cpu_seconds(run),
+    return {"batches": batches, "seed": seed, "given": dict(given), "turns": float(run.metrics()["turns"].iloc[-1]),
+            "shown_cpu_seconds": told.get("cpu_seconds", 0.0), "cpu_seconds": cpu_seconds(run),
             "start": compared(first, one), "trained": compared(one, after),
             "several": {key: value for key, value in before["sampled"].items() if key.startswith("pass_at")}}
 
@@ -76,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--attempts", type=int, default=16, help="of each start at each question, for pass@k")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run, values as JSON")
     options = parser.parse_args(arguments)
-    given = {key: json.loads(value) for key, value in (each.split("=", 1) for each in options.set)}
+    given = read_settings(options.set)
     chosen = test_tasks("search", "hard, four", options.tasks)
     first = judged(START, chosen, 1, PRESET)
     bounds = evaluate_baselines(chosen, family=load_config(PRESET).env, seed=0)

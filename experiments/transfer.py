@@ -20,15 +20,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
 from data.make.grid_games import HELD_BACK, SHOWN
-from experiments.discovery import TEST_NOISE, TEST_SEED, Rows, compared, cpu_seconds, scored, trained
+from experiments.discovery import TEST_NOISE, TEST_SEED, Rows, compared, cpu_seconds, exported, read_settings, scored, trained
 from workbench.envs import tasks
 from workbench.envs.grid_game import GridFamily
-from workbench.notebook.export_policy import export_policy
 from workbench.rollouts.evaluate import Score, evaluate_baselines
 from workbench.rollouts.metrics import rollout_metrics
 from workbench.training.config import Config, load_config
@@ -116,9 +114,8 @@ def measure(out: Path, table: str, world: str, seed: int, given: Settings, befor
     run = trained(out / f"{world.replace(' ', '-').replace(',', '')}-seed-{seed}",
                   {"train.evaluate_every": 0, "evaluation.num_tasks": 2, **given, **WORLDS[table][world], "seed": seed},
                   preset_of(table))
-    with TemporaryDirectory() as scratch:
-        export_policy(run, Path(scratch) / "policy")
-        after = played(str(Path(scratch) / "policy"), table, count)
+    with exported(run) as policy:
+        after = played(policy, table, count)
     return {"trained": world, "seed": seed, "cpu_seconds": cpu_seconds(run),
             "tested": {name: told(before[name], rows) for name, rows in after.items()}}
 
@@ -144,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run, values as JSON")
     options = parser.parse_args(arguments)
     table, count = options.worlds, options.tasks
-    given = {key: json.loads(value) for key, value in (each.split("=", 1) for each in options.set)}
+    given = read_settings(options.set)
     start = options.start or load_config(preset_of(table)).policy.name
     before = played(start, table, count)
     none = {name: told(rows, rows) for name, rows in before.items()}
